@@ -1,0 +1,38 @@
+# Two commands: `make demo` and `make test`. Both make .venv first, once; nothing is reinstalled while constraints.txt and pyproject.toml stay as they are.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread for each worker: two OpenMP pools on one core fight each other.
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test lint types unit clean
+
+demo: $(VENV)/core
+	$(BIN)/comity run --overwrite --out runs/demo
+
+test: lint types unit
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+unit: $(VENV)/dev
+	$(BIN)/pytest
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "comity needs Python 3.11 or newer; set PYTHON=python3.x")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core: $(BIN)/python constraints.txt pyproject.toml
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/dev: $(BIN)/python constraints.txt pyproject.toml
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(VENV)/core $@
+
+clean:
+	rm -rf $(VENV) runs studies

@@ -1,0 +1,20 @@
+"""The one exception that is the user's to mend, never ours."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ComityError(Exception):
+    """Bad input: one line that names what was wrong, what was given and what is allowed.
+
+    The command line prints it without a traceback and exits with code 2.
+    """
+
+
+def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:
+    """The error for a name nobody knows, with the nearest names that exist."""
+    known = sorted(known)
+    near = get_close_matches(given.lower(), [name.lower() for name in known], n=3, cutoff=0.5)
+    nearest = [name for name in known if name.lower() in near]
+    told = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(known)}"
+    return ComityError(f"unknown {kind} {given!r}; {told}{' ' + hint if hint else ''}")

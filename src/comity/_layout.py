@@ -1,0 +1,66 @@
+"""Where every layer of a model lies in one flat vector."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Layer(NamedTuple):
+    """One parameter tensor (weight and bias apart) and its place in the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Layout:
+    """The layers of a model, one after another in a vector of ``size`` numbers."""
+
+    def __init__(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        layers, start = [], 0
+        for name, shape in shapes:
+            stop = start + torch.Size(shape).numel()
+            layers.append(Layer(name, tuple(shape), start, stop))
+            start = stop
+        self.layers = tuple(layers)
+        self.size = start
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Layout":
+        """The layout of a state dict, in its own order."""
+        return cls((name, tuple(tensor.shape)) for name, tensor in tensors.items())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self.layers)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """One shaped view a layer."""
+        return [vector[layer.start : layer.stop].view(layer.shape) for layer in self.layers]
+
+    def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self.names, self.split(vector), strict=True))
+
+    def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The vector of a state dict with these names and shapes; a dict that differs is refused with the first difference."""
+        for layer in self.layers:
+            if layer.name not in tensors:
+                raise ValueError(f"layer {layer.name!r} is missing")
+            if tuple(tensors[layer.name].shape) != layer.shape:
+                raise ValueError(f"layer {layer.name!r} has shape {tuple(tensors[layer.name].shape)}, not {layer.shape}")
+        return torch.cat([tensors[name].reshape(-1) for name in self.names]) if self.layers else torch.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.layers == other.layers
+
+    def __hash__(self) -> int:
+        return hash(self.layers)
+
+    def __repr__(self) -> str:
+        return f"Layout({len(self.layers)} layers, {self.size:,} numbers)"
