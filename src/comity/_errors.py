@@ -14,7 +14,7 @@ class ComityError(Exception):
 def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:
     """The error for a name nobody knows, with the nearest names that exist."""
     known = sorted(known)
-    near = get_close_matches(given.lower(), [name.lower() for name in known], n=3, cutoff=0.5)
-    nearest = [name for name in known if name.lower() in near]
+    spelt = {name.lower(): name for name in known}
+    nearest = [spelt[name] for name in get_close_matches(given.lower(), spelt, n=3, cutoff=0.6)]
     told = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(known)}"
     return ComityError(f"unknown {kind} {given!r}; {told}{' ' + hint if hint else ''}")

@@ -45,12 +45,14 @@ class Layout:
         return dict(zip(self.names, self.split(vector), strict=True))
 
     def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The vector of a state dict with these names and shapes; a dict that differs is refused with the first difference."""
+        """The vector of a state dict with these names and shapes; another one is refused with the first difference."""
         for layer in self.layers:
             if layer.name not in tensors:
                 raise ValueError(f"layer {layer.name!r} is missing")
             if tuple(tensors[layer.name].shape) != layer.shape:
-                raise ValueError(f"layer {layer.name!r} has shape {tuple(tensors[layer.name].shape)}, not {layer.shape}")
+                raise ValueError(
+                    f"layer {layer.name!r} has shape {tuple(tensors[layer.name].shape)}, not {layer.shape}"
+                )
         return torch.cat([tensors[name].reshape(-1) for name in self.names]) if self.layers else torch.empty(0)
 
     def __len__(self) -> int:

@@ -1,0 +1,40 @@
+"""``comity`` and ``python -m comity``: the overview, and the way to each command."""
+
+import sys
+
+from comity._errors import ComityError
+
+OVERVIEW = """\
+comity: personalised federated learning that does no harm
+
+  comity run      train a federation and write a run folder
+  comity data     show who holds which samples, as a table and a picture
+  comity list     methods | rules | models | data | partitions
+
+Try      comity run --method FedRep --partition dirichlet --partition.alpha 0.1 --rounds 30
+Options  comity run --help        all of them, with their defaults
+         comity run --method Ditto --help   and those of a method, rule, model or partition
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(OVERVIEW, end="")
+        return 0
+    if arguments[0] == "--version":
+        from comity import __version__
+
+        print(f"comity {__version__}")
+        return 0
+    try:
+        from comity.cli import command
+
+        return command(arguments[0], arguments[1:])
+    except ComityError as error:
+        print(f"comity: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

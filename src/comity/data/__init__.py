@@ -1,0 +1,54 @@
+"""Data sets, partitions and the federation: who holds which samples.
+
+federation = federate(load("digits"), Dirichlet(alpha=0.1), clients=20, seed=0)
+"""
+
+from comity.data._dataset import Dataset
+from comity.data.federation import ClientData, Federation, Split, federate
+from comity.data.partitions import (
+    IID,
+    PARTITIONS,
+    ByColumn,
+    Dirichlet,
+    LabelShift,
+    Natural,
+    Partition,
+    Pathological,
+    Quantity,
+    Rotated,
+    Rotation,
+    Share,
+)
+from comity.data.picture import describe, draw
+from comity.data.sources.catalogue import DATASETS, Known
+from comity.data.sources.load import load
+from comity.data.sources.synthetic import Synthetic
+
+__all__ = [
+    # the federation
+    "ClientData",
+    "Federation",
+    "Split",
+    "describe",
+    "draw",
+    "federate",
+    # data sets
+    "DATASETS",
+    "Dataset",
+    "Known",
+    "Synthetic",
+    "load",
+    # partitions
+    "PARTITIONS",
+    "ByColumn",
+    "Dirichlet",
+    "IID",
+    "LabelShift",
+    "Natural",
+    "Partition",
+    "Pathological",
+    "Quantity",
+    "Rotated",
+    "Rotation",
+    "Share",
+]

@@ -1,0 +1,156 @@
+"""The clients with their data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity._random import numpy_generator
+from comity.data._dataset import Dataset, Ints
+from comity.data._split import stratified
+from comity.data.partitions import IID, Natural, Partition, Share
+from comity.data.sources.synthetic import Synthetic
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples ready to train on: ``x`` float32 (n, C, H, W) in channels_last memory, ``y`` int64 (n,)."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """One client's samples; ``val`` is empty unless a validation share was asked for."""
+
+    id: int
+    train: Split
+    val: Split
+    test: Split
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """All clients with their data, and what it takes to build a model for them."""
+
+    name: str
+    shape: tuple[int, int, int]
+    classes: int
+    clients: tuple[ClientData, ...]
+    seed: int
+    partition: str
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __repr__(self) -> str:
+        shape = "×".join(str(side) for side in self.shape)
+        what = f"{self.name}, {shape}, {self.classes} classes, {len(self)} clients"
+        return f"Federation({what}, {self.partition}, seed {self.seed})"
+
+    @property
+    def counts(self) -> Ints:
+        """Samples of each client and class, (clients, classes), over all splits."""
+        return self.count("train") + self.count("val") + self.count("test")
+
+    def count(self, split: Literal["train", "val", "test"]) -> Ints:
+        """Samples of each client and class in one split."""
+        rows = [torch.bincount(getattr(client, split).y, minlength=self.classes) for client in self.clients]
+        return torch.stack(rows).numpy()
+
+
+def federate(
+    dataset: Dataset | Synthetic,
+    partition: Partition | None = None,
+    *,
+    clients: int,
+    seed: int = 0,
+    test_share: float = 0.3,
+    val_share: float = 0.0,
+) -> Federation:
+    """Share ``dataset`` out among ``clients`` and split each client's samples into train, validation and test.
+
+    ``partition`` None stands for the data set's own, or IID where it has none. ``test_share`` is taken from the
+    client's samples, ``val_share`` from what then remains, both with the client's class mix. A data set that says
+    itself which samples are for testing keeps that split.
+    """
+    if clients < 1:
+        raise ComityError(f"clients: got {clients}; allowed: 1 or more")
+    if not 0 < test_share < 1:
+        raise ComityError(f"test_share: got {test_share}; allowed: above 0 and below 1")
+    if not 0 <= val_share < 1:
+        raise ComityError(f"val_share: got {val_share}; allowed: 0 or more and below 1")
+    if isinstance(dataset, Synthetic):
+        dataset = dataset.draw(clients, seed)
+    if clients * 2 > len(dataset):
+        raise ComityError(
+            f"clients: got {clients}; {dataset.name} has {len(dataset)} samples and every client needs 2, "
+            f"one to train on and one to test: {len(dataset) // 2} clients at most"
+        )
+    partition = partition or (Natural() if dataset.shared_out else IID())
+    if dataset.shared_out and not isinstance(partition, Natural):
+        raise ComityError(
+            f"partition: got {partition}; {dataset.name} is already shared out: use natural, or leave it out"
+        )
+
+    shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
+    _check(shares, dataset, partition, clients)
+    return Federation(
+        name=dataset.name,
+        shape=dataset.shape,
+        classes=dataset.classes,
+        clients=tuple(_client(k, s, dataset, seed, test_share, val_share) for k, s in enumerate(shares)),
+        seed=seed,
+        partition=str(partition),
+    )
+
+
+def _check(shares: Sequence[Share], dataset: Dataset, partition: Partition, clients: int) -> None:
+    """Every partition, a user's own too, is held to its promise."""
+    if len(shares) != clients:
+        raise ComityError(f"partition: {partition} made {len(shares)} shares for {clients} clients")
+    used = np.concatenate(
+        [share.index if share.test is None else np.append(share.index, share.test) for share in shares]
+    )
+    if len(used) and not 0 <= used.min() <= used.max() < len(dataset):
+        raise ComityError(f"partition: {partition} gave out samples that {dataset.name} ({len(dataset)}) does not have")
+    if len(np.unique(used)) < len(used):
+        raise ComityError(f"partition: {partition} gave {len(used) - len(np.unique(used))} samples out twice")
+
+
+def _client(id: int, share: Share, dataset: Dataset, seed: int, test_share: float, val_share: float) -> ClientData:
+    random = numpy_generator(seed, "split", id)
+    train, test = share.index, share.test
+    if test is None:
+        if len(train) < 2:
+            raise ComityError(
+                f"partition: client {id} got {len(train)} samples; a client needs 2, one to train on and one to test"
+            )
+        train, test = stratified(train, dataset.y, test_share, random)
+    if not len(train) or not len(test):
+        raise ComityError(
+            f"data {dataset.name}: client {id} has {len(train)} train and {len(test)} test samples; 1 of each at least"
+        )
+    val = train[:0]
+    if val_share:
+        if len(train) < 2:
+            raise ComityError(f"val_share: got {val_share}; client {id} has one train sample and none to spare")
+        train, val = stratified(train, dataset.y, val_share, random)
+    return ClientData(id, *(_tensors(dataset, index, share) for index in (train, val, test)))
+
+
+def _tensors(dataset: Dataset, index: Ints, share: Share) -> Split:
+    x = torch.from_numpy(dataset.x[index]).permute(0, 3, 1, 2)  # NHWC seen as NCHW is channels_last already
+    if x.dtype == torch.uint8:
+        x = x.float().div_(255).sub_(0.5).div_(0.5)
+    if share.transform is not None and len(index):
+        x = share.transform(x)
+    return Split(x.contiguous(memory_format=torch.channels_last), torch.from_numpy(dataset.y[index]))

@@ -1,0 +1,60 @@
+"""What a partition is: samples in, one share a client out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from comity.data._dataset import Dataset, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """What one client gets: the indices of its samples and, if any, what is done to its images.
+
+    ``transform`` takes and returns the client's (n, C, H, W) float images. ``test`` holds the indices of samples that
+    are test samples by the data set's own word; without it the federation splits ``index`` into train and test.
+    """
+
+    index: Ints
+    transform: Callable[[Tensor], Tensor] | None = None
+    test: Ints | None = None
+
+
+class Partition(ABC):
+    """How a data set is shared out among clients; a subclass is a frozen dataclass whose fields are its options."""
+
+    @abstractmethod
+    def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> Sequence[Share]:
+        """One share a client, no sample in two shares, every random number from ``random``."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value}' for key, value in self._told().items())})"
+
+    def _told(self) -> dict[str, object]:
+        """The options that are set, for titles."""
+        return {key: value for key, value in vars(self).items() if not (value is None or value is False or value == ())}
+
+
+def deal(dataset: Dataset, counts: Ints, random: np.random.Generator) -> list[Share]:
+    """Shares that hold ``counts[client, class]`` samples, drawn without replacement."""
+    hands: list[list[Ints]] = [[] for _ in counts]
+    for label, index in enumerate(dataset.by_class()):
+        shuffled = random.permutation(index)
+        ends = np.cumsum(counts[:, label])
+        for hand, part in zip(hands, np.split(shuffled, ends)[:-1], strict=True):
+            hand.append(part)
+    return [Share(np.concatenate(hand)) for hand in hands]
+
+
+def apportion(total: int, weights: NDArray[Any]) -> Ints:
+    """Whole numbers in proportion to ``weights`` that sum to ``total`` (largest remainders)."""
+    exact = total * weights / weights.sum()
+    whole: Ints = np.floor(exact).astype(np.int64)
+    missing = total - int(whole.sum())
+    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
+    return whole

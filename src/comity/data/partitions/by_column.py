@@ -1,0 +1,39 @@
+"""Generalised shift: the split that the world made."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from comity._errors import ComityError
+from comity.data._dataset import Dataset
+from comity.data.partitions.base import Partition, Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByColumn(Partition):
+    """Generalised shift: clients differ by a column of the data, such as ``domain`` or ``year``.
+
+    With at least as many clients as values, no client mixes two values: value k goes to the clients k, k + values,
+    k + 2·values, ..., in equal random parts. With more values than clients (years), the samples are sorted by the
+    column and cut into runs of equal size, so that neighbouring clients are similar (FEDORA's Yearbook).
+    """
+
+    column: str = "domain"
+
+    def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
+        if self.column not in dataset.columns:
+            known = ", ".join(sorted(dataset.columns)) or "none"
+            raise ComityError(f"partition.column: got {self.column!r}; {dataset.name} has these columns: {known}")
+        values = dataset.columns[self.column]
+        order = random.permutation(len(dataset))
+        order = order[np.argsort(values[order], kind="stable")]
+        _, sizes = np.unique(values, return_counts=True)
+        if len(sizes) > clients:
+            return [Share(run) for run in np.array_split(order, clients)]
+        runs = np.split(order, np.cumsum(sizes))[:-1]
+        shares = [Share(order[:0])] * clients
+        for k, run in enumerate(runs):
+            mine = range(k, clients, len(runs))
+            for client, part in zip(mine, np.array_split(run, len(mine)), strict=True):
+                shares[client] = Share(part)
+        return shares

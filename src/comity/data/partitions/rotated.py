@@ -1,0 +1,53 @@
+"""Feature shift: every client sees the world at its own angle."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from comity._errors import ComityError
+from comity.data._dataset import Dataset
+from comity.data.partitions.base import Share
+from comity.data.partitions.iid import IID
+
+BLACK = -1.0  # pixel value 0 after normalisation
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Turn images anticlockwise by ``degrees``, bilinear, with black corners."""
+
+    degrees: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.degrees % 360 == 0:
+            return x
+        height, width = x.shape[-2:]
+        angle = math.radians(self.degrees)
+        cos, sin = math.cos(angle), math.sin(angle)
+        # the grid runs from -1 to 1 on both sides, so the aspect ratio keeps pixels square
+        inverse = torch.tensor([[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]], dtype=x.dtype)
+        grid = F.affine_grid(inverse[None], [1, 1, height, width], align_corners=False)
+        turned = F.grid_sample(x - BLACK, grid.expand(len(x), -1, -1, -1), mode="bilinear", align_corners=False)
+        return turned + BLACK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotated(IID):
+    """Feature shift: equal IID shares, each client's images turned by its own angle.
+
+    Wu et al. (FEDORA), KDD 2023: 36 clients, client k turned by 10·k degrees. ``groups`` None: client k of N is
+    turned by 360·k/N degrees; otherwise client k is in group k mod ``groups``, the groups' angles spread evenly.
+    """
+
+    groups: int | None = None
+
+    def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
+        groups = clients if self.groups is None else self.groups
+        if not 1 <= groups <= clients:
+            raise ComityError(f"partition.groups: got {groups}; allowed: 1 to {clients}, the number of clients")
+        shares = super().share(dataset, clients, random)
+        return [Share(share.index, Rotation(360.0 * (k % groups) / groups)) for k, share in enumerate(shares)]

@@ -1,0 +1,113 @@
+"""How good each client's model is: for itself, for some others, for everybody."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from comity._random import generator
+from comity.data import Federation, Split
+from comity.engine._client import Client
+from comity.methods import Method, Payload
+
+OTHERS = 0.1
+"""Share of the other clients whose tests join a client's own in S-acc (FedPG's supplement leaves it open)."""
+
+
+@dataclass(frozen=True)
+class TestPool:
+    """The tests of all clients, one after another."""
+
+    split: Split
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, federation: Federation) -> "TestPool":
+        tests = [client.test for client in federation.clients]
+        starts = [0]
+        for test in tests:
+            starts.append(starts[-1] + len(test))
+        x = torch.cat([test.x for test in tests]).contiguous(memory_format=torch.channels_last)
+        return cls(Split(x, torch.cat([test.y for test in tests])), tuple(starts))
+
+    def mixed(self, cid: int, seed: int) -> Tensor:
+        """Indices for S-acc: the client's own tests and as many of each of a few other clients, drawn once."""
+        starts, random = self.starts, generator(seed, "S-acc", cid)
+        own, clients = starts[cid + 1] - starts[cid], len(starts) - 1
+        others = [other for other in torch.randperm(clients, generator=random).tolist() if other != cid]
+        chosen = [torch.arange(starts[cid], starts[cid + 1])]
+        for other in others[: max(1, round(OTHERS * (clients - 1)))]:
+            size = starts[other + 1] - starts[other]
+            chosen.append(starts[other] + torch.randperm(size, generator=random)[:own])
+        return torch.cat(chosen)
+
+
+def judged(client: Client, method: Method, received: Payload, moment: Literal["received", "fitted"]) -> Tensor:
+    """The model that counts as the client's own. One that never fitted is judged as received."""
+    fitted = client.keep.get("fitted") if moment == "fitted" else None
+    return method.personal(client, received) if fitted is None else fitted
+
+
+def evaluate(
+    client: Client,
+    method: Method,
+    received: Payload,
+    moment: Literal["received", "fitted"],
+    tests: TestPool,
+    seed: int,
+) -> Payload:
+    """All numbers of one client. With ``received["general"]`` also S-acc and G-acc, which need other clients' tests."""
+    client.model.write(judged(client, method, received, moment))
+    data, metrics = client.data, {}
+
+    loss, hits = client.losses(data.test)
+    metrics["L-acc"], metrics["loss"] = _share(hits), float(loss.mean())
+    metrics["n_train"], metrics["n_test"] = len(data.train), len(data.test)
+    if len(data.val):
+        loss, hits = client.losses(data.val)
+        metrics["val-acc"], metrics["val-loss"] = _share(hits), float(loss.mean())
+    if received.get("general"):
+        _, hits = client.losses(tests.split)
+        metrics["G-acc"] = _share(hits)
+        metrics["S-acc"] = _share(hits[tests.mixed(client.id, seed)])
+    common = method.general(client, received)
+    if common is not None:
+        client.model.write(common)
+        metrics["global-acc"] = _share(client.losses(data.test)[1])
+    return metrics
+
+
+def _share(hits: Tensor) -> float:
+    return float(hits.double().mean())
+
+
+def summarise(columns: dict[str, list[Any]], name: str) -> dict[str, float]:
+    """One metric over all clients: mean, standard deviation, over samples, and the worst tenth of the clients."""
+    values = torch.tensor(columns[name], dtype=torch.float64)
+    weights = torch.tensor(columns["n_test"], dtype=torch.float64)
+    worst = values.sort(descending="loss" in name).values[: max(1, -(-len(values) // 10))]
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std(correction=0)),
+        "samples": float(values @ weights / weights.sum()),
+        "worst10": float(worst.mean()),
+    }
+
+
+def transfer(clients: list[int], joined: list[float], alone: list[float]) -> dict[str, Any]:
+    """What joining changed for each client: relative accuracy, positive-transfer ratio and who was harmed.
+
+    FEDORA (Wu et al., KDD 2023). A client whose Local model has no hit at all has no relative accuracy and is left out
+    of that mean.
+    """
+    pairs = list(zip(joined, alone, strict=True))
+    relative = [(together - single) / single for together, single in pairs if single > 0]
+    return {
+        "local": sum(alone) / len(alone),
+        "relative-accuracy": sum(relative) / len(relative) if relative else math.nan,
+        "positive-transfer": sum(together > single for together, single in pairs) / len(pairs),
+        "harmed": [cid for cid, (together, single) in zip(clients, pairs, strict=True) if together < single],
+        "gain": {str(cid): together - single for cid, (together, single) in zip(clients, pairs, strict=True)},
+    }

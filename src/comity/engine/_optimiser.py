@@ -1,0 +1,119 @@
+"""The step that local training takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a client trains; ``lr`` is the rate of the first round."""
+
+    epochs: int = 1
+    batch_size: int = 10
+    lr: float = 0.005
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    lr_decay: float = 1.0
+    optimizer: str = "SGD"
+    optimizer_state: Literal["reset", "keep"] = "reset"
+
+    def rate(self, round: int) -> float:
+        return self.lr * self.lr_decay ** max(round - 1, 0)
+
+    def optimiser(self, params: Sequence[Tensor], lr: float) -> "Optimiser":
+        if self.optimizer == "SGD":
+            return SGD(params, lr, self.momentum, self.weight_decay, self.clip)
+        return TorchOptimiser(self.optimizer, params, lr, self.weight_decay, self.clip)
+
+
+class Optimiser(Protocol):
+    state: list[Tensor]
+    """What survives between rounds when ``optimizer_state`` is ``keep``."""
+
+    def step(self, grads: list[Tensor]) -> None: ...
+
+
+def _clip(grads: list[Tensor], limit: float) -> None:
+    if limit > 0:
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        torch._foreach_mul_(grads, (limit / (norm + 1e-6)).clamp(max=1.0))
+
+
+class SGD:
+    """``torch.optim.SGD`` to the bit, without an optimiser object's overhead at each step."""
+
+    def __init__(self, params: Sequence[Tensor], lr: float, momentum: float, weight_decay: float, clip: float) -> None:
+        self.params, self.lr, self.momentum, self.weight_decay, self.clip = (
+            list(params),
+            lr,
+            momentum,
+            weight_decay,
+            clip,
+        )
+        self.state: list[Tensor] = []
+
+    @torch.no_grad()
+    def step(self, grads: list[Tensor]) -> None:
+        _clip(grads, self.clip)
+        if self.weight_decay:
+            torch._foreach_add_(grads, self.params, alpha=self.weight_decay)
+        if self.momentum:
+            if self.state:
+                torch._foreach_mul_(self.state, self.momentum)
+                torch._foreach_add_(self.state, grads)
+            else:
+                self.state = [grad.clone() for grad in grads]
+            grads = self.state
+        torch._foreach_add_(self.params, grads, alpha=-self.lr)
+
+
+class TorchOptimiser:
+    """Any other optimiser of ``torch.optim``, by name."""
+
+    def __init__(self, name: str, params: Sequence[Tensor], lr: float, weight_decay: float, clip: float) -> None:
+        self.params, self.clip = list(params), clip
+        self.inner = optimiser_class(name)(self.params, lr=lr, weight_decay=weight_decay)  # type: ignore[call-arg]
+
+    @property
+    def state(self) -> list[Tensor]:
+        return [value for p in self.params for _, value in sorted(self.inner.state[p].items())]
+
+    @state.setter
+    def state(self, tensors: list[Tensor]) -> None:
+        kept = iter(tensors)
+        blank = [torch.zeros_like(p) for p in self.params]
+        before = [p.detach().clone() for p in self.params]
+        self.step(blank)  # makes the state's entries, so that they can be filled
+        with torch.no_grad():
+            torch._foreach_copy_(self.params, before)
+        for p in self.params:
+            for key in sorted(self.inner.state[p]):
+                self.inner.state[p][key].copy_(next(kept))
+
+    def step(self, grads: list[Tensor]) -> None:
+        _clip(grads, self.clip)
+        for p, grad in zip(self.params, grads, strict=True):
+            p.grad = grad
+        self.inner.step()
+        for p in self.params:
+            p.grad = None
+
+
+def optimiser_class(name: str) -> type[torch.optim.Optimizer]:
+    known = {
+        name: cls
+        for name, cls in vars(torch.optim).items()
+        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.Optimizer
+    }
+    if name not in known:
+        raise unknown("optimizer", name, known)
+    if name in {"LBFGS", "SparseAdam"}:
+        raise ComityError(f"optimizer {name} cannot take a gradient of one batch at a time; use SGD or Adam")
+    return known[name]

@@ -1,0 +1,263 @@
+"""A run, from a configuration to its result."""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from comity._errors import ComityError
+from comity._random import generator
+from comity.config import Config
+from comity.data import Dirichlet, Federation, Synthetic, federate, load
+from comity.engine._callbacks import Callback
+from comity.engine._evaluation import transfer
+from comity.engine._folder import Folder, atomically, to_json, write_text
+from comity.engine._link import Threads
+from comity.engine._optimiser import Training, optimiser_class
+from comity.engine._server import Server
+from comity.engine._site import Site
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass
+class Run:
+    """A run on its way, and its result when it is done. Callbacks are handed this."""
+
+    config: Config
+    federation: Federation
+    site: Site
+    server: Server
+    folder: Folder | None
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """One a round, as in ``rounds.jsonl``."""
+    columns: Columns = field(default_factory=dict)
+    """The newest evaluation, a list over clients for each metric, as in ``clients.csv``."""
+    local: dict[int, float] | None = None
+    """Each client's accuracy when it trains alone."""
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        return self.server.round >= self.config.rounds
+
+
+def federation_of(config: Config) -> Federation:
+    """The clients with their data."""
+    dataset = load(config.data.name, config.data_dir, **config.data.options)
+    own = isinstance(dataset, Synthetic) or dataset.shared_out
+    return federate(
+        dataset,
+        config.partition.build() if config.partition is not None else None if own else Dirichlet(),
+        clients=config.clients,
+        seed=config.seed,
+        test_share=config.test_share,
+        val_share=config.val_share,
+    )
+
+
+def site_of(config: Config, federation: Federation | None = None) -> Site:
+    """All that clients need; the same on every machine of a federation."""
+    federation = federation or federation_of(config)
+    training = Training(
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        clip=config.clip,
+        lr_decay=config.lr_decay,
+        optimizer=config.optimizer,
+        optimizer_state=config.optimizer_state,
+    )
+    optimiser_class(config.optimizer)
+    method = config.method.build()
+    method.check()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(config.seed, "initial model").initial_seed())
+        net = config.model.build(shape=federation.shape, classes=federation.classes)
+    return Site(
+        federation,
+        net,
+        method,
+        training,
+        seed=config.seed,
+        buffers=config.buffers,
+        moment=config.moment,
+        device=config.device,
+    )
+
+
+def build(config: Config, federation: Federation | None = None) -> tuple[Site, Server]:
+    """Both sides of a run on this machine."""
+    site = site_of(config, federation)
+    model = site.model()
+    server = Server(
+        site.method,
+        config.rule.build(),
+        Threads(site, config.workers or os.cpu_count() or 1),
+        theta=model.read("shared"),
+        layout=model.layout("shared"),
+        seed=config.seed,
+        participation=config.participation,
+        dropout=config.dropout,
+        lr=site.training.rate,
+    )
+    return site, server
+
+
+def run(
+    config: Config | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+    stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> Run:
+    """Train. ``run(method="FedRep", rule={"name": "ConFREE", "c": 0.4}, clients=20)`` or ``run(Config(...))``.
+
+    Without ``out`` nothing is written. ``stop`` is asked after every round.
+    """
+    config = config.with_(**options) if config is not None else Config(**options)
+    threads = torch.get_num_threads()
+    # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
+    torch.set_num_threads(1)
+    try:
+        return _run(config, resume, overwrite, callbacks, stop)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run(config: Config, resume: bool, overwrite: bool, callbacks: Sequence[Callback], stop: Callable[[], bool]) -> Run:
+    folder = Folder(config.out) if config.out is not None else None
+    site, server = build(config)
+    run = Run(config, site.federation, site, server, folder)
+    if folder is not None:
+        folder.open(config, resume=resume, overwrite=overwrite)
+        if resume and folder.restore(server, config):
+            run.records = folder.rewind(server.round)
+        else:
+            folder.rewind(0)
+    run.local = _local(config, callbacks, stop)
+    if run.local is None and config.reference == "auto" and config.method.name != "Local":
+        return run  # stopped while Local was training
+
+    for callback in callbacks:
+        callback.on_start(run)
+    if server.round == 0:
+        server.method.begin(server)
+    while not run.done and not stop():
+        record = server.step()
+        last, general = run.done, config.general_every
+        if last or server.round % config.eval_every == 0:
+            _, run.columns = server.evaluate(last or (general > 0 and server.round % general == 0))
+            if folder is not None:
+                folder.add_clients(server.round, run.columns)
+        run.records.append(record)
+        if folder is not None:
+            folder.add_round(record)
+            if last or stop() or server.round % config.checkpoint_every == 0:
+                folder.save(server, config)
+        for callback in callbacks:
+            callback.on_round(run, record)
+    if run.done:
+        if not run.columns:  # resumed after the last round
+            _, run.columns = server.evaluate(True)
+        run.result = _result(run)
+        if folder is not None:
+            if config.save_models:
+                _save_models(run, folder)
+            write_text(folder.result_file, to_json(run.result, indent=2) + "\n")
+    for callback in callbacks:
+        callback.on_end(run)
+    return run
+
+
+def _local(config: Config, callbacks: Sequence[Callback], stop: Callable[[], bool]) -> dict[int, float] | None:
+    """Accuracy of each client alone: trained here under the same conditions unless a finished run has it."""
+    if config.reference == "none" or (config.reference == "auto" and config.method.name == "Local"):
+        return None
+    if config.reference != "auto":
+        return _accuracies(Folder(Path(config.reference)), config)
+    alone = config.with_(
+        method="Local", rule="Mean", moment=None, reference="none", save_models=False, tensorboard=False, out=None
+    )
+    if config.out is None:
+        return _by_client(run(alone, callbacks=callbacks, stop=stop).columns)
+    folder = Folder(config.out.parent / ".local" / alone.key)
+    if not folder.finished:
+        reference = run(alone, out=folder.path, resume=True, callbacks=callbacks, stop=stop)
+        if not reference.done:
+            return None
+    return _accuracies(folder, config)
+
+
+def _accuracies(folder: Folder, config: Config) -> dict[int, float]:
+    clients = folder.result()["clients"]
+    if len(clients["client"]) != config.clients:
+        raise ComityError(f"reference {folder.path} has {len(clients['client'])} clients, this run {config.clients}")
+    return _by_client(clients)
+
+
+def _by_client(columns: Columns) -> dict[int, float]:
+    return dict(zip(columns["client"], columns["L-acc"], strict=True))
+
+
+def _result(run: Run) -> dict[str, Any]:
+    """Last and best, who gained and who was harmed, what it cost, and on what it ran."""
+    records, config = run.records, run.config
+    evaluated = [record for record in records if "eval/L-acc/mean" in record]
+    by = "val-acc" if "eval/val-acc/mean" in evaluated[-1] else "L-acc"
+    best = max(evaluated, key=lambda record: record[f"eval/{by}/mean"])
+
+    def metrics(record: dict[str, Any]) -> dict[str, Any]:
+        return {"round": record["round"]} | {key: value for key, value in record.items() if key.startswith("eval/")}
+
+    result: dict[str, Any] = {
+        "title": config.title,
+        "key": config.key,
+        "moment": run.site.moment,
+        "last": metrics(evaluated[-1]),
+        "best": {"chosen by": "validation" if by == "val-acc" else "test: do not compare methods by it"}
+        | metrics(best),
+    }
+    if run.local is not None:
+        mine = _by_client(run.columns)
+        both = sorted(mine.keys() & run.local.keys())
+        result["transfer"] = transfer(both, [mine[cid] for cid in both], [run.local[cid] for cid in both])
+    rates = [record["conflict"]["rate"] for record in records if "conflict" in record]
+    result |= {
+        "conflict-rate": sum(rates) / len(rates) if rates else None,
+        "worst residual": max((record["rule"]["residual"] for record in records if "rule" in record), default=None),
+        "bytes a round": {way: sum(r["bytes"][way] for r in records) / len(records) for way in ("down", "up")},
+        "seconds": {
+            part: sum(record["seconds"].get(part, 0.0) for record in records)
+            for part in ("train", "aggregate", "evaluate")
+        },
+        "failures": sum(len(record.get("failed", {})) for record in records),
+        "clients": run.columns,
+        "written": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "versions": {name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
+        "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+    }
+    return result
+
+
+def _save_models(run: Run, folder: Folder) -> None:
+    """Each client's own model under the network's own names, and the common one where there is one."""
+    server, model = run.server, run.site.model()
+    received = {cid: server.method.send(server, cid) for cid in server.clients}
+    for cid, reply in server.ask("export", received).items():
+        model.write(reply["model"])
+        if "counters" in (keep := server.link.states().get(cid, {})):
+            model.counters = keep["counters"]
+        with atomically(folder.path / "models" / f"client_{cid:03d}.safetensors") as part:
+            save_file(model.state_dict(), part, metadata={"client": str(cid), "run": run.config.title})

@@ -1,0 +1,176 @@
+"""The server's side of a run: what it holds, and the round that every method goes through."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comity._layout import Layout
+from comity._random import generator
+from comity.engine._evaluation import summarise
+from comity.engine._link import Link
+from comity.methods import Method, Payload
+from comity.rules import Outcome, Rule, Updates, conflict_rates
+
+
+class Server:
+    """What the server half of a method sees. ``theta`` is the shared vector: parameters first, then buffers."""
+
+    def __init__(
+        self,
+        method: Method,
+        rule: Rule,
+        link: Link,
+        *,
+        theta: Tensor,
+        layout: Layout,
+        seed: int,
+        participation: float = 1.0,
+        dropout: float = 0.0,
+        lr: Callable[[int], float] = lambda _: math.nan,
+    ) -> None:
+        self.method, self.rule, self.link = method, rule, link
+        self.theta, self.layout, self.seed = theta, layout, seed
+        self.participation, self.dropout, self._lr = participation, dropout, lr
+        self.store: dict[str, Tensor] = {}
+        self.round = 0
+        self.record: dict[str, Any] = {}
+
+    @property
+    def clients(self) -> list[int]:
+        return list(self.link.clients)
+
+    @property
+    def lr(self) -> float:
+        """This round's local learning rate."""
+        return self._lr(self.round)
+
+    def random(self, purpose: str) -> torch.Generator:
+        return generator(self.seed, "server", purpose, self.round)
+
+    def sample(self) -> list[int]:
+        """This round's clients."""
+        clients = self.clients
+        order = torch.randperm(len(clients), generator=self.random("sample"))
+        return sorted(clients[i] for i in order[: cohort_size(len(clients), self.participation)].tolist())
+
+    def lose(self, cohort: list[int]) -> list[int]:
+        """Those that will drop out after training."""
+        chance = torch.rand(len(cohort), generator=self.random("dropout"))
+        return [cid for cid, p in zip(cohort, chance.tolist(), strict=True) if p < self.dropout]
+
+    def ask(self, verb: str, payloads: Mapping[int, Payload], lost: list[int] | None = None) -> dict[int, Payload]:
+        """Answers by client. One that fails, or sends what is not finite, is left out and named in the record."""
+        replies = self.link.ask(verb, payloads, self.round, lost or ())
+        failures = dict(self.link.failures)
+        for cid, reply in list(replies.items()):
+            bad = [k for k, v in reply.items() if isinstance(v, Tensor) and not bool(torch.isfinite(v).all())]
+            if bad:
+                failures[cid] = f"sent {', '.join(bad)} that is not finite"
+                del replies[cid]
+        if failures:
+            self.record.setdefault("failed", {}).update({str(cid): f"{verb}: {why}" for cid, why in failures.items()})
+        return replies
+
+    def aggregate(
+        self,
+        rows: Mapping[int, Tensor],
+        replies: Mapping[int, Payload],
+        *,
+        base: Tensor | None = None,
+        layout: Layout | None = None,
+        rule: Rule | None = None,
+    ) -> Tensor:
+        """What the rule makes of the clients' vectors: ``base`` (by default ``theta``) plus the combined update.
+
+        Buffers, which lie behind the parameters of the layout, are averaged by size whatever the rule.
+        """
+        base, layout = self.theta if base is None else base, layout or self.layout
+        if base.numel() == 0:
+            return base
+        cids = sorted(rows)
+        U = torch.stack([rows[cid] for cid in cids]).sub_(base)
+        sizes = torch.tensor([float(replies[cid]["size"]) for cid in cids], dtype=torch.float64)
+        losses = [replies[cid].get("loss") for cid in cids]
+        updates = Updates(
+            U[:, : layout.size],
+            layout=layout,
+            sizes=sizes,
+            losses=None if None in losses else torch.tensor(losses, dtype=torch.float64),
+            ids=cids,
+        )
+        outcome = (rule or self.rule).apply(updates)
+        if rule is None:
+            self._note(updates, outcome)
+        weights = (sizes / sizes.sum()).to(U.dtype)
+        return base + torch.cat([outcome.update, weights @ U[:, layout.size :]])
+
+    def _note(self, updates: Updates, outcome: Outcome) -> None:
+        layers = updates.layout.names
+        rates = conflict_rates(updates.grams)
+        self.record["conflict"] = {
+            "rate": float(rates.mean()),
+            "layers": {name: float(rate) for name, rate in zip(layers, rates, strict=True)},
+        }
+        self.record["rule"] = {
+            "residual": outcome.residual,
+            "certificate": outcome.certificate,
+            "stretch": {name: float(x) for name, x in zip(layers, outcome.stretch, strict=True)},
+        }
+        self.record["weights"] = {"ids": list(outcome.ids), "coefficients": outcome.coefficients.tolist()}
+
+    def step(self) -> dict[str, Any]:
+        """One round; what happened in it."""
+        self.round += 1
+        self.record = {"round": self.round}
+        before = _traffic(self.link)
+        started = time.perf_counter()
+        cohort = self.sample()
+        lost = self.lose(cohort)
+        replies = self.ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
+        trained = time.perf_counter()
+        if replies:
+            self.method.merge(self, replies)
+        merged = time.perf_counter()
+
+        losses = [reply["train_loss"] for reply in replies.values()]
+        after = _traffic(self.link)
+        self.record |= {
+            "cohort": cohort,
+            "lost": lost,
+            "train/loss": sum(losses) / len(losses) if losses else math.nan,
+            "bytes": {"down": after[0] - before[0], "up": after[1] - before[1]},
+            "seconds": {"train": trained - started, "aggregate": merged - trained},
+        }
+        return self.record
+
+    def evaluate(self, general: bool) -> tuple[dict[str, float], dict[str, list[Any]]]:
+        """Every client's numbers as columns, and their summary. ``general`` asks for S-acc and G-acc too."""
+        started = time.perf_counter()
+        payloads = {cid: self.method.send(self, cid) | {"general": general} for cid in self.clients}
+        replies = self.ask("evaluate", payloads)
+        names = list(next(iter(replies.values())))
+        columns: dict[str, list[Any]] = {"client": list(replies)}
+        columns |= {name: [reply[name] for reply in replies.values()] for name in names}
+        summary = {
+            f"eval/{name}/{how}": value
+            for name in names
+            if not name.startswith("n_")
+            for how, value in summarise(columns, name).items()
+        }
+        self.record.setdefault("seconds", {})["evaluate"] = time.perf_counter() - started
+        self.record |= summary
+        return summary, columns
+
+
+def cohort_size(clients: int, participation: float) -> int:
+    return int(clients * participation + 0.5)
+
+
+def _traffic(link: Link) -> tuple[int, int]:
+    """Bytes down and up so far. Evaluation is ours, not the method's: it is left out."""
+    counted = [traffic for verb, traffic in link.traffic.items() if verb != "evaluate"]
+    return sum(down for down, _ in counted), sum(up for _, up in counted)

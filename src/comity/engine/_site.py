@@ -1,0 +1,79 @@
+"""Where clients' data are: a verb is done here, whichever way it arrived."""
+
+import copy
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from comity._random import generator
+from comity.data import Federation
+from comity.engine._client import Client
+from comity.engine._evaluation import TestPool, evaluate, judged
+from comity.engine._optimiser import Training
+from comity.methods import Method, Payload
+from comity.nn import Model
+
+
+class Site:
+    """All that is needed to do any client's work; a thread and a Flower node both hold one."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        net: nn.Module,
+        method: Method,
+        training: Training,
+        *,
+        seed: int,
+        buffers: Literal["average", "local"] = "average",
+        moment: Literal["received", "fitted"] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.federation, self.method, self.training, self.seed = federation, method, training, seed
+        self.buffers, self.moment, self.device = buffers, moment or method.moment, device
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator(seed, "method's parts").initial_seed())
+            self._net = method.build(net)
+        self.initial = self.model().read()
+
+    def model(self) -> Model:
+        """A model of its own for each worker."""
+        return Model(copy.deepcopy(self._net).to(self.device), self.method.shared, self.buffers)
+
+    @cached_property
+    def tests(self) -> TestPool:
+        return TestPool.of(self.federation)
+
+    def work(
+        self, model: Model, cid: int, keep: dict[str, Tensor] | None, verb: str, received: Payload, round: int
+    ) -> tuple[Payload, dict[str, Tensor]]:
+        """Do ``verb`` for a client that kept ``keep`` (``None``: it was never asked before); what it keeps now.
+
+        A client that fails on the way keeps what it had.
+        """
+        client = Client(
+            cid, self.federation.clients[cid], dict(keep or {}), model, self.training, self.seed, round, verb
+        )
+        counted = len(model.counters) > 0
+        if keep is None:
+            model.write(self.initial)
+            self.method.start(client)
+            if counted:
+                client.keep["counters"] = torch.zeros_like(model.counters)
+        if counted:
+            model.counters = client.keep["counters"]
+        if verb in ("evaluate", "export"):
+            kept = dict(client.keep)  # looking changes nothing
+            if verb == "export":
+                return {"model": judged(client, self.method, received, self.moment)}, kept
+            return evaluate(client, self.method, received, self.moment, self.tests, self.seed), kept
+        reply: Payload = getattr(self.method, verb)(client, received)
+        if verb == "fit":
+            reply["train_loss"] = client.train_loss
+            if self.moment == "fitted":
+                client.keep["fitted"] = model.read()
+        if counted:
+            client.keep["counters"] = model.counters
+        return reply, client.keep

@@ -1,0 +1,39 @@
+"""Models: the architectures of the papers, and a module seen as one vector."""
+
+from comity.nn._cnn import CNN, CNNFedPG, LeNet5
+from comity.nn._mlp import MLP
+from comity.nn._model import BUFFERS, Model
+from comity.nn._net import Net
+from comity.nn._resnet import NFResNet18, ResNet4, ResNet10, ResNet18, ResNet34
+from comity.nn._vit import ViTTiny
+
+MODELS = {
+    "mlp": MLP,
+    "lenet5": LeNet5,
+    "cnn": CNN,
+    "cnn-fedpg": CNNFedPG,
+    "resnet4": ResNet4,
+    "resnet10": ResNet10,
+    "resnet18": ResNet18,
+    "resnet34": ResNet34,
+    "nf-resnet18": NFResNet18,
+    "vit-tiny": ViTTiny,
+}
+"""By the name on the command line."""
+
+__all__ = [
+    "BUFFERS",
+    "CNN",
+    "MLP",
+    "MODELS",
+    "CNNFedPG",
+    "LeNet5",
+    "Model",
+    "NFResNet18",
+    "Net",
+    "ResNet4",
+    "ResNet10",
+    "ResNet18",
+    "ResNet34",
+    "ViTTiny",
+]

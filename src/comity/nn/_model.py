@@ -1,0 +1,130 @@
+"""A module seen as one vector."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comity._errors import ComityError
+from comity._layout import Layout
+
+BUFFERS = "buffers"
+
+
+class Model:
+    """A network as named parts of one float32 vector: its top-level children in order, then its buffers.
+
+    ``read`` and ``write`` move vectors out of and into the network. A part is a child of the network (``body``,
+    ``head``, whatever a method adds) or ``buffers``: the running statistics of BatchNorm, which follow the body to the
+    server (policy ``average``) or stay with the client (``local``). Three names stand for several parts: ``shared``,
+    ``personal`` and ``all``. Integer counters are no part of any vector; see ``counters``.
+    """
+
+    def __init__(self, net: nn.Module, shared: Sequence[str] = ("body", "head"), buffers: str = "average") -> None:
+        if not {"body", "head"} <= {name for name, _ in net.named_children()}:
+            raise ComityError(
+                f"model {type(net).__name__} needs two submodules, `body` (images to features) and `head` (features "
+                "to logits), and forward(x) = head(body(x)); see docs/models.md"
+            )
+        if any(name.count(".") == 0 for name, _ in net.named_parameters()):
+            raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
+        self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._tensors: dict[str, list[Tensor]] = {
+            part: list(child.parameters()) for part, child in net.named_children()
+        }
+        self._tensors[BUFFERS] = [tensor for tensor in net.buffers() if tensor.is_floating_point()]
+        self._counters = [tensor for tensor in net.buffers() if not tensor.is_floating_point()]
+
+        unknown = set(shared) - set(self._tensors)
+        if unknown:
+            raise ComityError(f"model {type(net).__name__} has no part {', '.join(sorted(unknown))}")
+        together = set(shared) | ({BUFFERS} if "body" in shared and buffers == "average" else set())
+        self._groups = {
+            "all": tuple(self._tensors),
+            "shared": tuple(part for part in self._tensors if part in together),
+            "personal": tuple(part for part in self._tensors if part not in together),
+        }
+
+    def parts(self, *names: str) -> tuple[str, ...]:
+        """The parts that these names stand for, in the order in which they lie in a vector."""
+        wanted = {part for name in names or ("all",) for part in self._groups.get(name, (name,))}
+        return tuple(part for part in self._tensors if part in wanted)
+
+    def tensors(self, *names: str) -> list[Tensor]:
+        return [tensor for part in self.parts(*names) for tensor in self._tensors[part]]
+
+    def parameters(self, *names: str) -> list[Tensor]:
+        """The trainable tensors of these parts: all but the buffers."""
+        return [t for part in self.parts(*names) if part != BUFFERS for t in self._tensors[part]]
+
+    def layout(self, *names: str) -> Layout:
+        """Names and places of the trainable tensors in the vector of these parts; buffers lie behind them."""
+        wanted = {id(tensor): tensor for tensor in self.parameters(*names)}
+        return Layout((n, tuple(t.shape)) for n, t in self.net.named_parameters() if id(t) in wanted)
+
+    def size(self, *names: str) -> int:
+        return sum(tensor.numel() for tensor in self.tensors(*names))
+
+    def read(self, *names: str) -> Tensor:
+        """A copy of these parts as one vector."""
+        tensors = self.tensors(*names)
+        return torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.empty(0)
+
+    @torch.no_grad()
+    def write(self, vector: Tensor, *names: str) -> None:
+        """Put a vector of these parts into the network."""
+        for tensor, piece in zip(self.tensors(*names), self.split(vector, *names), strict=True):
+            tensor.copy_(piece)
+
+    def split(self, vector: Tensor, *names: str) -> list[Tensor]:
+        """Views of a vector of these parts, shaped as their tensors."""
+        tensors = self.tensors(*names)
+        if vector.numel() != sum(t.numel() for t in tensors):
+            wanted = sum(t.numel() for t in tensors)
+            raise ValueError(
+                f"a vector of {vector.numel()} numbers for {', '.join(names) or 'all'}, which has {wanted}"
+            )
+        pieces = torch.split(vector, [t.numel() for t in tensors]) if tensors else ()
+        return [piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
+
+    @contextmanager
+    def training(self, *names: str) -> Iterator[list[Tensor]]:
+        """Training mode, with gradients for the parameters of these parts alone."""
+        params = self.parameters(*names)
+        for param in self.parameters():
+            param.requires_grad_(False)
+        for param in params:
+            param.requires_grad_(True)
+        self.net.train()
+        try:
+            yield params
+        finally:
+            for param in self.parameters():
+                param.requires_grad_(True)
+
+    @property
+    def counters(self) -> Tensor:
+        """Batches seen by each BatchNorm layer: integers, always the client's own."""
+        return torch.tensor([int(counter) for counter in self._counters], dtype=torch.int64)
+
+    @counters.setter
+    def counters(self, values: Tensor) -> None:
+        for counter, value in zip(self._counters, values.tolist(), strict=True):
+            counter.fill_(value)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.net(x), y)
+
+    def features(self, x: Tensor) -> Tensor:
+        body = self.net.get_submodule("body")
+        features: Tensor = body(x)
+        return features
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The network under its own names, contiguous: what is exported."""
+        return {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in self.net.state_dict().items()
+        }

@@ -1,0 +1,32 @@
+"""The same bits with one thread or eight: a sum that is split over threads is another sum."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Inside, the linear algebra of this thread is not split; yields how many threads it had before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield before
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_order(work: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    """``work`` of every task on as many threads as torch has here, each on one thread, results in the order of tasks."""
+    with one_thread() as threads:
+        if threads == 1 or len(tasks) == 1:
+            yield from map(work, tasks)
+        else:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                yield from pool.map(work, tasks)

@@ -1,0 +1,38 @@
+"""What tests share: a federation small enough to train in a blink."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+TINY: dict[str, Any] = {
+    "data": {"name": "synthetic", "samples": 24, "classes": 4, "size": 8, "noise": 0.5},
+    "model": {"name": "mlp", "widths": (16,)},
+    "clients": 5,
+    "rounds": 3,
+    "batch_size": 8,
+    "lr": 0.1,
+    "workers": 1,
+    "reference": "none",
+}
+"""Options of a run that takes a tenth of a second."""
+
+
+@pytest.fixture
+def tiny() -> dict[str, Any]:
+    return dict(TINY)
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """The real data sets, where they are to be had."""
+    if "COMITY_DATA" not in os.environ:
+        pytest.skip("COMITY_DATA is not set: the real data sets are not here")
+    return Path(os.environ["COMITY_DATA"])

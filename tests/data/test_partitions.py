@@ -1,0 +1,359 @@
+"""Each partition's defining property, and that every one of them is a partition and ends."""
+
+import itertools
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from comity._errors import ComityError
+from comity._random import numpy_generator
+from comity.data import (
+    IID,
+    PARTITIONS,
+    ByColumn,
+    Dataset,
+    Dirichlet,
+    LabelShift,
+    Natural,
+    Partition,
+    Pathological,
+    Quantity,
+    Rotated,
+    Rotation,
+    Share,
+    federate,
+    load,
+)
+
+
+def toy(sizes: list[int], seed: int = 0, **columns: np.ndarray) -> Dataset:
+    """1×1 images whose pixel is their class; ``sizes[c]`` samples of class c, in random order."""
+    y = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return Dataset("toy", y.astype(np.float32)[:, None, None], y, len(sizes), columns)
+
+
+def counts(partition: Partition, dataset: Dataset, clients: int, seed: int = 0) -> np.ndarray:
+    shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
+    return np.stack([np.bincount(dataset.y[share.index], minlength=dataset.classes) for share in shares])
+
+
+def used(partition: Partition, dataset: Dataset, clients: int, seed: int = 0) -> np.ndarray:
+    return np.concatenate([s.index for s in partition.share(dataset, clients, numpy_generator(seed, "partition"))])
+
+
+WHOLE = [IID(), Quantity(), Rotated(), Dirichlet(), Dirichlet(self_balancing=True), Pathological()]
+
+
+@pytest.mark.parametrize("partition", [*WHOLE, LabelShift()], ids=str)
+def test_seed_decides(partition: Partition) -> None:
+    data = toy([100] * 10)
+    first, again, other = (used(partition, data, 12, seed) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("partition", WHOLE, ids=str)
+def test_every_sample_is_used_once(partition: Partition) -> None:
+    data = toy([100, 37, 251, 80, 64])
+    assert np.array_equal(np.sort(used(partition, data, 7)), np.arange(len(data)))
+
+
+def test_iid_sizes_differ_by_one_and_mix_is_that_of_the_whole() -> None:
+    table = counts(IID(), toy([4000, 2000, 1000]), 9)
+    assert np.ptp(table.sum(1)) <= 1
+    # chi-squared of homogeneity over 9 × 3 cells
+    assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+def test_quantity_has_one_big_client() -> None:
+    assert counts(Quantity(big=2, factor=5), toy([900, 900]), 5).sum(1).tolist() == [200, 200, 1000, 200, 200]
+    several = counts(Quantity(big=(0, 3), factor=2.5), toy([350, 350]), 4).sum(1)
+    assert several.tolist() == [250, 100, 100, 250]
+
+
+def test_samples_per_client() -> None:
+    data = toy([500, 500])
+    assert counts(IID(samples_per_client=30, big=1, factor=4), data, 3).sum(1).tolist() == [30, 120, 30]
+    with pytest.raises(ComityError, match=r"samples_per_client: got 400.*needs 1200 samples; there are 1000"):
+        used(IID(samples_per_client=400), data, 3)
+
+
+def test_dirichlet_follows_its_distribution() -> None:
+    """A client's share of a class is Beta(alpha, (N - 1)·alpha) distributed."""
+    clients, alpha = 8, 0.7
+    shares = counts(Dirichlet(alpha=alpha, min_partition_size=2), toy([5000] * 60), clients) / 5000
+    # one client's shares of 60 classes are independent draws
+    for client in range(clients):
+        assert stats.kstest(shares[client], stats.beta(alpha, alpha * (clients - 1)).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
+def test_dirichlet_variance(alpha: float) -> None:
+    clients = 10
+    shares = counts(Dirichlet(alpha=alpha, min_partition_size=2), toy([1000] * 150), clients) / 1000
+    expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
+    assert shares.var() == pytest.approx(expected, rel=0.2)
+
+
+def test_dirichlet_favours_no_position() -> None:
+    """Cutting at rounded cumulative sums would give the last client a sample of nearly every class."""
+    held = np.mean([(counts(Dirichlet(alpha=0.05), toy([60] * 80), 10, seed) > 0).sum(1) for seed in range(10)], axis=0)
+    assert np.abs(held[-1] - held[:-1].mean()) < 3 * held[:-1].std(ddof=1)
+
+
+def test_dirichlet_min_size_is_kept_and_the_draw_left_alone_where_it_suffices() -> None:
+    data = toy([200] * 10)
+    drawn, filled = (counts(Dirichlet(alpha=0.1, min_partition_size=least), data, 20) for least in (2, 40))
+    assert drawn.sum(1).min() < 40 <= filled.sum(1).min()
+    assert filled.sum() == len(data)
+    calm = [counts(Dirichlet(alpha=100.0, min_partition_size=least), data, 20) for least in (2, 40)]
+    assert np.array_equal(*calm)
+
+
+def test_dirichlet_self_balancing_keeps_clients_near_the_average() -> None:
+    data = toy([500] * 10)
+    plain, balanced = (counts(Dirichlet(self_balancing=b), data, 10, seed=3).sum(1) for b in (False, True))
+    assert balanced.max() < 2 * len(data) / 10
+    assert balanced.std() < plain.std()
+
+
+def test_dirichlet_impossible_is_said_at_once() -> None:
+    start = time.perf_counter()
+    with pytest.raises(
+        ComityError, match=r"min_partition_size: got 10, .* 2000 clients needs 20000 samples; toy has 400"
+    ):
+        counts(Dirichlet(), toy([200, 200]), 2000)
+    # the case that a rejection loop never leaves: every sample is needed to give each client its minimum
+    table = counts(Dirichlet(alpha=1e-3, min_partition_size=2), toy([200, 200]), 200)
+    assert (table.sum(1) == 2).all()
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
+def test_dirichlet_alpha_must_be_positive(alpha: float) -> None:
+    with pytest.raises(ComityError, match=r"partition\.alpha: got .*above 0"):
+        counts(Dirichlet(alpha=alpha), toy([50, 50]), 2)
+
+
+@pytest.mark.parametrize(("clients", "each"), [(20, 2), (100, 2), (7, 3), (13, 1), (5, 10)])
+def test_pathological_exact_classes(clients: int, each: int) -> None:
+    table = counts(Pathological(num_classes_per_partition=each), toy([150] * 10), clients)
+    assert ((table > 0).sum(1) == each).all()
+    assert table[table > 0].min() >= 2
+    assert np.ptp((table > 0).sum(0)) <= 1
+    assert table.sum() == 1500
+
+
+def test_pathological_sizes_are_unequal() -> None:
+    sizes = counts(Pathological(), toy([500] * 10), 20).sum(1)
+    assert sizes.max() > 2 * sizes.min()
+
+
+def test_pathological_leaves_out_classes_without_a_holder() -> None:
+    table = counts(Pathological(num_classes_per_partition=2), toy([50] * 10), 3)
+    assert (table.sum(0) > 0).sum() == 6
+    assert table.sum() == 300
+
+
+def test_pathological_impossible() -> None:
+    with pytest.raises(ComityError, match=r"num_classes_per_partition: got 11; allowed: 1 to 10"):
+        counts(Pathological(num_classes_per_partition=11), toy([50] * 10), 3)
+    with pytest.raises(ComityError, match=r"30 of 30 clients share class \d, which has 50 samples"):
+        counts(Pathological(num_classes_per_partition=2), toy([50] * 2), 30)
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(10, 10), (20, 10), (4, 10), (7, 5)])
+def test_label_shift_mix_size_and_presence(clients: int, classes: int) -> None:
+    table = counts(LabelShift(shift=0.6), toy([400] * classes), clients)
+    assert np.ptp(table.sum(1)) == 0
+    assert (table > 0).all()
+    favourites = -(-classes // clients)
+    top = np.sort(table / table.sum(1, keepdims=True), axis=1)[:, ::-1][:, :favourites].sum(1)
+    # floor or ceil(classes / clients) favourites share 0.6; they also take part in the remaining 0.4
+    expected = 0.6 + 0.4 * favourites / classes
+    assert top == pytest.approx(expected, abs=0.06)
+
+
+def test_label_shift_uses_everything_when_it_can_and_zero_shift_is_the_mix_of_the_whole() -> None:
+    assert counts(LabelShift(shift=0.5), toy([200] * 10), 10).sum() == 2000
+    table = counts(LabelShift(shift=0.0), toy([600, 300, 100]), 5)
+    assert table.tolist() == [[120, 60, 20]] * 5
+
+
+def test_label_shift_impossible() -> None:
+    with pytest.raises(ComityError, match=r"partition\.shift: got 1.0; allowed: 0 or more and below 1"):
+        counts(LabelShift(shift=1.0), toy([50, 50]), 2)
+    with pytest.raises(ComityError, match="every client to hold every class"):
+        counts(LabelShift(shift=0.5), toy([500, 500, 5]), 10)
+    with pytest.raises(ComityError, match=r"needs 324 samples of class \d; toy has 250"):
+        counts(LabelShift(shift=0.9, samples_per_client=166), toy([250] * 2), 3)
+
+
+def test_by_column_one_domain_a_client() -> None:
+    domain = np.array(["sketch", "photo", "art"])[np.arange(90) % 3]
+    data = toy([45, 45], domain=domain)
+    for clients in (3, 7):
+        shares = ByColumn(column="domain").share(data, clients, numpy_generator(0))
+        assert [set(domain[s.index]) for s in shares] == [{["art", "photo", "sketch"][k % 3]} for k in range(clients)]
+        assert sum(len(s.index) for s in shares) == 90
+
+
+def test_by_column_sorted_years() -> None:
+    year = np.random.default_rng(0).integers(1905, 2014, 400)
+    shares = ByColumn(column="year").share(toy([200, 200], year=year), 8, numpy_generator(0))
+    assert [len(s.index) for s in shares] == [50] * 8
+    spans = [(year[s.index].min(), year[s.index].max()) for s in shares]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+def test_by_column_unknown() -> None:
+    with pytest.raises(ComityError, match=r"partition\.column: got 'year'; toy has these columns: domain"):
+        ByColumn(column="year").share(toy([4], domain=np.zeros(4)), 2, numpy_generator(0))
+
+
+def test_natural_takes_the_owners_word() -> None:
+    owner = np.array([1, 0, 1, 0, 2, 2])
+    data = toy([3, 3], client=owner, test=np.array([True, True, False, False, False, True]))
+    shares = Natural().share(data, 3, numpy_generator(0))
+    assert [(s.index.tolist(), s.test.tolist()) for s in shares] == [([3], [1]), ([2], [0]), ([4], [5])]
+    with pytest.raises(ComityError, match=r"clients: got 4; toy is already shared out among 3: set clients to 3"):
+        Natural().share(data, 4, numpy_generator(0))
+    with pytest.raises(ComityError, match="does not say which client owns which sample"):
+        Natural().share(toy([2, 2]), 2, numpy_generator(0))
+    with pytest.raises(ComityError, match="already shared out: use natural"):
+        federate(data, Dirichlet(), clients=3)
+
+
+def test_rotated_angles() -> None:
+    fedora = Rotated().share(toy([100, 100]), 36, numpy_generator(0))
+    assert [s.transform.degrees for s in fedora] == [10.0 * k for k in range(36)]
+    groups = Rotated(groups=4).share(toy([100, 100]), 10, numpy_generator(0))
+    assert [s.transform.degrees for s in groups] == [0, 90, 180, 270, 0, 90, 180, 270, 0, 90]
+    with pytest.raises(ComityError, match=r"partition\.groups: got 11; allowed: 1 to 10"):
+        Rotated(groups=11).share(toy([100]), 10, numpy_generator(0))
+
+
+@pytest.mark.parametrize("quarter", [1, 2, 3])
+def test_rotation_by_quarters_is_rot90(quarter: int) -> None:
+    x = torch.rand(5, 3, 9, 9, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    assert torch.allclose(Rotation(90.0 * quarter)(x), torch.rot90(x, quarter, (2, 3)), atol=1e-5)
+
+
+def test_rotation_fills_corners_with_black_and_keeps_the_middle() -> None:
+    turned = Rotation(45.0)(torch.ones(1, 1, 21, 21))
+    assert turned[0, 0, 0, 0] == -1
+    assert turned[0, 0, 10, 10] == pytest.approx(1)
+    assert turned.min() >= -1 - 1e-5
+
+
+def test_rotation_keeps_pixels_square_in_oblong_images() -> None:
+    """A bar of 9 pixels along the width becomes a bar of 9 pixels along the height."""
+    x = -torch.ones(1, 1, 15, 31)
+    x[..., 7, 11:20] = 1
+    turned = Rotation(90.0)(x)
+    expected = -torch.ones(1, 1, 15, 31)
+    expected[..., 3:12, 15] = 1
+    assert torch.allclose(turned, expected, atol=1e-4)
+
+
+def test_rotated_federation_holds_turned_images() -> None:
+    data = load("digits")
+    plain, turned = (federate(data, p, clients=4) for p in (IID(), Rotated()))
+    assert torch.equal(plain.clients[0].train.x, turned.clients[0].train.x)
+    for k in (1, 2, 3):
+        for split in ("train", "test"):
+            before, after = getattr(plain.clients[k], split).x, getattr(turned.clients[k], split).x
+            assert torch.allclose(after, torch.rot90(before, k, (2, 3)), atol=1e-5)
+
+
+@pytest.mark.parametrize("big", [5, -1, (0, 9)])
+def test_big_clients_must_exist(big: int | tuple[int, ...]) -> None:
+    with pytest.raises(ComityError, match=r"partition\.big: got client -?\d; allowed: 0 to 4"):
+        counts(IID(big=big), toy([50, 50]), 5)
+
+
+def test_a_partition_of_ones_own() -> None:
+    @dataclass(frozen=True)
+    class EveryNth(Partition):
+        def share(self, dataset, clients, random):
+            return [Share(np.arange(k, len(dataset), clients)) for k in range(clients)]
+
+    assert federate(toy([30, 30]), EveryNth(), clients=3).counts.sum() == 60
+
+    class Careless(EveryNth):
+        def share(self, dataset, clients, random):
+            return [*super().share(dataset, clients, random)[:-1], Share(np.arange(5))]
+
+    with pytest.raises(ComityError, match=r"Careless\(\) gave 4 samples out twice"):
+        federate(toy([30, 30]), Careless(), clients=3)
+
+    class Short(EveryNth):
+        def share(self, dataset, clients, random):
+            return super().share(dataset, clients - 1, random)
+
+    with pytest.raises(ComityError, match="made 2 shares for 3 clients"):
+        federate(toy([30, 30]), Short(), clients=3)
+
+    class Beyond(EveryNth):
+        def share(self, dataset, clients, random):
+            return [Share(share.index + 1) for share in super().share(dataset, clients, random)]
+
+    with pytest.raises(ComityError, match="does not have"):
+        federate(toy([30, 30]), Beyond(), clients=3)
+
+
+def test_titles_tell_what_is_set() -> None:
+    assert [str(p) for p in (IID(), Quantity(), Dirichlet(), Rotated(groups=4))] == [
+        "IID()",
+        "Quantity(big=0, factor=10.0)",
+        "Dirichlet(alpha=0.1, min_partition_size=10)",
+        "Rotated(groups=4)",
+    ]
+    assert {name: cls().__class__ for name, cls in PARTITIONS.items()} == PARTITIONS
+
+
+SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda sizes: sum(sizes) > 0)
+ANY = st.one_of(
+    st.builds(
+        Dirichlet,
+        alpha=st.floats(-3, 3).map(lambda exponent: 10.0**exponent),
+        min_partition_size=st.integers(0, 20),
+        self_balancing=st.booleans(),
+    ),
+    st.builds(Pathological, num_classes_per_partition=st.integers(0, 13)),
+    st.builds(LabelShift, shift=st.floats(0, 0.99), samples_per_client=st.none() | st.integers(0, 50)),
+    st.builds(Quantity, big=st.integers(0, 30), factor=st.floats(0.1, 50)),
+    st.builds(Rotated, groups=st.none() | st.integers(0, 40), samples_per_client=st.none() | st.integers(0, 50)),
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(sizes=SIZES, clients=st.integers(1, 120), partition=ANY, seed=st.integers(0, 2**32))
+def test_any_request_ends_in_a_partition_or_one_clear_line(sizes, clients, partition, seed) -> None:
+    data = toy(sizes, seed)
+    try:
+        federation = federate(data, partition, clients=clients, seed=seed)
+    except ComityError as error:
+        message = str(error)
+    else:
+        message = ""
+    if message:
+        assert message.startswith(("partition", "clients"))
+        assert "\n" not in message
+        return
+    index = used(partition, data, clients, seed)
+    assert len(np.unique(index)) == len(index)
+    # the pixel is the class, so the federation's own tensors tell where each sample went
+    for client in federation.clients:
+        assert len(client.train) >= 1
+        assert len(client.test) >= 1
+    assert (federation.counts.sum(0) == np.bincount(data.y[index], minlength=data.classes)).all()
+    if isinstance(partition, Dirichlet):
+        assert federation.counts.sum() == len(data)
+        assert federation.counts.sum(1).min() >= partition.min_partition_size

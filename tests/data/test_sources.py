@@ -1,0 +1,485 @@
+"""Every source, from files made here; the real ones where COMITY_DATA says they are."""
+
+import gzip
+import json
+import os
+import pickle
+import struct
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from comity._errors import ComityError
+from comity.data import DATASETS, ByColumn, Dataset, Natural, federate, load
+
+RNG = np.random.default_rng(0)
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
+        file.write(header + array.astype(np.uint8).tobytes())
+
+
+def write_mnist(folder: Path, ending: str = ".gz") -> tuple[np.ndarray, np.ndarray]:
+    folder.mkdir(parents=True)
+    x, y = RNG.integers(0, 256, (50, 6, 7), dtype=np.uint8), np.arange(50) % 10
+    for part, rows in (("train", slice(0, 40)), ("t10k", slice(40, 50))):
+        write_idx(folder / f"{part}-images-idx3-ubyte{ending}", x[rows])
+        write_idx(folder / f"{part}-labels-idx1-ubyte{ending}", y[rows])
+    return x, y
+
+
+def check(dataset: object, x: np.ndarray, y: np.ndarray) -> Dataset:
+    assert isinstance(dataset, Dataset)
+    assert np.array_equal(dataset.x, x if x.ndim == 4 else x[..., None])
+    assert np.array_equal(dataset.y, y)
+    return dataset
+
+
+def test_digits_need_no_file(tmp_path: Path) -> None:
+    digits = load("digits", tmp_path)
+    assert (len(digits), digits.shape, digits.classes) == (1797, (1, 8, 8), 10)
+    assert digits.x.dtype == np.uint8
+    assert (digits.x.min(), digits.x.max()) == (0, 255)
+    assert load("Digits").name == "digits"
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("place", ["mnist", "MNIST/raw", "MNIST"])
+def test_idx(tmp_path: Path, place: str, ending: str) -> None:
+    x, y = write_mnist(tmp_path / place, ending)
+    dataset = check(load("mnist", tmp_path), x, y)
+    assert (dataset.name, dataset.shape, dataset.classes) == ("mnist", (1, 6, 7), 10)
+
+
+def spoil(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "line"),
+    [
+        ("train-images-idx3-ubyte", lambda b: b[:-1], r"announces \(40, 6, 7\), 1680 bytes, and holds 1679"),
+        ("train-images-idx3-ubyte", lambda b: b + b"x", "and holds more"),
+        ("train-images-idx3-ubyte", lambda b: b[:3], "not an IDX file"),
+        ("train-images-idx3-ubyte", lambda b: b[:9], "corrupt or truncated"),
+        ("train-images-idx3-ubyte", lambda b: b[:4] + b"\xff" * 12 + b[16:], "corrupt or truncated"),
+        ("train-labels-idx1-ubyte", lambda b: b"\0\0\x0d\1" + b[4:], "not an IDX file of 1 dimensions"),
+        ("t10k-labels-idx1-ubyte", lambda b: b[:7] + b"\x09" + b[8:-1], "holds 10 images; .* holds 9 labels"),
+    ],
+)
+def test_spoilt_idx_is_named(tmp_path: Path, file: str, change: Callable[[bytes], bytes], line: str) -> None:
+    write_mnist(tmp_path / "mnist", "")
+    spoil(tmp_path / "mnist" / file, change)
+    with pytest.raises(ComityError, match=line) as caught:
+        load("mnist", tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-12], lambda b: b[:20], lambda b: b[:900] + b"junk" + b[904:]])
+def test_spoilt_gzip_is_named(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    write_mnist(tmp_path / "mnist")
+    file = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    spoil(file, change)
+    with pytest.raises(ComityError, match="corrupt or truncated") as caught:
+        load("mnist", tmp_path)
+    assert str(file) in str(caught.value)
+
+
+def test_idx_labels_missing(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist")
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(ComityError, match="lacks train-labels"):
+        load("mnist", tmp_path)
+
+
+def arrays(channels: tuple[int, ...] = (3,)) -> dict[str, np.ndarray]:
+    x, y = RNG.integers(0, 256, (30, 4, 5, *channels), dtype=np.uint8), (np.arange(30) % 6).astype(np.uint8)
+    return {"x_train": x[:20], "y_train": y[:20], "x_test": x[20:], "y_test": y[20:]}
+
+
+@pytest.mark.parametrize("channels", [(), (1,), (3,)])
+def test_npz(tmp_path: Path, channels: tuple[int, ...]) -> None:
+    made = arrays(channels)
+    np.savez(tmp_path / "gtsrb.npz", **made)
+    x, y = (np.concatenate([made[f"{key}_train"], made[f"{key}_test"]]) for key in "xy")
+    dataset = check(load("gtsrb", tmp_path), x, y)
+    assert (dataset.shape, dataset.classes) == ((channels[0] if channels else 1, 4, 5), 6)
+    check(load(str(tmp_path / "gtsrb.npz")), x, y)
+
+
+def test_npz_columns_and_owners(tmp_path: Path) -> None:
+    years = np.arange(1950, 1980)
+    np.savez(tmp_path / "yearbook.npz", **arrays(), year_train=years[:20], year_test=years[20:])
+    dataset = load("yearbook", tmp_path)
+    assert np.array_equal(dataset.columns["year"], years)
+    assert len(federate(dataset, ByColumn(column="year"), clients=5)) == 5
+    owners = np.array(["ann", "bob"])[np.arange(30) % 2]
+    np.savez(tmp_path / "owned.npz", **arrays(), client_train=owners[:20], client_test=owners[20:])
+    assert federate(load("owned", tmp_path), clients=2).partition == "Natural()"
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ({"x_train": None}, "no x_train; it holds"),
+        ({"y_train": None}, "no y_train; it holds"),
+        ({"x_test": np.zeros((10, 9, 9, 3), np.uint8)}, "x_train and x_test have shapes"),
+        ({"y_test": np.zeros(3, np.uint8)}, "got 30 images and 23 labels"),
+        ({"x_train": np.array([object()])}, "not an npz file of plain arrays"),
+    ],
+)
+def test_bad_npz_is_named(tmp_path: Path, made: dict[str, np.ndarray | None], line: str) -> None:
+    kept = {key: value for key, value in (arrays() | made).items() if value is not None}
+    np.savez(tmp_path / "gtsrb.npz", **kept)  # type: ignore[arg-type]
+    with pytest.raises(ComityError, match=line):
+        load("gtsrb", tmp_path)
+
+
+@pytest.mark.parametrize("change", [lambda b: b[: len(b) // 2], lambda b: b[:60] + bytes(40) + b[100:], lambda _: b""])
+def test_spoilt_npz_is_named(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    np.savez_compressed(tmp_path / "gtsrb.npz", **arrays())
+    spoil(tmp_path / "gtsrb.npz", change)
+    with pytest.raises(ComityError, match=r"gtsrb\.npz: corrupt"):
+        load("gtsrb", tmp_path)
+
+
+def test_npz_with_a_pickle_is_refused_without_running_it(tmp_path: Path) -> None:
+    class Malice:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "run"),)
+
+    np.savez(tmp_path / "gtsrb.npz", **arrays() | {"extra_train": np.array(Malice(), dtype=object)})
+    with pytest.raises(ComityError, match=r"gtsrb\.npz: corrupt or not an npz file of plain arrays"):
+        load("gtsrb", tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def write_images(folder: Path, names: list[str], size: tuple[int, int] = (5, 4), mode: str = "RGB") -> None:
+    for k, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, size, 10 * k if mode == "L" else (10 * k, 0, 255)).save(path)
+
+
+def test_image_folder(tmp_path: Path) -> None:
+    write_images(tmp_path / "mine", ["cat/a.png", "cat/b.png", "dog/a.png", "eel/deep/a.png"])
+    dataset = load("mine", tmp_path)
+    assert (dataset.name, dataset.shape, dataset.classes) == ("mine", (3, 4, 5), 3)
+    assert dataset.y.tolist() == [0, 0, 1, 2]
+    assert dataset.x[:, 0, 0].tolist() == [[10 * k, 0, 255] for k in range(4)]
+    assert dataset.columns == {}
+
+
+def test_image_folder_with_splits_is_pooled(tmp_path: Path) -> None:
+    write_images(tmp_path / "cinic10", ["test/a/1.png", "train/a/1.png", "train/b/1.png", "valid/b/1.png"], mode="L")
+    dataset = load("cinic10", tmp_path)
+    assert (dataset.shape, dataset.y.tolist()) == ((1, 4, 5), [0, 0, 1, 1])
+    write_images(tmp_path / "cinic10", ["valid/images/1.png"])
+    with pytest.raises(ComityError, match="class folder 'images' is not under train"):
+        load("cinic10", tmp_path)
+
+
+def test_image_folder_with_domains(tmp_path: Path) -> None:
+    names = [f"{domain}/{label}/{k}.png" for domain in ("art", "photo") for label in ("cat", "dog") for k in range(3)]
+    write_images(tmp_path / "pacs", names)
+    dataset = load("pacs", tmp_path)
+    assert dataset.y.tolist() == [0, 0, 0, 1, 1, 1] * 2
+    assert dataset.columns["domain"].tolist() == ["art"] * 6 + ["photo"] * 6
+
+
+def test_image_folder_with_years(tmp_path: Path) -> None:
+    write_images(tmp_path / "yearbook", ["F/1905_Ohio.png", "F/1999_a.png", "M/1931_b.png"], size=(9, 9), mode="L")
+    dataset = load("yearbook", tmp_path)
+    assert dataset.columns["year"].tolist() == [1905, 1999, 1931]
+    assert dataset.shape == (1, 32, 32)  # the customary size of that data set
+
+
+def test_image_sizes(tmp_path: Path) -> None:
+    write_images(tmp_path / "mine", ["a/1.png"])
+    write_images(tmp_path / "mine", ["b/1.png"], size=(8, 8))
+    with pytest.raises(ComityError, match=r"images differ in size, \(4, 5\) and \(8, 8\): set data.size"):
+        load("mine", tmp_path)
+    assert load("mine", tmp_path, size=6).shape == (3, 6, 6)
+    with pytest.raises(ComityError, match=r"data\.size: got 0; allowed: 1 to 4096"):
+        load("mine", tmp_path, size=0)
+
+
+def test_grey_and_colour_mix_to_colour(tmp_path: Path) -> None:
+    write_images(tmp_path / "mine", ["a/1.png"], mode="L")
+    write_images(tmp_path / "mine", ["b/1.png"])
+    assert load("mine", tmp_path).shape == (3, 4, 5)
+
+
+def test_spoilt_image_is_named(tmp_path: Path) -> None:
+    write_images(tmp_path / "mine", ["a/1.png", "b/1.png"])
+    spoil(tmp_path / "mine/b/1.png", lambda b: b[: len(b) // 2])
+    with pytest.raises(ComityError, match=r"b/1\.png: corrupt or truncated image"):
+        load("mine", tmp_path)
+
+
+def test_image_outside_a_class(tmp_path: Path) -> None:
+    write_images(tmp_path / "mine", ["a/1.png", "stray.png"])
+    with pytest.raises(ComityError, match=r"stray\.png: an image outside any class folder"):
+        load("mine", tmp_path)
+
+
+def test_images_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_images(tmp_path / "mine", ["a/1.png", "b/1.png"])
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ComityError, match="image folders need Pillow: pip install"):
+        load("mine", tmp_path)
+
+
+def write_cifar10(folder: Path, protocol: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    folder.mkdir(parents=True)
+    x, y = RNG.integers(0, 256, (24, 3, 32, 32), dtype=np.uint8), np.arange(24) % 10
+    for k, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
+        rows = slice(4 * k, 4 * k + 4)
+        batch = {
+            b"batch_label": b"",
+            b"labels": y[rows].tolist(),
+            b"data": x[rows].reshape(4, -1),
+            b"filenames": [b"f"] * 4,
+        }
+        (folder / name).write_bytes(pickle.dumps(batch, protocol))
+    return x.transpose(0, 2, 3, 1), y
+
+
+@pytest.mark.parametrize("place", ["cifar-10-batches-py", "cifar10", "cifar10/cifar-10-batches-py"])
+def test_cifar10(tmp_path: Path, place: str) -> None:
+    x, y = write_cifar10(tmp_path / place)
+    dataset = check(load("cifar10", tmp_path), x, y)
+    assert (dataset.name, dataset.classes, dataset.shape) == ("cifar10", 10, (3, 32, 32))
+
+
+def test_cifar100(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    x = RNG.integers(0, 256, (6, 3072), dtype=np.uint8)
+    for name, rows in (("train", slice(0, 4)), ("test", slice(4, 6))):
+        batch = {"data": x[rows], "fine_labels": list(range(6))[rows], "coarse_labels": [0] * 6}
+        (folder / name).write_bytes(pickle.dumps(batch))
+    dataset = check(load("cifar100", tmp_path), x.reshape(6, 3, 32, 32).transpose(0, 2, 3, 1), np.arange(6))
+    assert dataset.classes == 100
+
+
+def test_bad_cifar_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar10"
+    write_cifar10(folder)
+
+    class Malice:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "run"),)
+
+    for content, line in (
+        (pickle.dumps({b"data": Malice(), b"labels": [1]}), "data_batch_3: refused: it names posix.mkdir"),
+        (pickle.dumps([1, 2]), "data_batch_3: no labels or no data in it"),
+        (pickle.dumps({b"data": np.zeros((4, 9), np.uint8), b"labels": [0] * 4}), r"got data of shape \(4, 9\)"),
+        ((folder / "data_batch_3").read_bytes()[:-50], "data_batch_3: corrupt or truncated"),
+        (b"", "data_batch_3: corrupt or truncated"),
+    ):
+        (folder / "data_batch_3").write_bytes(content)
+        with pytest.raises(ComityError, match=line):
+            load("cifar10", tmp_path)
+    assert not (tmp_path / "run").exists()
+    (folder / "data_batch_3").unlink()
+    with pytest.raises(ComityError, match="data_batch_3: No such file"):
+        load("cifar10", tmp_path)
+
+
+def write_pfllib(folder: Path, clients: int = 3) -> None:
+    """As PFLlib writes it: one pickled dictionary in an array of objects in an npz."""
+    for split, n in (("train", 6), ("test", 2)):
+        (folder / split).mkdir(parents=True)
+        for client in range(clients):
+            x = np.full((n, 3, 4, 5), client, np.float32) + np.arange(3, dtype=np.float32)[:, None, None] / 10
+            y = np.full(n, client, np.int64)
+            np.savez_compressed(folder / split / f"{client}.npz", data={"x": x, "y": y})
+    (folder / "config.json").write_text(json.dumps({"num_clients": clients, "num_classes": 5, "alpha": 0.1}))
+
+
+def test_pfllib_keeps_its_partition_and_its_split(tmp_path: Path) -> None:
+    write_pfllib(tmp_path / "Cifar10")
+    dataset = load("Cifar10", tmp_path)
+    federation = federate(dataset, clients=3, test_share=0.9, val_share=0.5)
+    assert (federation.shape, federation.classes, federation.partition) == ((3, 4, 5), 5, "Natural()")
+    for client in federation.clients:
+        assert (len(client.train), len(client.val), len(client.test)) == (3, 3, 2)
+        for split in (client.train, client.val, client.test):
+            assert (split.y == client.id).all()
+            assert split.x[:, :, 1, 2].tolist() == [pytest.approx([client.id + c / 10 for c in range(3)])] * len(split)
+    with pytest.raises(ComityError, match=r"clients: got 5; cifar10 is already shared out among 3: set clients to 3"):
+        federate(dataset, Natural(), clients=5)
+
+
+def test_bad_pfllib_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "Mine"
+    write_pfllib(folder)
+
+    class Malice:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "run"),)
+
+    file = folder / "test" / "1.npz"
+    good = file.read_bytes()
+    for data, line in (
+        ({"x": Malice(), "y": np.zeros(2)}, r"1\.npz: refused: it names posix.mkdir"),
+        ({"x": np.zeros((2, 3, 4, 5))}, r"1\.npz: holds x; expected x and y"),
+        ({"x": np.zeros((2, 7)), "y": np.zeros(2, int)}, r"1\.npz: got x of shape \(2, 7\)"),
+        ({"x": np.zeros((2, 1, 4, 5)), "y": np.zeros(2, int)}, "the clients' images differ in shape"),
+        ([1, 2], r"1\.npz: holds"),
+    ):
+        np.savez(file, data=np.array(data, dtype=object))
+        with pytest.raises(ComityError, match=line):
+            load("mine", tmp_path)
+    assert not (tmp_path / "run").exists()
+    file.write_bytes(good[:-30])
+    with pytest.raises(ComityError, match=r"1\.npz: missing, corrupt or truncated"):
+        load("mine", tmp_path)
+    file.unlink()
+    with pytest.raises(ComityError, match=r"1\.npz: missing, corrupt or truncated"):
+        load("mine", tmp_path)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ComityError, match=r"config\.json: no readable num_clients"):
+        load("mine", tmp_path)
+
+
+class FakeImage:
+    """Has the name that the hub's feature for images has."""
+
+
+FakeImage.__name__ = "Image"
+
+
+class FakeSplit(dict[str, list[object]]):
+    def __init__(self, n: int, label: str, first: int = 0) -> None:
+        pictures = [Image.new("L", (4, 4), first + k) for k in range(n)]
+        super().__init__({"img": pictures, label: [k % 3 for k in range(n)], "year": [1990 + k for k in range(n)]})
+        self.features = {
+            "img": FakeImage(),
+            label: types.SimpleNamespace(dtype="int64"),
+            "year": types.SimpleNamespace(dtype="int32"),
+        }
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A module ``datasets`` with two data sets, and the list of what was asked of it."""
+    asked: list[str] = []
+
+    def load_dataset(name: str) -> dict[str, FakeSplit]:
+        asked.append(name)
+        if name == "uoft-cs/cifar100":
+            return {
+                "train": FakeSplit(6, "fine_label"),
+                "test": FakeSplit(3, "fine_label", 100),
+                "fog": FakeSplit(2, "fine_label"),
+            }
+        if name == "no/label":
+            return {"train": FakeSplit(6, "caption")}
+        raise ConnectionError("no route to the hub\nand a long trace")
+
+    module = types.ModuleType("datasets")
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    module.__spec__ = types.SimpleNamespace(name="datasets")  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setattr("comity.data.sources.load.hub_installed", lambda: True)
+    return asked
+
+
+def test_hub_when_asked_for(hub: list[str]) -> None:
+    dataset = load("hub:uoft-cs/cifar100")
+    assert hub == ["uoft-cs/cifar100"]
+    assert len(dataset) == 9  # train and test; "fog" is no split of the data set
+    assert dataset.x[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 100, 101, 102]
+    assert dataset.y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
+    assert dataset.columns["year"].tolist() == [*range(1990, 1996), 1990, 1991, 1992]
+
+
+def test_hub_when_nothing_is_found_here(hub: list[str], tmp_path: Path) -> None:
+    assert load("cifar100", tmp_path).name == "cifar100"
+    assert hub == ["uoft-cs/cifar100"]
+    np.savez(tmp_path / "cifar100.npz", **arrays())
+    assert len(load("cifar100", tmp_path)) == 30
+    assert hub == ["uoft-cs/cifar100"]
+
+
+def test_hub_errors(hub: list[str]) -> None:
+    with pytest.raises(ComityError, match=r"could not be loaded: ConnectionError: no route to the hub$"):
+        load("hub:some/thing")
+    with pytest.raises(ComityError, match="needs an image and a label column; it has img, caption, year"):
+        load("hub:no/label")
+    assert hub == ["some/thing", "no/label"]
+
+
+def test_hub_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comity.data.sources.hub.find_spec", lambda _: None)
+    with pytest.raises(ComityError, match=r"the hub needs the package datasets: pip install 'comity\[hub\]'"):
+        load("hub:uoft-cs/cifar10")
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "synthetic")])
+def test_missing_known_set_says_where_and_how(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ComityError) as caught:
+        load(name, tmp_path)
+    line = str(caught.value)
+    assert "\n" not in line
+    for part in (f"{name}.npz", str(tmp_path), "COMITY_DATA", "to get it: ", DATASETS[name].hub or "https://"):
+        assert part in line
+
+
+def test_unknown_name_is_told_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ComityError, match=r"unknown data set 'fasion-mnist'; did you mean fashion-mnist"):
+        load("fasion-mnist", tmp_path)
+    with pytest.raises(ComityError, match=r"data /nowhere/x\.npz: no such file or folder"):
+        load("/nowhere/x.npz")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ComityError, match="empty: no data set in it; looked for IDX"):
+        load("empty", tmp_path)
+
+
+def test_environment_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays())
+    monkeypatch.setenv("COMITY_DATA", str(tmp_path))
+    assert len(load("mine")) == 30
+    with pytest.raises(ComityError, match="unknown data set 'mine'"):
+        load("mine", tmp_path / "elsewhere")
+
+
+def test_options_nobody_has_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays())
+    with pytest.raises(ComityError, match=r"data\.size: got 32; digits has no options"):
+        load("digits", size=32)
+    with pytest.raises(ComityError, match=r"data\.colour: got 1; mine has these options: size"):
+        load("mine", tmp_path, colour=1)
+    with pytest.raises(ComityError, match=r"data\.size: got 8; only image folders"):
+        load("mine", tmp_path, size=8)
+    with pytest.raises(ComityError, match=r"data\.shift: got 1; synthetic has these options: samples, classes"):
+        load("synthetic", shift=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "shape", "classes"),
+    [
+        ("mnist", 70_000, (1, 28, 28), 10),
+        ("fashion-mnist", 70_000, (1, 28, 28), 10),
+        ("cifar10", None, (3, 32, 32), 10),
+        ("flowers102", 8_189, (3, 32, 32), 102),
+        ("tiny-imagenet", None, None, 200),
+    ],
+)
+def test_real_data(real_data: Path, name: str, n: int | None, shape: tuple[int, int, int] | None, classes: int) -> None:
+    if not any((real_data / place).exists() for place in (name, f"{name}.npz")):
+        pytest.skip(f"COMITY_DATA holds no {name}")
+    dataset = load(name)
+    assert n is None or len(dataset) == n
+    assert shape is None or dataset.shape == shape
+    assert dataset.classes == classes
+    assert (np.bincount(dataset.y, minlength=classes) > 0).all()

@@ -1,0 +1,275 @@
+"""The promises of a run: the same bits whatever happens, honest numbers, nothing silent."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import run, site_of
+from comity.methods import METHODS, Client, Method, Payload, Server
+from comity.nn import Model
+from helpers import assert_same, client_of
+
+RESNET = {"model": "resnet4", "rounds": 2, "clients": 3}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("model", ["mlp", "resnet4"])
+def test_the_same_bits_for_any_number_of_workers_and_after_resume(
+    tiny: dict[str, Any], tmp_path: Path, method: str, model: str
+) -> None:
+    options = tiny | {
+        "method": method,
+        "participation": 0.6,
+        "dropout": 0.2,
+        "momentum": 0.5,
+        "optimizer_state": "keep",
+    }
+    if model == "resnet4":
+        options |= RESNET
+    one = run(**options)
+    three = run(**(options | {"workers": 3}))
+    assert_same(one, three)
+
+    rounds = iter([False, False, True, True, True])
+    cut = run(**options, out=tmp_path / "cut", checkpoint_every=1, stop=lambda: next(rounds))
+    assert not cut.done
+    resumed = run(**options, out=tmp_path / "cut", checkpoint_every=1, resume=True)
+    assert resumed.done
+    assert_same(one, resumed)
+    assert [r["round"] for r in resumed.records] == list(range(1, options["rounds"] + 1))
+
+
+def test_another_seed_gives_other_bits(tiny: dict[str, Any]) -> None:
+    assert not torch.equal(run(**tiny).server.theta, run(**tiny, seed=1).server.theta)
+
+
+def test_fedavg_is_the_weighted_average_of_plain_sgd(tiny: dict[str, Any]) -> None:
+    """One round written out with torch's own optimiser and a loop."""
+    config = Config(**(tiny | {"rounds": 1, "data": tiny["data"] | {"label_shift": 0.9}}))
+    site = site_of(config)
+    total = sum(len(c.train) for c in site.federation.clients)
+    average = torch.zeros(site.model().size(), dtype=torch.float64)
+    for client in site.federation.clients:
+        model = site.model()
+        optimiser = torch.optim.SGD(model.net.parameters(), lr=config.lr)
+        for x, y in client_of(site, client.id).batches(1):
+            optimiser.zero_grad()
+            model.loss(x, y).backward()
+            optimiser.step()
+        average += model.read().double() * len(client.train) / total
+    torch.testing.assert_close(run(config).server.theta, average.float(), rtol=0, atol=1e-6)
+
+
+def test_batchnorm_statistics_are_averaged_by_size_or_kept(tiny: dict[str, Any]) -> None:
+    options = tiny | RESNET | {"rounds": 1, "lr": 1e-9, "data": tiny["data"] | {"feature_shift": 2.0}}
+    averaged = run(**options)
+    theta, layout = averaged.server.theta, averaged.server.layout
+    local = run(**options, buffers="local")
+    kept = {cid: keep["personal"] for cid, keep in local.server.link.states().items()}
+    sizes = torch.tensor([float(len(c.train)) for c in local.federation.clients])
+    mean = sum(w * kept[cid] for cid, w in enumerate(sizes / sizes.sum()))
+    assert isinstance(mean, Tensor)
+    torch.testing.assert_close(theta[layout.size :], mean)
+    assert not torch.equal(kept[0], kept[1])
+    assert local.server.theta.numel() == layout.size
+
+
+def test_participation_and_dropout(tiny: dict[str, Any]) -> None:
+    done = run(**(tiny | {"clients": 10, "rounds": 30}), participation=0.4, dropout=0.5, eval_every=30)
+    cohorts = [record["cohort"] for record in done.records]
+    assert all(len(set(cohort)) == 4 for cohort in cohorts)
+    assert {cid for cohort in cohorts for cid in cohort} == set(range(10))
+    lost = [len(record["lost"]) for record in done.records]
+    assert 0.3 < sum(lost) / sum(len(cohort) for cohort in cohorts) < 0.7
+    size = done.server.theta.numel() * 4
+    for record in done.records:
+        assert record["bytes"] == {"down": 4 * size, "up": (4 - len(record["lost"])) * size}
+    assert done.columns["client"] == list(range(10))
+
+
+class Clumsy(Method):
+    """FedAvg with a client that fails and one that sends what is no number."""
+
+    def fit(self, client: Client, received: Payload) -> Payload:
+        if client.id == 1:
+            client.keep["spoilt"] = torch.ones(1)
+            raise RuntimeError("out of memory")
+        reply = super().fit(client, received)
+        if client.id == 3:
+            reply["theta"] = reply["theta"] * float("nan")
+        return reply
+
+
+def test_a_client_that_fails_is_named_and_the_round_goes_on(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method=f"{__name__}.Clumsy")
+    for record in done.records:
+        assert record["failed"]["1"] == "fit: RuntimeError: out of memory"
+        assert record["failed"]["3"] == "fit: sent theta that is not finite"
+        assert record["weights"]["ids"] == [0, 2, 4]
+    assert torch.isfinite(done.server.theta).all()
+    assert "spoilt" not in done.server.link.states()[1]
+    assert done.result["failures"] == 6
+
+
+class Broken(Method):
+    def fit(self, client: Client, received: Payload) -> Payload:
+        raise ZeroDivisionError("my own mistake")
+
+
+def test_a_method_that_fails_everywhere_stops_the_run_with_its_own_error(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ZeroDivisionError, match="my own mistake"):
+        run(**tiny, method=f"{__name__}.Broken")
+
+
+class Talkative(Method):
+    """Asks clients a question of its own after each round."""
+
+    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+        super().merge(server, replies)
+        answers = server.ask("count", {cid: {"seen": torch.zeros(3)} for cid in replies})
+        server.store["counted"] = torch.tensor([answers[cid]["n"] for cid in sorted(answers)])
+
+    def count(self, client: Client, received: Payload) -> Payload:
+        return {"n": len(client.data.train) + received["seen"].numel()}
+
+
+def test_a_verb_of_a_methods_own_is_asked_over_the_link_and_counted(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method=f"{__name__}.Talkative")
+    assert done.server.store["counted"].tolist() == [len(c.train) + 3 for c in done.federation.clients]
+    assert done.server.link.traffic["count"] == [3 * 4 * 5 * tiny["rounds"], 0]
+
+
+def test_accuracies_are_what_they_say(tiny: dict[str, Any]) -> None:
+    """L, S and G counted by hand from each client's model."""
+    done = run(**(tiny | {"clients": 12}), method="Local")
+    clients = done.federation.clients
+    for cid, keep in done.server.link.states().items():
+        model = done.site.model()
+        model.write(keep["personal"])
+
+        def hits(other: int, model: Model = model) -> Tensor:
+            with torch.no_grad():
+                return model.net(clients[other].test.x).argmax(1) == clients[other].test.y
+
+        assert done.columns["L-acc"][cid] == pytest.approx(float(hits(cid).double().mean()))
+        everybody = torch.cat([hits(other) for other in range(12)]).double()
+        assert done.columns["G-acc"][cid] == pytest.approx(float(everybody.mean()))
+        # a tenth of eleven others is one client, with as many tests as our own
+        own = int(hits(cid).sum())
+        n = len(clients[cid].test)
+        possible = {(own + int(hits(other).sum())) / (2 * n) for other in range(12) if other != cid}
+        assert any(done.columns["S-acc"][cid] == pytest.approx(share) for share in possible)
+
+
+def test_harm_is_measured_against_local(tiny: dict[str, Any]) -> None:
+    options = tiny | {"rounds": 2, "reference": "auto"}
+    joined, alone = run(**options), run(**(options | {"reference": "none"}), method="Local")
+    gains = [a - b for a, b in zip(joined.columns["L-acc"], alone.columns["L-acc"], strict=True)]
+    transfer = joined.result["transfer"]
+    assert transfer["harmed"] == [cid for cid, gain in enumerate(gains) if gain < 0]
+    assert transfer["positive-transfer"] == sum(gain > 0 for gain in gains) / len(gains)
+    assert transfer["local"] == pytest.approx(sum(alone.columns["L-acc"]) / len(gains))
+
+
+def test_local_is_trained_once_and_then_taken_from_the_cache(tiny: dict[str, Any], tmp_path: Path) -> None:
+    options = tiny | {"reference": "auto"}
+    first = run(**options, out=tmp_path / "a")
+    (cached,) = (tmp_path / ".local").iterdir()
+    written = (cached / "result.json").stat().st_mtime_ns
+    second = run(**options, out=tmp_path / "b", method="FedRep")
+    assert (cached / "result.json").stat().st_mtime_ns == written
+    assert first.local == second.local
+    by_path = run(**(options | {"reference": str(cached)}), out=tmp_path / "c")
+    assert by_path.local == first.local
+
+
+def test_the_folder_holds_everything(tiny: dict[str, Any], tmp_path: Path) -> None:
+    done = run(**tiny, out=tmp_path / "x", save_models=True, eval_every=2, general_every=2, val_share=0.2)
+    folder = tmp_path / "x"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "checkpoint",
+        "clients.csv",
+        "config.yaml",
+        "models",
+        "result.json",
+        "rounds.jsonl",
+        "weights.jsonl",
+    ]
+    assert Config.load(folder / "config.yaml") == done.config
+    again = run(Config.load(folder / "config.yaml").with_(out=None))
+    assert_same(done, again)
+    with (folder / "clients.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["round"]) for row in rows] == [2] * 5 + [3] * 5
+    assert float(rows[-1]["L-acc"]) == done.columns["L-acc"][-1]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["best"]["chosen by"] == "validation"
+    assert result["last"]["round"] == 3
+    weights = [json.loads(line) for line in (folder / "weights.jsonl").read_text().splitlines()]
+    assert [sum(w["coefficients"][0]) for w in weights] == pytest.approx([1.0] * 3)
+    assert len(list((folder / "models").iterdir())) == 5
+
+
+def test_saved_models_are_the_models_that_were_judged(tiny: dict[str, Any], tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    done = run(**(tiny | RESNET), out=tmp_path / "x", save_models=True, method="FedRep")
+    for cid in range(3):
+        state = load_file(tmp_path / "x" / "models" / f"client_{cid:03d}.safetensors")
+        net = done.site.model().net
+        net.load_state_dict(state)
+        test = done.federation.clients[cid].test
+        with torch.no_grad():
+            accuracy = (net.eval()(test.x).argmax(1) == test.y).double().mean()
+        assert float(accuracy) == done.columns["L-acc"][cid]
+        assert state["body.bn1.num_batches_tracked"].dtype == torch.int64
+        assert int(state["body.bn1.num_batches_tracked"]) > 0
+
+
+@pytest.mark.parametrize("moment", ["received", "fitted"])
+def test_the_moment_of_judgement_is_named(tiny: dict[str, Any], moment: str) -> None:
+    done = run(**(tiny | {"rounds": 1}), moment=moment)
+    assert done.result["moment"] == moment
+    same_for_all = len({round(x, 12) for x in done.columns["G-acc"]}) == 1
+    assert same_for_all == (moment == "received")
+
+
+def test_post_local_is_the_fitted_moment(tiny: dict[str, Any]) -> None:
+    a = run(**tiny, method={"name": "FedAvg", "personal_model": "post_local"})
+    b = run(**tiny, moment="fitted")
+    assert a.columns == b.columns
+    assert a.result["moment"] == "fitted"
+
+
+def test_finetuning_starts_from_the_global_model_and_is_forgotten(tiny: dict[str, Any]) -> None:
+    tuned = run(**tiny, method={"name": "FedAvg", "personal_model": "finetune", "finetune_epochs": 5})
+    plain = run(**tiny)
+    assert torch.equal(tuned.server.theta, plain.server.theta)
+    assert tuned.columns["L-acc"] != plain.columns["L-acc"]
+    none = run(**tiny, method={"name": "FedAvg", "personal_model": "finetune", "finetune_epochs": 0})
+    assert none.columns == plain.columns
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tiny: dict[str, Any], tmp_path: Path) -> None:
+    run(**tiny, out=tmp_path / "x")
+    with pytest.raises(ComityError, match=r"another configuration \(lr differ\)"):
+        run(**(tiny | {"lr": 0.2}), out=tmp_path / "x", resume=True)
+    with pytest.raises(ComityError, match="holds a run already; give --resume"):
+        run(**tiny, out=tmp_path / "x")
+    run(**(tiny | {"lr": 0.2}), out=tmp_path / "x", overwrite=True)
+    (tmp_path / "x" / "checkpoint" / "state.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    with pytest.raises(ComityError, match="cannot be read"):
+        run(**(tiny | {"lr": 0.2}), out=tmp_path / "x", resume=True)
+
+
+def test_a_finished_run_resumed_changes_nothing(tiny: dict[str, Any], tmp_path: Path) -> None:
+    first = run(**tiny, out=tmp_path / "x")
+    second = run(**tiny, out=tmp_path / "x", resume=True)
+    assert_same(first, second)
+    assert first.result["last"] == second.result["last"]

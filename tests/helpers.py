@@ -1,0 +1,30 @@
+"""What several tests need."""
+
+import torch
+from torch import Tensor
+
+from comity.engine import Client, Run, Site
+
+
+def client_of(site: Site, cid: int = 0, round: int = 1) -> Client:
+    """A client at work, as the engine would make it for its first round."""
+    client = Client(cid, site.federation.clients[cid], {}, site.model(), site.training, site.seed, round, "fit")
+    site.method.start(client)
+    return client
+
+
+def bits(run: Run) -> dict[str, Tensor]:
+    """Everything a run leaves behind, as tensors."""
+    everything = {"theta": run.server.theta} | run.server.store | run.server.rule.state
+    for cid, keep in run.server.link.states().items():
+        everything |= {f"{cid}/{name}": tensor for name, tensor in keep.items()}
+    return everything
+
+
+def assert_same(a: Run, b: Run) -> None:
+    """The same bits and the same numbers."""
+    one, other = bits(a), bits(b)
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+    assert a.columns == b.columns

@@ -1,0 +1,140 @@
+"""Each method's defining step, what it must reduce to, and that it is not secretly another."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import Run, run, site_of
+from helpers import client_of
+
+
+def personal(done: Run, key: str = "personal") -> list[Tensor]:
+    return [keep[key] for _, keep in sorted(done.server.link.states().items())]
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_local_shares_nothing(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method="Local")
+    assert done.server.theta.numel() == 0
+    assert done.result["bytes a round"] == {"down": 0, "up": 0}
+    # client 0 alone, by hand, through all rounds
+    site = site_of(Config(**tiny, method="Local"))
+    model = site.model()
+    for round in range(1, tiny["rounds"] + 1):
+        for x, y in client_of(site, 0, round).batches(1):
+            grads = torch.autograd.grad(model.loss(x, y), model.parameters())
+            with torch.no_grad():
+                for p, g in zip(model.parameters(), grads, strict=True):
+                    p.add_(g, alpha=-tiny["lr"])
+    assert torch.equal(personal(done)[0], model.read())
+
+
+def test_fedprox_without_its_leash_is_fedavg(tiny: dict[str, Any]) -> None:
+    fedavg = run(**tiny).server.theta
+    assert torch.equal(run(**tiny, method={"name": "FedProx", "mu": 0.0}).server.theta, fedavg)
+    assert not torch.equal(run(**tiny, method={"name": "FedProx", "mu": 0.1}).server.theta, fedavg)
+
+
+def test_fedprox_holds_clients_back(tiny: dict[str, Any]) -> None:
+    """A strong leash: clients stay near what they received, and nearer the stronger it is."""
+    options = tiny | {"rounds": 1, "lr": 0.01}
+    site = site_of(Config(**options))
+    start = site.model().read()
+
+    def moved(mu: float) -> float:
+        return float((run(**options, method={"name": "FedProx", "mu": mu}).server.theta - start).norm())
+
+    assert moved(0.0) > moved(20.0) > moved(60.0) > 0
+
+
+def test_fedper_trains_both_parts_together_and_shares_the_body(tiny: dict[str, Any]) -> None:
+    done = run(**(tiny | {"rounds": 1}), method="FedPer")
+    together = run(**(tiny | {"rounds": 1}), method="Local")
+    body = done.site.model().size("body")
+    sizes = torch.tensor([float(len(c.train)) for c in done.federation.clients])
+    bodies = torch.stack(personal(together))[:, :body]
+    torch.testing.assert_close(done.server.theta, (sizes / sizes.sum()) @ bodies, rtol=0, atol=1e-6)
+    assert equal(personal(done), [whole[body:] for whole in personal(together)])
+
+
+def test_fedrep_fits_the_head_on_the_old_body_then_the_body_on_the_new_head(tiny: dict[str, Any]) -> None:
+    config = Config(**tiny, method={"name": "FedRep", "head_epochs": 2})
+    site = site_of(config)
+    client = client_of(site, 2)
+    model = site.model()
+    for part, epochs in (("head", 2), ("body", 1)):
+        for x, y in client.batches(epochs):
+            grads = torch.autograd.grad(model.loss(x, y), model.parameters(part))
+            with torch.no_grad():
+                for p, g in zip(model.parameters(part), grads, strict=True):
+                    p.add_(g, alpha=-config.lr)
+    reply = site.method.fit(client, {"theta": client.model.read("shared")})
+    assert torch.equal(reply["theta"], model.read("body"))
+    assert torch.equal(client.keep["personal"], model.read("head"))
+
+
+def test_lgfedavg_shares_the_head_alone(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method="LG-FedAvg")
+    model = done.site.model()
+    assert done.server.theta.numel() == model.size("head")
+    bodies = personal(done)
+    assert all(b.numel() == model.size("body") for b in bodies)
+    assert not torch.equal(bodies[0], bodies[1])
+
+
+def test_ditto_without_its_leash_is_local_beside_fedavg(tiny: dict[str, Any]) -> None:
+    ditto = run(**tiny, method={"name": "Ditto", "lam": 0.0})
+    assert equal(personal(ditto, "v"), personal(run(**tiny, method="Local")))
+    assert torch.equal(ditto.server.theta, run(**tiny).server.theta)
+    held = run(**tiny, method={"name": "Ditto", "lam": 1.0})
+    assert not equal(personal(held, "v"), personal(ditto, "v"))
+    assert torch.equal(held.server.theta, ditto.server.theta)
+
+
+def test_ditto_is_anchored_at_the_received_model(tiny: dict[str, Any]) -> None:
+    """v ← v − lr (∇f(v) + lam (v − w)) with w as received, written out."""
+    config = Config(**tiny, method={"name": "Ditto", "lam": 0.5})
+    site = site_of(config)
+    client = client_of(site, 1)
+    w = client.model.read() + 0.1 * torch.randn(client.model.size(), generator=torch.Generator().manual_seed(0))
+    model = site.model()
+    for x, y in client.batches(1):
+        grads = torch.autograd.grad(model.loss(x, y), model.parameters())
+        with torch.no_grad():
+            for p, g, a in zip(model.parameters(), grads, model.split(w), strict=True):
+                p -= config.lr * (g + 0.5 * (p - a))
+    site.method.fit(client, {"theta": w})
+    torch.testing.assert_close(client.keep["v"], model.read(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("method", "option"), [("Ditto", "lam"), ("FedProx", "mu")])
+def test_a_negative_leash_is_refused(tiny: dict[str, Any], method: str, option: str) -> None:
+    with pytest.raises(ComityError, match=f"method.{option} must be at least 0, got -1"):
+        run(**tiny, method={"name": method, option: -1})
+
+
+def test_no_two_methods_are_the_same(tiny: dict[str, Any]) -> None:
+    """After two rounds every method's clients use other models."""
+    methods = ["Local", "FedAvg", "FedProx", "FedPer", "FedRep", "LG-FedAvg", "Ditto"]
+    models = {}
+    for method in methods:
+        done = run(**(tiny | {"rounds": 2}), method=method)
+        sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+        models[method] = [reply["model"] for reply in done.server.ask("export", sent).values()]
+    for i, a in enumerate(methods):
+        for b in methods[i + 1 :]:
+            assert not equal(models[a], models[b]), (a, b)
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "FedRep", "LG-FedAvg", "Ditto"])
+@pytest.mark.parametrize("model", ["vit-tiny", "resnet10", "lenet5"])
+def test_every_model_can_be_trained(tiny: dict[str, Any], method: str, model: str) -> None:
+    depth = {"depth": 1} if model == "vit-tiny" else {}
+    done = run(**(tiny | {"model": {"name": model} | depth, "rounds": 1, "clients": 2}), method=method)
+    assert torch.isfinite(done.server.theta).all()
