@@ -15,7 +15,9 @@ def client_of(site: Site, cid: int = 0, round: int = 1) -> Client:
 
 def bits(run: Run) -> dict[str, Tensor]:
     """Everything a run leaves behind, as tensors."""
-    everything = {"theta": run.server.theta} | run.server.store | run.server.rule.state
+    everything = {"theta": run.server.theta} | run.server.store
+    for group, state in run.server.rule_states.items():
+        everything |= {f"rule/{group}/{name}": tensor for name, tensor in state.items()}
     for cid, keep in run.server.link.states().items():
         everything |= {f"{cid}/{name}": tensor for name, tensor in keep.items()}
     return everything

@@ -115,10 +115,6 @@ class Config:
         decisive = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.metadata["decides"]}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
-    def title(self) -> str:
-        return f"{self.method} + {self.rule}" if self.method.name != "Local" else "Local"
-
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:

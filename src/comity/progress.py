@@ -19,7 +19,7 @@ class Progress(Callback):
 
     def on_start(self, run: Run) -> None:
         config, federation = run.config, run.federation
-        title = config.title if config.method.name != "Local" else "Local, for comparison"
+        title = run.title if config.method.name != "Local" else "Local, for comparison"
         if run.server.round:
             self.console.print(f"Going on after round {run.server.round}.", highlight=False)
         model = run.site.model()
@@ -71,9 +71,7 @@ def summary(console: Console, run: Run) -> None:
         value = last.get(f"eval/{name}/{how}")
         return "" if value is None else f"{100 * value:.1f} %"
 
-    table = Table(
-        title=f"{run.config.title}, round {last['round']}, models as {result['moment']}", title_justify="left"
-    )
+    table = Table(title=f"{run.title}, round {last['round']}, models as {result['moment']}", title_justify="left")
     table.add_column("")
     table.add_column("mean over clients", justify="right")
     table.add_column("± std", justify="right")

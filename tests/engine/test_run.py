@@ -111,7 +111,7 @@ def test_a_client_that_fails_is_named_and_the_round_goes_on(tiny: dict[str, Any]
     for record in done.records:
         assert record["failed"]["1"] == "fit: RuntimeError: out of memory"
         assert record["failed"]["3"] == "fit: sent theta that is not finite"
-        assert record["weights"]["ids"] == [0, 2, 4]
+        assert record["weights"][0]["ids"] == [0, 2, 4]
     assert torch.isfinite(done.server.theta).all()
     assert "spoilt" not in done.server.link.states()[1]
     assert done.result["failures"] == 6

@@ -102,8 +102,7 @@ class Folder:
 
     def add_round(self, record: dict[str, Any]) -> None:
         record = dict(record)
-        weights = record.pop("weights", None)
-        if weights is not None:
+        for weights in record.pop("weights", ()):
             _append(self.weights_file, {"round": record["round"], **weights})
         _append(self.rounds_file, record)
 
@@ -151,7 +150,8 @@ class Folder:
         """Everything the next round depends on, in one file that is replaced whole."""
         tensors = {"server/theta": server.theta}
         tensors |= {f"server/store/{name}": tensor for name, tensor in server.store.items()}
-        tensors |= {f"server/rule/{name}": tensor for name, tensor in server.rule.state.items()}
+        for group, state in server.rule_states.items():
+            tensors |= {f"server/rule/{group}/{name}": tensor for name, tensor in state.items()}
         for cid, keep in server.link.states().items():
             tensors |= {f"client/{cid}/{name}": tensor for name, tensor in keep.items()}
             tensors[f"client/{cid}"] = server.theta.new_empty(
@@ -194,7 +194,7 @@ class Folder:
             elif path[0] == "store":
                 server.store["/".join(path[1:])] = tensor
             elif path[0] == "rule":
-                server.rule.state["/".join(path[1:])] = tensor
+                server.rule_states.setdefault(path[1], {})["/".join(path[2:])] = tensor
         server.link.restore(clients)
         return True
 

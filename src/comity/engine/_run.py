@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from comity._errors import ComityError
 from comity._random import generator
-from comity.config import Config
+from comity.config import Config, default
 from comity.data import Dirichlet, Federation, Synthetic, federate, load
 from comity.engine._callbacks import Callback
 from comity.engine._evaluation import transfer
@@ -23,6 +23,8 @@ from comity.engine._link import Threads
 from comity.engine._optimiser import Training, optimiser_class
 from comity.engine._server import Server
 from comity.engine._site import Site
+from comity.methods import Method
+from comity.rules import Rule
 
 Columns = dict[str, list[Any]]
 
@@ -45,6 +47,11 @@ class Run:
     result: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def title(self) -> str:
+        alone = self.config.method.name == "Local" or self.site.method.own_rule() is not None
+        return str(self.config.method) if alone else f"{self.config.method} + {self.config.rule}"
+
+    @property
     def done(self) -> bool:
         return self.server.round >= self.config.rounds
 
@@ -59,7 +66,7 @@ def federation_of(config: Config) -> Federation:
         clients=config.clients,
         seed=config.seed,
         test_share=config.test_share,
-        val_share=config.val_share,
+        val_share=config.val_share or config.method.build().validation,
     )
 
 
@@ -80,6 +87,7 @@ def site_of(config: Config, federation: Federation | None = None) -> Site:
     optimiser_class(config.optimizer)
     method = config.method.build()
     method.check()
+    rule = rule_of(config, method)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(config.seed, "initial model").initial_seed())
         net = config.model.build(shape=federation.shape, classes=federation.classes)
@@ -91,8 +99,18 @@ def site_of(config: Config, federation: Federation | None = None) -> Site:
         seed=config.seed,
         buffers=config.buffers,
         moment=config.moment,
+        losses=rule.needs_losses,
         device=config.device,
     )
+
+
+def rule_of(config: Config, method: Method) -> Rule:
+    """The run's rule, or the one that the method brings along."""
+    own = method.own_rule()
+    if own is not None and config.rule.name != default("rule"):
+        raise ComityError(f"method {config.method} brings its own rule; leave --rule out, got {config.rule}")
+    rule: Rule = own or config.rule.build()
+    return rule
 
 
 def build(config: Config, federation: Federation | None = None) -> tuple[Site, Server]:
@@ -101,7 +119,7 @@ def build(config: Config, federation: Federation | None = None) -> tuple[Site, S
     model = site.model()
     server = Server(
         site.method,
-        config.rule.build(),
+        rule_of(config, site.method),
         Threads(site, config.workers or os.cpu_count() or 1),
         theta=model.read("shared"),
         layout=model.layout("shared"),
@@ -222,7 +240,7 @@ def _result(run: Run) -> dict[str, Any]:
         return {"round": record["round"]} | {key: value for key, value in record.items() if key.startswith("eval/")}
 
     result: dict[str, Any] = {
-        "title": config.title,
+        "title": run.title,
         "key": config.key,
         "moment": run.site.moment,
         "last": metrics(evaluated[-1]),
@@ -260,4 +278,4 @@ def _save_models(run: Run, folder: Folder) -> None:
         if "counters" in (keep := server.link.states().get(cid, {})):
             model.counters = keep["counters"]
         with atomically(folder.path / "models" / f"client_{cid:03d}.safetensors") as part:
-            save_file(model.state_dict(), part, metadata={"client": str(cid), "run": run.config.title})
+            save_file(model.state_dict(), part, metadata={"client": str(cid), "run": run.title})

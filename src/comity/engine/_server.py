@@ -36,6 +36,8 @@ class Server:
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
         self.store: dict[str, Tensor] = {}
+        self.rule_states: dict[str, dict[str, Tensor]] = {}
+        """What the rule remembers, by group."""
         self.round = 0
         self.record: dict[str, Any] = {}
 
@@ -83,10 +85,13 @@ class Server:
         base: Tensor | None = None,
         layout: Layout | None = None,
         rule: Rule | None = None,
+        group: str = "",
     ) -> Tensor:
         """What the rule makes of the clients' vectors: ``base`` (by default ``theta``) plus the combined update.
 
-        Buffers, which lie behind the parameters of the layout, are averaged by size whatever the rule.
+        Buffers, which lie behind the parameters of the layout, are averaged by size whatever the rule. A method that
+        aggregates several times a round (once a cluster) names each ``group``: the rule keeps a state for each. Another
+        ``rule`` than the run's own leaves no trace in the record.
         """
         base, layout = self.theta if base is None else base, layout or self.layout
         if base.numel() == 0:
@@ -102,25 +107,26 @@ class Server:
             losses=None if None in losses else torch.tensor(losses, dtype=torch.float64),
             ids=cids,
         )
-        outcome = (rule or self.rule).apply(updates)
         if rule is None:
-            self._note(updates, outcome)
+            self.rule.state = self.rule_states.setdefault(group, {})
+            outcome = self.rule.apply(updates)
+            self._note(group, updates, outcome)
+        else:
+            outcome = rule.apply(updates)
         weights = (sizes / sizes.sum()).to(U.dtype)
         return base + torch.cat([outcome.update, weights @ U[:, layout.size :]])
 
-    def _note(self, updates: Updates, outcome: Outcome) -> None:
-        layers = updates.layout.names
-        rates = conflict_rates(updates.grams)
-        self.record["conflict"] = {
-            "rate": float(rates.mean()),
-            "layers": {name: float(rate) for name, rate in zip(layers, rates, strict=True)},
-        }
-        self.record["rule"] = {
-            "residual": outcome.residual,
-            "certificate": outcome.certificate,
-            "stretch": {name: float(x) for name, x in zip(layers, outcome.stretch, strict=True)},
-        }
-        self.record["weights"] = {"ids": list(outcome.ids), "coefficients": outcome.coefficients.tolist()}
+    def _note(self, group: str, updates: Updates, outcome: Outcome) -> None:
+        layers = [f"{group}/{name}" if group else name for name in updates.layout.names]
+        rates = conflict_rates(updates.grams).tolist()
+        conflict = self.record.setdefault("conflict", {"rate": 0.0, "layers": {}})
+        conflict["layers"] |= dict(zip(layers, rates, strict=True))
+        conflict["rate"] = sum(conflict["layers"].values()) / len(conflict["layers"])
+        rule = self.record.setdefault("rule", {"residual": 0.0, "certificate": outcome.certificate, "stretch": {}})
+        rule["residual"] = max(rule["residual"], outcome.residual)
+        rule["stretch"] |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
+        weights = {"group": group, "ids": list(outcome.ids), "coefficients": outcome.coefficients.tolist()}
+        self.record.setdefault("weights", []).append(weights)
 
     def step(self) -> dict[str, Any]:
         """One round; what happened in it."""

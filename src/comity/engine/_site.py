@@ -29,10 +29,12 @@ class Site:
         seed: int,
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
+        losses: bool = False,
         device: str = "cpu",
     ) -> None:
         self.federation, self.method, self.training, self.seed = federation, method, training, seed
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
+        self.losses = losses
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(seed, "method's parts").initial_seed())
             self._net = method.build(net)
@@ -69,11 +71,22 @@ class Site:
             if verb == "export":
                 return {"model": judged(client, self.method, received, self.moment)}, kept
             return evaluate(client, self.method, received, self.moment, self.tests, self.seed), kept
+        before = self._loss(client, received) if verb == "fit" and self.losses else None
         reply: Payload = getattr(self.method, verb)(client, received)
         if verb == "fit":
             reply["train_loss"] = client.train_loss
+            if before is not None:
+                reply["loss"] = before
             if self.moment == "fitted":
                 client.keep["fitted"] = model.read()
         if counted:
             client.keep["counters"] = model.counters
         return reply, client.keep
+
+    def _loss(self, client: Client, received: Payload) -> float:
+        """What some rules ask for: the training loss of the model as received, before the client fits it."""
+        keep = dict(client.keep)
+        common = self.method.general(client, received)
+        client.model.write(self.method.personal(client, received) if common is None else common)
+        client.keep = keep
+        return client.loss()

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
 
 from torch import Tensor, nn
 
+from comity.rules import Rule
+
 if TYPE_CHECKING:
     from comity.engine import Client as Client
     from comity.engine import Server as Server
@@ -32,6 +34,8 @@ class Method:
 
     shared: ClassVar[tuple[str, ...]] = WHOLE
     """The parts that travel; a rule acts on their updates. BatchNorm's statistics follow the body."""
+    validation: ClassVar[float] = 0.0
+    """Share of a client's training samples that the method needs for validation where the run keeps none."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -44,6 +48,10 @@ class Method:
 
     def check(self) -> None:
         """Refuse options that make no sense, with a ``ComityError``, before anything starts."""
+
+    def own_rule(self) -> Rule | None:
+        """The rule that is part of the method; then the run's own must be left alone."""
+        return None
 
     def build(self, net: nn.Module) -> nn.Module:
         """Add to the network the parts that this method needs beside body and head."""

@@ -1,7 +1,8 @@
 """Small convex problems on Gram matrices, each answered with its certificate.
 
-One primal-dual interior-point method serves them all. It asks for no strictly convex objective, so duplicated, opposite
-and collinear clients are ordinary input. Matrices come positive semidefinite with diagonals around 1.
+Hull and cone problems go to Lawson and Hanson's active-set method through a square root A of the Gram matrix: AᵀA = G, so
+its columns are the updates turned into N dimensions. Problems with upper bounds go to an interior-point method. Neither
+asks for a regular G: duplicated, opposite and collinear clients are ordinary input.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.optimize import nnls
 
 Array = NDArray[np.float64]
 
@@ -20,63 +22,104 @@ class Solution(NamedTuple):
     residual: float
 
 
-def min_norm(G: Array) -> Solution:
-    """The point of the convex hull nearest to 0, min wᵀGw on the simplex; the residual is wᵀGw − min(Gw)."""
-    n = len(G)
-    w = interior(G, np.zeros(n), np.full(n, 1 / n), total=1.0)
-    w /= w.sum()
-    g = times(G, w)
-    return Solution(w, float(w @ g - g.min()))
+def root(G: Array) -> Array:
+    """A with AᵀA = G, less the eigenvalues that are rounding (those of float32 may even be negative)."""
+    r = np.sqrt(G.diagonal())
+    values, vectors = torch.linalg.eigh(torch.from_numpy(G / r / r[:, None]))
+    values[values < 1e-12 * values[-1]] = 0
+    return np.ascontiguousarray((vectors * values.sqrt()).mT.numpy() * r)
 
 
-def best_worst(G: Array, a: Array, rho: float) -> Solution:
-    """The d = (a + x)U within rho of aU whose smallest d·Δⱼ is largest; the residual is the duality gap over max(1, |value|).
+def gram(A: Array) -> Array:
+    T = torch.from_numpy(A)
+    return np.asarray((T.mT @ T).numpy())
 
-    The dual is min bᵀw + rho √(wᵀGw) on the simplex, b = Ga, and x points along w. Where that norm is 0 (0 lies in the
-    hull, so no d does better than 0) w has no direction; the nearest d that hurts nobody is then as good as any.
+
+def min_norm(A: Array) -> Solution:
+    """w on the simplex such that Aw is the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
+    n = A.shape[1]
+    # min |Au|² + (1 − Σu)² over u ≥ 0: whatever Σu is best, the best direction is that of w
+    u = nnls(np.vstack((A, np.ones(n))), np.append(np.zeros(len(A)), 1.0), maxiter=30 * n)[0]
+    w = u / u.sum()
+    y = times(A, w)
+    return Solution(w, float(y @ y - times(A.T, y).min()))
+
+
+def cone(A: Array, d: Array) -> Solution:
+    """x ≥ 0 such that d + Ax is the vector nearest to d without a negative product with any column.
+
+    The residual is the most negative product or the complementarity, whichever is larger.
     """
-    n, b = len(G), times(G, a)
-    w = interior(G, b, np.full(n, 1 / n), total=1.0, rho=rho)
-    w /= w.sum()
-    norm = np.sqrt(max(w @ times(G, w), 0.0))
-    bound = b @ w + rho * norm
-    tried = [(rho / norm) * w if norm > 1e-12 else np.zeros(n)]
-    if norm < 1e-6:
-        x = cone(G, b).x
-        tried.append(x * min(1.0, rho / max(np.sqrt(max(x @ times(G, x), 0.0)), 1e-300)))
-    worst = [float((b + times(G, x)).min()) for x in tried]
-    best = int(np.argmax(worst))
-    return Solution(tried[best], (bound - worst[best]) / max(1.0, abs(bound)))
+    x = nnls(A, -d, maxiter=30 * A.shape[1])[0]
+    g = times(A.T, d + times(A, x))
+    return Solution(x, max(-g.min(), abs(x @ g), 0.0))
 
 
-def cone(G: Array, b: Array) -> Solution:
-    """min ½xᵀGx + bᵀx for x ≥ 0, b = Ga: (a + x)U is the vector nearest to aU with no negative product with any row.
+def best_worst(A: Array, a: Array, rho: float) -> Solution:
+    """x ≥ 0 such that A(a + x), within rho of Aa, has the largest smallest product with a column.
 
-    The residual is the worst negative product, or the complementarity, whichever is larger.
+    The dual is min gᵀAw + rho |Aw| on the simplex, g = Aa. For the τ with |Aw| = rho τ its w is that of the hull's
+    min-norm point after a shift by τg, and as long as its support stays w is linear in τ: τ is the root of a quadratic.
+    The residual is the duality gap over max(1, |value|).
     """
-    scale = max(1.0, float(abs(b).max()))
-    x = scale * interior(G, b / scale, np.ones(len(G)))
-    g = times(G, x) + b
-    return Solution(x, max(-g.min(), abs(x @ g), 0.0) / scale)
+    g = times(A, a)
+    b = times(A.T, g)
+
+    def certified(x: Array, bound: float) -> Solution:
+        return Solution(x, (bound - float((b + times(A.T, times(A, x))).min())) / max(1.0, abs(bound)))
+
+    w = min_norm(A).x
+    nearest = np.linalg.norm(times(A, w))
+    if nearest <= 1e-10:  # 0 is in the hull: somebody gains nothing at best, and hurting nobody is the optimum if in reach
+        x = cone(A, g).x
+        if np.linalg.norm(times(A, x)) <= rho:
+            return certified(x, float(b @ w))
+    best = Solution(np.zeros(len(a)), np.inf)
+    low, high = nearest / rho, np.sqrt((A * A).sum(0).max()) / rho
+    for _ in range(50):
+        tau = _crossing(A[:, w > 0], g, rho, low, high)
+        w = min_norm(A + tau * g[:, None]).x
+        norm = np.linalg.norm(times(A, w))
+        if norm == 0:
+            break
+        best = min(best, certified((rho / norm) * w, float(b @ w + rho * norm)), key=lambda solution: solution.residual)
+        if best.residual <= 1e-13:
+            break
+        low, high = (tau, high) if norm > rho * tau else (low, tau)
+    return best
+
+
+def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
+    """The τ in (low, high) where |Aw(τ)| = rho τ, for w minimising |Aw + τg| with Σw = 1; else the middle."""
+    n = A.shape[1]
+    K = np.ones((n + 1, n + 1))
+    K[:n, :n], K[n, n] = gram(A), 0
+    right = np.zeros((n + 1, 2))
+    right[n, 0], right[:n, 1] = 1, -times(A.T, g)
+    solved = torch.linalg.lstsq(torch.from_numpy(K), torch.from_numpy(right), driver="gelsd").solution.numpy()
+    p, q = times(A, solved[:n, 0]), times(A, solved[:n, 1])  # Aw = p + τq
+    for tau in np.roots((q @ q - rho**2, 2 * (p @ q), p @ p)):
+        if np.isreal(tau) and low < tau.real < high:
+            return float(tau.real)
+    return (low + high) / 2
 
 
 def box(G: Array, q: Array, upper: Array) -> Solution:
     """min ½xᵀGx + qᵀx for 0 ≤ x ≤ upper; the residual is the largest entry of the projected gradient."""
     unit = min(1.0, float(upper.max()))
     x = unit * interior(unit * G, q, np.minimum(upper / unit, 1.0) / 2, upper / unit)
-    best, residual = x, np.inf
-    for _ in range(20):  # projected Newton steps: from almost to exactly on the bounds
+    best = Solution(x, np.inf)
+    for _ in range(20):  # projected Newton steps, from almost on the bounds to on the bounds
         x = np.clip(x, 0.0, upper)
         g = times(G, x) + q
         off = np.where(x <= 0, np.minimum(g, 0), np.where(x >= upper, np.maximum(g, 0), g))
-        if abs(off).max() < residual:
-            best, residual = x.copy(), float(abs(off).max())
+        best = min(best, Solution(x.copy(), float(abs(off).max())), key=lambda solution: solution.residual)
         free = np.flatnonzero(((x > 0) & (x < upper)) | (off != 0))
-        solve = _factor(G[np.ix_(free, free)] + 1e-13 * np.eye(len(free)))
-        if residual <= 1e-15 or solve is None:
+        solve = factor(G[np.ix_(free, free)] + 1e-13 * np.eye(len(free)))
+        if best.residual <= 1e-15 or solve is None:
             break
         x[free] -= solve(g[free])
-    return Solution(best, residual)
+    return best
 
 
 def box_sum(G: Array, lower: Array, upper: Array, start: Array) -> Solution:
@@ -90,75 +133,56 @@ def box_sum(G: Array, lower: Array, upper: Array, start: Array) -> Solution:
     return Solution(x, float(g @ (x - best)))
 
 
-def interior(
-    H: Array, q: Array, x: Array, upper: Array | None = None, total: float | None = None, rho: float | None = None
-) -> Array:
-    """min ½xᵀHx + qᵀx for 0 ≤ x (≤ upper, Σx = total), from a point inside; with rho, min rho √(xᵀHx) + qᵀx.
+def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = None) -> Array:
+    """min ½xᵀHx + qᵀx for 0 ≤ x ≤ upper (and Σx = total), from a point inside.
 
-    Mehrotra's predictor and corrector on the slacks S of all bounds and their multipliers Z.
+    Mehrotra's predictor and corrector on the slacks S of the bounds and their multipliers Z; stops where rounding does.
     """
-    sign = np.array([[1.0], [-1.0]])[: 1 if upper is None else 2]
-    S = x[None].copy() if upper is None else np.stack((x, upper - x))
+    sign = np.array([[1.0], [-1.0]])
+    S = np.stack((x, upper - x))
     Z, nu = np.ones_like(S), 0.0
-    best, error, worse = (x, S, Z), np.inf, 0
+    best, least, stalled = (x, S, Z), np.inf, 0
     for _ in range(100):
-        Hx, K = times(H, x), H.copy()
-        if rho is not None:
-            norm = np.sqrt(x @ Hx + 1e-18)
-            K = (rho / norm) * (K - np.outer(Hx / norm, Hx / norm))
-            Hx = (rho / norm) * Hx
-        dual = Hx + q + nu - (sign * Z).sum(0)
+        dual = times(H, x) + q + nu - (sign * Z).sum(0)
         primal = 0.0 if total is None else total - x.sum()
         gap = (S * Z).sum()
-        now = max(abs(dual).max(), abs(primal), gap)
-        best, worse = ((x, S, Z), 0) if now < error else (best, worse + 1)
-        error = min(now, error)
-        if error <= 1e-14 or worse == 5:
-            break
+        error = max(abs(dual).max(), abs(primal), gap)
+        best, stalled = ((x, S, Z), 0) if error < least else (best, stalled + 1)
+        least = min(error, least)
+        K = H.copy()
         K.flat[:: len(q) + 1] += (Z / S).sum(0)
-        solve = _factor(K)
-        if solve is None:
+        solve = factor(K)
+        if least <= 1e-14 or stalled == 5 or solve is None:
             break
-        v = None if total is None else solve(np.ones_like(q))
+        along = None if total is None else solve(np.ones_like(q))
         C = -S * Z
-        for corrector in (False, True):
+        for last in (False, True):
             dx, dnu = solve((sign * C / S).sum(0) - dual), 0.0
-            if v is not None:
-                dnu = (dx.sum() - primal) / v.sum()
-                dx = dx - dnu * v
+            if along is not None:
+                dnu = (dx.sum() - primal) / along.sum()
+                dx = dx - dnu * along
             dS = sign * dx
             dZ = (C - Z * dS) / S
-            step = 1 / max((-dS / S).max(), (-dZ / Z).max(), 1.0 if not corrector else 0.995)
-            if not corrector:
+            step = 1 / max((-dS / S).max(), (-dZ / Z).max(), 0.995)
+            if not last:
+                step = min(step, 1.0)
                 left = ((S + step * dS) * (Z + step * dZ)).sum()
                 C = C - dS * dZ + (left / gap) ** 3 * gap / S.size
         step = min(1.0, 0.995 * step)
         x, S, Z, nu = x + step * dx, S + step * dS, Z + step * dZ, nu + step * dnu
     x, S, Z = best
-    x = np.where(S[0] < Z[0], 0.0, x)
-    return x if upper is None else np.where(S[1] < Z[1], upper, x)
+    return np.where(S[0] < 1e-6 * Z[0], 0.0, np.where(S[1] < 1e-6 * Z[1], upper, x))
 
 
-def semidefinite(G: Array) -> Array:
-    """G without the negative eigenvalues that float32 rounding may give a Gram matrix."""
-    r = np.sqrt(G.diagonal())
-    cosines = G / r / r[:, None]
-    if _factor(cosines + 1e-14 * np.eye(len(G))) is not None:
-        return G
-    values, vectors = torch.linalg.eigh(torch.from_numpy(cosines))
-    root = torch.from_numpy(r)[:, None] * vectors * values.clamp_min(0).sqrt()
-    return np.asarray((root @ root.mT).numpy())
+def times(A: Array, x: Array) -> Array:
+    """Ax without BLAS, which splits larger products over every core it finds: other splits, other bits."""
+    return np.einsum("ij,j->i", A, x)
 
 
-def times(G: Array, x: Array) -> Array:
-    return np.einsum("ij,j->i", G, x)
-
-
-def _factor(K: Array) -> Callable[[Array], Array] | None:
-    """What solves Kx = b, or None if K is not positive definite."""
+def factor(K: Array) -> Callable[[Array], Array] | None:
+    """What solves Kx = b, or None if K is not positive definite; larger ones by torch, whose threads are ours to set."""
     if len(K) <= 64:
-        L, info = dpotrf(K, lower=1)
-        return None if info else lambda b: np.asarray(dpotrs(L, b, lower=1)[0])
-    # SciPy's LAPACK splits larger matrices over every core it finds, and other splits are other bits
-    factor, wrong = torch.linalg.cholesky_ex(torch.from_numpy(K))
-    return None if wrong else lambda b: torch.cholesky_solve(torch.from_numpy(b)[:, None], factor)[:, 0].numpy()
+        L, wrong = dpotrf(K, lower=1)
+        return None if wrong else lambda b: np.asarray(dpotrs(L, b, lower=1)[0])
+    L, wrong = torch.linalg.cholesky_ex(torch.from_numpy(K))
+    return None if wrong else lambda b: np.asarray(torch.cholesky_solve(torch.from_numpy(b)[:, None], L)[:, 0].numpy())
