@@ -199,7 +199,7 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert not folder.finished
 
 
-def test_tensorboard_events_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensorboard_events_are_written() -> None:
     pytest.importorskip("tensorboard")
     assert main(["run", *SMALL, "--out", "x", "--quiet", "--tensorboard"]) == 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -68,6 +68,15 @@ def test_splits_are_disjoint_complete_and_follow_the_seed() -> None:
         assert identities(other, split) != identities(federation, split)
 
 
+def test_the_seed_decides_the_split_even_where_the_partition_is_fixed() -> None:
+    class EveryNth(Partition):
+        def share(self, dataset, clients, random):
+            return [Share(np.arange(k, len(dataset), clients)) for k in range(clients)]
+
+    first, again, other = (identities(federate(numbered(90), EveryNth(), clients=3, seed=s), "test") for s in (0, 0, 1))
+    assert first == again != other
+
+
 def test_validation_comes_from_train_and_leaves_test_alone() -> None:
     without, with_val = (federate(numbered(300), IID(), clients=4, val_share=v) for v in (0.0, 1 / 3))
     assert identities(without, "test") == identities(with_val, "test")

@@ -30,6 +30,7 @@ from comity.data import (
     federate,
     load,
 )
+from comity.data.partitions.dirichlet import _leave_out
 
 
 def toy(sizes: list[int], seed: int = 0, **columns: np.ndarray) -> Dataset:
@@ -56,6 +57,13 @@ def test_seed_decides(partition: Partition) -> None:
     first, again, other = (used(partition, data, 12, seed) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("partition", [Dirichlet(alpha=1e6), Pathological(num_classes_per_partition=1)], ids=str)
+def test_which_samples_of_a_class_a_client_gets_is_random(partition: Partition) -> None:
+    data = Dataset("one class", np.zeros((100, 1, 1)), np.zeros(100, np.int64))
+    first = partition.share(data, 2, numpy_generator(0))[0].index
+    assert np.ptp(np.sort(first)) > len(first)  # no contiguous run
 
 
 @pytest.mark.parametrize("partition", WHOLE, ids=str)
@@ -123,6 +131,13 @@ def test_dirichlet_self_balancing_keeps_clients_near_the_average() -> None:
     assert balanced.std() < plain.std()
 
 
+def test_dirichlet_self_balancing_when_the_draw_leaves_nothing() -> None:
+    """All that was drawn belongs to clients that are full: 0/0 elsewhere."""
+    assert _leave_out(np.array([1.0, 0.0, 0.0]), np.array([True, False, False])).tolist() == [0.0, 0.5, 0.5]
+    even = counts(Dirichlet(alpha=1e6, self_balancing=True), toy([40, 40, 0]), 4)
+    assert even.tolist() == [[10, 10, 0]] * 4
+
+
 def test_dirichlet_impossible_is_said_at_once() -> None:
     start = time.perf_counter()
     with pytest.raises(
@@ -183,6 +198,9 @@ def test_label_shift_mix_size_and_presence(clients: int, classes: int) -> None:
 def test_label_shift_uses_everything_when_it_can_and_zero_shift_is_the_mix_of_the_whole() -> None:
     assert counts(LabelShift(shift=0.5), toy([200] * 10), 10).sum() == 2000
     table = counts(LabelShift(shift=0.0), toy([600, 300, 100]), 5)
+    uneven = counts(LabelShift(shift=0.5), toy([178, 182, 177, 183, 181, 182, 181, 179, 174, 180]), 20)
+    # the rarest class allows 174 / (10·174/1797 + 1) = 88 samples each; rounding may cost a few
+    assert 80 <= uneven.sum(1).min() == uneven.sum(1).max() <= 88
     assert table.tolist() == [[120, 60, 20]] * 5
 
 

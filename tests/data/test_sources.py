@@ -453,6 +453,12 @@ def test_environment_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         load("mine", tmp_path / "elsewhere")
 
 
+def test_npz_goes_before_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist")
+    np.savez(tmp_path / "mnist.npz", **arrays())
+    assert len(load("mnist", tmp_path)) == 30
+
+
 def test_options_nobody_has_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **arrays())
     with pytest.raises(ComityError, match=r"data\.size: got 32; digits has no options"):

@@ -78,6 +78,7 @@ def test_code_is_refused_and_not_run(protocol: int, tmp_path: Path) -> None:
         pickle.dumps(Path("x")),
         pickle.dumps(np.zeros(2, [("a", "i4"), ("b", "f8")])),
         pickle.dumps(np.zeros(2, "datetime64[s]")),
+        pickle.dumps(np.zeros(2, "datetime64[s]"), 2),
         b"c_codecs\nencode\n(Vx\nVrot13\ntR.",
         pickle.dumps(np.ma.masked_array([1, 2])),
     ],
@@ -90,10 +91,25 @@ def test_anything_else_is_refused(content: bytes) -> None:
 def test_forged_array_state_is_not_trusted() -> None:
     """A stream that announces more bytes than it holds, or a type with fields, must not reach memory."""
     good = pickle.dumps(np.arange(8, dtype=np.uint8), 2)
-    for forged in (good.replace(b"K\x08\x85", b"K\x7f\x85"), good.replace(b"u1", b"O8"), good.replace(b"u1", b"V1")):
+    for forged in (
+        good.replace(b"K\x08\x85", b"K\x7f\x85"),
+        good.replace(b"u1", b"O8"),
+        good.replace(b"u1", b"V1"),
+        good.replace(b"X\x02\x00\x00\x00u1", b"X\x03\x00\x00\x002i4"),
+    ):
         assert forged != good
         with pytest.raises(ComityError, match=r"a file: (corrupt|refused)"):
             load(forged)
+
+
+def test_pointers_are_not_read_from_bytes() -> None:
+    content = (
+        b"\x80\x05cnumpy._core.numeric\n_frombuffer\n(C\x08AAAAAAAA"
+        b"cnumpy\ndtype\nX\x02\x00\x00\x00O8\x85RK\x01\x85X\x01\x00\x00\x00CtR."
+    )
+    with pytest.raises(ComityError, match="a file: corrupt"):
+        load(content)
+    assert np.asarray(load(content.replace(b"O8", b"f8"))).shape == (1,)
 
 
 def test_truncated_at_every_byte_is_one_clear_line() -> None:

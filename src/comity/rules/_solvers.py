@@ -70,21 +70,21 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
 
     w = min_norm(A).x
     nearest = np.linalg.norm(times(A, w))
-    if nearest <= 1e-10:  # 0 is in the hull: somebody gains nothing at best, and hurting nobody is the optimum if in reach
-        x = cone(A, g).x
-        if np.linalg.norm(times(A, x)) <= rho:
-            return certified(x, float(b @ w))
     best = Solution(np.zeros(len(a)), np.inf)
-    low, high = nearest / rho, np.sqrt((A * A).sum(0).max()) / rho
+    if nearest <= 1e-10:  # 0 is in the hull: at best somebody gains nothing, and to hurt nobody, if in reach, is optimal
+        x = cone(A, g).x
+        best = certified(x * min(1.0, rho / max(np.linalg.norm(times(A, x)), 1e-300)), float(b @ w + rho * nearest))
+    high = 1.01 * np.sqrt((A * A).sum(0).max()) / rho
+    low = max(nearest / rho, 1e-9 * high)
     for _ in range(50):
+        if best.residual <= 1e-13:
+            break
         tau = _crossing(A[:, w > 0], g, rho, low, high)
         w = min_norm(A + tau * g[:, None]).x
         norm = np.linalg.norm(times(A, w))
-        if norm == 0:
-            break
-        best = min(best, certified((rho / norm) * w, float(b @ w + rho * norm)), key=lambda solution: solution.residual)
-        if best.residual <= 1e-13:
-            break
+        if norm > 0:
+            found = certified((rho / norm) * w, float(b @ w + rho * norm))
+            best = min(best, found, key=lambda solution: solution.residual)
         low, high = (tau, high) if norm > rho * tau else (low, tau)
     return best
 
@@ -96,11 +96,13 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
     K[:n, :n], K[n, n] = gram(A), 0
     right = np.zeros((n + 1, 2))
     right[n, 0], right[:n, 1] = 1, -times(A.T, g)
-    solved = torch.linalg.lstsq(torch.from_numpy(K), torch.from_numpy(right), driver="gelsd").solution.numpy()
+    solved = torch.linalg.lstsq(torch.from_numpy(K), torch.from_numpy(right), driver="gelsy").solution.numpy()
     p, q = times(A, solved[:n, 0]), times(A, solved[:n, 1])  # Aw = p + τq
-    for tau in np.roots((q @ q - rho**2, 2 * (p @ q), p @ p)):
-        if np.isreal(tau) and low < tau.real < high:
-            return float(tau.real)
+    u, v, z = rho**2 - q @ q, p @ q, p @ p  # uτ² − 2vτ − z = 0
+    height = np.sqrt(max(v * v + u * z, 0.0))
+    for tau in ((v + height) / u, (v - height) / u) if u != 0 else ():
+        if low < tau < high:
+            return float(tau)
     return (low + high) / 2
 
 
@@ -110,7 +112,8 @@ def box(G: Array, q: Array, upper: Array) -> Solution:
     x = unit * interior(unit * G, q, np.minimum(upper / unit, 1.0) / 2, upper / unit)
     best = Solution(x, np.inf)
     for _ in range(20):  # projected Newton steps, from almost on the bounds to on the bounds
-        x = np.clip(x, 0.0, upper)
+        g = times(G, x) + q
+        x = np.where(x < g, 0.0, np.where(upper - x < -g, upper, x))
         g = times(G, x) + q
         off = np.where(x <= 0, np.minimum(g, 0), np.where(x >= upper, np.maximum(g, 0), g))
         best = min(best, Solution(x.copy(), float(abs(off).max())), key=lambda solution: solution.residual)
@@ -118,7 +121,7 @@ def box(G: Array, q: Array, upper: Array) -> Solution:
         solve = factor(G[np.ix_(free, free)] + 1e-13 * np.eye(len(free)))
         if best.residual <= 1e-15 or solve is None:
             break
-        x[free] -= solve(g[free])
+        x[free] = np.clip(x[free] - solve(g[free]), 0.0, upper[free])
     return best
 
 

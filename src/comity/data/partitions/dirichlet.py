@@ -36,12 +36,13 @@ class Dirichlet(Partition):
                 f"{clients * self.min_partition_size} samples; {dataset.name} has {len(dataset)}"
             )
         counts = np.zeros((clients, dataset.classes), np.int64)
-        for label, samples in enumerate(np.bincount(dataset.y, minlength=dataset.classes)):
+        samples = np.bincount(dataset.y, minlength=dataset.classes)
+        for label in np.flatnonzero(samples):
             p = random.dirichlet(np.full(clients, self.alpha))
             if self.self_balancing:
                 p = _leave_out(p, counts.sum(1) >= len(dataset) / clients)
             # cutting at rounded cumulative sums, as is common, hands the remainder of every class to the last client
-            counts[:, label] = apportion(int(samples), p)
+            counts[:, label] = apportion(int(samples[label]), p)
         _fill_up(counts, self.min_partition_size)
         return deal(dataset, counts, random)
 
