@@ -40,6 +40,10 @@ class Config:
     rounds: int = _option(50, "learning", "number of rounds")
     participation: float = _option(1.0, "learning", "share of the clients that is sampled in a round")
     dropout: float = _option(0.0, "learning", "chance that a sampled client is lost after it trained")
+    attack: Literal["none", "gaussian", "scale"] = _option(
+        "none", "learning", "what malicious clients upload: Gaussian noise (A1) or their update times 100 (A2)"
+    )
+    malicious: float = _option(0.1, "learning", "share of malicious clients when there is an attack")
     buffers: Literal["average", "local"] = _option(
         "average", "learning", "BatchNorm statistics: averaged, or each its own"
     )
@@ -149,6 +153,7 @@ def _check(c: Config) -> None:
             f"participation {c.participation} of {c.clients} clients selects nobody; take at least {0.5 / c.clients:g}"
         )
     demand(0 <= c.dropout < 1, "dropout", "at least 0 and below 1")
+    demand(0 < c.malicious < 1, "malicious", "above 0 and below 1")
     demand(c.lr > 0, "lr", "above 0")
     demand(0 < c.lr_decay <= 1, "lr_decay", "above 0 and at most 1")
     demand(0 <= c.momentum < 1, "momentum", "at least 0 and below 1")

@@ -16,6 +16,7 @@ from comity._errors import ComityError
 from comity._random import generator
 from comity.config import Config, default
 from comity.data import Dirichlet, Federation, Synthetic, federate, load
+from comity.engine._attacks import Attack
 from comity.engine._callbacks import Callback
 from comity.engine._evaluation import transfer
 from comity.engine._folder import Folder, atomically, to_json, write_text
@@ -100,6 +101,7 @@ def site_of(config: Config, federation: Federation | None = None) -> Site:
         buffers=config.buffers,
         moment=config.moment,
         losses=rule.needs_losses,
+        attack=Attack.by_share(config.attack, config.malicious, config.clients, config.seed),
         device=config.device,
     )
 
@@ -127,6 +129,7 @@ def build(config: Config, federation: Federation | None = None) -> tuple[Site, S
         participation=config.participation,
         dropout=config.dropout,
         lr=site.training.rate,
+        honest=[cid for cid in range(config.clients) if cid not in site.attack.malicious],
     )
     return site, server
 
@@ -253,6 +256,7 @@ def _result(run: Run) -> dict[str, Any]:
         result["transfer"] = transfer(both, [mine[cid] for cid in both], [run.local[cid] for cid in both])
     rates = [record["conflict"]["rate"] for record in records if "conflict" in record]
     result |= {
+        "malicious": sorted(run.site.attack.malicious),
         "conflict-rate": sum(rates) / len(rates) if rates else None,
         "worst residual": max((record["rule"]["residual"] for record in records if "rule" in record), default=None),
         "bytes a round": {way: sum(r["bytes"][way] for r in records) / len(records) for way in ("down", "up")},

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,10 +31,13 @@ class Server:
         participation: float = 1.0,
         dropout: float = 0.0,
         lr: Callable[[int], float] = lambda _: math.nan,
+        honest: Sequence[int] | None = None,
     ) -> None:
         self.method, self.rule, self.link = method, rule, link
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
+        self.honest = list(link.clients if honest is None else honest)
+        """Whose numbers count; the attackers' own do not."""
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
         """What the rule remembers, by group."""
@@ -154,9 +157,9 @@ class Server:
         return self.record
 
     def evaluate(self, general: bool) -> tuple[dict[str, float], dict[str, list[Any]]]:
-        """Every client's numbers as columns, and their summary. ``general`` asks for S-acc and G-acc too."""
+        """Every honest client's numbers as columns, and their summary. ``general`` asks for S-acc and G-acc too."""
         started = time.perf_counter()
-        payloads = {cid: self.method.send(self, cid) | {"general": general} for cid in self.clients}
+        payloads = {cid: self.method.send(self, cid) | {"general": general} for cid in self.honest}
         replies = self.ask("evaluate", payloads)
         names = list(next(iter(replies.values())))
         columns: dict[str, list[Any]] = {"client": list(replies)}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from comity._random import generator
 from comity.data import Federation
+from comity.engine._attacks import Attack
 from comity.engine._client import Client
 from comity.engine._evaluation import TestPool, evaluate, judged
 from comity.engine._optimiser import Training
@@ -30,11 +31,13 @@ class Site:
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
         losses: bool = False,
+        attack: Attack | None = None,
         device: str = "cpu",
     ) -> None:
         self.federation, self.method, self.training, self.seed = federation, method, training, seed
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.losses = losses
+        self.attack = attack or Attack("none", frozenset(), seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(seed, "method's parts").initial_seed())
             self._net = method.build(net)
@@ -77,6 +80,7 @@ class Site:
             reply["train_loss"] = client.train_loss
             if before is not None:
                 reply["loss"] = before
+            reply = self.attack.on(reply, received, model.layout("shared").size, cid, round)
             if self.moment == "fitted":
                 client.keep["fitted"] = model.read()
         if counted:

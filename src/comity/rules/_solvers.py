@@ -37,12 +37,18 @@ def gram(A: Array) -> Array:
 
 def min_norm(A: Array) -> Solution:
     """w on the simplex such that Aw is the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
-    n = A.shape[1]
-    # min |Au|² + (1 − Σu)² over u ≥ 0: whatever Σu is best, the best direction is that of w
-    u = nnls(np.vstack((A, np.ones(n))), np.append(np.zeros(len(A)), 1.0), maxiter=30 * n)[0]
-    w = u / u.sum()
-    y = times(A, w)
-    return Solution(w, float(y @ y - times(A.T, y).min()))
+    # min |Au|² + σ²(1 − Σu)² over u ≥ 0: whatever Σu is best, the direction is that of w, and a σ near |Aw| resolves it
+    sigma = 1.0
+    while True:
+        stacked = np.vstack((A, np.full(A.shape[1], sigma)))
+        lengths = np.sqrt((stacked * stacked).sum(0))
+        u = nnls(stacked / lengths, np.append(np.zeros(len(A)), 1.0), maxiter=30 * A.shape[1])[0] / lengths
+        w = u / u.sum()
+        y = times(A, w)
+        norm = np.linalg.norm(y)
+        if norm > 1e-3 * sigma or sigma <= 1e-14:
+            return Solution(w, float(y @ y - times(A.T, y).min()))
+        sigma = max(norm, 1e-14)
 
 
 def cone(A: Array, d: Array) -> Solution:
@@ -71,26 +77,27 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
     w = min_norm(A).x
     nearest = np.linalg.norm(times(A, w))
     best = Solution(np.zeros(len(a)), np.inf)
-    if nearest <= 1e-10:  # 0 is in the hull: at best somebody gains nothing, and to hurt nobody, if in reach, is optimal
+    if nearest <= 1e-13:  # 0 is in the hull: at best somebody gains nothing, and to hurt nobody, if in reach, is optimal
         x = cone(A, g).x
         best = certified(x * min(1.0, rho / max(np.linalg.norm(times(A, x)), 1e-300)), float(b @ w + rho * nearest))
     high = 1.01 * np.sqrt((A * A).sum(0).max()) / rho
-    low = max(nearest / rho, 1e-9 * high)
+    low = max(nearest / rho, 1e-14 * high)
+    tau = np.linalg.norm(A.mean(1)) / rho
     for _ in range(50):
         if best.residual <= 1e-13:
             break
-        tau = _crossing(A[:, w > 0], g, rho, low, high)
-        w = min_norm(A + tau * g[:, None]).x
+        w = min_norm(A + max(tau, low) * g[:, None]).x
         norm = np.linalg.norm(times(A, w))
         if norm > 0:
             found = certified((rho / norm) * w, float(b @ w + rho * norm))
             best = min(best, found, key=lambda solution: solution.residual)
-        low, high = (tau, high) if norm > rho * tau else (low, tau)
+        low, high = (max(tau, low), high) if norm > rho * tau else (low, tau)
+        tau = _crossing(A[:, w > 0], g, rho, low, high)
     return best
 
 
 def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
-    """The τ in (low, high) where |Aw(τ)| = rho τ, for w minimising |Aw + τg| with Σw = 1; else the middle."""
+    """The τ in (low, high) where |Aw(τ)| = rho τ, for w minimising |Aw + τg| with Σw = 1; else the middle of the bracket."""
     n = A.shape[1]
     K = np.ones((n + 1, n + 1))
     K[:n, :n], K[n, n] = gram(A), 0
@@ -103,7 +110,7 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
     for tau in ((v + height) / u, (v - height) / u) if u != 0 else ():
         if low < tau < high:
             return float(tau)
-    return (low + high) / 2
+    return float(np.sqrt(low * high))
 
 
 def box(G: Array, q: Array, upper: Array) -> Solution:

@@ -1,0 +1,42 @@
+"""Clients that lie about what they learnt."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from comity._random import generator
+from comity.methods import Payload
+
+Kind = Literal["none", "gaussian", "scale"]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Some clients upload something else than they trained (FedPG, supplement B.3).
+
+    ``gaussian`` (A1): zero-mean Gaussian numbers of standard deviation 1 in place of the shared parameters. ``scale``
+    (A2): their update times 100. Buffers are left as they are: the attack is on what a rule combines.
+    """
+
+    kind: Kind
+    malicious: frozenset[int]
+    seed: int
+
+    @classmethod
+    def by_share(cls, kind: Kind, share: float, clients: int, seed: int) -> "Attack":
+        order = torch.randperm(clients, generator=generator(seed, "malicious")).tolist()
+        return cls(kind, frozenset(order[: round(share * clients)] if kind != "none" else ()), seed)
+
+    def on(self, reply: Payload, received: Payload, parameters: int, cid: int, round: int) -> Payload:
+        """The reply that leaves the client; ``parameters`` is how many numbers of ``theta`` are no buffers."""
+        if cid not in self.malicious or not parameters:
+            return reply
+        theta = reply["theta"].clone()
+        if self.kind == "gaussian":
+            random = generator(self.seed, "attack", round, cid)
+            theta[:parameters] = torch.randn(parameters, generator=random)
+        else:
+            origin = received["theta"][:parameters]
+            theta[:parameters] = origin + 100 * (theta[:parameters] - origin)
+        return reply | {"theta": theta}
