@@ -196,7 +196,9 @@ def test_the_folder_holds_everything(tiny: dict[str, Any], tmp_path: Path) -> No
         "checkpoint",
         "clients.csv",
         "config.yaml",
+        "cosines.jsonl",
         "models",
+        "partition.json",
         "result.json",
         "rounds.jsonl",
         "weights.jsonl",
@@ -214,6 +216,10 @@ def test_the_folder_holds_everything(tiny: dict[str, Any], tmp_path: Path) -> No
     weights = [json.loads(line) for line in (folder / "weights.jsonl").read_text().splitlines()]
     assert [sum(w["coefficients"][0]) for w in weights] == pytest.approx([1.0] * 3)
     assert len(list((folder / "models").iterdir())) == 5
+    cosines = [json.loads(line)["cosines"] for line in (folder / "cosines.jsonl").read_text().splitlines()]
+    assert all(matrix[i][i] == pytest.approx(1.0) for matrix in cosines for i in range(5))
+    counts = json.loads((folder / "partition.json").read_text())["counts"]
+    assert [sum(row) for row in counts] == [24] * 5
 
 
 def test_saved_models_are_the_models_that_were_judged(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity.config import Config, read_yaml
+from comity.data import Federation
 from comity.engine._server import Server
 
 
@@ -47,6 +48,7 @@ class Folder:
         self.config_file = path / "config.yaml"
         self.rounds_file = path / "rounds.jsonl"
         self.weights_file = path / "weights.jsonl"
+        self.cosines_file = path / "cosines.jsonl"
         self.clients_file = path / "clients.csv"
         self.result_file = path / "result.json"
         self.checkpoint_file = path / "checkpoint" / "state.safetensors"
@@ -88,22 +90,28 @@ class Folder:
         elif self.path.exists() and any(self.path.iterdir()) and not self.started:
             raise ComityError(f"out {self.path} is not empty and holds no run; give another --out")
         if self.started and not resume:
-            for file in (
-                self.result_file,
-                self.checkpoint_file,
-                self.rounds_file,
-                self.weights_file,
-                self.clients_file,
-            ):
+            grown = (self.rounds_file, self.weights_file, self.cosines_file, self.clients_file)
+            for file in (self.result_file, self.checkpoint_file, *grown):
                 file.unlink(missing_ok=True)
         write_text(self.config_file, yaml.safe_dump(config.plain(), sort_keys=False))
+
+    def add_partition(self, federation: Federation) -> None:
+        """Who holds how many samples of which class."""
+        about = {
+            "name": federation.name,
+            "partition": federation.partition,
+            "classes": federation.classes,
+            "counts": federation.counts.tolist(),
+        }
+        write_text(self.path / "partition.json", to_json(about) + "\n")
 
     # What grows with the rounds.
 
     def add_round(self, record: dict[str, Any]) -> None:
         record = dict(record)
-        for weights in record.pop("weights", ()):
-            _append(self.weights_file, {"round": record["round"], **weights})
+        for name, file in (("weights", self.weights_file), ("cosines", self.cosines_file)):
+            for entry in record.pop(name, ()):
+                _append(file, {"round": record["round"], **entry})
         _append(self.rounds_file, record)
 
     def add_clients(self, round: int, columns: dict[str, list[Any]]) -> None:
@@ -134,7 +142,7 @@ class Folder:
 
     def rewind(self, round: int) -> list[dict[str, Any]]:
         """Forget what came after ``round``, and lines that a kill cut short; the records that stay."""
-        for file in (self.rounds_file, self.weights_file):
+        for file in (self.rounds_file, self.weights_file, self.cosines_file):
             if file.exists():
                 kept = [line for line in _lines(file) if json.loads(line)["round"] <= round]
                 write_text(file, "".join(line + "\n" for line in kept))

@@ -163,6 +163,7 @@ def _run(config: Config, resume: bool, overwrite: bool, callbacks: Sequence[Call
     run = Run(config, site.federation, site, server, folder)
     if folder is not None:
         folder.open(config, resume=resume, overwrite=overwrite)
+        folder.add_partition(site.federation)
         if resume and folder.restore(server, config):
             run.records = folder.rewind(server.round)
         else:
@@ -182,6 +183,8 @@ def _run(config: Config, resume: bool, overwrite: bool, callbacks: Sequence[Call
             _, run.columns = server.evaluate(last or (general > 0 and server.round % general == 0))
             if folder is not None:
                 folder.add_clients(server.round, run.columns)
+        if not last and server.round % max(1, config.rounds // 10):
+            record.pop("cosines", None)  # N×N numbers: ten times a run are enough to draw
         run.records.append(record)
         if folder is not None:
             folder.add_round(record)

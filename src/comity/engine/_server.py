@@ -13,7 +13,7 @@ from comity._random import generator
 from comity.engine._evaluation import summarise
 from comity.engine._link import Link
 from comity.methods import Method, Payload
-from comity.rules import Outcome, Rule, Updates, conflict_rates
+from comity.rules import Outcome, Rule, Updates, conflict_rates, cosine_matrix
 
 
 class Server:
@@ -130,6 +130,8 @@ class Server:
         rule["stretch"] |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
         weights = {"group": group, "ids": list(outcome.ids), "coefficients": outcome.coefficients.tolist()}
         self.record.setdefault("weights", []).append(weights)
+        cosines = {"group": group, "ids": list(updates.ids), "cosines": cosine_matrix(updates.gram).tolist()}
+        self.record.setdefault("cosines", []).append(cosines)
 
     def step(self) -> dict[str, Any]:
         """One round; what happened in it."""

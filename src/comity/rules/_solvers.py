@@ -22,6 +22,10 @@ class Solution(NamedTuple):
     residual: float
 
 
+def residual(solution: Solution) -> float:
+    return solution.residual
+
+
 def root(G: Array) -> Array:
     """A with AᵀA = G, less the eigenvalues that are rounding (those of float32 may even be negative)."""
     r = np.sqrt(G.diagonal())
@@ -38,17 +42,18 @@ def gram(A: Array) -> Array:
 def min_norm(A: Array) -> Solution:
     """w on the simplex such that Aw is the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
     # min |Au|² + σ²(1 − Σu)² over u ≥ 0: whatever Σu is best, the direction is that of w, and a σ near |Aw| resolves it
-    sigma = 1.0
+    best, sigma = Solution(np.full(A.shape[1], 1 / A.shape[1]), np.inf), 1.0
     while True:
         stacked = np.vstack((A, np.full(A.shape[1], sigma)))
         lengths = np.sqrt((stacked * stacked).sum(0))
         u = nnls(stacked / lengths, np.append(np.zeros(len(A)), 1.0), maxiter=30 * A.shape[1])[0] / lengths
-        w = u / u.sum()
+        w = u / u.sum() if u.any() else best.x
         y = times(A, w)
+        best = min(best, Solution(w, float(y @ y - times(A.T, y).min())), key=residual)
         norm = np.linalg.norm(y)
-        if norm > 1e-3 * sigma or sigma <= 1e-14:
-            return Solution(w, float(y @ y - times(A.T, y).min()))
-        sigma = max(norm, 1e-14)
+        if norm > 1e-3 * sigma or sigma <= 1e-11:
+            return best
+        sigma = max(norm, 1e-11)
 
 
 def cone(A: Array, d: Array) -> Solution:
@@ -90,7 +95,7 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
         norm = np.linalg.norm(times(A, w))
         if norm > 0:
             found = certified((rho / norm) * w, float(b @ w + rho * norm))
-            best = min(best, found, key=lambda solution: solution.residual)
+            best = min(best, found, key=residual)
         low, high = (max(tau, low), high) if norm > rho * tau else (low, tau)
         tau = _crossing(A[:, w > 0], g, rho, low, high)
     return best
@@ -123,7 +128,7 @@ def box(G: Array, q: Array, upper: Array) -> Solution:
         x = np.where(x < g, 0.0, np.where(upper - x < -g, upper, x))
         g = times(G, x) + q
         off = np.where(x <= 0, np.minimum(g, 0), np.where(x >= upper, np.maximum(g, 0), g))
-        best = min(best, Solution(x.copy(), float(abs(off).max())), key=lambda solution: solution.residual)
+        best = min(best, Solution(x.copy(), float(abs(off).max())), key=residual)
         free = np.flatnonzero(((x > 0) & (x < upper)) | (off != 0))
         solve = factor(G[np.ix_(free, free)] + 1e-13 * np.eye(len(free)))
         if best.residual <= 1e-15 or solve is None:
