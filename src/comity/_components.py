@@ -75,7 +75,7 @@ def options(component: Callable[..., Any], given: tuple[str, ...] = ()) -> dict[
     }
 
 
-_TOLD = re.compile(r"^[ ]+(\w+): (.+(?:\n[ ]+(?!\w+: ).+)*)", flags=re.MULTILINE)
+_TOLD = re.compile(r"^[ ]+(\w+): (.+(?:\n[ ]++(?!\w+: ).+)*)", flags=re.MULTILINE)
 """An option's line in a docstring, ``    lam: strength of the pull``, with the lines that go on with it."""
 
 SUPPLIED = {"model": ("shape", "classes")}

@@ -8,12 +8,12 @@ from comity.engine._attacks import Attack
 
 
 def test_attacks_are_what_they_say() -> None:
-    received, reply = {"theta": torch.tensor([1.0, 2.0, 9.0])}, {"theta": torch.tensor([1.5, 1.0, 8.0]), "size": 3}
+    received, reply = torch.tensor([1.0, 2.0, 9.0]), {"theta": torch.tensor([1.5, 1.0, 8.0]), "size": 3}
     scaled = Attack("scale", frozenset({4}), 0).on(reply, received, 2, 4, 1)
     assert scaled["theta"].tolist() == [51.0, -98.0, 8.0]
     assert scaled["size"] == 3
     many = {"theta": torch.zeros(10_000)}
-    noise = Attack("gaussian", frozenset({4}), 0).on(many, many, 10_000, 4, 1)["theta"]
+    noise = Attack("gaussian", frozenset({4}), 0).on(many, None, 10_000, 4, 1)["theta"]
     assert abs(float(noise.mean())) < 0.05
     assert float(noise.std()) == pytest.approx(1, abs=0.05)
     assert Attack("gaussian", frozenset({4}), 0).on(reply, received, 2, 3, 1) is reply
@@ -33,7 +33,7 @@ def test_the_attack_reaches_the_average_and_honest_clients_alone_are_counted(
     sizes = [len(client.train) for client in clean.federation.clients]
     received, trained = clean.site.initial, run(**options, method="Local").server.link.states()[liar]["personal"]
     reply = {"theta": trained}
-    lie = attacked.site.attack.on(reply, {"theta": received}, len(trained), liar, 1)["theta"]
+    lie = attacked.site.attack.on(reply, received, len(trained), liar, 1)["theta"]
     wanted = clean.server.theta + sizes[liar] / sum(sizes) * (lie - trained)
     torch.testing.assert_close(attacked.server.theta, wanted, rtol=1e-5, atol=1e-6)
     assert torch.equal(run(**options, attack=attack).server.theta, attacked.server.theta)

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
+from comity._errors import ComityError
 from comity._random import generator
 from comity.methods import Payload
 
@@ -28,8 +30,8 @@ class Attack:
         order = torch.randperm(clients, generator=generator(seed, "malicious")).tolist()
         return cls(kind, frozenset(order[: round(share * clients)] if kind != "none" else ()), seed)
 
-    def on(self, reply: Payload, received: Payload, parameters: int, cid: int, round: int) -> Payload:
-        """The reply that leaves the client; ``parameters`` is how many numbers of ``theta`` are no buffers."""
+    def on(self, reply: Payload, origin: Tensor | None, parameters: int, cid: int, round: int) -> Payload:
+        """The reply that leaves the client; its first ``parameters`` numbers, started from ``origin``, are no buffers."""
         if cid not in self.malicious or not parameters:
             return reply
         theta = reply["theta"].clone()
@@ -37,6 +39,7 @@ class Attack:
             random = generator(self.seed, "attack", round, cid)
             theta[:parameters] = torch.randn(parameters, generator=random)
         else:
-            origin = received["theta"][:parameters]
-            theta[:parameters] = origin + 100 * (theta[:parameters] - origin)
+            if origin is None:
+                raise ComityError("attack scale needs a method whose clients start from a shared part")
+            theta[:parameters] = origin[:parameters] + 100 * (theta[:parameters] - origin[:parameters])
         return reply | {"theta": theta}

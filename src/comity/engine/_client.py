@@ -25,6 +25,8 @@ class Client:
     seed: int
     round: int
     verb: str
+    origin: Tensor | None = field(default=None, init=False)
+    """The shared part that fitting started from."""
     train_loss: float = field(default=math.nan, init=False)
     """Mean loss of a batch in the last training."""
     _fits: int = field(default=0, init=False)

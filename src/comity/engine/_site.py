@@ -80,7 +80,8 @@ class Site:
             reply["train_loss"] = client.train_loss
             if before is not None:
                 reply["loss"] = before
-            reply = self.attack.on(reply, received, model.layout("shared").size, cid, round)
+            origin = client.origin if client.origin is not None else received.get("theta")
+            reply = self.attack.on(reply, origin, model.layout("shared").size, cid, round)
             if self.moment == "fitted":
                 client.keep["fitted"] = model.read()
         if counted:

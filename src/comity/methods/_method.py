@@ -65,6 +65,7 @@ class Method:
 
     def load(self, client: Client, received: Payload) -> None:
         """Put the received shared part and the kept personal part together."""
+        client.origin = received["theta"]
         client.model.write(received["theta"], "shared")
         client.model.write(client.keep["personal"], "personal")
 

@@ -1,0 +1,65 @@
+"""What methods with one model a cluster have in common."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from comity.methods._method import Payload, Server
+
+
+def combine(server: Server, centres: Tensor, cluster: Mapping[int, int], replies: Mapping[int, Payload]) -> Tensor:
+    """Each cluster's next model: what the rule makes of its members' models. One without members stays as it is."""
+    combined = centres.clone()
+    for k in sorted(set(cluster.values())):
+        rows = {cid: replies[cid]["theta"] for cid, its in cluster.items() if its == k}
+        combined[k] = server.aggregate(rows, replies, base=centres[k], group=f"cluster {k}")
+    return combined
+
+
+def k_means(Q: Tensor, clusters: int, random: torch.Generator, restarts: int = 10) -> Tensor:
+    """The cluster of each of N points whose squared distances are ``Q``: the best of a few runs of Lloyd's algorithm.
+
+    The mean of some points is as far from point i as their mean Q_ij less half their mean Q_jl: no vectors are needed.
+    """
+    best, least = torch.zeros(len(Q), dtype=torch.int64), float("inf")
+    for _ in range(restarts):
+        seeds = _seeds(Q, clusters, random)
+        labels = Q[:, seeds].argmin(1)
+        for _ in range(100):
+            members = torch.nn.functional.one_hot(labels, clusters).to(Q)
+            mean = members / members.sum(0)  # (N, K), not a number in the columns of clusters without members
+            far = (Q @ mean - (mean * (Q @ mean)).sum(0) / 2).nan_to_num(torch.inf)
+            before, labels = labels, far.argmin(1)
+            reseed(labels, far.gather(1, labels[:, None])[:, 0], clusters)
+            if torch.equal(labels, before):
+                break
+        spread = float(far.gather(1, labels[:, None]).sum())
+        if spread < least:
+            best, least = labels, spread
+    return best
+
+
+def _seeds(Q: Tensor, clusters: int, random: torch.Generator) -> list[int]:
+    """k-means++: a point at random, then each next one with a chance that grows with its distance from those chosen."""
+    seeds = [int(torch.randint(len(Q), (), generator=random))]
+    while len(seeds) < clusters and (far := Q[:, seeds].amin(1)).any():
+        seeds.append(int(torch.multinomial(far, 1, generator=random)))
+    return seeds
+
+
+def reseed(labels: Tensor, far: Tensor, clusters: int) -> dict[int, int]:
+    """Give each empty cluster the point that lies farthest (``far``) from its centre, none that is alone in its own.
+
+    Changes ``labels`` and says which point went to which cluster. Points that may not move have ``far`` 0, points
+    without a cluster the label -1.
+    """
+    moved = {}
+    for k in range(clusters):
+        sizes = torch.bincount(labels[labels >= 0], minlength=clusters)
+        candidates = torch.where(sizes[labels] > 1, far, 0.0)
+        if sizes[k] == 0 and candidates.any():
+            i = int(candidates.argmax())
+            labels[i], far[i] = k, 0.0
+            moved[k] = i
+    return moved

@@ -1,0 +1,64 @@
+from typing import Literal
+
+import torch
+
+from comity._errors import ComityError
+from comity.methods._clusters import combine, k_means, reseed
+from comity.methods._method import Client, Method, Payload, Server
+from comity.rules import Updates
+
+
+class FeSEM(Method):
+    """Several models, each the centre of the clients whose own lie nearest to it.
+
+    Long et al., "Multi-center federated learning", World Wide Web 2023. E-step: r_i = argmin_k ‖w_i − c_k‖² over all
+    parameters; M-step: c_k is the average of its clients; then each trains from its centre. Clusters start as k-means
+    of what one round of training from the common model gave. Of this the paper says little: here it is k-means++ with
+    restarts, an empty cluster is given the client farthest from its own centre, only this round's clients move centres
+    (the others stay in their clusters), and a client not heard of yet starts from the mean of all others' centres, so
+    that it is not tied to one. The authors' code clusters one chosen layer, and every few rounds.
+
+    Options:
+        clusters: number of models
+        personal_model: what a client uses: its cluster's centre, or what local training made of it last
+    """
+
+    clusters: int = 4
+    personal_model: Literal["centre", "post_local"] = "centre"
+
+    @property
+    def moment(self) -> Literal["received", "fitted"]:
+        return "fitted" if self.personal_model == "post_local" else "received"
+
+    def check(self) -> None:
+        if self.clusters < 1:
+            raise ComityError(f"method.clusters must be at least 1, got {self.clusters}")
+
+    def general(self, client: Client, received: Payload) -> None:
+        """There are several."""
+
+    def begin(self, server: Server) -> None:
+        server.store["cluster"] = torch.full((len(server.clients),), -1)
+        server.store["centres"] = server.theta.repeat(self.clusters, 1)
+
+    def send(self, server: Server, cid: int) -> Payload:
+        k = int(server.store["cluster"][cid])
+        return {"theta": server.theta if k < 0 else server.store["centres"][k]}
+
+    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+        cids, size = sorted(replies), server.layout.size
+        cluster, centres = server.store["cluster"].clone(), server.store["centres"].clone()
+        W = torch.stack([replies[cid]["theta"] for cid in cids])
+        G = Updates((torch.cat([W, centres]) - server.theta)[:, :size]).gram
+        Q = (G.diag()[:, None] + G.diag() - 2 * G).clamp_min(0)[: len(cids)]
+        if (cluster < 0).all():
+            cluster[cids] = k_means(Q[:, : len(cids)], self.clusters, server.random("k-means"))
+        else:
+            distance, cluster[cids] = Q[:, len(cids) :].min(1)
+            far = torch.zeros(len(cluster), dtype=Q.dtype).index_put((torch.tensor(cids),), distance)
+            for k, cid in reseed(cluster, far, self.clusters).items():
+                centres[k] = replies[cid]["theta"]
+        centres = combine(server, centres, {cid: int(cluster[cid]) for cid in cids}, replies)
+        sizes = torch.bincount(cluster[cluster >= 0], minlength=self.clusters)
+        server.theta = (sizes / sizes.sum()) @ centres
+        server.store["cluster"], server.store["centres"] = cluster, centres
