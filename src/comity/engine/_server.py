@@ -41,6 +41,7 @@ class Server:
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
         """What the rule remembers, by group."""
+        self._fresh = dict(rule.state)
         self.round = 0
         self.record: dict[str, Any] = {}
 
@@ -111,7 +112,7 @@ class Server:
             ids=cids,
         )
         if rule is None:
-            self.rule.state = self.rule_states.setdefault(group, {})
+            self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
             outcome = self.rule.apply(updates)
             self._note(group, updates, outcome)
         else:

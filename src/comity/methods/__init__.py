@@ -5,13 +5,27 @@ To write one, subclass :class:`Method` in a file of yours and name it on the com
 """
 
 from comity.methods._method import WHOLE, Client, Method, Payload, Server
+from comity.methods.apfl import APFL
 from comity.methods.ditto import Ditto
+from comity.methods.fedala import FedALA
+from comity.methods.fedamp import FedAMP
 from comity.methods.fedavg import FedAvg
+from comity.methods.fedcp import FedCP
+from comity.methods.fedfomo import FedFomo
+from comity.methods.fedora import FEDORA
 from comity.methods.fedper import FedPer
 from comity.methods.fedprox import FedProx
 from comity.methods.fedrep import FedRep
+from comity.methods.fedrod import FedROD
+from comity.methods.fedu import FedU
+from comity.methods.fesem import FeSEM
+from comity.methods.ifca import IFCA
 from comity.methods.lgfedavg import LGFedAvg
 from comity.methods.local import Local
+from comity.methods.perfedavg import PerFedAvg
+from comity.methods.splitgp import SplitGP
+from comity.methods.pfedhn import PFedHN
+from comity.methods.pfedme import PFedMe
 
 METHODS = {
     "Local": Local,
@@ -21,21 +35,49 @@ METHODS = {
     "FedRep": FedRep,
     "LG-FedAvg": LGFedAvg,
     "Ditto": Ditto,
+    "Per-FedAvg": PerFedAvg,
+    "APFL": APFL,
+    "pFedMe": PFedMe,
+    "FedAMP": FedAMP,
+    "FedFomo": FedFomo,
+    "FedU": FedU,
+    "FedROD": FedROD,
+    "FedCP": FedCP,
+    "FedALA": FedALA,
+    "SplitGP": SplitGP,
+    "pFedHN": PFedHN,
+    "IFCA": IFCA,
+    "FeSEM": FeSEM,
+    "FEDORA": FEDORA,
 }
 """By the name on the command line."""
 
 __all__ = [
+    "FEDORA",
+    "APFL",
+    "IFCA",
     "METHODS",
     "WHOLE",
     "Client",
     "Ditto",
+    "FedALA",
+    "FedAMP",
     "FedAvg",
+    "FedCP",
+    "FedFomo",
     "FedPer",
     "FedProx",
+    "FedROD",
     "FedRep",
+    "FedU",
+    "FeSEM",
     "LGFedAvg",
     "Local",
     "Method",
+    "PFedHN",
+    "PFedMe",
     "Payload",
+    "PerFedAvg",
     "Server",
+    "SplitGP",
 ]

@@ -5,18 +5,18 @@ import torch
 from comity._errors import ComityError
 from comity.methods._clusters import combine, k_means, reseed
 from comity.methods._method import Client, Method, Payload, Server
-from comity.rules import Updates
+from comity.methods.fedamp import squared_distances
 
 
 class FeSEM(Method):
     """Several models, each the centre of the clients whose own lie nearest to it.
 
-    Long et al., "Multi-center federated learning", World Wide Web 2023. E-step: r_i = argmin_k ‖w_i − c_k‖² over all
-    parameters; M-step: c_k is the average of its clients; then each trains from its centre. Clusters start as k-means
-    of what one round of training from the common model gave. Of this the paper says little: here it is k-means++ with
-    restarts, an empty cluster is given the client farthest from its own centre, only this round's clients move centres
-    (the others stay in their clusters), and a client not heard of yet starts from the mean of all others' centres, so
-    that it is not tied to one. The authors' code clusters one chosen layer, and every few rounds.
+    Long et al., WWWJ 2023 (multi-center federated learning). E-step: r_i = argmin_k ‖w_i − c_k‖² over all parameters;
+    M-step: c_k is the average of its clients, by the rule; then each client trains from its centre. The clusters start
+    as k-means of what one round of training from the common model gave. The authors' code clusters one chosen layer,
+    every few rounds, and skips clusters of one client. Departures: k-means++ with restarts; an empty cluster is given
+    the client farthest from its own centre; only this round's clients move centres, the others stay in their clusters;
+    a client not heard of yet starts from the mean of all others' centres, so that it is not tied to one of them.
 
     Options:
         clusters: number of models
@@ -49,8 +49,7 @@ class FeSEM(Method):
         cids, size = sorted(replies), server.layout.size
         cluster, centres = server.store["cluster"].clone(), server.store["centres"].clone()
         W = torch.stack([replies[cid]["theta"] for cid in cids])
-        G = Updates((torch.cat([W, centres]) - server.theta)[:, :size]).gram
-        Q = (G.diag()[:, None] + G.diag() - 2 * G).clamp_min(0)[: len(cids)]
+        Q = squared_distances(torch.cat([W, centres])[:, :size], server.layout)[: len(cids)]
         if (cluster < 0).all():
             cluster[cids] = k_means(Q[:, : len(cids)], self.clusters, server.random("k-means"))
         else:

@@ -1,11 +1,13 @@
 """Small convex problems on Gram matrices, each answered with its certificate.
 
-Hull and cone problems go to Lawson and Hanson's active-set method through a square root A of the Gram matrix: AᵀA = G, so
-its columns are the updates turned into N dimensions. Problems with upper bounds go to an interior-point method. Neither
-asks for a regular G: duplicated, opposite and collinear clients are ordinary input.
+Hull and cone problems go to Lawson and Hanson's active-set method, through a square root A of the Gram matrix: AᵀA = G,
+so its columns are the updates turned into N dimensions. Problems with upper bounds go to an interior-point method.
+Neither asks for a regular G: duplicated, opposite and collinear clients are ordinary input.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +17,17 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.optimize import nnls
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 class Solution(NamedTuple):
     x: Array
     residual: float
+    notes: Mapping[str, float] = MappingProxyType({})
+
+
+def norm(x: Array) -> float:
+    return math.sqrt(x @ x)
 
 
 def residual(solution: Solution) -> float:
@@ -40,7 +48,7 @@ def gram(A: Array) -> Array:
 
 
 def min_norm(A: Array) -> Solution:
-    """w on the simplex such that Aw is the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
+    """w on the simplex with Aw the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
     # min |Au|² + σ²(1 − Σu)² over u ≥ 0: whatever Σu is best, the direction is that of w, and a σ near |Aw| resolves it
     best, sigma = Solution(np.full(A.shape[1], 1 / A.shape[1]), np.inf), 1.0
     while True:
@@ -50,10 +58,9 @@ def min_norm(A: Array) -> Solution:
         w = u / u.sum() if u.any() else best.x
         y = times(A, w)
         best = min(best, Solution(w, float(y @ y - times(A.T, y).min())), key=residual)
-        norm = np.linalg.norm(y)
-        if norm > 1e-3 * sigma or sigma <= 1e-11:
+        if norm(y) > 1e-3 * sigma or sigma <= 1e-11:
             return best
-        sigma = max(norm, 1e-11)
+        sigma = max(norm(y), 1e-11)
 
 
 def cone(A: Array, d: Array) -> Solution:
@@ -80,29 +87,31 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
         return Solution(x, (bound - float((b + times(A.T, times(A, x))).min())) / max(1.0, abs(bound)))
 
     w = min_norm(A).x
-    nearest = np.linalg.norm(times(A, w))
+    nearest = norm(times(A, w))
     best = Solution(np.zeros(len(a)), np.inf)
-    if nearest <= 1e-13:  # 0 is in the hull: at best somebody gains nothing, and to hurt nobody, if in reach, is optimal
+    if (
+        nearest <= 1e-13
+    ):  # 0 is in the hull: at best somebody gains nothing, and to hurt nobody, if in reach, is optimal
         x = cone(A, g).x
-        best = certified(x * min(1.0, rho / max(np.linalg.norm(times(A, x)), 1e-300)), float(b @ w + rho * nearest))
-    high = 1.01 * np.sqrt((A * A).sum(0).max()) / rho
+        best = certified(x * min(1.0, rho / max(norm(times(A, x)), 1e-300)), float(b @ w + rho * nearest))
+    high = 1.01 * float(np.sqrt((A * A).sum(0).max())) / rho
     low = max(nearest / rho, 1e-14 * high)
-    tau = np.linalg.norm(A.mean(1)) / rho
+    tau = norm(A.mean(1)) / rho
     for _ in range(50):
-        if best.residual <= 1e-13:
+        if best.residual <= 1e-11:
             break
         w = min_norm(A + max(tau, low) * g[:, None]).x
-        norm = np.linalg.norm(times(A, w))
-        if norm > 0:
-            found = certified((rho / norm) * w, float(b @ w + rho * norm))
+        reach = norm(times(A, w))
+        if reach > 0:
+            found = certified((rho / reach) * w, float(b @ w + rho * reach))
             best = min(best, found, key=residual)
-        low, high = (max(tau, low), high) if norm > rho * tau else (low, tau)
+        low, high = (max(tau, low), high) if reach > rho * tau else (low, tau)
         tau = _crossing(A[:, w > 0], g, rho, low, high)
     return best
 
 
 def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
-    """The τ in (low, high) where |Aw(τ)| = rho τ, for w minimising |Aw + τg| with Σw = 1; else the middle of the bracket."""
+    """The τ in (low, high) with |Aw| = rho τ for the w, Σw = 1, that minimises |Aw + τg|; or the middle."""
     n = A.shape[1]
     K = np.ones((n + 1, n + 1))
     K[:n, :n], K[n, n] = gram(A), 0
@@ -110,12 +119,12 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
     right[n, 0], right[:n, 1] = 1, -times(A.T, g)
     solved = torch.linalg.lstsq(torch.from_numpy(K), torch.from_numpy(right), driver="gelsy").solution.numpy()
     p, q = times(A, solved[:n, 0]), times(A, solved[:n, 1])  # Aw = p + τq
-    u, v, z = rho**2 - q @ q, p @ q, p @ p  # uτ² − 2vτ − z = 0
-    height = np.sqrt(max(v * v + u * z, 0.0))
+    u, v, z = rho**2 - float(q @ q), float(p @ q), float(p @ p)  # uτ² − 2vτ − z = 0
+    height = math.sqrt(max(v * v + u * z, 0.0))
     for tau in ((v + height) / u, (v - height) / u) if u != 0 else ():
         if low < tau < high:
-            return float(tau)
-    return float(np.sqrt(low * high))
+            return tau
+    return math.sqrt(low * high)
 
 
 def box(G: Array, q: Array, upper: Array) -> Solution:
@@ -161,13 +170,13 @@ def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = N
         dual = times(H, x) + q + nu - (sign * Z).sum(0)
         primal = 0.0 if total is None else total - x.sum()
         gap = (S * Z).sum()
-        error = max(abs(dual).max(), abs(primal), gap)
-        best, stalled = ((x, S, Z), 0) if error < least else (best, stalled + 1)
-        least = min(error, least)
+        best, stalled = ((x, S, Z), 0) if gap < least else (best, stalled + 1)
+        least = min(gap, least)
+        error = max(abs(dual).max(), abs(primal), np.minimum(S, Z).max())
         K = H.copy()
         K.flat[:: len(q) + 1] += (Z / S).sum(0)
         solve = factor(K)
-        if least <= 1e-14 or stalled == 5 or solve is None:
+        if error <= 1e-13 or stalled == 3 or solve is None:
             break
         along = None if total is None else solve(np.ones_like(q))
         C = -S * Z
@@ -191,13 +200,14 @@ def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = N
 
 def times(A: Array, x: Array) -> Array:
     """Ax without BLAS, which splits larger products over every core it finds: other splits, other bits."""
-    return np.einsum("ij,j->i", A, x)
+    return np.asarray(np.einsum("ij,j->i", A, x))
 
 
 def factor(K: Array) -> Callable[[Array], Array] | None:
-    """What solves Kx = b, or None if K is not positive definite; larger ones by torch, whose threads are ours to set."""
+    """What solves Kx = b, or None if K is not positive definite."""
     if len(K) <= 64:
         L, wrong = dpotrf(K, lower=1)
         return None if wrong else lambda b: np.asarray(dpotrs(L, b, lower=1)[0])
+    # larger ones go to torch, the threads of which are ours to set; see `times`
     L, wrong = torch.linalg.cholesky_ex(torch.from_numpy(K))
     return None if wrong else lambda b: np.asarray(torch.cholesky_solve(torch.from_numpy(b)[:, None], L)[:, 0].numpy())

@@ -23,7 +23,7 @@ def one_thread() -> Iterator[int]:
 
 
 def in_order(work: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-    """``work`` of every task on as many threads as torch has here, each on one thread, results in the order of tasks."""
+    """``work`` of every task, unsplit, on as many threads as torch has here; results in the order of the tasks."""
     with one_thread() as threads:
         if threads == 1 or len(tasks) == 1:
             yield from map(work, tasks)

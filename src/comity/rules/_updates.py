@@ -142,7 +142,9 @@ class Updates:
 
     def combine(self, coefficients: Tensor) -> Tensor:
         """(P,) the updates combined with coefficients (N,), (1, N), or (L, N): for each layer its own."""
-        return self._combined(torch.atleast_2d(coefficients)[:, None])[0]
+        return self._combined(
+            coefficients.reshape(-1, len(self))[:, None] if len(self) else coefficients.new_zeros(1, 1, 0)
+        )[0]
 
     def mix(self, coefficients: Tensor) -> Tensor:
         """(M, P) several combinations at once, from coefficients (M, N)."""
@@ -239,7 +241,7 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[tuple[Tensor, ...], Layout
     vectors: list[Tensor] = []
     misshaped: dict[int, str] = {}
     if isinstance(rows[0], Mapping):
-        dicts = [{name: _tensor(tensor) for name, tensor in member.items()} for member in rows]  # type: ignore[union-attr]
+        dicts = [{name: _tensor(tensor) for name, tensor in member.items()} for member in rows]
         layout = layout or Counter(map(Layout.of, dicts)).most_common(1)[0][0]
         for i, member in enumerate(dicts):
             try:

@@ -2,13 +2,15 @@
 
 import io
 import pickle
+import re
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from comity._errors import ComityError
 
-PLAIN_KINDS = "biufSUO"  # numbers, text, and lists of admitted objects; no records, whose offsets a file could forge
+# numbers, text, and lists of admitted objects; no records, whose offsets a file could forge
+PLAIN_TYPE = re.compile(r"[biufSUO]\d{0,6}")
 
 
 class Refused(pickle.UnpicklingError):
@@ -19,9 +21,10 @@ class _DType:
     """Stands in for numpy.dtype while loading, so that numpy never sees a state from the file."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
-        self.dtype = np.dtype(code.decode() if isinstance(code, bytes) else code)
-        if self.dtype.kind not in PLAIN_KINDS:
-            raise Refused(f"array type {self.dtype}")
+        code = code.decode() if isinstance(code, bytes) else code
+        if not PLAIN_TYPE.fullmatch(code):
+            raise Refused(f"array type {code}")
+        self.dtype = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         # of the whole state only the byte order is believed
@@ -41,8 +44,10 @@ def _reconstruct(*_: object) -> _Array:
     return np.ndarray.__new__(_Array, (0,), np.uint8)
 
 
-def _from_buffer(buffer: bytes, kind: _DType, shape: tuple[int, ...], order: str) -> np.ndarray[Any, Any]:
-    return np.frombuffer(buffer, kind.dtype).reshape(shape, order="F" if order == "F" else "C")
+def _from_buffer(buffer: object, kind: _DType, shape: tuple[int, ...], order: str) -> np.ndarray[Any, Any]:
+    if not isinstance(buffer, bytes | bytearray):
+        raise Refused(f"array from {type(buffer).__name__}")
+    return np.frombuffer(bytes(buffer), kind.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _scalar(kind: _DType, content: bytes) -> Any:
@@ -76,7 +81,9 @@ _ADMITTED: dict[tuple[str, str], object] = {
 }
 
 
-class _Plain(pickle.Unpickler):
+class _Plain(pickle._Unpickler):
+    """Python's own unpickler, not the one in C: a forged stream cannot make it reserve memory or touch any."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
             raise Refused(f"it names {module}.{name}, which is not plain data")
@@ -86,20 +93,11 @@ class _Plain(pickle.Unpickler):
 def unpickle(file: BinaryIO, path: object) -> Any:
     """The plain data in ``file``; bytes written by Python 2 stay bytes."""
     try:
-        return _Plain(file, encoding="bytes").load()
+        return _Plain(io.BytesIO(file.read()), encoding="bytes").load()
     except Refused as error:
         raise ComityError(f"{path}: refused: {error}") from error
-    # a forged or cut stream can make the unpickler fail in any of these ways
-    except (
-        pickle.UnpicklingError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        EOFError,
-        IndexError,
-        KeyError,
-        MemoryError,
-    ) as error:
+    # no stranger's code has run, but a forged or cut stream makes the unpickler itself fail in any way there is
+    except Exception as error:
         raise ComityError(f"{path}: corrupt or truncated: {error}") from error
 
 

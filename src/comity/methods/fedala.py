@@ -1,0 +1,102 @@
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from comity._errors import ComityError
+from comity._layout import Layout
+from comity.data import Split
+from comity.methods._method import Client, Method, Payload
+from comity.nn import Model
+
+WINDOW = 10  # losses that must agree before the first learning of the weights may end
+MOST = 100  # passes after which it ends in any case: too large a rate can swing for ever
+
+
+class FedALA(Method):
+    """FedAvg, but a client takes of each number of the global head only as much as helps it.
+
+    Zhang et al., AAAI 2023. Before the received model is trained or used, its last ``top`` modules become
+    θ̂ = θ_i + (θ_g − θ_i) ⊙ W, where θ_i is what the client's last training left; the rest is θ_g. W starts at 1, is kept,
+    and learns on a random ``share`` of the training data: W ← clip(W − rate · ∂L(θ̂)/∂W, 0, 1), and
+    ∂L/∂W = ∇L(θ̂) ⊙ (θ_g − θ_i). The first time passes repeat until the mean losses of the last ten have a standard
+    deviation below ``threshold``, later there is one a round. In its first round a client has no θ_i and adapts nothing.
+    Public code watches the loss of a pass's last batch and takes a contiguous stretch of the data. BatchNorm uses the
+    received statistics while W learns. rate = 0 leaves W at 1, which is FedAvg.
+
+    Options:
+        top: how many of the last modules (a weight with its bias) are adapted; the paper's p
+        share: share of the training data that the weights learn on
+        rate: learning rate of the weights
+        threshold: standard deviation of the last ten losses at which the first learning of the weights ends
+    """
+
+    top: int = 1
+    share: float = 0.8
+    rate: float = 1.0
+    threshold: float = 0.1
+
+    def check(self) -> None:
+        for option, holds, allowed in (
+            ("top", self.top >= 1, "at least 1"),
+            ("share", 0 < self.share <= 1, "above 0 and at most 1"),
+            ("rate", self.rate >= 0, "at least 0"),
+            ("threshold", self.threshold > 0, "above 0"),
+        ):
+            if not holds:
+                raise ComityError(f"method.{option} must be {allowed}, got {getattr(self, option)}")
+
+    def load(self, client: Client, received: Payload) -> None:
+        super().load(client, received)
+        if "own" in client.keep:
+            places, layers = self._adapted(client.model)
+            theta = received["theta"].clone()
+            theta[places] = self._adapt(client, client.keep["own"], theta[places], layers)
+            client.model.write(theta, "shared")
+
+    def fit(self, client: Client, received: Payload) -> Payload:
+        reply = super().fit(client, received)
+        client.keep["own"] = reply["theta"][self._adapted(client.model)[0]].clone()
+        return reply
+
+    def _adapt(self, client: Client, mine: Tensor, theirs: Tensor, layers: Layout) -> Tensor:
+        """θ̂ with the weights that this round's data ask for."""
+        net, data, keep = client.model.net.eval(), client.data.train, client.keep
+        first = "weights" not in keep
+        W = (torch.ones_like(mine) if first else keep["weights"].clone()).requires_grad_()
+        count = max(1, round(self.share * len(data)))
+        chosen = torch.randperm(len(data), generator=client.random("ALA"))[:count]
+        sample = Split(data.x[chosen], data.y[chosen])
+        if all(
+            name.startswith("head.") for name in layers.names
+        ):  # the body stands still: its features serve all passes
+            with torch.no_grad():
+                sample = Split(torch.cat([client.model.features(x) for x in torch.split(sample.x, 512)]), sample.y)
+            net = net.get_submodule("head")
+            layers = Layout((layer.name.removeprefix("head."), layer.shape) for layer in layers.layers)
+
+        losses: list[float] = []
+        while not losses or (first and not self._converged(losses)):
+            values = []
+            for x, y in client.batches(1, sample):
+                # lerp is θ_i + (θ_g − θ_i) W, and θ_g to the bit where W is 1
+                logits = functional_call(net, layers.state_dict(torch.lerp(mine, theirs, W)), (x,))
+                loss = F.cross_entropy(logits, y)
+                (slope,) = torch.autograd.grad(loss, W)
+                with torch.no_grad():
+                    W.sub_(slope, alpha=self.rate).clamp_(0, 1)
+                values.append(loss.detach())
+            losses.append(float(torch.stack(values).mean()))
+        keep["weights"] = W.detach()
+        return torch.lerp(mine, theirs, keep["weights"])
+
+    def _converged(self, losses: list[float]) -> bool:
+        last = torch.tensor(losses[-WINDOW:])
+        return len(losses) >= MOST or (len(losses) >= WINDOW and float(last.std(correction=0)) < self.threshold)
+
+    def _adapted(self, model: Model) -> tuple[slice, Layout]:
+        """Where the adapted layers lie in the shared vector, and their own layout."""
+        layout = model.layout()
+        modules = list(dict.fromkeys(layer.name.rpartition(".")[0] for layer in layout.layers))[-self.top :]
+        layers = [layer for layer in layout.layers if layer.name.rpartition(".")[0] in modules]
+        return slice(layers[0].start, layout.size), Layout((layer.name, layer.shape) for layer in layers)

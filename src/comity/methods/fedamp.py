@@ -1,0 +1,107 @@
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity._layout import Layout
+from comity.methods._method import Client, Method, Payload, Server
+from comity.rules import Mean, Rule, Updates
+
+
+class FedAMP(Method):
+    """Each client is pulled towards a mixture of models like its own, the nearer ones counting more.
+
+    Huang et al., AAAI 2021. The server mixes u_i = Σ_j ξ_ij w_j with ξ_ij = alpha/sigma · exp(−‖w_i − w_j‖²/sigma) for
+    j ≠ i and ξ_ii = 1 − Σ ξ_ij; the client makes w_i ≈ argmin f(w) + lam/(2 alpha) · ‖w − u_i‖², from where it was.
+    HeurFedAMP is the form "cosine": ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)), ξ_ii fixed.
+    Departures: sigma is by default the median of the squared distances (cosine: of 1 − cos, and its inverse), for a
+    number chosen beforehand underflows as models grow and makes FedAMP Local; lam and alpha then count in units of
+    sigma / number of others, so that neither the mixture nor the pull changes with the scale of the models (the paper's
+    alpha 1e4, sigma 1e6 with a hundred clients is alpha 1). ξ_ii is at least self_weight. A client that never answered
+    is in nobody's mixture. In public code the pull has no gradient, which also is Local; so is lam 0 here.
+
+    Options:
+        form: how alike two models are: by their distance (FedAMP) or by their angle (HeurFedAMP)
+        lam: the paper's lambda; the pull towards the mixture is lam / alpha
+        alpha: the paper's alpha_k: how much the others weigh in the mixture
+        sigma: width of the attention, or none for the median
+        self_weight: least weight of a client's own model in its mixture; with cosine its weight
+    """
+
+    form: Literal["distance", "cosine"] = "distance"
+    lam: float = 1.0
+    alpha: float = 1.0
+    sigma: float | None = None
+    self_weight: float = 0.1
+
+    def check(self) -> None:
+        if self.lam < 0:
+            raise ComityError(f"method.lam must be at least 0, got {self.lam}")
+        if self.alpha <= 0:
+            raise ComityError(f"method.alpha must be above 0, got {self.alpha}")
+        if self.sigma is not None and self.sigma <= 0:
+            raise ComityError(f"method.sigma must be above 0, got {self.sigma}")
+        if not 0 <= self.self_weight < 1:
+            raise ComityError(f"method.self_weight must be at least 0 and below 1, got {self.self_weight}")
+
+    def own_rule(self) -> Rule:
+        return Mean()  # nothing is averaged: the mixtures stand in for a rule
+
+    def start(self, client: Client) -> None:
+        client.keep["w"] = client.model.read()
+
+    def fit(self, client: Client, received: Payload) -> Payload:
+        client.model.write(client.keep["w"])
+        client.sgd(None, "shared", pull=(received["u"], self.lam / self.alpha))
+        client.keep["w"] = client.model.read()
+        return {"theta": client.model.read("shared"), "size": len(client.data.train)}
+
+    def personal(self, client: Client, received: Payload) -> Tensor:
+        return client.keep["w"]
+
+    def general(self, client: Client, received: Payload) -> None:
+        return None
+
+    def begin(self, server: Server) -> None:
+        W = server.theta.repeat(len(server.clients), 1)
+        server.store |= {"W": W, "U": W.clone(), "heard": torch.zeros(len(W), dtype=torch.bool)}
+
+    def send(self, server: Server, cid: int) -> Payload:
+        return {"u": server.store["U"][cid]}
+
+    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+        W, heard = server.store["W"], server.store["heard"]
+        for cid, reply in replies.items():
+            W[cid], heard[cid] = reply["theta"], True
+        server.store["U"] = self.attention(W[:, : server.layout.size], heard, server.layout).to(W) @ W
+
+    def attention(self, W: Tensor, heard: Tensor, layout: Layout) -> Tensor:
+        """(N, N) ξ, from the models' parameters; a column that was not heard is zero but for its own row."""
+        if self.form == "cosine":
+            W = W / torch.linalg.vector_norm(W, dim=1, keepdim=True)  # then 1 − cos is half the squared distance
+        Q = squared_distances(W, layout)
+        others = heard & ~torch.eye(len(W), dtype=torch.bool)
+        if not bool(others.any()):
+            return torch.eye(len(W), dtype=Q.dtype)
+        if self.sigma is None:
+            scale = float(Q[others].median().clamp(min=torch.finfo(Q.dtype).tiny))
+        else:
+            scale = 2 / self.sigma if self.form == "cosine" else self.sigma
+        likeness = (-Q / scale).masked_fill(~others, -math.inf)
+        if self.form == "cosine":
+            xi = (1 - self.self_weight) * likeness.softmax(1).nan_to_num()  # a row without others: nothing of them
+        else:
+            most = 1 - self.self_weight
+            unit = others.sum(1, keepdim=True).clamp(min=1) if self.sigma is None else self.sigma
+            xi = self.alpha / unit * likeness.exp()
+            xi = xi * (most / xi.sum(1, keepdim=True).clamp(min=most))
+        return xi + torch.diag(1 - xi.sum(1))
+
+
+def squared_distances(rows: Tensor, layout: Layout) -> Tensor:
+    """(N, N) float64. Centred first: models lie close together and far from zero."""
+    G = Updates(rows - rows.mean(0), layout=layout).grams.sum(0)
+    lengths = G.diagonal()
+    return (lengths[:, None] + lengths - 2 * G).clamp(min=0)

@@ -1,0 +1,99 @@
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comity._errors import ComityError
+from comity.methods._method import Client, Method, Payload, Server
+from comity.methods._parts import aggregate_parts, linear_head
+
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
+
+
+class _Gated(nn.Module):
+    """A gate shares each feature out between the client's own head and the global one."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = net.get_submodule("body"), linear_head(net, "FedCP")
+        self.own = copy.deepcopy(self.head)
+        features = self.head.in_features
+        self.gate = nn.Sequential(nn.Linear(features, 2 * features), nn.LayerNorm(2 * features), nn.ReLU())
+
+    def context(self) -> Tensor:
+        """What the gate knows of the client: the sum over classes of its head's rows, at length 1."""
+        return F.normalize(self.own.weight.detach().sum(0), dim=0)
+
+    def classify(self, z: Tensor, context: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        mine, theirs = self.gate(z * context).chunk(2, dim=1)
+        r = torch.sigmoid(mine - theirs + noise)  # softmax over the two
+        logits: Tensor = self.own(r * z) + self.head((1 - r) * z)
+        return logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.body(x), self.context())
+
+
+def mmd(x: Tensor, y: Tensor) -> Tensor:
+    """Squared maximum mean discrepancy of two batches under a sum of Gaussian kernels, exp(−d²/2a)."""
+    both = torch.cat((x, y))
+    squares = both.square().sum(1)
+    distances = (squares[:, None] + squares - 2 * both @ both.T).clamp(min=0)
+    kernel = torch.stack([torch.exp(distances / (-2 * a)) for a in BANDWIDTHS]).sum(0)
+    signs = torch.cat((torch.ones(len(x)), -torch.ones(len(y)))).to(x)
+    return signs @ kernel @ signs / len(x) ** 2
+
+
+class FedCP(Method):
+    """For every sample a gate decides which features go to the client's own head and which to the global one.
+
+    Zhang et al., KDD 2023. With z = b(x): logits = h_i(r·z) + h_g((1 − r)·z), r the Gumbel-softmax (temperature 1) of
+    gate(z·v), v the normalised sum of h_i's rows as the round begins. Body, own head and gate minimise CE + lam · MMD² of
+    z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; h_g and the received body b_g stand still. Sent are body,
+    gate and the head (h_i + h_g)/2; the rule acts on the body, head and gate are plainly averaged. The noise of a
+    Gumbel-softmax over two is logistic and drawn as such, in training alone: a model in use has r without noise, the
+    median of the noisy one (public code draws noise in tests too). The paper has lam 5, PFLlib's common default is 1.
+    There is no model for everybody.
+
+    Options:
+        lam: weight of the pull of the client's features towards those of the received body
+    """
+
+    lam: float = 5.0
+
+    shared = ("body", "head", "gate")
+
+    def check(self) -> None:
+        if self.lam < 0:
+            raise ComityError(f"method.lam must be at least 0, got {self.lam}")
+
+    def build(self, net: nn.Module) -> nn.Module:
+        return _Gated(net)
+
+    def fit(self, client: Client, received: Payload) -> Payload:
+        self.load(client, received)
+        model, net = client.model, client.model.net
+        assert isinstance(net, _Gated)
+        # in training mode as the body is: both see a batch's own statistics
+        anchor = copy.deepcopy(net.body).train().requires_grad_(False)
+        context, random = net.context(), client.random("gumbel")
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = net.body(x)
+            noise = torch.rand(z.shape, generator=random).logit(eps=1e-6).to(z)
+            value = F.cross_entropy(net.classify(z, context, noise), y)
+            return value + self.lam * mmd(z, anchor(x)) if self.lam else value
+
+        client.sgd(None, "body", "own", "gate", loss=loss)
+        head = model.read("head")
+        model.write((model.read("own") + head) / 2, "head")
+        reply = self.reply(client)
+        model.write(head, "head")
+        return reply
+
+    def general(self, client: Client, received: Payload) -> Tensor | None:
+        return None
+
+    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+        server.theta = aggregate_parts(server, replies, "body")

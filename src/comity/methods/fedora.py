@@ -1,0 +1,157 @@
+import math
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from comity._errors import ComityError
+from comity.methods._method import Client, Method, Payload, Server
+from comity.rules import Mean, Rule
+
+LEAST = 1e-8
+"""The slides' ε: the least λ."""
+SHARPNESS = 10.0
+"""The released code's factor in exp(10 Σ cos ζ)."""
+
+
+class FEDORA(Method):
+    """Models flow between clients with like data, and each follows what it gets as far as its validation loss gains.
+
+    Wu et al., KDD 2023. Step 0, once: client k sends p left singular vectors of its samples; w_kk' = Σ_i cos ζ_i over
+    the principal angles between two such bases, w_kk = 0. Each round: Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ, β = alpha/(1 + alpha),
+    the fixed point of θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k; a client without neighbours has θ̂_k = θ_k. The client
+    goes on from its own θ_k with the loss ℓ + λ_k ‖θ_k − θ̂_k‖², λ_k = max(1e-8, δ), δ = ℓ_val(θ_k) − ℓ_val(θ̂_k), and
+    uses θ_k. Its messages are 2KR·d + K·p·d_in numbers. The defaults are the authors' slides. Their code, which made the
+    published numbers, is ``FEDORA.released()``: labels beside the pixels, w = exp(10 Σ cos ζ), two neighbours, λ =
+    exp(δ/2) or 0 where δ < 0, and half the gradient of the slides' term. Departures: δ is a mean over samples, not a sum
+    over batches; the pull is part of the gradient, where the code keeps it out of momentum, and at most so strong that a
+    step reaches θ̂_k. The authors let all clients take part; of others see ``absent``. A rule finds no average to
+    replace.
+
+    Options:
+        p: number of basis vectors of a client's data
+        labels: describe the data with labels, a one-hot code beside the pixels; tells the server the class mix
+        similarity: sum of the cosines of the principal angles, or its exponential
+        neighbours: number of most similar clients that a client takes from, or none for all
+        alpha: how far models flow; 0 not at all, 4 is the released code's β = 0.8
+        propagation: the fixed point in closed form, or by iteration
+        lam_form: λ as the difference of validation losses, or its exponential
+        absent: clients not in this round: restrict the flow to those present, or take part with their last model
+    """
+
+    p: int = 1
+    labels: bool = False
+    similarity: Literal["cosines", "exp"] = "cosines"
+    neighbours: int | None = None
+    alpha: float = 4.0
+    propagation: Literal["closed", "iterated"] = "closed"
+    lam_form: Literal["difference", "exp"] = "difference"
+    absent: Literal["restrict", "last"] = "restrict"
+
+    validation = 0.2
+
+    @classmethod
+    def released(cls) -> Self:
+        """As in the authors' code: ``run(method={"name": "FEDORA"} | vars(FEDORA.released()))``."""
+        return cls(p=1, labels=True, similarity="exp", neighbours=2, alpha=4.0, lam_form="exp")
+
+    def check(self) -> None:
+        if self.p < 1:
+            raise ComityError(f"method.p must be at least 1, got {self.p}")
+        if self.neighbours is not None and self.neighbours < 1:
+            raise ComityError(f"method.neighbours must be at least 1 or none, got {self.neighbours}")
+        if not 0 <= self.alpha <= 10_000:
+            raise ComityError(f"method.alpha must be at least 0 and at most 10000, got {self.alpha}")
+
+    def own_rule(self) -> Rule:
+        return Mean()  # nothing is averaged: the propagation stands in for a rule
+
+    # The client half.
+
+    def start(self, client: Client) -> None:
+        client.keep["own"] = client.model.read()
+
+    def basis(self, client: Client, received: Payload) -> Payload:
+        """Step 0: the first p right singular vectors of the samples as rows, zeros where there are not so many."""
+        X = client.data.train.x.flatten(1)
+        if self.labels:
+            with torch.no_grad():
+                classes = client.model.net.eval()(client.data.train.x[:1]).shape[1]
+            X = torch.cat([X, F.one_hot(client.data.train.y, classes)], 1)
+        _, sigma, V = torch.linalg.svd(X, full_matrices=False)
+        rank = min(self.p, int((sigma > 1e-6 * sigma[0]).sum()))
+        return {"basis": torch.cat([V[:rank], V.new_zeros(self.p - rank, X.shape[1])])}
+
+    def fit(self, client: Client, received: Payload) -> Payload:
+        model, own, hat = client.model, client.keep["own"], received["theta"]
+        model.write(own)
+        client.origin = model.read("shared")
+        loss = client.loss(client.data.val)
+        model.write(hat, "shared")
+        pull = self.pull(loss - client.loss(client.data.val))
+        model.write(own)
+        client.sgd(None, "shared", pull=(hat, min(pull, 1 / client.lr)))
+        client.keep["own"] = model.read()
+        return {"theta": model.read("shared"), "size": len(client.data.train), "pull": pull}
+
+    def pull(self, delta: float) -> float:
+        """Strength of the pull towards θ̂ when it is better than θ by ``delta``."""
+        if self.lam_form == "difference":
+            return 2 * max(LEAST, delta)
+        return math.exp(min(delta / 2, 100.0)) if delta >= 0 else 0.0
+
+    def personal(self, client: Client, received: Payload) -> Tensor:
+        return client.keep["own"]
+
+    def general(self, client: Client, received: Payload) -> None:
+        return None
+
+    # The server half.
+
+    def begin(self, server: Server) -> None:
+        count, theta = len(server.clients), server.theta
+        replies = server.ask("basis", {cid: {} for cid in server.clients})
+        nothing = torch.zeros_like(next(iter(replies.values()))["basis"])
+        bases = [replies[cid]["basis"] if cid in replies else nothing for cid in server.clients]
+        server.store |= {"similarity": self.similarities(torch.stack(bases)), "hat": theta.repeat(count, 1)}
+        if self.absent == "last":
+            server.store |= {"theta": theta.repeat(count, 1), "heard": torch.zeros(count, dtype=torch.bool)}
+
+    def similarities(self, bases: Tensor) -> Tensor:
+        """(K, K) W from bases (K, p, d); row k has the clients that k takes from. ``exp`` up to a constant factor."""
+        K, p, _ = bases.shape
+        B = bases.flatten(0, 1).double()
+        cosines = torch.linalg.svdvals((B @ B.mT).view(K, p, K, p).transpose(1, 2)).clamp(max=1.0)
+        W = cosines.sum(-1).fill_diagonal_(0.0)
+        if self.similarity == "exp":
+            W = torch.where(W > 0, (SHARPNESS * (W - W.max())).exp(), 0.0)
+        if self.neighbours is not None:
+            far = torch.argsort(W, dim=1, descending=True, stable=True)[:, self.neighbours :]
+            W = W.scatter(1, far, 0.0)
+        return W
+
+    def mixture(self, W: Tensor) -> Tensor:
+        """(K, K) X of Θ̂ = X Θ; its rows are nonnegative and sum to 1."""
+        one, beta = torch.eye(len(W), dtype=W.dtype), self.alpha / (1 + self.alpha)
+        D = W.sum(1, keepdim=True)
+        P = torch.where(D > 0, W / D, one)
+        if self.propagation == "closed":
+            return torch.linalg.solve(one - beta * P, (1 - beta) * one)
+        X = one
+        for _ in range(math.ceil(math.log(1e-10) / math.log(beta)) if beta else 1):  # the error is at most 2 βᵐ
+            X = beta * P @ X + (1 - beta) * one
+        return X
+
+    def send(self, server: Server, cid: int) -> Payload:
+        return {"theta": server.store["hat"][cid]}
+
+    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+        store, cids = server.store, torch.tensor(sorted(replies))
+        Theta = torch.stack([replies[cid]["theta"] for cid in sorted(replies)])
+        if self.absent == "last":
+            store["theta"][cids], store["heard"][cids] = Theta, True
+            cids, Theta = store["heard"].nonzero()[:, 0], store["theta"][store["heard"]]
+        X = self.mixture(store["similarity"][cids][:, cids])
+        store["hat"][cids] = X.to(Theta) @ Theta
+        server.record["pull"] = {str(cid): reply["pull"] for cid, reply in sorted(replies.items())}

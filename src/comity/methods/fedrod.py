@@ -1,0 +1,119 @@
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comity._errors import ComityError
+from comity.methods._method import WHOLE, Client, Method, Payload, Server
+from comity.methods._parts import aggregate_parts, linear_head
+
+
+class _TwoHeads(nn.Module):
+    """Logits of the generic head plus those of the client's own, which adds nothing until it is trained."""
+
+    def __init__(self, net: nn.Module, hidden: int) -> None:
+        super().__init__()
+        self.body, self.head = net.get_submodule("body"), linear_head(net, "FedROD")
+        features, classes = self.head.in_features, self.head.out_features
+        self.own = nn.Linear(features, classes)
+        silent = [self.own]
+        if hidden:
+            silent.append(nn.Linear(hidden, (features + 1) * classes))
+            self.hyper = nn.Sequential(nn.Linear(classes, hidden), nn.ReLU(), silent[1])
+        for layer in silent:
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x)
+        logits: Tensor = self.head(z) + self.own(z)
+        return logits
+
+
+def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1.0) -> Tensor:
+    """Cross-entropy of softmax(logits + gamma · log counts): a class that the client lacks takes no part."""
+    if gamma == 0:
+        return F.cross_entropy(logits, y)
+    prior = gamma * counts.clamp(min=1).log()
+    absent = torch.finfo(logits.dtype).min  # not −inf: nothing can become NaN
+    return F.cross_entropy((logits + prior).masked_fill(counts == 0, absent), y)
+
+
+class FedROD(Method):
+    """A generic model trained as if classes were balanced, and on its features a head of the client's own beside it.
+
+    Chen and Chao, ICLR 2022. Body and generic head minimise the balanced softmax, CE(h_g(z) + gamma · log n_c, y), where
+    classes that the client lacks take no part; the client's own head minimises CE(h_g(z) + h_i(z), y) and moves nothing
+    else: z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With ``hypernetwork``,
+    h_i = H(class frequencies of the client), and H is shared and plainly averaged, so that a client that never took part
+    has its own head too. The rule acts on body and generic head. Chosen here: both losses take their step together, batch
+    by batch, with the run's learning rate, and h_i starts at 0 (PFLlib copies the generic head).
+
+    Options:
+        head: the client's own head: linear and kept, or made by a shared hypernetwork from its class frequencies
+        gamma: power of the class counts in the balanced softmax; 0 for plain cross-entropy
+        hidden: width of the hypernetwork's hidden layer
+    """
+
+    head: Literal["linear", "hypernetwork"] = "linear"
+    gamma: float = 1.0
+    hidden: int = 32
+
+    def check(self) -> None:
+        if self.gamma < 0:
+            raise ComityError(f"method.gamma must be at least 0, got {self.gamma}")
+        if self.hidden < 1:
+            raise ComityError(f"method.hidden must be at least 1, got {self.hidden}")
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]  # here it depends on an option
+        return (*WHOLE, "hyper") if self.head == "hypernetwork" else WHOLE
+
+    def build(self, net: nn.Module) -> nn.Module:
+        return _TwoHeads(net, self.hidden if self.head == "hypernetwork" else 0)
+
+    def load(self, client: Client, received: Payload) -> None:
+        super().load(client, received)
+        self._generate(client)
+
+    def fit(self, client: Client, received: Payload) -> Payload:
+        self.load(client, received)
+        model, net, counts = client.model, _net(client), _counts(client)
+        own = model.parameters("own")
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = net.body(x)
+            generic = net.head(z)
+            head = model.split(net.hyper(counts / counts.sum()), "own") if self.head == "hypernetwork" else own
+            personal = generic.detach() + F.linear(z.detach(), *head)
+            return balanced_softmax(generic, y, counts, self.gamma) + F.cross_entropy(personal, y)
+
+        client.sgd(None, *WHOLE, "hyper" if self.head == "hypernetwork" else "own", loss=loss)
+        self._generate(client)
+        return self.reply(client)
+
+    def general(self, client: Client, received: Payload) -> Tensor | None:
+        client.model.write(received["theta"], "shared")
+        client.model.write(torch.zeros(client.model.size("own")), "own")
+        return client.model.read()
+
+    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+        server.theta = aggregate_parts(server, replies, *WHOLE)
+
+    def _generate(self, client: Client) -> None:
+        """Put the head that the hypernetwork makes for this client in its place."""
+        if self.head == "hypernetwork":
+            counts = _counts(client)
+            with torch.no_grad():
+                client.model.write(_net(client).hyper(counts / counts.sum()), "own")
+
+
+def _net(client: Client) -> _TwoHeads:
+    assert isinstance(client.model.net, _TwoHeads)
+    return client.model.net
+
+
+def _counts(client: Client) -> Tensor:
+    """How many training samples the client has of each class."""
+    return torch.bincount(client.data.train.y, minlength=_net(client).head.out_features).float()

@@ -1,0 +1,112 @@
+from collections import OrderedDict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comity._errors import ComityError
+from comity.methods._method import Client, Method, Payload
+from comity.methods._parts import linear_head
+
+CLIENT_PART = ("body", "exit", "buffers")
+
+
+class _Threshold(nn.Module):
+    """A number of the network's own, so that the model for everybody can be one whose early exit is shut."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.entropy = nn.Parameter(torch.tensor([value]))
+
+
+class _TwoExits(nn.Module):
+    """A sample leaves by the client's early exit where that is sure of its answer, else by the server's head."""
+
+    def __init__(self, net: nn.Module, threshold: float) -> None:
+        super().__init__()
+        self.body, self.head = _split(net)
+        first = next(module for module in self.head.modules() if isinstance(module, nn.Linear))
+        self.exit = nn.Linear(first.in_features, linear_head(net, "SplitGP").out_features)
+        self.gate = _Threshold(threshold)
+
+    def exits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.body(x)
+        return self.exit(z), self.head(z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        early, late = self.exits(x)
+        log_p = F.log_softmax(early, dim=1)
+        entropy = -(log_p.exp() * log_p).sum(1, keepdim=True)
+        return torch.where(entropy <= self.gate.entropy, early, late)
+
+
+def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """The client's part and the server's: cut after the convolutions, or after the body if they are all of it."""
+    body, head = net.get_submodule("body"), linear_head(net, "SplitGP")
+    layers = list(body.named_children()) if isinstance(body, nn.Sequential) else []
+    cut = next((i + 1 for i, (_, layer) in enumerate(layers) if isinstance(layer, nn.Flatten)), len(layers))
+    before, after = (nn.Sequential(OrderedDict(part)) for part in (layers[:cut], layers[cut:]))
+    if not list(before.parameters()) or not list(after.parameters()):
+        return body, head
+    return before, nn.Sequential(OrderedDict([*after.named_children(), ("head", head)]))
+
+
+class SplitGP(Method):
+    """A client part with an early exit, mostly the client's own, under a server part that is everybody's.
+
+    Han et al., INFOCOM 2023. Client part φ (the convolutions) with exit κ (one linear layer), server part θ (the rest):
+    all minimise gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is the average, and φ_k ← lam · φ_k +
+    (1 − lam) · average, likewise κ_k. A sample whose softmax at κ has at most ``threshold`` entropy (in nats) leaves
+    there, else at θ. Here the client mixes its own part with the average when it receives that, in training and in use
+    alike: absent clients keep theirs. BatchNorm's statistics go with φ. The rule takes the place of every average. The
+    model for everybody is θ on the average φ. A network without layers between convolutions and head, or without
+    convolutions, is cut before its head. The paper tunes the threshold between 0.05 and 2.3.
+
+    Options:
+        gamma: weight of the early exit's loss
+        lam: how much of its own part a client keeps; 1 for all of it
+        threshold: largest entropy with which a sample leaves early
+    """
+
+    gamma: float = 0.5
+    lam: float = 0.2
+    threshold: float = 0.2
+
+    shared = ("body", "head", "exit")
+
+    def check(self) -> None:
+        for option in ("gamma", "lam"):
+            if not 0 <= getattr(self, option) <= 1:
+                raise ComityError(f"method.{option} must be from 0 to 1, got {getattr(self, option)}")
+        if self.threshold < 0 or self.threshold == float("inf"):
+            raise ComityError(f"method.threshold must be at least 0 and finite, got {self.threshold}")
+
+    def build(self, net: nn.Module) -> nn.Module:
+        return _TwoExits(net, self.threshold)
+
+    def start(self, client: Client) -> None:
+        super().start(client)
+        client.keep["own"] = client.model.read(*CLIENT_PART)
+
+    def load(self, client: Client, received: Payload) -> None:
+        super().load(client, received)
+        average = client.model.read(*CLIENT_PART)
+        client.model.write(torch.lerp(average, client.keep["own"], self.lam), *CLIENT_PART)
+
+    def fit(self, client: Client, received: Payload) -> Payload:
+        self.load(client, received)
+        net = client.model.net
+        assert isinstance(net, _TwoExits)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            early, late = net.exits(x)
+            return self.gamma * F.cross_entropy(early, y) + (1 - self.gamma) * F.cross_entropy(late, y)
+
+        client.sgd(None, "body", "head", "exit", loss=loss)
+        client.keep["own"] = client.model.read(*CLIENT_PART)
+        return self.reply(client)
+
+    def general(self, client: Client, received: Payload) -> Tensor | None:
+        super().load(client, received)
+        client.model.write(torch.tensor([-1.0]), "gate")  # no entropy is below 0
+        return client.model.read()

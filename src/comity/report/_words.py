@@ -1,0 +1,280 @@
+"""The answer in words: who gains, who is harmed, and whether a difference is more than noise."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from comity.report._cells import Cell, Comparison, Setting, Study, accuracy
+from comity.report._statistics import Difference, Spread
+
+
+@dataclass(frozen=True)
+class Answer:
+    lead: str
+    """One sentence or two."""
+    details: list[str]
+    """Each comparison in a sentence of its own."""
+    notes: list[str]
+    """What a reader has to know to trust or doubt the numbers."""
+
+
+@dataclass(frozen=True)
+class Harm:
+    """A client that does worse than alone. ``seed`` is None where client 3 is the same client in every seed."""
+
+    client: int
+    seed: int | None
+    gain: float
+    samples: float
+    """Test samples that the loss amounts to; NaN where it is a mean over seeds."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What joining does for the clients of a cell, over its seeds."""
+
+    clients: int
+    gaining: int
+    harmed: list[Harm]
+    """Worst first."""
+    seeds: int
+    pooled: bool
+    """Whether each seed has clients of its own, so that they are counted side by side rather than averaged."""
+
+    @classmethod
+    def of(cls, cell: Cell) -> "Transfer | None":
+        tables = [(run.seed, cell.clients(run)) for run in cell.finished]
+        tables = [(seed, table) for seed, table in tables if len(table.ids) and not np.isnan(table.gain).all()]
+        if not tables:
+            return None
+        gains: dict[tuple[int, int | None], list[float]] = {}
+        samples: dict[tuple[int, int | None], float] = {}
+        for seed, table in tables:
+            for client, gain, lost in zip(table.ids, table.gain.tolist(), table.samples.tolist(), strict=True):
+                if not math.isnan(gain):
+                    key = (client, None if cell.same_clients else seed)
+                    gains.setdefault(key, []).append(gain)
+                    samples[key] = lost if len(tables) == 1 or not cell.same_clients else math.nan
+        means = {key: sum(values) / len(values) for key, values in gains.items()}
+        harmed = [Harm(*key, gain, samples[key]) for key, gain in means.items() if gain < -1e-9]
+        return cls(
+            clients=len(means),
+            gaining=sum(gain > 1e-9 for gain in means.values()),
+            harmed=sorted(harmed, key=lambda harm: harm.gain),
+            seeds=len(tables),
+            pooled=not cell.same_clients and len(tables) > 1,
+        )
+
+
+def answer(study: Study) -> Answer:
+    comparisons = study.comparisons()
+    lead = _lead(study, comparisons)
+    details = [f"{_sentence(c, len(study.settings) > 1, brief=True)}." for c in comparisons]
+    if len(comparisons) == 1:
+        details = []  # the lead has said it
+    if not comparisons:
+        details = _methods(study)
+    return Answer(lead, details, _notes(study, comparisons))
+
+
+def _lead(study: Study, comparisons: list[Comparison]) -> str:
+    if not any(cell.finished for cell in study.cells if not cell.reference):
+        return _waiting(study)
+    several = len(study.settings) > 1
+    if not comparisons:
+        setting, cell = _best(study)
+        return _reaches(setting, cell, study) + "; " + told_transfer(cell) + "."
+    judged = [c for c in comparisons if c.difference.verdict in ("gain", "loss")]
+    order = {"gain": 3, "loss": 2, "noise": 1, "one seed": 0}
+    chosen = max(judged or comparisons, key=lambda c: (order[c.difference.verdict], c.difference.mean))
+    if not judged and len(comparisons) > 1 and chosen.difference.verdict == "noise":
+        seeds = _seeds(comparisons)
+        lead = (
+            f"No rule changes a method by more than the noise of {seeds}; the largest difference is "
+            f"{signed(chosen.difference)} points ({chosen.cell.label}{_where(chosen.setting, several)})"
+        )
+    else:
+        lead = _sentence(chosen, several)
+    lead += "; " + told_transfer(chosen.cell, named=chosen.cell.label if not judged else "") + "."
+    if len(comparisons) > 1 and judged:
+        lead += " " + _tally(comparisons)
+    return lead
+
+
+def _sentence(comparison: Comparison, several: bool, *, brief: bool = False) -> str:
+    difference, rule = comparison.difference, comparison.cell.rule_label
+    method = comparison.cell.method_label + _where(comparison.setting, several)
+    size = f"{abs(difference.mean) * 100:.1f}"
+    if difference.half is None:
+        side = "above" if difference.mean >= 0 else "below"
+        told = f"{rule} ends {size} points {side} Mean with {method} in the one seed that both have"
+        return told if brief else f"{told}, and one seed cannot tell a difference from noise"
+    told = f"{size} ± {100 * difference.half:.1f} points"
+    over = f"(95 % interval, {difference.n} paired seeds)"
+    if difference.verdict == "noise":
+        return f"{rule} changes {method} by {signed(difference)} points {over}, which is inside the noise"
+    return f"{rule} {'lifts' if difference.verdict == 'gain' else 'lowers'} {method} by {told} {over}"
+
+
+def signed(difference: Difference) -> str:
+    value = f"{minus(100 * difference.mean, 1, plus=True)}"
+    return value if difference.half is None else f"{value} ± {100 * difference.half:.1f}"
+
+
+def minus(value: float, digits: int, *, plus: bool = False) -> str:
+    """A number with a true minus sign; ``-0.0`` is zero."""
+    told = f"{value:{'+' if plus else ''}.{digits}f}"
+    if float(told) == 0:
+        told = f"{0:.{digits}f}"
+    return told.replace("-", "−")
+
+
+def told_transfer(cell: Cell, named: str = "") -> str:
+    """“17 of 20 clients gain over training alone, clients 3 and 11 lose”."""
+    transfer = Transfer.of(cell)
+    if transfer is None:
+        return "how the clients would do alone is not known (no Local run)"
+    start = f"with {named} " if named else ""
+    whole = f"{transfer.gaining} of {transfer.clients} clients"
+    if transfer.pooled:
+        whole += f" ({transfer.seeds} seeds, each with its own)"
+    told = f"{start}{whole} gain over training alone, "
+    return told + _told_harm(transfer)
+
+
+def _told_harm(transfer: Transfer, most: int = 4) -> str:
+    harmed = transfer.harmed
+    if not harmed:
+        return "nobody loses"
+    if len(harmed) <= most and not transfer.pooled:
+        names = listed(str(harm.client) for harm in harmed)
+        told = f"client {names} loses" if len(harmed) == 1 else f"clients {names} lose"
+    else:
+        worst = harmed[0]
+        of_seed = f" of seed {worst.seed}" if worst.seed is not None and transfer.pooled else ""
+        told = (
+            f"{len(harmed)} lose{'s' if len(harmed) == 1 else ''}, most of all client {worst.client}{of_seed} "
+            f"by {abs(100 * worst.gain):.1f} points"
+        )
+    slight = sum(harm.samples >= -1 for harm in harmed)
+    if slight:
+        if len(harmed) == 1:
+            told += ", by a single test sample"
+        else:
+            told += f" ({'all' if slight == len(harmed) else slight} by no more than one test sample)"
+    return told
+
+
+def _reaches(setting: Setting, cell: Cell, study: Study) -> str:
+    spread = cell.spread(accuracy)
+    where = _where(setting, len(study.settings) > 1)
+    best = len([c for c in study.cells if not c.reference]) > 1
+    told = f"{cell.label}{where} {'is best with' if best else 'reaches'} {percent(spread)} accuracy on average over clients"
+    difference = Difference.of(cell.by_seed(accuracy, True), setting.local_accuracy())
+    if difference is not None and not cell.reference:
+        side = "above" if difference.mean >= 0 else "below"
+        size = f"{abs(100 * difference.mean):.1f}"
+        half = "" if difference.half is None else f" ± {100 * difference.half:.1f}"
+        told += f", {size}{half} points {side} training alone"
+        if difference.verdict == "noise":
+            told += " (inside the noise)"
+    return told
+
+
+def _best(study: Study) -> tuple[Setting, Cell]:
+    cells = [(s, c) for s in study.settings for c in s.cells if c.finished and not c.reference]
+    return max(cells, key=lambda pair: pair[1].spread(accuracy).mean)
+
+
+def _methods(study: Study) -> list[str]:
+    """Without rules to compare: how far each method is from the best one in its setting."""
+    told = []
+    several = len(study.settings) > 1
+    for setting in study.settings:
+        cells = [c for c in setting.cells if c.finished and not c.reference]
+        if len(cells) < 2:
+            continue
+        best, *others = sorted(cells, key=lambda c: -c.spread(accuracy).mean)
+        for other in others:
+            difference = Difference.of(best.by_seed(accuracy, True), other.by_seed(accuracy, True))
+            if difference is None:
+                continue
+            size = f"{minus(100 * difference.mean, 1)}"
+            half = "" if difference.half is None else f" ± {100 * difference.half:.1f}"
+            doubt = {"noise": ", which is inside the noise", "one seed": ", in one seed"}.get(difference.verdict, "")
+            told.append(f"{best.label} is {size}{half} points above {other.label}{_where(setting, several)}{doubt}.")
+    return told
+
+
+def _waiting(study: Study) -> str:
+    runs = study.runs
+    if not runs:
+        return "Only Local was run: there is nothing yet to compare it with."
+    furthest = max(runs, key=lambda run: run.round)
+    cell = next(cell for cell in study.cells if furthest in cell.runs.values())
+    value = accuracy(furthest)
+    told = "No run is finished yet" if len(runs) > 1 else "The run is not finished yet"
+    so_far = "" if math.isnan(value) else f": {100 * value:.1f} % accuracy so far"
+    return f"{told}; {cell.label} has done {furthest.round} of {furthest.planned} rounds{so_far}."
+
+
+def _tally(comparisons: Sequence[Comparison]) -> str:
+    verdicts = [c.difference.verdict for c in comparisons]
+    parts = [
+        (verdicts.count("gain"), "a gain", "are gains"),
+        (verdicts.count("loss"), "a loss", "are losses"),
+        (verdicts.count("noise"), "inside the noise", "are inside the noise"),
+        (verdicts.count("one seed"), "of one seed only", "are of one seed only"),
+    ]
+    told = [f"{count} {'is ' + one if count == 1 else many}" for count, one, many in parts if count]
+    return f"Of {len(comparisons)} comparisons with Mean, {listed(told)}."
+
+
+def _notes(study: Study, comparisons: Sequence[Comparison]) -> list[str]:
+    notes = []
+    waiting = [run for run in study.runs if not run.finished]
+    if waiting:
+        notes.append(
+            f"{len(waiting)} of {len(study.runs)} runs are not finished. They count in no difference, and in a mean only "
+            "where no run of the same kind is finished."
+        )
+    if len(comparisons) >= 10:
+        notes.append(
+            f"With {len(comparisons)} comparisons at 95 %, about {max(1, round(0.05 * len(comparisons)))} would leave "
+            "the noise by chance alone."
+        )
+    if any(0 < c.difference.n < 3 and c.difference.half is not None for c in comparisons):
+        notes.append("Two seeds make very wide intervals; a third one narrows them to about a third.")
+    failures = sum(int(run.series["failed"].sum()) for run in study.runs if "failed" in run.series)
+    if failures:
+        notes.append(f"{failures} times a client's answer failed or was not finite and was left out; see the runs below.")
+    attacked = {len(run.result["malicious"]) for run in study.runs if run.result and run.result.get("malicious")}
+    if attacked:
+        notes.append(
+            f"{listed(str(count) for count in sorted(attacked))} clients are malicious; their own accuracy counts nowhere."
+        )
+    if study.doubles:
+        notes.append(f"{study.doubles} run folders hold the same run as another one and are counted once.")
+    return notes
+
+
+def _where(setting: Setting, several: bool) -> str:
+    return f" at {setting.label}" if several and setting.label else ""
+
+
+def _seeds(comparisons: Sequence[Comparison]) -> str:
+    numbers = sorted({c.difference.n for c in comparisons})
+    told = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return f"{told} seed{'s' if numbers[-1] > 1 else ''}"
+
+
+def percent(spread: Spread, digits: int = 1) -> str:
+    half = "" if spread.std is None else f" ± {100 * spread.std:.{digits}f}"
+    return f"{100 * spread.mean:.{digits}f}{half} %"
+
+
+def listed(parts: Iterable[str]) -> str:
+    *head, last = parts
+    return f"{', '.join(head)} and {last}" if head else last

@@ -1,0 +1,163 @@
+"""Per-FedAvg: its step against the equation, the Hessian against autograd, its personal model."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import run, site_of
+from comity.methods import PerFedAvg
+from comity.nn import Model
+from helpers import client_of
+
+HESSIAN_FREE = {"name": "Per-FedAvg", "hessian": "hessian-free"}
+
+
+def in_float64(model: Model) -> Model:
+    model.net.double()
+    return model
+
+
+def moved(model: Model, step: float, direction: list[Tensor]) -> None:
+    with torch.no_grad():
+        for p, d in zip(model.parameters(), direction, strict=True):
+            p.add_(d, alpha=step)
+
+
+def gradient(model: Model, batch: tuple[Tensor, Tensor], **graph: bool) -> list[Tensor]:
+    return list(torch.autograd.grad(model.loss(*batch), model.parameters(), **graph))
+
+
+def three_batches(client: Any) -> list[tuple[Tensor, Tensor]]:
+    batches = [(x.double(), y) for x, y in client.batches(2)]
+    assert len(batches) >= 3
+    return batches[:3]
+
+
+def test_hessian_free_is_the_true_hessian_vector_product(tiny: dict[str, Any]) -> None:
+    """(I − α ∇²f(w; B'')) ∇f(w̃; B') with the Hessian from double backward."""
+    site = site_of(Config(**tiny, method=HESSIAN_FREE))
+    batches, alpha = three_batches(client_of(site, 1)), 0.3
+    model = in_float64(site.model())
+    w = model.read()
+
+    moved(model, -alpha, gradient(model, batches[0]))
+    outer = gradient(model, batches[1])
+    model.write(w)
+    slope = sum((g * v).sum() for g, v in zip(gradient(model, batches[2], create_graph=True), outer, strict=True))
+    assert isinstance(slope, Tensor)
+    curvature = torch.autograd.grad(slope, model.parameters())
+    expected = [g - alpha * c for g, c in zip(outer, curvature, strict=True)]
+
+    found, _ = PerFedAvg(hessian="hessian-free", delta=1e-5).meta_gradient(model, model.parameters(), alpha, batches)
+    for a, b, g in zip(found, expected, outer, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+        assert (b - g).abs().max() > 1e-4  # the Hessian is there to be seen
+    assert torch.equal(model.read(), w)
+
+
+@pytest.mark.parametrize(("hessian", "batch_size"), [("first-order", 6), ("hessian-free", 4)])
+def test_the_step_written_out(tiny: dict[str, Any], hessian: str, batch_size: int) -> None:
+    """Gradient at w̃, applied at w, on batches that follow one another; then one full gradient step for the client."""
+    config = Config(
+        **(tiny | {"batch_size": batch_size}),
+        method={"name": "Per-FedAvg", "hessian": hessian, "alpha": 0.2, "beta": 0.05, "delta": 0.01},
+    )
+    site = site_of(config)
+    client = client_of(site, 2)
+    model, count = site.model(), 2 if hessian == "first-order" else 3
+    batches = list(client.batches())
+    assert len(batches) > count
+    assert len(batches) % count != 0  # the last group falls short
+    groups = [batches[i : i + count] for i in range(0, len(batches), count)]
+    groups[-1] = (groups[-1] * 3)[:count]
+    for group in groups:
+        w = model.read()
+        moved(model, -0.2, gradient(model, group[0]))
+        step = gradient(model, group[1])
+        if hessian == "hessian-free":
+            sides = []
+            for delta in (0.01, -0.01):
+                model.write(w)
+                moved(model, delta, step)
+                sides.append(gradient(model, group[2]))
+            step = [g - 0.2 * (a - b) / 0.02 for g, a, b in zip(step, *sides, strict=True)]
+        model.write(w)
+        moved(model, -0.05, step)
+
+    reply = site.method.fit(client, {"theta": client.model.read()})
+    torch.testing.assert_close(reply["theta"], model.read(), rtol=0, atol=1e-6)
+    train = client.data.train
+    moved(model, -0.2, gradient(model, (train.x, train.y)))
+    torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(site.method.personal(client, reply), model.read(), rtol=0, atol=1e-6)
+
+
+def test_a_client_with_one_batch_still_learns(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**(tiny | {"batch_size": 100}), method=HESSIAN_FREE))
+    client = client_of(site)
+    assert len(list(client.batches())) == 1
+    before = client.model.read()
+    assert not torch.equal(site.method.fit(client, {"theta": before})["theta"], before)
+
+
+def test_without_the_inner_step_the_hessian_does_not_matter(tiny: dict[str, Any]) -> None:
+    """alpha 0: plain SGD on every second batch, the client's own model is the common one."""
+    config = Config(**tiny, method={"name": "Per-FedAvg", "alpha": 0.0})
+    site = site_of(config)
+    client = client_of(site)
+    model = site.model()
+    for batch in list(client.batches())[1::2]:
+        moved(model, -config.lr, gradient(model, batch))
+    reply = site.method.fit(client, {"theta": client.model.read()})
+    # an epoch of an odd number of batches ends with one that stands alone
+    assert len(list(client.batches())) % 2 == 0
+    assert torch.equal(reply["theta"], model.read())
+    assert torch.equal(client.model.read(), reply["theta"])
+
+    batch = next(client.batches())
+    with model.training() as params:
+        first, _ = PerFedAvg().meta_gradient(model, params, 0.0, [batch] * 2)
+        free, _ = PerFedAvg(hessian="hessian-free").meta_gradient(model, params, 0.0, [batch] * 3)
+    assert all(torch.equal(a, b) for a, b in zip(first, free, strict=True))
+
+
+def test_a_full_gradient_does_not_depend_on_its_pieces(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(Config(**tiny, method={"name": "Per-FedAvg", "personal_steps": 3}))
+    client = client_of(site)
+    received = {"theta": client.model.read()}
+    whole = site.method.personal(client, received)
+    monkeypatch.setattr("comity.methods.perfedavg.LARGEST", 5)
+    torch.testing.assert_close(site.method.personal(client, received), whole, rtol=0, atol=1e-6)
+    assert not torch.equal(whole, received["theta"])
+
+
+def test_it_is_neither_fedavg_nor_first_order_twice(tiny: dict[str, Any]) -> None:
+    two = tiny | {"rounds": 2}
+    thetas = [run(**two, method=method).server.theta for method in ("FedAvg", "Per-FedAvg", HESSIAN_FREE)]
+    assert not torch.equal(thetas[0], thetas[1])
+    assert not torch.equal(thetas[1], thetas[2])
+
+
+@pytest.mark.parametrize("hessian", ["first-order", "hessian-free"])
+def test_batchnorm_and_absence(tiny: dict[str, Any], hessian: str) -> None:
+    options = tiny | {"model": "resnet4", "rounds": 2, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
+    done = run(**options, method={"name": "Per-FedAvg", "hessian": hessian})
+    assert torch.isfinite(done.server.theta).all()
+    assert len(done.columns["L-acc"]) == tiny["clients"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("alpha", -1, "at least 0, got -1"),
+        ("beta", 0, "above 0, got 0"),
+        ("delta", 0, "above 0, got 0"),
+        ("personal_steps", 0, "at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused(tiny: dict[str, Any], option: str, value: float, why: str) -> None:
+    with pytest.raises(ComityError, match=f"method.{option} must be {why}"):
+        run(**tiny, method={"name": "Per-FedAvg", option: value})
