@@ -7,11 +7,16 @@ from comity._errors import ComityError
 OVERVIEW = """\
 comity: personalised federated learning that does no harm
 
-  comity run      train a federation and write a run folder
-  comity data     show who holds which samples, as a table and a picture
-  comity list     methods | rules | models | data | partitions
+  comity run         train a federation and write a run folder
+  comity study       compare methods and rules over seeds: a grid of runs, and its table
+  comity report      an HTML report of runs and studies: who gains, who is harmed, and why
+  comity table       the table of a study again, as Markdown, LaTeX or CSV
+  comity reproduce   a paper's experiment by name, --scale desk or paper
+  comity data        show who holds which samples, as a table and a picture
+  comity list        methods | rules | models | data | partitions | examples
 
 Try      comity run --method FedRep --partition dirichlet --partition.alpha 0.1 --rounds 30
+         comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first
 Options  comity run --help        all of them, with their defaults
          comity run --method Ditto --help   and those of a method, rule, model or partition
 """

@@ -22,7 +22,15 @@ Flags = dict[str, str]
 
 
 def command(name: str, arguments: list[str]) -> int:
-    commands: dict[str, Callable[[list[str]], int]] = {"run": _run, "data": _data, "list": _list}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "run": _run,
+        "study": _study,
+        "report": _report,
+        "table": _table,
+        "reproduce": _reproduce,
+        "data": _data,
+        "list": _list,
+    }
     if name not in commands:
         raise unknown("command", name, commands)
     sys.path.insert(0, "")  # so that `--method mymod.MyMethod` finds a file beside the user
@@ -32,10 +40,8 @@ def command(name: str, arguments: list[str]) -> int:
 # Options.
 
 
-def parse(arguments: list[str], flags: Flags) -> tuple[dict[str, Any], set[str]]:
-    """The entries of a configuration and the flags among ``arguments``; a later one wins over ``--config``."""
-    entries: dict[str, Any] = {}
-    given: set[str] = set()
+def tokens(arguments: list[str], flags: Flags, more: Flags) -> Iterator[tuple[str, str]]:
+    """Each option of a run (dotted ones too), or one of ``more``, with its value; a flag with none."""
     known = {f.name: f for f in fields(Config)}
     rest = iter(arguments)
     for argument in rest:
@@ -43,22 +49,36 @@ def parse(arguments: list[str], flags: Flags) -> tuple[dict[str, Any], set[str]]
             raise ComityError(f"unexpected argument {argument!r}; options start with --")
         name, equals, value = argument[2:].partition("=")
         if name in flags:
-            given.add(name)
+            yield name, ""
             continue
         key, dot, option = name.replace("-", "_").partition(".")
-        if key not in known and key != "config":
-            raise unknown("option", f"--{name}", [f"--{k.replace('_', '-')}" for k in (*known, "config", *flags)])
+        if key not in known and key not in more:
+            raise unknown("option", f"--{name}", [f"--{k.replace('_', '-')}" for k in (*known, *more, *flags)])
         if dot and key not in COMPONENTS:
             raise ComityError(f"--{key} has no options of its own, got --{name}")
         if not equals:
-            if not dot and key != "config" and known[key].type is bool:
+            if not dot and key in known and known[key].type is bool:
                 value = "true"
             else:
                 try:
                     value = next(rest)
                 except StopIteration:
                     raise ComityError(f"--{name} needs a value") from None
-        if key == "config":
+        yield key + dot + option, value
+
+
+CONFIG = {"config": "a YAML file with any of these; options beside it win"}
+
+
+def parse(arguments: list[str], flags: Flags) -> tuple[dict[str, Any], set[str]]:
+    """The entries of a configuration and the flags among ``arguments``; a later one wins over ``--config``."""
+    entries: dict[str, Any] = {}
+    given: set[str] = set()
+    for name, value in tokens(arguments, flags, CONFIG):
+        key, dot, option = name.partition(".")
+        if key in flags:
+            given.add(key)
+        elif key == "config":
             entries = read_yaml(Path(value)) | entries
         elif dot:
             chosen = entries.get(key) or default(key) or "dirichlet"
@@ -74,53 +94,38 @@ def parse(arguments: list[str], flags: Flags) -> tuple[dict[str, Any], set[str]]
     return entries, given
 
 
-def _help(console: Console, title: str, entries: dict[str, Any], flags: Flags, groups: tuple[str, ...]) -> None:
+def _help(
+    console: Console, title: str, entries: dict[str, Any], flags: Flags, groups: tuple[str, ...], more: Flags = CONFIG
+) -> None:
     console.print(f"[bold]{title}[/]\n", highlight=False)
     hints = get_type_hints(Config)
     shown = [f for f in fields(Config) if f.metadata["group"] in groups]
+
+    def section(title: str, rows: list[tuple[str, str, str, Any]]) -> None:
+        style = {"title_justify": "left", "title_style": "bold cyan"}
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 1), title=title, **style)  # type: ignore[arg-type]
+        for name, kind, told, usual in rows:
+            text = Text(told)
+            text.append("" if usual is None else f"  [{usual}]", style="dim")
+            table.add_row(f"--{name}", Text(kind, style="dim"), text)
+        console.print(table)
+
     for group in groups:
-        table = Table(
-            box=None,
-            show_header=False,
-            padding=(0, 2, 0, 1),
-            title=group,
-            title_justify="left",
-            title_style="bold cyan",
-        )
+        rows = []
         for f in (f for f in shown if f.metadata["group"] == group):
             kind = "a name" if f.name in COMPONENTS else type_name(hints[f.name])
-            told = Text(f.metadata["help"])
-            told.append("" if f.default is None else f"  [{f.default}]", style="dim")
-            table.add_row(f"--{f.name.replace('_', '-')}", Text(kind, style="dim"), told)
-        console.print(table)
+            rows.append((f.name.replace("_", "-"), kind, f.metadata["help"], f.default))
+        section(group, rows)
     for key in COMPONENTS:
         if key not in {f.name for f in shown} or key == "data":
             continue
         chosen = entries.get(key) or default(key) or "dirichlet"
-        name, component = find(key, chosen if isinstance(chosen, str) else chosen["name"])
-        own = options(component, SUPPLIED.get(key, ()))
-        if not own:
-            continue
-        table = Table(
-            box=None,
-            show_header=False,
-            padding=(0, 2, 0, 1),
-            title=f"{key} {name}",
-            title_justify="left",
-            title_style="bold cyan",
-        )
-        for option in own.values():
-            told = Text(option.help)
-            told.append(f"  [{option.default}]", style="dim")
-            table.add_row(f"--{key}.{option.name}", Text(type_name(option.type), style="dim"), told)
-        console.print(table)
-    table = Table(
-        box=None, show_header=False, padding=(0, 2, 0, 1), title="and", title_justify="left", title_style="bold cyan"
-    )
-    table.add_row("--config", Text("a path", style="dim"), "a YAML file with any of these; options beside it win")
-    for flag, told_ in flags.items():
-        table.add_row(f"--{flag}", "", told_)
-    console.print(table)
+        for each in chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]:
+            name, component = find(key, each if isinstance(each, str) else each["name"])
+            if own := options(component, SUPPLIED.get(key, ())):
+                rows = [(f"{key}.{o.name}", type_name(o.type), o.help, str(o.default)) for o in own.values()]
+                section(f"{key} {name}", rows)
+    section("and", [(name, "", told, None) for name, told in (more | flags).items()])
 
 
 # comity run
@@ -173,7 +178,7 @@ def _slug(text: str) -> str:
 
 
 @contextmanager
-def _interruptible(console: Console) -> Iterator[Callable[[], bool]]:
+def _interruptible(console: Console, what: str = "this round") -> Iterator[Callable[[], bool]]:
     """Ctrl-C lets the round end; a second one does not wait."""
     asked = False
 
@@ -182,13 +187,152 @@ def _interruptible(console: Console) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        console.print("[dim]Ending this round… (Ctrl-C again to stop at once)[/]", highlight=False)
+        console.print(f"[dim]Ending {what}… (Ctrl-C again to stop at once)[/]", highlight=False)
 
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield lambda: asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# comity study
+
+STUDY_FLAGS = {
+    "overwrite": "replace runs of another configuration that are in the way in --out",
+    "quiet": "print nothing but errors",
+    "help": "this page; after --method X,Y also their options",
+}
+STUDY_OPTIONS = {
+    "config": "a YAML file with any of these (docs/studies.md); options beside it win",
+    "scale": "desk or paper: the section of the file to take",
+    "seeds": "3 for the seeds 0, 1 and 2, or the seeds themselves: 0,4,7",
+    "sweep": "rule.c=0.1,0.5 or any other option; several --sweep make a product",
+    "tune": "rule.c=0.1:0.9 or rule.C=0.1,1,10: choose by validation accuracy, never by test",
+    "budget": "the most runs that --tune may take",
+    "jobs": "runs side by side; by default one a core",
+}
+
+
+def _study(arguments: list[str], example: str | None = None) -> int:
+    from comity.studies import Show, find_example, study
+
+    given: dict[str, Any] = {}
+    flags: set[str] = set()
+    for name, value in tokens(arguments, STUDY_FLAGS, STUDY_OPTIONS):
+        if name in STUDY_FLAGS:
+            flags.add(name)
+        elif name in ("sweep", "tune"):
+            given[name] = given.get(name, {}) | _assignment(name, value)
+        else:
+            given[name] = value
+    console = Console()
+    if "help" in flags:
+        told = "comity study: compare methods and rules over seeds; --method and --rule take several, with commas"
+        groups = ("data", "learning", "local training", "evaluation", "running")
+        _help(console, told, given, STUDY_FLAGS, groups, STUDY_OPTIONS)
+        return 0
+    scale, file = given.pop("scale", None), given.pop("config", None)
+    if example is not None:
+        file = find_example(example)
+        given.setdefault("out", Path("studies") / f"{example}-{scale or 'desk'}")
+    entries = read_yaml(Path(file)) if file is not None else {}
+    if "out" not in entries | given:
+        named = (
+            Path(file).stem
+            if file
+            else "-".join(str(given.get(key, default(key))) for key in ("method", "rule", "data"))
+        )
+        given["out"] = Path("studies") / _slug(named)
+    try:
+        with _interruptible(console, "these rounds") as stopped:
+            done = study(
+                entries,
+                scale=scale,
+                overwrite="overwrite" in flags,
+                show=Show(None if "quiet" in flags else console),
+                stop=stopped,
+                **given,
+            )
+            interrupted = stopped()
+    except KeyboardInterrupt:
+        interrupted = True
+    out = (entries | given)["out"]
+    if interrupted:
+        console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml", highlight=False)
+        return 130
+    if "quiet" not in flags:
+        _wide(console).print(done.table())
+        console.print(f"Study folder: [bold]{out}[/], with table.md, table.tex and table.csv", highlight=False)
+    for title, error in done.failed.items():
+        print(f"comity: {title} failed: {error}", file=sys.stderr)
+    if done.failed:
+        print(f"comity: {len(done.failed)} runs failed; {out}/cells.json has the tracebacks", file=sys.stderr)
+    return 1 if done.failed else 0
+
+
+def _assignment(name: str, text: str) -> dict[str, Any]:
+    """``rule.c=0.1,0.5``; semicolons between values that have commas themselves."""
+    key, equals, values = text.partition("=")
+    if not equals or not values:
+        raise ComityError(f"--{name} takes key=values, such as rule.c=0.1,0.5, got {text!r}")
+    walks = name == "tune" and ":" in values
+    return {key.replace("-", "_"): values if walks else values.split(";" if ";" in values else ",")}
+
+
+def _reproduce(arguments: list[str]) -> int:
+    from comity.studies import examples
+
+    if not arguments or arguments[0].startswith("--"):
+        raise ComityError(f"comity reproduce takes the name of an example: {', '.join(examples())}")
+    return _study(arguments[1:], arguments[0])
+
+
+def _wide(console: Console) -> Console:
+    """A table in a file or a pipe is not cut at 80 columns."""
+    return console if console.is_terminal else Console(width=160)
+
+
+# comity table and comity report
+
+
+def _table(arguments: list[str]) -> int:
+    from comity.loading import LoadedRun, LoadedStudy, load
+    from comity.tables import Table as StudyTable
+
+    folders, form = [], "terminal"
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--format":
+            form = value if equals else next(rest, "")
+        elif argument.startswith("-"):
+            raise unknown("option", argument, ["--format"])
+        else:
+            folders.append(load(argument))
+    if not folders:
+        raise ComityError("comity table takes study or run folders, and --format md, tex or csv")
+    if len(folders) == 1 and isinstance(folders[0], LoadedStudy):
+        table = folders[0].table()
+    else:
+        runs = [run for folder in folders for run in ([folder] if isinstance(folder, LoadedRun) else folder.runs)]
+        table = StudyTable.of(runs)
+    if not table.blocks:
+        raise ComityError("no run is finished yet")
+    texts = {"md": table.markdown, "tex": table.latex, "csv": table.csv}
+    if form == "terminal":
+        _wide(Console()).print(table)
+    elif form in texts:
+        print(texts[form](), end="")
+    else:
+        raise unknown("format", form, texts)
+    return 0
+
+
+def _report(arguments: list[str]) -> int:
+    from comity.report import command as report
+
+    return report(arguments)
 
 
 # comity data
@@ -222,8 +366,10 @@ PAPER = re.compile(r"[A-Z][\w\-’' ]+(?: et al\.|, [A-Z][\w ]+ and [A-Z]\w+)?,(
 
 def _list(arguments: list[str]) -> int:
     kinds = {"methods": "method", "rules": "rule", "models": "model", "data": "data", "partitions": "partition"}
-    if len(arguments) != 1 or arguments[0] not in kinds:
-        raise ComityError(f"comity list takes one of {', '.join(kinds)}")
+    if len(arguments) != 1 or arguments[0] not in (*kinds, "examples"):
+        raise ComityError(f"comity list takes one of {', '.join((*kinds, 'examples'))}")
+    if arguments[0] == "examples":
+        return _list_examples()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
     for heading in (arguments[0], "what it is", "paper"):
         table.add_column(heading)
@@ -234,6 +380,22 @@ def _list(arguments: list[str]) -> int:
             Text(name, style="bold"), _line(component, doc), Text(paper.group() if paper else "", style="dim")
         )
     Console().print(table)
+    return 0
+
+
+def _list_examples() -> int:
+    from comity.studies import about, examples
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
+    for heading in ("examples", "what it is"):
+        table.add_column(heading)
+    for name, file in examples().items():
+        table.add_row(Text(name, style="bold"), about(file))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"[dim]comity reproduce NAME --scale desk or paper; the files are in {file.parent}[/]", highlight=False
+    )
     return 0
 
 

@@ -73,21 +73,21 @@ def summary(console: Console, run: Run) -> None:
 
     table = Table(title=f"{run.title}, round {last['round']}, models as {result['moment']}", title_justify="left")
     table.add_column("")
-    table.add_column("mean over clients", justify="right")
+    table.add_column("mean", justify="right")
     table.add_column("± std", justify="right")
     table.add_column("worst tenth", justify="right")
     table.add_column("over samples", justify="right")
     names = {
-        "L-acc": "own tests (L-acc)",
-        "S-acc": "own and some others' (S-acc)",
-        "G-acc": "everybody's (G-acc)",
-        "global-acc": "the common model",
+        "L-acc": "L-acc: own tests",
+        "S-acc": "S-acc: some others' too",
+        "G-acc": "G-acc: everybody's",
+        "global-acc": "common model",
     }
     for name, told in names.items():
         if f"eval/{name}/mean" in last:
             table.add_row(told, *(percent(name, how) for how in ("mean", "std", "worst10", "samples")))
     if transfer := result.get("transfer"):
-        table.add_row("Local: each client alone", f"{100 * transfer['local']:.1f} %", "", "", "")
+        table.add_row("Local: each alone", f"{100 * transfer['local']:.1f} %", "", "", "")
     console.print()
     console.print(table)
     if transfer:

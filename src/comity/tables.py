@@ -9,14 +9,15 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from comity.config import COMPONENTS, Config
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table as RichTable
 
     from comity.loading import LoadedRun
 
@@ -131,6 +132,8 @@ class Column:
     digits: int = 1
     spread: bool = False
     """Whether ± is shown; CSV always has it."""
+    whole: bool = False
+    """Whether it counts something."""
 
 
 def _percent(*path: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -164,14 +167,11 @@ COLUMNS = (
     Column("worst10", "worst 10 %", _percent("last", "eval/L-acc/worst10"), 1, True),
     Column("relative", "relative to Local", _percent("transfer", "relative-accuracy"), 1, True),
     Column("positive", "positive transfer", _percent("transfer", "positive-transfer"), 0),
-    Column("harmed", "clients harmed", _harmed, 1),
+    Column("harmed", "clients harmed", _harmed, 1, whole=True),
     Column("conflict", "conflict", _percent("conflict-rate"), 0),
     Column("MB", "MB a round", lambda r: (r["bytes a round"]["down"] + r["bytes a round"]["up"]) / 1e6, 2),
     Column("seconds", "s a round", _seconds, 2),
 )
-UNITS = {"MB": "", "seconds": "", "harmed": ""}
-"""Everything else is in percent, differences in points."""
-
 
 # The table.
 
@@ -223,41 +223,61 @@ class Table:
     def of(cls, runs: Sequence["LoadedRun"], planned: int = 0) -> "Table":
         """The finished ones among ``runs``."""
         done = [run for run in runs if run.finished]
-        flats = [flatten(run.options) for run in done]
+        flats = [_flat(run) for run in done]
         varying = Varying(flats)
         blocks: dict[str, tuple[Flat, dict[tuple[str, str | None], Line]]] = {}
         for run, flat in zip(done, flats, strict=True):
             options = varying.of(flat)
             method = _named(flat["method"], varying.of(flat, "method"))
-            alone = flat["method"] == "Local" or run.result["title"] == flat["method"]
-            rule = None if alone else _named(flat["rule"], varying.of(flat, "rule"))
-            _, lines = blocks.setdefault(repr(options), (options, {}))
-            lines.setdefault((method, rule), Line(method, rule)).results[run.options["seed"]] = run.result
-        made = [Block(options, _under_methods(lines.values())) for options, lines in blocks.values()]
+            rule = _named(flat["rule"], varying.of(flat, "rule")) if "rule" in flat else None
+            _, found = blocks.setdefault(repr(options), (options, {}))
+            found.setdefault((method, rule), Line(method, rule)).results[run.options["seed"]] = run.result
+        made = [Block(options, _under_methods(found.values())) for options, found in blocks.values()]
         lines = [line for block in made for line in block.lines]
         columns = tuple(column for column in COLUMNS if any(line.spread(column) for line in lines))
         return cls(made, _notes(lines, max(planned, len(runs)) - len(done)), columns)
 
     # For people.
 
-    def rich(self) -> "RenderableType":
-        from rich.console import Group
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        """In colour; the last columns are left out where the terminal is too narrow for them."""
+        from rich.measure import Measurement
+        from rich.text import Text
+
+        kept = self
+        while len(kept.columns) > 1:
+            drawn = [kept._drawn(block) for block in self.blocks]
+            if (
+                max(Measurement.get(console, options.update(width=1000), table).maximum for table in drawn)
+                <= options.max_width
+            ):
+                break
+            kept = replace(kept, columns=kept.columns[:-1])
+        yield from drawn
+        for note in self.notes:
+            yield Text(note, style="dim")
+        if kept is not self:
+            missing = [column.heading for column in self.columns[len(kept.columns) :]]
+            yield Text(f"Too narrow for: {', '.join(missing)}.", style="dim")
+
+    def _drawn(self, block: Block) -> "RichTable":
+        from rich.box import SIMPLE
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        parts: list[RenderableType] = []
-        for block in self.blocks:
-            table = RichTable(title=block.title or None, title_justify="left", header_style="bold")
-            for i, heading in enumerate(self._headings()):
-                table.add_column(heading, justify="right" if i else "left", no_wrap=i < 3)
-            for i, line in enumerate(block.lines):
-                label, *cells = self._cells(line)
-                colour = {"↑": "green", "↓": "red"}.get(line.gain.mark if line.gain else "", "dim")
-                cells[1] = Text(cells[1], style="dim" if line.gain and line.gain.low is None else colour)  # type: ignore[call-overload]
-                ends = i + 1 == len(block.lines) or block.lines[i + 1].head
-                table.add_row(Text(label if line.head else f"  {label}"), *cells, end_section=ends)
-            parts.append(table)
-        return Group(*parts, *(Text(note, style="dim") for note in self.notes))
+        table = RichTable(
+            title=block.title or None, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1)
+        )
+        for i, heading in enumerate(self._headings()):
+            table.add_column(heading.replace(" ", "\n", 1), justify="right" if i else "left", no_wrap=True)
+        for i, line in enumerate(block.lines):
+            label, accuracy, gain, *others = self._cells(line)
+            sure = line.gain is not None and line.gain.low is not None
+            colour = {"↑": "green", "↓": "red"}.get(gain[:1], "dim") if sure else "dim"
+            ends = i + 1 == len(block.lines) or block.lines[i + 1].head
+            label = label if line.head else f"  {label}"
+            table.add_row(Text(label), accuracy, Text(gain, style=colour), *others, end_section=ends)
+        return table
 
     def markdown(self) -> str:
         parts = []
@@ -319,6 +339,13 @@ class Table:
         return text.getvalue()
 
 
+def _flat(run: "LoadedRun") -> Flat:
+    """Without a rule where the method has none to choose, as its title tells."""
+    flat = flatten(run.options)
+    alone = run.result["title"] == flat["method"]
+    return {key: value for key, value in flat.items() if not (alone and key.split(".")[0] == "rule")}
+
+
 def _named(name: str, options: Flat) -> str:
     return f"{name} ({told(options)})" if options else name
 
@@ -351,8 +378,8 @@ def _notes(lines: list[Line], missing: int) -> list[str]:
         notes.append(f"One seed ({seeds[0]}): no standard deviation and no interval; a difference may be noise.")
     elif seeds:
         notes.append(
-            f"Mean ± standard deviation over {len(seeds)} seeds ({', '.join(map(str, seeds))}). Differences to Mean are "
-            "paired by seed, with a 95 % confidence interval (Student's t); ≈: the interval holds 0, so the difference "
+            f"Mean ± standard deviation over {len(seeds)} seeds ({', '.join(map(str, seeds))}). Differences to Mean "
+            "are paired by seed, with a 95 % confidence interval (Student's t); ≈: the interval holds 0, the difference "
             "is inside the noise."
         )
     notes.append(
@@ -368,6 +395,8 @@ def _number(spread: Spread | None, column: Column) -> str:
     if spread is None:
         return "–"
     mean = f"{spread.mean:.{column.digits}f}"
+    if column.whole:
+        mean = mean.removesuffix(".0")
     return f"{mean} ± {spread.std:.{column.digits}f}" if column.spread and spread.std is not None else mean
 
 

@@ -284,6 +284,7 @@ def test_bad_cifar_is_named(tmp_path: Path) -> None:
         (pickle.dumps({b"data": np.zeros((4, 9), np.uint8), b"labels": [0] * 4}), r"got data of shape \(4, 9\)"),
         ((folder / "data_batch_3").read_bytes()[:-50], "data_batch_3: corrupt or truncated"),
         (b"", "data_batch_3: corrupt or truncated"),
+        (pickle.dumps({b"data": [[1], [2, 3]], b"labels": [0]}), "data_batch_3: data or labels are not arrays"),
     ):
         (folder / "data_batch_3").write_bytes(content)
         with pytest.raises(ComityError, match=line):

@@ -16,7 +16,7 @@ def load(content: bytes) -> object:
     return unpickle(io.BytesIO(content), "a file")
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", range(5))
 @pytest.mark.parametrize(
     "array",
     [
@@ -102,14 +102,16 @@ def test_forged_array_state_is_not_trusted() -> None:
             load(forged)
 
 
-def test_pointers_are_not_read_from_bytes() -> None:
-    content = (
-        b"\x80\x05cnumpy._core.numeric\n_frombuffer\n(C\x08AAAAAAAA"
-        b"cnumpy\ndtype\nX\x02\x00\x00\x00O8\x85RK\x01\x85X\x01\x00\x00\x00CtR."
-    )
+def test_buffers_that_are_reserved_before_they_are_read_are_not() -> None:
     with pytest.raises(ComityError, match="a file: corrupt"):
-        load(content)
-    assert np.asarray(load(content.replace(b"O8", b"f8"))).shape == (1,)
+        load(b"\x80\x05" + pickle.BYTEARRAY8 + (1 << 40).to_bytes(8, "little") + b".")
+    with pytest.raises(ComityError, match=r"a file: refused: it names numpy._core.numeric._frombuffer"):
+        load(pickle.dumps(np.arange(3), 5))
+
+
+def test_the_loaders_own_functions_cannot_be_changed() -> None:
+    with pytest.raises(ComityError, match="a file: refused: it sets the state of <function _encode"):
+        load(b"c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__N)s\x86b.".replace(b"N)s", b")s"))
 
 
 def test_truncated_at_every_byte_is_one_clear_line() -> None:

@@ -13,7 +13,7 @@ from comity._random import generator
 from comity.engine._evaluation import summarise
 from comity.engine._link import Link
 from comity.methods import Method, Payload
-from comity.rules import Outcome, Rule, Updates, conflict_rates, cosine_matrix
+from comity.rules import Outcome, Rule, Updates, conflict_rate, cosines
 
 
 class Server:
@@ -42,6 +42,8 @@ class Server:
         self.rule_states: dict[str, dict[str, Tensor]] = {}
         """What the rule remembers, by group."""
         self._fresh = dict(rule.state)
+        self.outcome: Outcome | None = None
+        """What the rule made of the last updates."""
         self.round = 0
         self.record: dict[str, Any] = {}
 
@@ -113,7 +115,8 @@ class Server:
         )
         if rule is None:
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
-            outcome = self.rule.apply(updates)
+            self.outcome = outcome = self.rule.apply(updates)
+            self.rule_states[group] = self.rule.state
             self._note(group, updates, outcome)
         else:
             outcome = rule.apply(updates)
@@ -122,7 +125,7 @@ class Server:
 
     def _note(self, group: str, updates: Updates, outcome: Outcome) -> None:
         layers = [f"{group}/{name}" if group else name for name in updates.layout.names]
-        rates = conflict_rates(updates.grams).tolist()
+        rates = conflict_rate(updates).layers.tolist()
         conflict = self.record.setdefault("conflict", {"rate": 0.0, "layers": {}})
         conflict["layers"] |= dict(zip(layers, rates, strict=True))
         conflict["rate"] = sum(conflict["layers"].values()) / len(conflict["layers"])
@@ -131,8 +134,8 @@ class Server:
         rule["stretch"] |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
         weights = {"group": group, "ids": list(outcome.ids), "coefficients": outcome.coefficients.tolist()}
         self.record.setdefault("weights", []).append(weights)
-        cosines = {"group": group, "ids": list(updates.ids), "cosines": cosine_matrix(updates.gram).tolist()}
-        self.record.setdefault("cosines", []).append(cosines)
+        angles = {"group": group, "ids": list(updates.ids), "cosines": cosines(updates).tolist()}
+        self.record.setdefault("cosines", []).append(angles)
 
     def step(self) -> dict[str, Any]:
         """One round; what happened in it."""

@@ -10,10 +10,13 @@ from comity.methods.ditto import Ditto
 from comity.methods.fedala import FedALA
 from comity.methods.fedamp import FedAMP
 from comity.methods.fedavg import FedAvg
+from comity.methods.fedcalm import FedCALM
 from comity.methods.fedcp import FedCP
 from comity.methods.fedfomo import FedFomo
 from comity.methods.fedora import FEDORA
+from comity.methods.fedpac import FedPAC
 from comity.methods.fedper import FedPer
+from comity.methods.fedpg import FedPG
 from comity.methods.fedprox import FedProx
 from comity.methods.fedrep import FedRep
 from comity.methods.fedrod import FedROD
@@ -23,9 +26,10 @@ from comity.methods.ifca import IFCA
 from comity.methods.lgfedavg import LGFedAvg
 from comity.methods.local import Local
 from comity.methods.perfedavg import PerFedAvg
-from comity.methods.splitgp import SplitGP
 from comity.methods.pfedhn import PFedHN
 from comity.methods.pfedme import PFedMe
+from comity.methods.sfedpg import SFedPG
+from comity.methods.splitgp import SplitGP
 
 METHODS = {
     "Local": Local,
@@ -35,6 +39,9 @@ METHODS = {
     "FedRep": FedRep,
     "LG-FedAvg": LGFedAvg,
     "Ditto": Ditto,
+    "S-FedPG": SFedPG,
+    "FedPG": FedPG,
+    "FedCALM": FedCALM,
     "Per-FedAvg": PerFedAvg,
     "APFL": APFL,
     "pFedMe": PFedMe,
@@ -44,6 +51,7 @@ METHODS = {
     "FedROD": FedROD,
     "FedCP": FedCP,
     "FedALA": FedALA,
+    "FedPAC": FedPAC,
     "SplitGP": SplitGP,
     "pFedHN": PFedHN,
     "IFCA": IFCA,
@@ -65,6 +73,10 @@ __all__ = [
     "FedAvg",
     "FedCP",
     "FedFomo",
+    "FedPAC",
+    "FedCALM",
+    "FedPG",
+    "SFedPG",
     "FedPer",
     "FedProx",
     "FedROD",

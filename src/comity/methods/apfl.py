@@ -37,7 +37,7 @@ class APFL(Method):
         alpha, v = float(client.keep["alpha"]), client.keep["v"].clone()
         mixture = copy.deepcopy(client.model)
         mixture.write(self.personal(client, received))  # and the received model into client.model
-        losses = []
+        losses: list[Tensor] = []
         with client.model.training() as w, mixture.training() as mixed:
             own = mixture.split(v)[: len(mixed)]  # views: to train them is to train v
             common_steps = client.training.optimiser(w, client.lr)

@@ -17,12 +17,12 @@ class FedALA(Method):
     """FedAvg, but a client takes of each number of the global head only as much as helps it.
 
     Zhang et al., AAAI 2023. Before the received model is trained or used, its last ``top`` modules become
-    θ̂ = θ_i + (θ_g − θ_i) ⊙ W, where θ_i is what the client's last training left; the rest is θ_g. W starts at 1, is kept,
-    and learns on a random ``share`` of the training data: W ← clip(W − rate · ∂L(θ̂)/∂W, 0, 1), and
-    ∂L/∂W = ∇L(θ̂) ⊙ (θ_g − θ_i). The first time passes repeat until the mean losses of the last ten have a standard
-    deviation below ``threshold``, later there is one a round. In its first round a client has no θ_i and adapts nothing.
-    Public code watches the loss of a pass's last batch and takes a contiguous stretch of the data. BatchNorm uses the
-    received statistics while W learns. rate = 0 leaves W at 1, which is FedAvg.
+    θ_i + (θ_g − θ_i) ⊙ W, where θ_i is what the client's last training left; the rest is θ_g. W starts at 1, is kept,
+    and learns on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), ∇L by the
+    mixed parameters. The first time passes repeat until the mean losses of the last ten have a standard deviation below
+    ``threshold``, later there is one a round. In its first round a client has no θ_i and adapts nothing. Public code
+    watches the loss of a pass's last batch and takes a contiguous stretch of the data. BatchNorm uses the received
+    statistics while W learns. rate = 0 leaves W at 1, which is FedAvg.
 
     Options:
         top: how many of the last modules (a weight with its bias) are adapted; the paper's p
@@ -60,7 +60,7 @@ class FedALA(Method):
         return reply
 
     def _adapt(self, client: Client, mine: Tensor, theirs: Tensor, layers: Layout) -> Tensor:
-        """θ̂ with the weights that this round's data ask for."""
+        """The two mixed with the weights that this round's data ask for."""
         net, data, keep = client.model.net.eval(), client.data.train, client.keep
         first = "weights" not in keep
         W = (torch.ones_like(mine) if first else keep["weights"].clone()).requires_grad_()

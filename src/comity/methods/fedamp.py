@@ -86,7 +86,8 @@ class FedAMP(Method):
         if not bool(others.any()):
             return torch.eye(len(W), dtype=Q.dtype)
         if self.sigma is None:
-            scale = float(Q[others].median().clamp(min=torch.finfo(Q.dtype).tiny))
+            known = others & heard[:, None]
+            scale = float(Q[known if bool(known.any()) else others].median().clamp(min=torch.finfo(Q.dtype).tiny))
         else:
             scale = 2 / self.sigma if self.form == "cosine" else self.sigma
         likeness = (-Q / scale).masked_fill(~others, -math.inf)
@@ -102,6 +103,6 @@ class FedAMP(Method):
 
 def squared_distances(rows: Tensor, layout: Layout) -> Tensor:
     """(N, N) float64. Centred first: models lie close together and far from zero."""
-    G = Updates(rows - rows.mean(0), layout=layout).grams.sum(0)
+    G: Tensor = Updates(rows - rows.mean(0), layout=layout).grams.sum(0)
     lengths = G.diagonal()
     return (lengths[:, None] + lengths - 2 * G).clamp(min=0)

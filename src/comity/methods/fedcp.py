@@ -49,12 +49,12 @@ class FedCP(Method):
     """For every sample a gate decides which features go to the client's own head and which to the global one.
 
     Zhang et al., KDD 2023. With z = b(x): logits = h_i(r·z) + h_g((1 − r)·z), r the Gumbel-softmax (temperature 1) of
-    gate(z·v), v the normalised sum of h_i's rows as the round begins. Body, own head and gate minimise CE + lam · MMD² of
-    z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; h_g and the received body b_g stand still. Sent are body,
-    gate and the head (h_i + h_g)/2; the rule acts on the body, head and gate are plainly averaged. The noise of a
-    Gumbel-softmax over two is logistic and drawn as such, in training alone: a model in use has r without noise, the
-    median of the noisy one (public code draws noise in tests too). The paper has lam 5, PFLlib's common default is 1.
-    There is no model for everybody.
+    gate(z·v), v the normalised sum of h_i's rows as the round begins. Body, own head and gate minimise CE + lam · MMD²
+    between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; h_g and the received body b_g stand still. Sent
+    are body, gate and the head (h_i + h_g)/2; the rule acts on the body, head and gate are plainly averaged. The noise
+    of a Gumbel-softmax over two is logistic and drawn as such, in training alone: a model in use has r without noise,
+    the median of the noisy one (public code draws noise in tests too). The paper has lam 5, PFLlib's common default is
+    1. There is no model for everybody.
 
     Options:
         lam: weight of the pull of the client's features towards those of the received body
@@ -63,6 +63,7 @@ class FedCP(Method):
     lam: float = 5.0
 
     shared = ("body", "head", "gate")
+    ruled = ("body",)
 
     def check(self) -> None:
         if self.lam < 0:
@@ -96,4 +97,4 @@ class FedCP(Method):
         return None
 
     def merge(self, server: Server, replies: dict[int, Payload]) -> None:
-        server.theta = aggregate_parts(server, replies, "body")
+        server.theta = aggregate_parts(server, replies, *self.ruled)

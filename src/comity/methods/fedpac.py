@@ -32,14 +32,14 @@ def head_weights(H: Tensor, V: Tensor) -> Tensor:
 class FedPAC(Method):
     """Share the body, pull features towards common class prototypes, and mix each client's head from all heads.
 
-    Xu, Tong and Huang, ICLR 2023. The head is fitted first, then the body under CE + lam · MSE(z, c_y), where c_y is the
-    prototype of the sample's class (without one there is no pull), the mean over all clients' samples of that class;
-    PFLlib takes the mean of the clients' means. With the body as received a client measures H_i[k] = P_i(k) μ_i,k and
+    Xu, Tong and Huang, ICLR 2023. The head is fitted first, then the body under CE + lam · MSE(z, c_y), where c_y is
+    the prototype of the sample's class (without one there is no pull): the mean over all clients' samples of that
+    class, in PFLlib the mean of the clients' means. With the body as received a client measures H_i[k] = P_i(k) μ_i,k,
     V_i = (E‖z‖² − Σ_k ‖H_i[k]‖²) / n_i. Its new head is Σ_j a_j h_j, a the minimiser on the simplex of
-    Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖², found exactly: the eigenvalue repair and the cut of small weights in public code
-    are not needed. Heads of a round's clients are mixed; an absent client's stays as it was last mixed. The rule acts on
-    the body. Authors' settings: momentum 0.5, weight decay 5e-4, lr 0.01 and 0.1 for the head, 5 epochs; PFLlib has one
-    rate for both.
+    Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖², found exactly: public code repairs eigenvalues and cuts off small weights,
+    needlessly. Heads of a round's clients are mixed; an absent client's stays as it was last mixed. The rule
+    acts on the body. Authors' settings: momentum 0.5, weight decay 5e-4, lr 0.01 and 0.1 for the head, 5 epochs; PFLlib
+    has one rate for both.
 
     Options:
         lam: weight of the pull of features towards the prototypes
@@ -76,8 +76,9 @@ class FedPAC(Method):
         def aligned(x: Tensor, y: Tensor) -> Tensor:
             z = model.features(x)
             pull = (z - received["prototypes"][y]).square() * received["known"][y, None]
-            logits: Tensor = model.net.get_submodule("head")(z)
-            return F.cross_entropy(logits, y) + self.lam * pull.mean()
+            logits = model.net.get_submodule("head")(z)
+            loss: Tensor = F.cross_entropy(logits, y) + self.lam * pull.mean()
+            return loss
 
         client.sgd(self.head_epochs, "head", lr=self.head_lr)
         client.sgd(None, "body", loss=aligned if self.lam and "prototypes" in received else None)

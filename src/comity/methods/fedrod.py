@@ -17,10 +17,11 @@ class _TwoHeads(nn.Module):
         self.body, self.head = net.get_submodule("body"), linear_head(net, "FedROD")
         features, classes = self.head.in_features, self.head.out_features
         self.own = nn.Linear(features, classes)
+        self.hypernetwork = nn.Sequential()
         silent = [self.own]
         if hidden:
             silent.append(nn.Linear(hidden, (features + 1) * classes))
-            self.hyper = nn.Sequential(nn.Linear(classes, hidden), nn.ReLU(), silent[1])
+            self.hypernetwork.extend((nn.Linear(classes, hidden), nn.ReLU(), silent[1]))
         for layer in silent:
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -43,12 +44,13 @@ def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1
 class FedROD(Method):
     """A generic model trained as if classes were balanced, and on its features a head of the client's own beside it.
 
-    Chen and Chao, ICLR 2022. Body and generic head minimise the balanced softmax, CE(h_g(z) + gamma · log n_c, y), where
-    classes that the client lacks take no part; the client's own head minimises CE(h_g(z) + h_i(z), y) and moves nothing
-    else: z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With ``hypernetwork``,
-    h_i = H(class frequencies of the client), and H is shared and plainly averaged, so that a client that never took part
-    has its own head too. The rule acts on body and generic head. Chosen here: both losses take their step together, batch
-    by batch, with the run's learning rate, and h_i starts at 0 (PFLlib copies the generic head).
+    Chen and Chao, ICLR 2022. Body and generic head minimise the balanced softmax, CE(h_g(z) + gamma · log n_c, y), in
+    which classes that the client lacks take no part; the client's own head minimises CE(h_g(z) + h_i(z), y) and moves
+    nothing else: z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With the option
+    ``hypernetwork``, h_i = H(class frequencies of the client), and H is shared and plainly averaged, so that a client
+    that never took part has its own head too. The rule acts on body and generic head. Chosen here: both losses take
+    their step together, batch by batch, with the run's learning rate, and h_i starts at 0 (in PFLlib as a copy of the
+    generic head).
 
     Options:
         head: the client's own head: linear and kept, or made by a shared hypernetwork from its class frequencies
@@ -60,15 +62,14 @@ class FedROD(Method):
     gamma: float = 1.0
     hidden: int = 32
 
+    shared = (*WHOLE, "hypernetwork")  # which is empty without that option
+    ruled = WHOLE
+
     def check(self) -> None:
         if self.gamma < 0:
             raise ComityError(f"method.gamma must be at least 0, got {self.gamma}")
         if self.hidden < 1:
             raise ComityError(f"method.hidden must be at least 1, got {self.hidden}")
-
-    @property
-    def shared(self) -> tuple[str, ...]:  # type: ignore[override]  # here it depends on an option
-        return (*WHOLE, "hyper") if self.head == "hypernetwork" else WHOLE
 
     def build(self, net: nn.Module) -> nn.Module:
         return _TwoHeads(net, self.hidden if self.head == "hypernetwork" else 0)
@@ -85,11 +86,11 @@ class FedROD(Method):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.body(x)
             generic = net.head(z)
-            head = model.split(net.hyper(counts / counts.sum()), "own") if self.head == "hypernetwork" else own
+            head = model.split(net.hypernetwork(counts / counts.sum()), "own") if self.head == "hypernetwork" else own
             personal = generic.detach() + F.linear(z.detach(), *head)
             return balanced_softmax(generic, y, counts, self.gamma) + F.cross_entropy(personal, y)
 
-        client.sgd(None, *WHOLE, "hyper" if self.head == "hypernetwork" else "own", loss=loss)
+        client.sgd(None, *WHOLE, "hypernetwork" if self.head == "hypernetwork" else "own", loss=loss)
         self._generate(client)
         return self.reply(client)
 
@@ -99,14 +100,14 @@ class FedROD(Method):
         return client.model.read()
 
     def merge(self, server: Server, replies: dict[int, Payload]) -> None:
-        server.theta = aggregate_parts(server, replies, *WHOLE)
+        server.theta = aggregate_parts(server, replies, *self.ruled)
 
     def _generate(self, client: Client) -> None:
         """Put the head that the hypernetwork makes for this client in its place."""
         if self.head == "hypernetwork":
             counts = _counts(client)
             with torch.no_grad():
-                client.model.write(_net(client).hyper(counts / counts.sum()), "own")
+                client.model.write(_net(client).hypernetwork(counts / counts.sum()), "own")
 
 
 def _net(client: Client) -> _TwoHeads:

@@ -14,7 +14,7 @@ class FedU(Method):
     w_k ← w_k − c Σ_l a_kl (w_k − w_l), over the clients that answered in this round. The paper's c is eta · lr · (local
     steps), which oscillates where c times a client's degree Σ_l a_kl is above 1; here it is counted by that degree,
     step = c Σ_l a_kl: w_k ← (1 − step) w_k + step · (mean of the neighbours, weighted by a_kl). In the authors' newest
-    code the sum is commented out, which is Local; so is step 0 here. The authors' settings come to a step of about 0.01.
+    code the sum is commented out, which is Local; so is step 0 here. The authors' own settings come to about 0.01.
 
     Options:
         step: how far a model moves towards the mean of its neighbours, 0 to 1

@@ -10,8 +10,8 @@ class PFedMe(Method):
 
     T. Dinh et al., NeurIPS 2020, Algorithm 1. For each batch theta ≈ argmin f(theta) + lam/2 · ‖theta − w‖² by K steps
     theta ← theta − personal_lr (∇f(theta) + lam (theta − w)), which go on from the batch before, then
-    w ← w − eta lam (w − theta). The server: w ← (1 − beta) w + beta · average. As many batches a round as in FedAvg (the
-    paper: 20), each with K gradients. The authors' code adds 0.001 theta to the inner gradient: that is
+    w ← w − eta lam (w − theta). The server: w ← (1 − beta) w + beta · average. There are as many batches a round as in
+    FedAvg (the paper: 20), each with K gradients. The authors' code adds 0.001 theta to the inner gradient: that is
     --weight_decay 0.001. A client's own model is theta as its last round left it; before its first, the common model.
     BatchNorm's statistics of w are those of theta, and a beta above 1 does not stretch them.
 

@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ def payload(study: Study) -> dict[str, Any]:
     tables: list[dict[str, Any]] = []
     cells: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
+    conditions = [key for key in study.varying if key.split(".")[0] not in ("method", "rule")]
     for number, setting in enumerate(study.settings):
         local = setting.local_accuracy()
         for cell in setting.cells:
@@ -70,7 +71,10 @@ def payload(study: Study) -> dict[str, Any]:
                     runs[-1]["part"] = partitions[key]
             cells.append(known)
     return {
-        "settings": [setting.label for setting in study.settings],
+        "settings": [
+            {"label": setting.label, "options": {key: _value(setting.options.get(key)) for key in conditions}}
+            for setting in study.settings
+        ],
         "varying": [{"key": key, "name": short(key)} for key in study.varying],
         "cells": cells,
         "runs": runs,
@@ -106,7 +110,9 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
         numbers[name] = digits(spread.mean * scale, 6)
     return {
         "method": cell.method_label,
+        "methodName": cell.method.rpartition(".")[2],
         "rule": cell.rule_label if cell.rule else "",
+        "ruleName": cell.rule.rpartition(".")[2],
         "plain": cell.rule == "Mean",
         "ref": cell.reference,
         "label": cell.label,
@@ -227,7 +233,7 @@ class _Weights:
     """Rules' coefficients within the page's budget: fewer rounds first, then one seed of each, then fewer layers."""
 
     def __init__(self, study: Study) -> None:
-        cells = [cell for cell in study.cells if not cell.reference and cell.rule != "Mean" or cell.rule]
+        cells = [cell for cell in study.cells if not cell.reference]
         sizes = {id(run): _map_size(run) for cell in cells for run in cell.runs.values()}
         first = [cell.counted[0] for cell in cells if cell.counted]
         self.wanted = set(sizes)
@@ -237,7 +243,7 @@ class _Weights:
         self.columns = WEIGHTS // max(1, sum(sizes[key] for key in self.wanted))
         if self.columns < COLUMNS // 3:
             self.ends = True
-            narrow = {id(run): min(_layer_count(run), 2 * ENDS) * int(run.config.get("clients", 0)) for run in first}
+            narrow = {id(run): min(run.weight_rows, 2 * ENDS) * int(run.config.get("clients", 0)) for run in first}
             self.columns = WEIGHTS // max(1, sum(narrow.values()))
         self.columns = max(8, min(COLUMNS, self.columns))
 
@@ -261,13 +267,9 @@ class _Weights:
         }
 
 
-def _layer_count(run: Run) -> int:
-    return max(1, len(run.conflict))
-
-
 def _map_size(run: Run) -> int:
     """Bytes of a run's coefficients for each round."""
-    return _layer_count(run) * int(run.config.get("clients", 0))
+    return run.weight_rows * int(run.config.get("clients", 0))
 
 
 def _pack_weights(values: Floats) -> list[Any]:
@@ -277,7 +279,3 @@ def _pack_weights(values: Floats) -> list[Any]:
     scaled = np.nan_to_num(values) / (top or 1.0)
     levels = np.round(127 + 127 * np.sign(scaled) * np.sqrt(np.abs(scaled)))
     return [float(f"{top:.5g}"), pack(np.where(np.isnan(values), 255, levels))]
-
-
-def counts(values: Mapping[str, int]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items())

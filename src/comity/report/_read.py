@@ -129,6 +129,12 @@ class Run:
                         layers[name][client, place[record["round"]]] = value
         return Weights(rounds, layers) if layers else None
 
+    @cached_property
+    def weight_rows(self) -> int:
+        """For how many layers the rule has coefficients of their own."""
+        record = next(_records(self.path / "weights.jsonl"), None)
+        return 0 if record is None else int(np.array(record["coefficients"], ndmin=2).shape[0])
+
     def _names(self, group: str, rows: int) -> list[str]:
         """What the rows of a coefficient matrix stand for: the group's layers, or the whole model."""
         prefix = f"{group}/" if group else ""

@@ -18,6 +18,9 @@ class Answer:
     """Each comparison in a sentence of its own."""
     notes: list[str]
     """What a reader has to know to trust or doubt the numbers."""
+    setting: Setting
+    cell: Cell
+    """What the lead speaks of."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +73,22 @@ class Transfer:
 
 def answer(study: Study) -> Answer:
     comparisons = study.comparisons()
-    lead = _lead(study, comparisons)
+    lead, setting, cell = _lead(study, comparisons)
     details = [f"{_sentence(c, len(study.settings) > 1, brief=True)}." for c in comparisons]
     if len(comparisons) == 1:
         details = []  # the lead has said it
     if not comparisons:
         details = _methods(study)
-    return Answer(lead, details, _notes(study, comparisons))
+    return Answer(lead, details, _notes(study, comparisons), setting, cell)
 
 
-def _lead(study: Study, comparisons: list[Comparison]) -> str:
+def _lead(study: Study, comparisons: list[Comparison]) -> tuple[str, Setting, Cell]:
     if not any(cell.finished for cell in study.cells if not cell.reference):
         return _waiting(study)
     several = len(study.settings) > 1
     if not comparisons:
         setting, cell = _best(study)
-        return _reaches(setting, cell, study) + "; " + told_transfer(cell) + "."
+        return _reaches(setting, cell, study) + "; " + told_transfer(cell) + ".", setting, cell
     judged = [c for c in comparisons if c.difference.verdict in ("gain", "loss")]
     order = {"gain": 3, "loss": 2, "noise": 1, "one seed": 0}
     chosen = max(judged or comparisons, key=lambda c: (order[c.difference.verdict], c.difference.mean))
@@ -100,7 +103,7 @@ def _lead(study: Study, comparisons: list[Comparison]) -> str:
     lead += "; " + told_transfer(chosen.cell, named=chosen.cell.label if not judged else "") + "."
     if len(comparisons) > 1 and judged:
         lead += " " + _tally(comparisons)
-    return lead
+    return lead, chosen.setting, chosen.cell
 
 
 def _sentence(comparison: Comparison, several: bool, *, brief: bool = False) -> str:
@@ -208,16 +211,17 @@ def _methods(study: Study) -> list[str]:
     return told
 
 
-def _waiting(study: Study) -> str:
-    runs = study.runs
-    if not runs:
-        return "Only Local was run: there is nothing yet to compare it with."
-    furthest = max(runs, key=lambda run: run.round)
-    cell = next(cell for cell in study.cells if furthest in cell.runs.values())
+def _waiting(study: Study) -> tuple[str, Setting, Cell]:
+    cells = [(setting, cell) for setting in study.settings for cell in setting.cells if not cell.reference]
+    if not cells:
+        setting = study.settings[0]
+        return "Only Local was run: there is nothing yet to compare it with.", setting, setting.cells[0]
+    furthest = max(study.runs, key=lambda run: run.round)
+    setting, cell = next(pair for pair in cells if furthest in pair[1].runs.values())
+    told = "No run is finished yet" if len(study.runs) > 1 else "The run is not finished yet"
     value = accuracy(furthest)
-    told = "No run is finished yet" if len(runs) > 1 else "The run is not finished yet"
     so_far = "" if math.isnan(value) else f": {100 * value:.1f} % accuracy so far"
-    return f"{told}; {cell.label} has done {furthest.round} of {furthest.planned} rounds{so_far}."
+    return f"{told}; {cell.label} has done {furthest.round} of {furthest.planned} rounds{so_far}.", setting, cell
 
 
 def _tally(comparisons: Sequence[Comparison]) -> str:

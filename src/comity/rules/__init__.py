@@ -1,0 +1,53 @@
+"""Rules: how the updates of clients become one, from their Gram matrix and with a certificate.
+
+>>> import torch
+>>> from comity.rules import ConFREE
+>>> ConFREE(c=0.5)(torch.tensor([[1.0, 0.0], [-0.5, 1.0]]))
+tensor([0.5000, 1.1250])
+"""
+
+from comity.rules._rule import Block, Outcome, Rule, SolverWarning, Weights
+from comity.rules._solvers import Solution
+from comity.rules._updates import DroppedWarning, Updates
+from comity.rules.calm import CALM
+from comity.rules.confree import ConFREE
+from comity.rules.diagnose import ConflictRate, conflict_rate, cosines, harm, improvement
+from comity.rules.fair_descent import FairDescent
+from comity.rules.fedfv import FedFV
+from comity.rules.fedmgda_plus import FedMGDAPlus
+from comity.rules.mean import Mean
+from comity.rules.mgda import MGDA
+from comity.rules.projection import Projection
+from comity.rules.protect import Protected, protected_directions
+from comity.rules.released import ReleasedConFREE
+from comity.rules.torchjd import TorchJD
+
+RULES: dict[str, type[Rule]] = {
+    "Mean": Mean,
+    "Projection": Projection,
+    "ConFREE": ConFREE,
+    "ConFREE-released": ReleasedConFREE,
+    "CALM": CALM,
+    "MGDA": MGDA,
+    "FedMGDA+": FedMGDAPlus,
+    "FedFV": FedFV,
+    "FairDescent": FairDescent,
+    "TorchJD": TorchJD,
+}
+"""By the name on the command line."""
+
+# fmt: off
+__all__ = [
+    # what goes in and what comes out
+    "Updates", "Outcome", "DroppedWarning", "SolverWarning",
+    # the rules
+    "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
+    "ReleasedConFREE", "RULES",
+    # who hurts whom
+    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement",
+    # personal directions
+    "protected_directions", "Protected",
+    # for a rule of your own
+    "Rule", "Block", "Solution", "Weights",
+]
+# fmt: on

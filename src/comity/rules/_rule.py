@@ -62,19 +62,21 @@ class Outcome:
     stretch: Tensor  # (L,) |this layer's update| / |the plain mean's|, nan where the mean is 0
     dropped: dict[Id, str]
     notes: dict[str, Tensor]
+    updates: Updates  # what the coefficients weigh: the updates given, then those of absent clients
 
 
 class Rule:
     """How the updates of clients become one update.
 
-    A rule of your own gives ``solve`` (a `Block` in, coefficients and their residual out) and keeps the arguments of its
-    ``__init__`` under their own names.
+    A rule of your own gives ``solve`` (a `Block` in, coefficients and their residual out) and keeps the arguments of
+    its ``__init__`` under their own names.
     """
 
     certificate: ClassVar[str] = "none needed: a closed formula"
     target: ClassVar[float] = np.inf  # a residual above it is warned of
     counts = False  # whether the state holds the number of calls: random orders depend on it
     needs_gram = True
+    needs_losses: ClassVar[bool] = False  # whether clients must say how the received model does on their data
 
     def __init__(self, *, scope: Scope = "model", length: Length = "own") -> None:
         self.scope = one_of("scope", scope, get_args(Scope))
@@ -117,33 +119,34 @@ class Rule:
 
     def apply(self, u: Updates) -> Outcome:
         """The whole step: the absent recalled, coefficients, length, combination, state."""
+        u = self.recall(u)
+        G = torch.empty(0) if not self.needs_gram else u.grams if self.scope == "layer" else u.gram[None]
         with one_thread():
-            u = self.recall(u)
-            G = torch.empty(0) if not self.needs_gram else u.grams if self.scope == "layer" else u.gram[None]
             coefficients, residuals, notes = self.weigh(G, u)
-            self._judge(residuals, u.layout)
-            if self.length == "mean":
-                longer = _lengths(G, u.shares) / _lengths(G, coefficients)
-                coefficients = coefficients * torch.where(longer.isfinite(), longer, 0.0)[:, None]
-            combined = u.combine(coefficients)
-            update = self.finish(combined)
-            if self.needs_gram:
-                plain = _lengths(u.grams, u.shares)
-            else:
-                same = torch.equal(coefficients, u.shares[None])
-                plain = _norms(u.layout, combined if same else u.combine(u.shares))
-            self.remember(u)
-            if self.counts:
-                self.state["calls"] = self.state["calls"] + 1
+        self._judge(residuals, u.layout)
+        if self.length == "mean":
+            longer = _lengths(G, u.shares) / _lengths(G, coefficients)
+            coefficients = coefficients * torch.where(longer.isfinite(), longer, 0.0)[:, None]
+        combined = u.combine(coefficients)
+        update = self.finish(combined)
+        if self.needs_gram:
+            plain = _lengths(u.grams, u.shares)
+        else:
+            same = torch.equal(coefficients, u.shares[None])
+            plain = _norms(u.layout, combined if same else u.combine(u.shares))
+        self.remember(u)
+        if self.counts:
+            self.state["calls"] = self.state["calls"] + 1
         return Outcome(
             update=update,
             coefficients=coefficients,
             ids=u.ids,
-            residual=float(residuals.max()) if len(residuals) else 0.0,
+            residual=float(residuals.max()),
             certificate=self.certificate,
             stretch=torch.where(plain > 0, _norms(u.layout, update) / plain, math.nan),
             dropped=u.dropped,
             notes=notes,
+            updates=u,
         )
 
     def __call__(
@@ -179,7 +182,7 @@ class Rule:
         return numpy_generator(seed, type(self).__name__, int(self.state["calls"]), *key)
 
     def _judge(self, residuals: Tensor, layout: Layout) -> None:
-        missed = (residuals > self.target).nonzero()[:, 0].tolist()
+        missed = (~(residuals <= self.target)).nonzero()[:, 0].tolist()
         if missed:
             worst = max(missed, key=lambda k: float(residuals[k]))
             where = f" in layer {layout.names[worst]}" if self.scope == "layer" else ""
@@ -216,9 +219,12 @@ def within(name: str, given: float, low: float, high: float = np.inf, *, open_ab
 
 def _lengths(G: Tensor, x: Tensor) -> Tensor:
     """|xU| in each block, from the Gram matrices."""
-    return torch.einsum("bi,bij,bj->b", x.expand(len(G), -1), G, x.expand(len(G), -1)).clamp_min(0).sqrt()
+    x = x.expand(len(G), -1)
+    return ((x[:, :, None] * G).sum(1) * x).sum(1).clamp_min(0).sqrt()
 
 
 def _norms(layout: Layout, vector: Tensor) -> Tensor:
     """(L,) the length of each layer."""
-    return torch.stack([torch.linalg.vector_norm(layer.double()) for layer in layout.split(vector)]).cpu()
+    with one_thread():
+        norms = [torch.linalg.vector_norm(layer, dtype=torch.float64) for layer in layout.split(vector)]
+    return torch.stack(norms).cpu()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
-from scipy.optimize import nnls
+from scipy.optimize import nnls as lawson_hanson
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -54,7 +54,7 @@ def min_norm(A: Array) -> Solution:
     while True:
         stacked = np.vstack((A, np.full(A.shape[1], sigma)))
         lengths = np.sqrt((stacked * stacked).sum(0))
-        u = nnls(stacked / lengths, np.append(np.zeros(len(A)), 1.0), maxiter=30 * A.shape[1])[0] / lengths
+        u = nnls(stacked / lengths, np.append(np.zeros(len(A)), 1.0)) / lengths
         w = u / u.sum() if u.any() else best.x
         y = times(A, w)
         best = min(best, Solution(w, float(y @ y - times(A.T, y).min())), key=residual)
@@ -68,7 +68,7 @@ def cone(A: Array, d: Array) -> Solution:
 
     The residual is the most negative product or the complementarity, whichever is larger.
     """
-    x = nnls(A, -d, maxiter=30 * A.shape[1])[0]
+    x = nnls(A, -d)
     g = times(A.T, d + times(A, x))
     return Solution(x, max(-g.min(), abs(x @ g), 0.0))
 
@@ -96,34 +96,32 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
         best = certified(x * min(1.0, rho / max(norm(times(A, x)), 1e-300)), float(b @ w + rho * nearest))
     high = 1.01 * float(np.sqrt((A * A).sum(0).max())) / rho
     low = max(nearest / rho, 1e-14 * high)
-    tau = norm(A.mean(1)) / rho
+    tau = max(norm(A.mean(1)) / rho, low)
     for _ in range(50):
         if best.residual <= 1e-11:
             break
-        w = min_norm(A + max(tau, low) * g[:, None]).x
+        w = min_norm(A + tau * g[:, None]).x
         reach = norm(times(A, w))
         if reach > 0:
             found = certified((rho / reach) * w, float(b @ w + rho * reach))
             best = min(best, found, key=residual)
-        low, high = (max(tau, low), high) if reach > rho * tau else (low, tau)
+        low, high = (tau, high) if reach > rho * tau else (low, tau)
         tau = _crossing(A[:, w > 0], g, rho, low, high)
     return best
 
 
 def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
     """The τ in (low, high) with |Aw| = rho τ for the w, Σw = 1, that minimises |Aw + τg|; or the middle."""
-    n = A.shape[1]
-    K = np.ones((n + 1, n + 1))
-    K[:n, :n], K[n, n] = gram(A), 0
-    right = np.zeros((n + 1, 2))
-    right[n, 0], right[:n, 1] = 1, -times(A.T, g)
-    solved = torch.linalg.lstsq(torch.from_numpy(K), torch.from_numpy(right), driver="gelsy").solution.numpy()
-    p, q = times(A, solved[:n, 0]), times(A, solved[:n, 1])  # Aw = p + τq
-    u, v, z = rho**2 - float(q @ q), float(p @ q), float(p @ p)  # uτ² − 2vτ − z = 0
-    height = math.sqrt(max(v * v + u * z, 0.0))
-    for tau in ((v + height) / u, (v - height) / u) if u != 0 else ():
-        if low < tau < high:
-            return tau
+    solve = factor(gram(A) + 1.0)  # Σw is fixed, so (Σw)² may be added; affinely independent columns make it regular
+    if solve is not None:
+        ones, turned = solve(np.ones(A.shape[1])), solve(times(A.T, g))
+        p = times(A, ones / ones.sum())  # Aw = p + τq
+        q = times(A, ones * (turned.sum() / ones.sum()) - turned)
+        u, v, z = rho**2 - float(q @ q), float(p @ q), float(p @ p)  # uτ² − 2vτ − z = 0
+        height = math.sqrt(max(v * v + u * z, 0.0))
+        for tau in ((v + height) / u, (v - height) / u) if u != 0 else ():
+            if low < tau < high:
+                return tau
     return math.sqrt(low * high)
 
 
@@ -196,6 +194,14 @@ def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = N
         x, S, Z, nu = x + step * dx, S + step * dS, Z + step * dZ, nu + step * dnu
     x, S, Z = best
     return np.where(S[0] < 1e-6 * Z[0], 0.0, np.where(S[1] < 1e-6 * Z[1], upper, x))
+
+
+def nnls(A: Array, b: Array) -> Array:
+    """x ≥ 0 that minimises |Ax − b|; 0 if the method gives up, which the certificate then tells."""
+    try:
+        return np.asarray(lawson_hanson(A, b, maxiter=30 * A.shape[1])[0])
+    except RuntimeError:
+        return np.zeros(A.shape[1])
 
 
 def times(A: Array, x: Array) -> Array:

@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, 
 
 WIDEST = 32_768  # columns in a piece: float32 sums stay short, and the product outweighs the call
 LARGEST = 2**22  # numbers in a piece: 16 MB of a matrix that may lie on disk
+LONGEST = 1e38  # squared length that float32 still holds
+NARROW = 4_096  # columns up to which products are float64
 BAND = 256  # rows of a Gram matrix computed at once; what lies below the diagonal is mirrored
 
 
@@ -62,6 +64,8 @@ class Updates:
         good = [i for i in range(count) if i not in misshaped]
         self._ids = tuple(ids[i] for i in good)
         self._sizes = torch.as_tensor(sizes, dtype=torch.float64)[good]
+        if not ((self._sizes > 0) & self._sizes.isfinite()).all():
+            raise ComityError(f"sizes are {self._sizes.tolist()}; each must be positive")
         self._losses = None if losses is None else torch.as_tensor(losses, dtype=torch.float64)[good]
         self._ages = torch.zeros(len(good), dtype=torch.int64)
         self._dropped = {ids[i]: reason for i, reason in misshaped.items()}
@@ -73,19 +77,21 @@ class Updates:
     @cached_property
     def _kept(self) -> list[int]:
         if "_products" in self.__dict__:
-            lengths = self._products.diagonal(dim1=1, dim2=2).sum(0)
+            squares = self._products.diagonal(dim1=1, dim2=2).sum(0)
         else:
-            lengths = torch.zeros(len(self._ids))
+            squares = torch.zeros(len(self._ids), dtype=torch.float64)
             for length in self._sweep(lambda piece: torch.linalg.vector_norm(self._take(piece.columns), dim=1)):
-                lengths += length.cpu()
+                squares += length.cpu().double() ** 2
         kept, lost = [], {}
-        for i, finite in enumerate(torch.isfinite(lengths).tolist()):
-            if finite:
-                kept.append(i)
-            elif wrong := int((~torch.isfinite(self._row(i))).sum()):
-                lost[self._ids[i]] = f"{wrong:,} of its {self.layout.size:,} numbers are not finite"
+        for i, name in enumerate(self._ids):
+            if not squares[i] < LONGEST:
+                wrong = int((~torch.isfinite(self._row(i))).sum())
+                numbers = f"{wrong:,} of its {self.layout.size:,} numbers are not finite"
+                lost[name] = numbers if wrong else "its length is beyond float32"
+            elif self._losses is not None and self._ages[i] == 0 and not torch.isfinite(self._losses[i]):
+                lost[name] = f"its loss is {float(self._losses[i])}"
             else:
-                lost[self._ids[i]] = "its squared length overflows"
+                kept.append(i)
         _warn(lost)
         self._dropped |= lost
         return kept
@@ -93,6 +99,11 @@ class Updates:
     @property
     def ids(self) -> tuple[Id, ...]:
         return tuple(self._ids[i] for i in self._kept)
+
+    @property
+    def sent(self) -> tuple[Id, ...]:
+        """Who sent an update of the right shape, finite or not."""
+        return self._ids
 
     @property
     def sizes(self) -> Tensor:
@@ -174,7 +185,9 @@ class Updates:
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
 
         def product(piece: Piece) -> tuple[int, Tensor]:
-            U = _at_least_float32(self._take(piece.columns))
+            U = self._take(piece.columns)
+            # a layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one
+            U = U.double() if U.shape[1] <= NARROW else _at_least_float32(U)
             G = torch.zeros(count, count, dtype=U.dtype, device=U.device)
             for i in range(0, count, BAND):
                 torch.mm(U[i : i + BAND], U[i:].mT, out=G[i : i + BAND, i:])
@@ -241,15 +254,17 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[tuple[Tensor, ...], Layout
     vectors: list[Tensor] = []
     misshaped: dict[int, str] = {}
     if isinstance(rows[0], Mapping):
-        dicts = [{name: _tensor(tensor) for name, tensor in member.items()} for member in rows]
+        dicts = [{name: _tensor(tensor) for name, tensor in cast(Mapping[str, Tensor], row).items()} for row in rows]
         layout = layout or Counter(map(Layout.of, dicts)).most_common(1)[0][0]
         for i, member in enumerate(dicts):
             try:
+                if extra := member.keys() - set(layout.names):
+                    raise ValueError(f"layer {min(extra)!r} is not in the others")
                 vectors.append(layout.vector(member))
             except ValueError as difference:
                 misshaped[i] = str(difference)
     else:
-        tensors = [_tensor(member) for member in rows]  # type: ignore[arg-type]
+        tensors = [_tensor(member) for member in rows]
         layout = layout or Layout([("update", Counter(tuple(t.shape) for t in tensors).most_common(1)[0][0])])
         for i, tensor in enumerate(tensors):
             if tuple(tensor.shape) == (layout.size,):

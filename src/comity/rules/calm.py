@@ -13,9 +13,9 @@ class CALM(Rule):
     """The update nearest to the projected mean g that helps every client by a margin, with slack at a price.
 
     FedCALM (Zheng et al., CVPR 2025), layer by layer: min ½|d − g|² + C Σξᵢ over d·Δᵢ ≥ eps|Δᵢ| − ξᵢ and ξᵢ ≥ 0, so
-    d = g + Σλᵢ Δᵢ with λ in [0, C] minimising ½λᵀGλ − βᵀλ, βᵢ = eps|Δᵢ| − g·Δᵢ. As printed (``scale="none"``) the margin
-    has the units of a length: the smaller a layer's updates, the more they are stretched. ``scale="layer"`` takes eps
-    relative to the layer's mean |Δᵢ|. The update of one client alone is kept as it is.
+    d = g + Σλᵢ Δᵢ with λ in [0, C] minimising ½λᵀGλ − βᵀλ, βᵢ = eps|Δᵢ| − g·Δᵢ. As printed (``scale="none"``) the
+    margin has the units of a length: the smaller a layer's updates, the more they are stretched. ``scale="layer"``
+    takes eps relative to the layer's mean |Δᵢ|. The update of one client alone is kept as it is.
     """
 
     certificate = "relative KKT residual"

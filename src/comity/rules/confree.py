@@ -14,10 +14,10 @@ Rescale = Literal["none", "1/(1+c²)", "1/(1+c)"]
 class ConFREE(Projection):
     """The update that helps the worst-off client most, within c times its length of the projected mean g.
 
-    Zheng et al., AAAI 2025: max minⱼ d·Δⱼ over |d − g| ≤ c|g| (Equation 10), so d = g + c|g| Δw/|Δw| with w on the simplex
-    minimising g·Δw + c|g||Δw| (Equation 13 prints d for this g). Departures: the update of one client alone is kept as it
-    is, where the formula stretches it; and where 0 is in the hull of the updates, so that w has no direction, d is the
-    non-conflicting update nearest to g, if in reach. `ConFREE.released` is what the authors' code computes.
+    Zheng et al., AAAI 2025: max minⱼ d·Δⱼ over |d − g| ≤ c|g| (Equation 10), so d = g + c|g| Δw/|Δw| with w on the
+    simplex minimising g·Δw + c|g||Δw| (Equation 13 prints d for this g). Departures: the update of one client alone is
+    kept as it is, where the formula stretches it; and where 0 is in the hull of the updates, so that w has no
+    direction, d is the non-conflicting update nearest to g, if in reach. `released` is what the authors' code computes.
     """
 
     certificate = "relative duality gap"

@@ -9,8 +9,8 @@ from comity.rules._solvers import Solution, box_sum, norm, times
 class FedMGDAPlus(Rule):
     """The shortest combination of the normalised updates whose weights stay within eps of the clients' shares.
 
-    Hu et al., IEEE TNSE 2022: min |Σλᵢ Δᵢ/|Δᵢ||² over λ on the simplex with |λᵢ − nᵢ/n| ≤ eps (1/N for nᵢ/n in the paper:
-    give no sizes for that), and the update lr Σλᵢ Δᵢ/|Δᵢ|. With ``norm_restore`` lr is the length of the uniform mean.
+    Hu et al., IEEE TNSE 2022: min |Σλᵢ Δᵢ/|Δᵢ||² over λ on the simplex with |λᵢ − nᵢ/n| ≤ eps (1/N in the
+    paper: give no sizes), and the update lr Σλᵢ Δᵢ/|Δᵢ|. With ``norm_restore`` lr is the length of the uniform mean.
     """
 
     certificate = "duality gap"

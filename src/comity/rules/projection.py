@@ -36,7 +36,8 @@ class Projection(Rule):
         """Coefficients of the mean of the projected updates."""
         if self.order == "simultaneous":
             return simultaneous(block.G) / block.present
-        return sequential(block.G, self.shuffled(block)).sum(0) / block.present
+        a: Array = sequential(block.G, self.shuffled(block)).sum(0) / block.present
+        return a
 
     def shuffled(self, block: Block) -> Integers:
         """A random order for each member."""
@@ -46,7 +47,8 @@ class Projection(Rule):
 
 def simultaneous(G: Array) -> Array:
     """Coefficients of the sum of the projected updates: aⱼ = 1 + Σᵢ [−Gᵢⱼ]₊ / Gⱼⱼ."""
-    return 1 + np.where(conflicts(G), -G, 0).sum(0) / G.diagonal()
+    a: Array = 1 + np.where(conflicts(G), -G, 0).sum(0) / G.diagonal()
+    return a
 
 
 def sequential(G: Array, orders: Integers, scale: Array | None = None) -> Array:

@@ -11,7 +11,7 @@ from comity.data.partitions.base import Partition, Share
 
 @dataclass(frozen=True, kw_only=True)
 class ByColumn(Partition):
-    """Generalised shift: clients differ by a column of the data, such as ``domain`` or ``year``.
+    """Generalised shift: clients differ by a column of the data, such as a domain or a year.
 
     With at least as many clients as values, no client mixes two values: value k goes to the clients k, k + values,
     k + 2·values, ..., in equal random parts. With more values than clients (years), the samples are sorted by the

@@ -12,7 +12,7 @@ from comity.data.partitions.base import Partition, Share, apportion, deal
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(Partition):
-    """Each class is divided among the clients in proportions drawn from Dir(alpha, ..., alpha).
+    """Label skew: each class is divided among the clients in proportions drawn from Dir(alpha, …, alpha).
 
     Yurochkin et al., ICML 2019; Hsu et al., 2019. Small ``alpha``: few classes a client and unequal sizes; large
     ``alpha``: towards IID. ``self_balancing`` gives no more of the next classes to a client that already has its

@@ -20,7 +20,7 @@ class IID(Sized):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity(IID):
-    """Quantity imbalance alone: IID, but one client (or several) holds ``factor`` times as many samples.
+    """Quantity imbalance: IID, but one client (or several) holds ten times (factor) as many samples.
 
     The same two options, ``big`` and ``factor``, make big clients in ``Rotated`` and ``LabelShift``.
     """

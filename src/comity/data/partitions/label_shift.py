@@ -14,7 +14,7 @@ from comity.data.partitions.sized import Sized
 
 @dataclass(frozen=True, kw_only=True)
 class LabelShift(Sized):
-    """Every client its own class mix, all classes present, equal sizes.
+    """Label shift: every client its own class mix, all classes present, equal sizes.
 
     A share ``shift`` of a client's samples comes from its favourite classes, the rest from all classes as they occur
     in the data set: q = (1 - shift)·p + shift·p(· | favourites). Favourites: the classes are shuffled and dealt out

@@ -11,7 +11,7 @@ from comity.data.partitions.base import Partition, Share
 
 @dataclass(frozen=True, kw_only=True)
 class Natural(Partition):
-    """Every client the samples that the data set says are its own (PFLlib's layout, ``synthetic``)."""
+    """The data set's own partition: who owns what is written in it (PFLlib's layout, synthetic)."""
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         if not dataset.shared_out:

@@ -13,12 +13,12 @@ LEAST = 2  # of each class a client holds, so that it is both trained on and tes
 
 @dataclass(frozen=True, kw_only=True)
 class Pathological(Partition):
-    """Every client holds exactly ``num_classes_per_partition`` classes, in unequal amounts; no sample is used twice.
+    """Every client holds exactly so many classes, in unequal amounts; no sample is used twice.
 
-    McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021. Classes are dealt so that the numbers
-    of clients that hold them differ by at most one; a class's samples are divided among its holders in proportions
-    drawn uniformly from [0.1, 1]. With fewer places (clients × classes a client) than classes, the classes nobody
-    holds are left out.
+    McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021. ``num_classes_per_partition`` says how
+    many. Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
+    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
+    client) than classes, the classes nobody holds are left out.
     """
 
     num_classes_per_partition: int = 2

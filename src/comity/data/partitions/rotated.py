@@ -39,7 +39,7 @@ class Rotation:
 class Rotated(IID):
     """Feature shift: equal IID shares, each client's images turned by its own angle.
 
-    Wu et al. (FEDORA), KDD 2023: 36 clients, client k turned by 10·k degrees. ``groups`` None: client k of N is
+    Wu et al., KDD 2023 (FEDORA): 36 clients, client k turned by 10·k degrees. ``groups`` None: client k of N is
     turned by 360·k/N degrees; otherwise client k is in group k mod ``groups``, the groups' angles spread evenly.
     """
 

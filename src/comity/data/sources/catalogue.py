@@ -13,6 +13,9 @@ class Known:
     size: int | None = None
     get: str = ""
 
+    def __str__(self) -> str:
+        return self.about
+
 
 DATASETS: dict[str, Known] = {
     "digits": Known("1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI, through scikit-learn)"),

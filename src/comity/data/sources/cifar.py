@@ -42,7 +42,10 @@ def _batch(path: Path, key: bytes) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
     if not isinstance(batch, dict) or b"data" not in batch or key not in batch:
         raise ComityError(f"{path}: no {key.decode()} or no data in it; not a CIFAR batch")
-    x = np.asarray(batch[b"data"])
+    try:
+        x, y = np.asarray(batch[b"data"]), np.asarray(batch[key])
+    except (ValueError, TypeError) as error:
+        raise ComityError(f"{path}: data or {key.decode()} are not arrays: {error}") from error
     if x.ndim != 2 or x.shape[1] != 3 * 32 * 32 or x.dtype != np.uint8:
         raise ComityError(f"{path}: got data of shape {x.shape}, type {x.dtype}; expected (n, 3072) of uint8")
-    return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.asarray(batch[key])
+    return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), y

@@ -19,7 +19,16 @@ def read_npz(name: str, path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+    ) as error:
         raise ComityError(f"{path}: corrupt or not an npz file of plain arrays: {error}") from error
     stems = {key.removesuffix("_train") for key in arrays if key.endswith("_train")}
     for key in ("x_train", "y_train"):

@@ -49,7 +49,7 @@ def _client(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             content = archive.read("data.npy")
-    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise ComityError(f"{path}: missing, corrupt or truncated: {error}") from error
     data = unpickle_object_array(content, path)
     if not isinstance(data, dict):

@@ -3,9 +3,11 @@
 import io
 import pickle
 import re
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from comity._errors import ComityError
 
@@ -14,7 +16,7 @@ PLAIN_TYPE = re.compile(r"[biufSUO]\d{0,6}")
 
 
 class Refused(pickle.UnpicklingError):
-    """The pickle names something that is not plain data."""
+    """The pickle holds something that is not plain data."""
 
 
 class _DType:
@@ -31,27 +33,28 @@ class _DType:
         self.dtype = self.dtype.newbyteorder(">" if state[1] in (">", b">") else "<")
 
 
-class _Array(np.ndarray[Any, Any]):
-    """An array whose state is checked before numpy takes it."""
+class _Array:
+    """Stands in for an array: ``np.asarray`` makes it one. numpy's own ``__setstate__`` crashes on forged states."""
 
-    def __setstate__(self, state: Any) -> None:
+    def __init__(self, *_: object) -> None:
+        self.array: NDArray[Any] = np.empty(0)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, fortran, content = state
-        checked: Any = (1, shape, kind.dtype, bool(fortran), content)
-        super().__setstate__(checked)
+        if kind.dtype.hasobject:
+            if not isinstance(content, list):
+                raise Refused("an array of objects that are not listed")
+            flat = np.fromiter(content, dtype=object, count=len(content))
+        else:
+            flat = np.frombuffer(content, kind.dtype)
+        self.array = flat.reshape(shape, order="F" if fortran else "C")
 
-
-def _reconstruct(*_: object) -> _Array:
-    return np.ndarray.__new__(_Array, (0,), np.uint8)
-
-
-def _from_buffer(buffer: object, kind: _DType, shape: tuple[int, ...], order: str) -> np.ndarray[Any, Any]:
-    if not isinstance(buffer, bytes | bytearray):
-        raise Refused(f"array from {type(buffer).__name__}")
-    return np.frombuffer(bytes(buffer), kind.dtype).reshape(shape, order="F" if order == "F" else "C")
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.array, dtype, copy=copy)
 
 
 def _scalar(kind: _DType, content: bytes) -> Any:
-    return _from_buffer(content, kind, (), "C")[()]
+    return np.frombuffer(content, kind.dtype)[0]
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -65,29 +68,42 @@ def _no_bytes() -> bytes:
 
 
 _ADMITTED: dict[tuple[str, str], object] = {
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "ndarray"): "ndarray",  # an argument, never called
     ("numpy", "dtype"): _DType,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.multiarray", "scalar"): _scalar,
+    ("numpy._core.multiarray", "scalar"): _scalar,
     ("_codecs", "encode"): _encode,  # how protocol 2 spells bytes,
     ("__builtin__", "bytes"): _no_bytes,  # and empty ones
-    **{
-        (f"numpy.{core}.{module}", name): stand_in
-        for core in ("core", "_core")
-        for module, name, stand_in in (
-            ("multiarray", "_reconstruct", _reconstruct),
-            ("multiarray", "scalar", _scalar),
-            ("numeric", "_frombuffer", _from_buffer),
-        )
-    },
 }
 
 
 class _Plain(pickle._Unpickler):
-    """Python's own unpickler, not the one in C: a forged stream cannot make it reserve memory or touch any."""
+    """Python's own unpickler, not the one in C: a forged stream cannot make it reserve or touch memory.
+
+    Protocol 5's buffers are left out (they are reserved before they are read); neither CIFAR nor numpy's npz has them.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        code: load
+        for code, load in pickle._Unpickler.dispatch.items()
+        if code not in (pickle.BYTEARRAY8[0], pickle.NEXT_BUFFER[0], pickle.READONLY_BUFFER[0])
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
             raise Refused(f"it names {module}.{name}, which is not plain data")
         return _ADMITTED[module, name]
+
+    def _build(self) -> None:
+        target = self.stack[-2]  # type: ignore[attr-defined]
+        if not isinstance(target, _DType | _Array):  # the functions above have attributes to set, too
+            raise Refused(f"it sets the state of {target}")
+        build: Callable[[Any], None] = pickle._Unpickler.dispatch[pickle.BUILD[0]]
+        build(self)
+
+    dispatch[pickle.BUILD[0]] = _build
 
 
 def unpickle(file: BinaryIO, path: object) -> Any:
@@ -113,5 +129,7 @@ def unpickle_object_array(content: bytes, path: object) -> Any:
     if not dtype.hasobject:
         raise ComityError(f"{path}: holds an array of {dtype}; expected one Python object")
     # numpy pickles the array of objects itself
-    array = unpickle(file, path)
-    return array.item() if isinstance(array, np.ndarray) and array.size == 1 else array
+    array = np.asarray(unpickle(file, path))
+    if array.shape != ():
+        raise ComityError(f"{path}: holds {array.size} Python objects; expected one")
+    return array.item()

@@ -1,0 +1,67 @@
+"""Following a study: the page is written anew when a run folder has changed, until all runs are finished."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from comity._errors import ComityError
+from comity.report._cells import Study
+from comity.report._read import Run, read
+
+EVERY = 3.0  # seconds between looks
+PATIENCE = 20.0  # seconds without news after the last run finished: a study may be about to start another one
+
+FILES = ("config.yaml", "rounds.jsonl", "result.json")
+
+
+class Reader:
+    """Reads a run folder again only when it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[Any, Run]] = {}
+
+    def __call__(self, path: Path, config: Mapping[str, Any] | None = None) -> Run:
+        state = tuple(_stamp(path / name) for name in FILES)
+        if path not in self._known or self._known[path][0] != state:
+            self._known[path] = (state, read(path, config))
+        return self._known[path][1]
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        return tuple((path, state) for path, (state, _) in self._known.items())
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        about = file.stat()
+    except FileNotFoundError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+def watch(
+    write: Callable[[Reader, float | None], Study],
+    told: Callable[[Study], None],
+    *,
+    every: float = EVERY,
+    patience: float = PATIENCE,
+) -> Study:
+    """Call ``write(reader, seconds)`` for every news, and once more without seconds, so that the page stands still."""
+    reader = Reader()
+    study = write(reader, every)
+    told(study)
+    state, news = reader.state, time.monotonic()
+    try:
+        while not (study.finished and time.monotonic() - news >= patience):
+            time.sleep(every)
+            try:
+                study = _look(reader, study, write, every, state)
+            except ComityError:
+                continue  # a folder that is just being made or replaced; the next look sees it whole
+            if reader.state != state:
+                state, news = reader.state, time.monotonic()
+                told(study)
+    except KeyboardInterrupt:
+        pass
+    return write(reader, None)

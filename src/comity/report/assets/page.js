@@ -1,0 +1,272 @@
+// The page itself: figures with their choices and legends, saving, the sortable table, light and dark, following a run.
+
+// ---- what the reader chose, kept over a reload --------------------------------------------------------------------
+
+// The history entry outlives a reload on file:// too, where storage may not.
+const kept = history.state?.comity ? history.state : null;
+if (kept) {
+  Object.assign(state, kept.state);
+  // by name: a run that came in between has moved the places
+  state.setting = Math.max(0, data.settings.findIndex((setting) => setting.label === kept.setting));
+  state.cell = data.cells.findIndex((cell) => cell.setting === state.setting && cell.label === kept.cell);
+  if (state.cell < 0) state.cell = data.focus;
+}
+function keep() {
+  const open = [...document.querySelectorAll("details")].map((node) => node.open);
+  const named = { setting: data.settings[state.setting].label, cell: focus().label };
+  history.replaceState({ comity: true, state, ...named, scroll: scrollY, open }, "");
+}
+
+function settle() {
+  if (!data.settings[state.setting]) state.setting = 0;
+  if (!focus() || focus().setting !== state.setting || focus().ref) {
+    const wanted = focus()?.label, here = rivals();
+    state.cell = data.cells.indexOf(here.find((cell) => cell.label === wanted) || here[here.length - 1] || data.cells[0]);
+  }
+  if (!runsOf(focus()).some((run) => run.seed === state.seed)) state.seed = null;
+  if (!data.varying.some((option) => option.key === state.sweep)) state.sweep = data.varying[0]?.key;
+  if (state.matrix !== "mean" && !focusRun().cos?.rounds.includes(Number(state.matrix))) state.matrix = "mean";
+  if (!focusRun().agree && state.reason === "agree") state.reason = "train";
+}
+
+// ---- light and dark -----------------------------------------------------------------------------------------------
+
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const themeNow = () => THEMES[state.theme || (prefersDark.matches ? "dark" : "light")];
+
+function applyTheme() {
+  document.documentElement.dataset.theme = themeNow().name;
+  document.getElementById("theme").textContent = themeNow().name === "dark" ? "Light" : "Dark";
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  state.theme = themeNow().name === "dark" ? "light" : "dark";
+  refresh();
+});
+prefersDark.addEventListener("change", () => refresh());
+
+// ---- figures ------------------------------------------------------------------------------------------------------
+
+const figures = [];
+
+function build() {
+  for (const plot of PLOTS) {
+    const caption = html("figcaption", {}, html("h3", {}), html("p", {}));
+    const tools = html("div", { class: "save" });
+    if (!plot.words) {
+      tools.append(html("button", { type: "button", title: "Save this plot as SVG", onclick: () => save(plot, "svg") }, "SVG"));
+      tools.append(html("button", { type: "button", title: "Save this plot as PNG", onclick: () => save(plot, "png") }, "PNG"));
+    }
+    const choices = html("div", { class: "choices" }), canvas = html("div", { class: "canvas" }), legend = html("div", { class: "legend" }), note = html("p", { class: "quiet" });
+    const node = html("figure", { id: `plot-${plot.id}`, class: plot.wide ? "wide" : null }, html("div", { class: "head" }, caption, tools), choices, canvas, legend, note);
+    document.querySelector(`#${plot.section} .plots`).append(node);
+    figures.push({ plot, node, caption, choices, canvas, legend, note });
+  }
+  // Without any plot a section says nothing.
+  for (const section of document.querySelectorAll("section[data-plots]")) {
+    const empty = !PLOTS.some((plot) => plot.section === section.id && plot.there());
+    section.hidden = empty;
+    const link = document.querySelector(`nav a[href="#${section.id}"]`);
+    if (link) link.hidden = empty;
+  }
+}
+
+function paint(figure) {
+  const { plot } = figure;
+  figure.node.hidden = !plot.there();
+  if (figure.node.hidden) return;
+  figure.caption.children[0].textContent = plot.title();
+  figure.caption.children[1].textContent = plot.how;
+  const wanted = (plot.choices() || []).filter((choice) => choice && choice.options.length > 1);
+  for (const choice of wanted) {
+    const now = choice.value ?? state[choice.key];
+    if (!choice.options.some(([value]) => String(value) === String(now))) state[choice.key] = choice.options[0][0];
+  }
+  figure.choices.replaceChildren(...wanted.map(control));
+  figure.note.textContent = plot.note ? plot.note() : "";
+  if (plot.words) return void plot.write(figure.canvas);
+  const frame = new Frame(Math.max(260, Math.floor(figure.canvas.clientWidth)), themeNow());
+  const key = plot.draw(frame);
+  frame.root.setAttribute("aria-label", `${plot.title()}. ${plot.how}`);
+  figure.canvas.replaceChildren(frame.root);
+  figure.canvas.dataset.marks = frame.marks;
+  figure.legend.replaceChildren(...(key || []).map((entry) => legendEntry(entry)));
+}
+
+function refresh() {
+  settle();
+  applyTheme();
+  tip.hide();
+  figures.forEach(paint);
+  showRows();
+  keep();
+}
+
+// Few short choices are buttons side by side, many are a list.
+function control(choice) {
+  const now = String(choice.value ?? state[choice.key]);
+  const set = (value) => {
+    const found = choice.options.find(([option]) => String(option) === String(value));
+    state[choice.key] = found[0];
+    refresh();
+  };
+  if (choice.options.length <= 6 && sum(choice.options.map(([, label]) => label.length)) < 44) {
+    return html("div", { class: "segments", role: "group", "aria-label": choice.label },
+      choice.options.map(([value, label]) => html("button", { type: "button", "aria-pressed": String(String(value) === now), onclick: () => set(value) }, label)));
+  }
+  const select = html("select", { "aria-label": choice.label, onchange: (event) => set(event.target.value) },
+    choice.options.map(([value, label]) => html("option", { value, selected: String(value) === now }, label)));
+  if (!choice.steps) return html("label", {}, select);
+  const move = (by) => {
+    const at = choice.options.findIndex(([value]) => String(value) === now), next = choice.options[(at + by + choice.options.length) % choice.options.length];
+    set(next[0]);
+  };
+  return html("span", { class: "steps" }, html("button", { type: "button", title: "previous", onclick: () => move(-1) }, "‹"), html("label", {}, select), html("button", { type: "button", title: "next", onclick: () => move(1) }, "›"));
+}
+
+function swatch(entry, theme) {
+  const picture = new Frame(24, theme);
+  if (entry.box) {
+    picture.add("rect", { x: 5, y: 2, width: 14, height: 10, rx: 2, fill: entry.colour });
+    if (entry.striped) for (const x of [8, 12, 16]) picture.line(x - 2, 12, x + 2, 2, theme.page, { "stroke-width": 1.2, "stroke-opacity": 0.6 });
+  } else if (entry.dot) picture.add("circle", { cx: 12, cy: 7, r: 4.5, fill: entry.colour });
+  else if (entry.ring) picture.add("circle", { cx: 12, cy: 7, r: 4, fill: "none", stroke: entry.colour, "stroke-width": 1.4 });
+  else if (entry.tick) picture.line(12, 1, 12, 13, entry.colour, { "stroke-width": 1.8 });
+  else {
+    if (!entry.point) picture.line(0, 7, 24, 7, entry.colour, { "stroke-width": 2.2, "stroke-dasharray": entry.dash, "stroke-linecap": entry.dash === "1 4.5" ? "round" : "butt" });
+    else picture.marker(12, 7, entry.shape, entry.colour, 4.5);
+  }
+  return picture.end(14).root;
+}
+
+function legendEntry(entry) {
+  const picture = swatch(entry, themeNow());
+  picture.setAttribute("aria-hidden", "true");
+  if (!entry.cell) return html("span", { class: "key" }, picture, entry.label);
+  const toggle = () => {
+    if (state.hidden[entry.label]) delete state.hidden[entry.label];
+    else state.hidden[entry.label] = true;
+    refresh();
+  };
+  return html("button", { type: "button", class: "key", "aria-pressed": String(!state.hidden[entry.label]), onclick: toggle }, picture, entry.label);
+}
+
+// ---- saving: always light, with title and legend, whatever the page looks like --------------------------------------
+
+function picture(plot) {
+  const theme = THEMES.light, inner = new Frame(plot.wide ? 860 : 620, theme), key = (plot.draw(inner) || []).filter((entry) => !entry.cell || !state.hidden[entry.label]);
+  const outer = new Frame(inner.width + 40, theme);
+  const back = outer.add("rect", { width: outer.width, fill: theme.page });
+  outer.text(20, 30, plot.title(), { size: 15, weight: 650, colour: theme.ink });
+  fill(inner.root, { x: 20, y: 46 }, []);
+  outer.root.append(inner.root);
+  let x = 20, y = inner.height + 62;
+  for (const entry of key) {
+    const width = 32 + widthOf(entry.label, 11) + 14;
+    if (x + width > outer.width - 20) { x = 20; y += 20; }
+    const mark = swatch(entry, theme);
+    fill(mark, { x, y }, []);
+    outer.root.append(mark);
+    outer.text(x + 30, y + 11, entry.label, { colour: theme.ink });
+    x += width;
+  }
+  outer.end(y + (key.length ? 32 : 6));
+  back.setAttribute("height", outer.height);
+  return outer;
+}
+
+function save(plot, kind) {
+  const drawn = picture(plot), text = new XMLSerializer().serializeToString(drawn.root);
+  const file = (blob) => {
+    const link = html("a", { href: URL.createObjectURL(blob), download: `comity-${plot.id}.${kind}` });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  const vector = new Blob([text], { type: "image/svg+xml" });
+  if (kind === "svg") return file(vector);
+  const image = new Image(), scale = 2.5;
+  image.onload = () => {
+    const canvas = document.createElement("canvas");
+    canvas.width = drawn.width * scale;
+    canvas.height = drawn.height * scale;
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob(file, "image/png");
+  };
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  return undefined;
+}
+
+// ---- the table: sorted by a click, the third click brings back the first order ---------------------------------------
+
+const table = document.querySelector("#results table"), body = table.tBodies[0], first = [...body.rows];
+
+function sortBy(column, turn) {
+  const value = (row) => { const raw = row.cells[column].dataset.v; return raw === undefined || raw === "" ? null : Number.isNaN(Number(raw)) ? raw : Number(raw); };
+  const rows = [...first];
+  if (turn) {
+    rows.sort((a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return (x < y ? -1 : x > y ? 1 : 0) * (turn === "descending" ? -1 : 1);
+    });
+  }
+  body.replaceChildren(...rows);
+  table.classList.toggle("sorted", Boolean(turn));
+  [...table.tHead.rows[0].cells].forEach((cell, i) => cell.setAttribute("aria-sort", i === column && turn ? turn : "none"));
+  state.sort = turn ? [column, turn] : null;
+}
+
+[...table.tHead.rows[0].cells].forEach((cell, column) => {
+  cell.querySelector("button").addEventListener("click", () => {
+    const words = first.some((row) => row.cells[column].dataset.v && Number.isNaN(Number(row.cells[column].dataset.v)));
+    const turns = words ? ["ascending", "descending", null] : ["descending", "ascending", null];
+    const now = turns.indexOf(cell.getAttribute("aria-sort"));
+    sortBy(column, turns[(now + 1) % 3]);
+    keep();
+  });
+});
+
+const only = document.getElementById("only");
+function showRows() {
+  const all = !only || !only.checked;
+  for (const row of first) row.hidden = !all && Number(row.dataset.setting) !== state.setting;
+  if (only) only.nextSibling.textContent = ` only ${data.settings[state.setting].label}`;
+}
+if (only) only.addEventListener("change", showRows);
+
+// ---- start --------------------------------------------------------------------------------------------------------
+
+if (cellsHere().length > 12 && !kept) cellsHere().slice(9).forEach((cell) => { state.hidden[cell.label] = true; });
+settle();
+applyTheme();
+build();
+refresh();
+if (state.sort) sortBy(...state.sort);
+if (kept) {
+  document.querySelectorAll("details").forEach((node, i) => { node.open = Boolean(kept.open[i]); });
+  scrollTo(0, kept.scroll);
+}
+addEventListener("scrollend", keep);
+addEventListener("pagehide", keep);
+
+let pending = 0, lastWidth = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth === lastWidth) return; // a phone's bars come and go
+  lastWidth = innerWidth;
+  clearTimeout(pending);
+  pending = setTimeout(() => figures.forEach(paint), 120);
+});
+
+// ---- following a run: the file is rewritten, the page reads it again when nobody is busy with it ----------------------
+
+if (data.live) {
+  let touched = 0;
+  for (const kind of ["pointerdown", "pointermove", "keydown", "wheel"]) addEventListener(kind, () => { touched = Date.now(); }, { passive: true });
+  setInterval(() => {
+    if (document.hidden || Date.now() - touched < 4000 || document.activeElement?.tagName === "SELECT") return;
+    keep();
+    location.reload();
+  }, data.live * 1000);
+}

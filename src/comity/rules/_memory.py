@@ -1,0 +1,60 @@
+"""Rules that remember the last update of clients that are absent."""
+
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from comity.rules._rule import Rule
+from comity.rules._updates import Id, Updates
+
+
+class Remembering(Rule):
+    """A rule that sees, beside the updates, the last ones of clients that took part a short while ago.
+
+    The state holds every remembered row, so it is as large as the updates of ``reach`` rounds.
+    """
+
+    def window(self, present: int, seen: int) -> int:
+        """How many rounds back an absent client's update still counts, from how many are present and were ever seen."""
+        raise NotImplementedError
+
+    @property
+    def reach(self) -> float:
+        """The largest window that may come; older updates are forgotten."""
+        return torch.inf
+
+    def recall(self, u: Updates) -> Updates:
+        if not self.state:
+            return u
+        now, last = int(self.state["round"]), self.state["last"]
+        names = _ids(self.state["ids"])
+        seen = len(set(names) | set(u.sent))
+        window = self.window(len(u.sent), seen)
+        absent = [i for i, name in enumerate(names) if name not in u.sent and now - int(last[i]) <= window]
+        if not absent:
+            return u
+        return u.joined([names[i] for i in absent], self.state["rows"][absent], now - last[absent])
+
+    def remember(self, u: Updates) -> None:
+        if self.reach == 0:
+            return
+        now = int(self.state.get("round", 0))
+        rows = {name: (now, u.row(i)) for i, name in enumerate(u.ids) if u.ages[i] == 0}
+        if self.state:
+            for i, name in enumerate(_ids(self.state["ids"])):
+                last = int(self.state["last"][i])
+                if now + 1 - last <= self.reach:
+                    rows.setdefault(name, (last, self.state["rows"][i]))
+        self.state = {
+            "round": torch.tensor(now + 1),
+            "ids": torch.tensor(list(json.dumps(list(rows)).encode()), dtype=torch.uint8),
+            "last": torch.tensor([last for last, _ in rows.values()], dtype=torch.int64),
+            "rows": torch.stack([row for _, row in rows.values()]) if rows else torch.empty(0, u.layout.size),
+        }
+
+
+def _ids(text: Tensor) -> Sequence[Id]:
+    names: list[Id] = json.loads(bytes(text.tolist()))
+    return names

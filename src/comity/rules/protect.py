@@ -1,0 +1,40 @@
+"""Personal directions that hurt nobody else."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from comity.rules._rule import STILL, within
+from comity.rules._solvers import cone, root
+from comity.rules._threads import one_thread
+
+
+class Protected(NamedTuple):
+    """Coefficients, a row for each client, and the worst violation as a cosine."""
+
+    coefficients: Tensor
+    residual: float
+
+
+def protected_directions(G: Tensor, gamma: float = 0.0, count: int | None = None) -> Protected:
+    """For each client, or the first ``count``, the direction nearest to its update that conflicts with nobody's.
+
+    For FedPG's personal models: dᵢ = Δᵢ + (1 − gamma) Σμⱼ Δⱼ, where μ ≥ 0 projects Δᵢ on the cone of all d with
+    d·Δⱼ ≥ 0. With gamma 0 nobody is hurt, with gamma 1 it is the client's own update; in between dᵢ·Δⱼ is at least
+    gamma times the negative part of Δᵢ·Δⱼ.
+    """
+    within("gamma", gamma, 0, 1)
+    whole = G.numpy()
+    moved = np.flatnonzero(whole.diagonal() > STILL**2)
+    coefficients, worst = np.eye(len(whole))[:count], 0.0
+    with one_thread():
+        if len(moved):
+            r = np.sqrt(whole.diagonal()[moved])
+            A = root(whole[np.ix_(moved, moved)] / r / r[:, None])
+            for i, member in enumerate(moved[moved < len(coefficients)]):
+                mu = cone(A, A[:, i])
+                coefficients[member, moved] += (1 - gamma) * mu.x * r[i] / r
+                worst = max(worst, mu.residual)
+    return Protected(torch.from_numpy(coefficients), worst)

@@ -1,0 +1,146 @@
+"""APFL: its three steps against the equations, alpha's gradient against finite differences, its two ends."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.data import Split
+from comity.engine import Client, Run, run, site_of
+from comity.methods import APFL
+from comity.nn import Model
+from helpers import client_of
+
+
+def kept(done: Run, key: str) -> list[Tensor]:
+    return [keep[key] for _, keep in sorted(done.server.link.states().items())]
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def exported(done: Run) -> list[Tensor]:
+    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+
+
+def client_in_float64(tiny: dict[str, Any], alpha: float = 0.5) -> tuple[Client, Model, Tensor]:
+    """A client whose v is not the common initial model, a second model, and a w to be received."""
+    site = site_of(Config(**tiny, method={"name": "APFL", "alpha": alpha}))
+    client = client_of(site, 1)
+    train = client.data.train
+    client.data = replace(client.data, train=Split(train.x.double(), train.y))
+    for net in (client.model.net, (other := site.model()).net):
+        net.double()
+    random = torch.Generator().manual_seed(0)
+    v, w = (other.read() + 0.1 * torch.randn(other.size(), generator=random, dtype=torch.float64) for _ in range(2))
+    client.keep["v"] = v
+    return client, other, w
+
+
+def gradient(model: Model, at: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    model.write(at)
+    return model.gradient(*batch)
+
+
+def test_alpha_moves_once_a_round_by_its_gradient(tiny: dict[str, Any]) -> None:
+    """d/dα f(αv + (1−α)w) by finite differences on the first batch."""
+    client, model, w = client_in_float64(tiny)
+    v, (x, y), h = client.keep["v"].clone(), next(client.batches()), 1e-6
+
+    def loss(alpha: float) -> float:
+        model.write(alpha * v + (1 - alpha) * w)
+        return float(model.loss(x, y).detach())
+
+    slope = (loss(0.5 + h) - loss(0.5 - h)) / (2 * h)
+    assert abs(slope) > 1e-3
+    APFL().fit(client, {"theta": w})
+    assert len(list(client.batches())) > 1
+    assert float(client.keep["alpha"]) == pytest.approx(0.5 - tiny["lr"] * slope, abs=1e-9)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_round_written_out(tiny: dict[str, Any], adaptive: bool) -> None:
+    """w on f(w), v on f(v̄) by v, both from the old values; v itself is kept, not v̄."""
+    client, model, w = client_in_float64(tiny, alpha=0.3)
+    received, lr, alpha, v, common = w.clone(), tiny["lr"], 0.3, client.keep["v"].clone(), w.clone()
+    for i, batch in enumerate(client.batches()):
+        mixed = alpha * v + (1 - alpha) * common
+        g, at_mixed = gradient(model, common, batch), gradient(model, mixed, batch)
+        change = lr * float((v - common) @ at_mixed) if adaptive and i == 0 else 0.0
+        v, common, alpha = v - lr * alpha * at_mixed, common - lr * g, min(max(alpha - change, 0.0), 1.0)
+
+    method = APFL(adaptive=adaptive, alpha=0.3)
+    reply = method.fit(client, {"theta": received})
+    torch.testing.assert_close(reply["theta"], common, rtol=0, atol=1e-12)
+    torch.testing.assert_close(client.keep["v"], v, rtol=0, atol=1e-12)
+    torch.testing.assert_close(client.model.read(), alpha * v + (1 - alpha) * common, rtol=0, atol=1e-12)
+    # what the client uses mixes in the newest w, not the one it trained with
+    mixed = method.personal(client, {"theta": received})
+    torch.testing.assert_close(mixed, alpha * v + (1 - alpha) * received, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("slope", [-1e6, 1e6])
+def test_alpha_stays_a_share(tiny: dict[str, Any], slope: float) -> None:
+    client, _, w = client_in_float64(tiny)
+    client.keep["v"] = w + slope * (client.keep["v"] - w)
+    APFL().fit(client, {"theta": w})
+    assert float(client.keep["alpha"]) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "resnet4"])
+def test_alpha_fixed_at_1_is_local_beside_fedavg(tiny: dict[str, Any], model: Any) -> None:
+    """BatchNorm's statistics included: they are v's own."""
+    options = tiny | {"model": model, "rounds": 2, "clients": 3}
+    alone = run(**options, method="Local")
+    done = run(**options, method={"name": "APFL", "alpha": 1.0, "adaptive": False})
+    assert equal(kept(done, "v"), kept(alone, "personal"))
+    assert equal(exported(done), exported(alone))
+    assert torch.equal(done.server.theta, run(**options).server.theta)
+
+
+def test_alpha_fixed_at_0_is_fedavg(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method={"name": "APFL", "alpha": 0.0, "adaptive": False})
+    fedavg = run(**tiny).server.theta
+    assert all(torch.equal(model, fedavg) for model in exported(done))
+
+
+def test_clients_learn_alphas_of_their_own_and_absent_ones_keep_theirs(tiny: dict[str, Any]) -> None:
+    done = run(**(tiny | {"rounds": 2}), method="APFL")
+    alphas = [float(alpha) for alpha in kept(done, "alpha")]
+    assert len(set(alphas)) == tiny["clients"]
+    assert all(0 <= alpha <= 1 for alpha in alphas)
+
+    done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method="APFL")
+    took_part = {cid for record in done.records for cid in record["cohort"]}
+    absent = set(range(tiny["clients"])) - took_part
+    assert absent
+    initial = done.site.model().read()
+    for cid in range(tiny["clients"]):
+        assert torch.equal(kept(done, "v")[cid], initial) == (cid in absent)
+    assert len(done.columns["L-acc"]) == tiny["clients"]
+
+
+def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
+    two = tiny | {"rounds": 2}
+    models = exported(run(**two, method="APFL"))
+    for other in ("Local", "FedAvg"):
+        assert not any(torch.equal(a, b) for a, b in zip(models, exported(run(**two, method=other)), strict=True))
+
+
+def test_batchnorm_and_absence(tiny: dict[str, Any]) -> None:
+    options = tiny | {"model": "resnet4", "rounds": 2, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
+    for buffers in ("average", "local"):
+        done = run(**options, buffers=buffers, method="APFL")
+        assert torch.isfinite(done.server.theta).all()
+        assert all(torch.isfinite(model).all() for model in exported(done))
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1])
+def test_bad_options_are_refused(tiny: dict[str, Any], alpha: float) -> None:
+    with pytest.raises(ComityError, match=f"method.alpha must be at least 0 and at most 1, got {alpha}"):
+        run(**tiny, method={"name": "APFL", "alpha": alpha})

@@ -1,0 +1,174 @@
+"""FedALA: the weights' step, their bounds, when they learn, and that weights of 1 are FedAvg."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.data import Split
+from comity.engine import Client, Run, run, site_of
+from helpers import client_of
+
+
+def used(done: Run) -> list[Tensor]:
+    """The models that the clients use now."""
+    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+
+
+def noisy(vector: Tensor, seed: int) -> Tensor:
+    return vector + 0.3 * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed))
+
+
+def count_passes(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the data of each pass that is made from now on."""
+    passes: list[int] = []
+    original = client.batches
+
+    def batches(epochs: int = 1, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        passes.append(len(split or client.data.train))
+        return original(epochs, split)
+
+    monkeypatch.setattr(client, "batches", batches)
+    return passes
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_weights_descend_the_loss_of_the_mixed_model(tiny: dict[str, Any], top: int) -> None:
+    """W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), written out; below the top the model is the received one."""
+    site = site_of(Config(**tiny, method={"name": "FedALA", "share": 1.0, "rate": 3.0, "top": top}))
+    client, model = client_of(site, 1), site.model()
+    parts = ("head",) if top == 1 else ("body", "head")
+    size = model.size(*parts)
+    theirs = noisy(model.read(), 0)
+    mine, W = noisy(theirs[-size:], 1), torch.linspace(0, 1, size)
+    client.keep |= {"own": mine, "weights": W.clone()}
+
+    chosen = torch.randperm(len(client.data.train), generator=client.random("ALA"))
+    data = Split(client.data.train.x[chosen], client.data.train.y[chosen])
+    for x, y in client.batches(1, data):
+        model.write(torch.cat([theirs[:-size], mine + (theirs[-size:] - mine) * W]))
+        W = (W - 3.0 * model.gradient(x, y, *parts) * (theirs[-size:] - mine)).clamp(0, 1)
+    model.write(torch.cat([theirs[:-size], mine + (theirs[-size:] - mine) * W]))
+
+    site.method.load(client, {"theta": theirs})
+    torch.testing.assert_close(client.keep["weights"], W, rtol=0, atol=1e-5)
+    torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-5)
+    assert torch.equal(client.model.read()[:-size], theirs[:-size])
+
+
+def test_weights_stay_between_0_and_1_and_are_1_where_untouched(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method={"name": "FedALA", "rate": 20.0}))
+    client = client_of(site, 0)
+    theta = client.model.read()
+    head = theta[-client.model.size("head") :]
+    own = noisy(head, 0)
+    same = torch.arange(len(head)) % 3 == 0
+    own[same] = head[same]
+    client.keep["own"] = own
+    site.method.load(client, {"theta": theta})
+    W = client.keep["weights"]
+    assert 0 <= W.min() < 0.1
+    assert W.max() == 1
+    assert torch.equal(W[same], torch.ones(int(same.sum())))
+    assert (W[~same] < 1).any()
+    assert torch.equal(client.model.read("head")[same], head[same])
+
+
+@pytest.mark.parametrize(("model", "top"), [({"name": "mlp", "widths": (16,)}, 1), ("resnet4", 1), ("resnet4", 3)])
+def test_with_all_weights_1_it_is_fedavg(tiny: dict[str, Any], model: Any, top: int) -> None:
+    options = tiny | {"model": model, "clients": 3, "participation": 0.6, "lr": 0.02}
+    fedavg = run(**options)
+    ones = run(**options, method={"name": "FedALA", "rate": 0.0, "top": top})
+    assert torch.equal(ones.server.theta, fedavg.server.theta)
+    assert all(torch.equal(a, b) for a, b in zip(used(ones), used(fedavg), strict=True))
+    kept = [keep["weights"] for keep in ones.server.link.states().values() if "weights" in keep]
+    assert kept
+    assert all(bool((W == 1).all()) for W in kept)
+
+
+def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
+    options = tiny | {"rounds": 2}
+    done = run(**options, method="FedALA")
+    ours, size = used(done), done.site.model().size("body")
+    for method in ("FedAvg", "Local"):
+        assert not any(torch.equal(a, b) for a, b in zip(ours, used(run(**options, method=method)), strict=True))
+    assert not torch.equal(done.server.theta, run(**options).server.theta)
+    assert all(torch.equal(model[:size], done.server.theta[:size]) for model in ours)
+    assert not torch.equal(ours[0][size:], ours[1][size:])
+
+
+def test_nothing_is_adapted_before_the_client_has_a_model_of_its_own(tiny: dict[str, Any]) -> None:
+    """Neither in round 1 nor when a client is first sampled, or judged, in a later round."""
+    site = site_of(Config(**tiny, method="FedALA"))
+    client, theta = client_of(site, 2, round=7), noisy(site.model().read(), 0)
+    assert torch.equal(site.method.personal(client, {"theta": theta}), theta)
+    reply = site.method.fit(client, {"theta": theta})
+    assert "weights" not in client.keep
+    plain = client_of(site_of(Config(**tiny)), 2, round=7)
+    plain.model.write(theta)
+    plain.sgd()
+    assert torch.equal(reply["theta"], plain.model.read())
+    assert torch.equal(client.keep["own"], plain.model.read("head"))
+    assert not torch.equal(site.method.personal(client, {"theta": theta}), theta)
+
+
+def test_the_first_learning_goes_on_until_it_converges(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def passes(threshold: float) -> tuple[int, int]:
+        site = site_of(Config(**tiny, method={"name": "FedALA", "threshold": threshold, "share": 0.5}))
+        client = client_of(site, 0)
+        theta = client.model.read()
+        client.keep["own"] = noisy(theta[-client.model.size("head") :], 0)
+        made = count_passes(client, monkeypatch)
+        site.method.load(client, {"theta": theta})
+        first = len(made)
+        site.method.load(client, {"theta": theta})
+        assert set(made) == {round(0.5 * len(client.data.train))}
+        return first, len(made) - first
+
+    assert passes(1e9) == (10, 1)
+    more, later = passes(0.003)
+    assert 10 < more < 100
+    assert later == 1
+    assert passes(1e-12)[0] > more
+
+
+def test_absent_clients_keep_their_weights(tiny: dict[str, Any]) -> None:
+    options = tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 4}
+    done = run(**options, method="FedALA")
+    fits = [sum(cid in record["cohort"] for record in done.records) for cid in range(5)]
+    assert {0, 1} & set(fits)
+    assert max(fits) > 1
+    for cid, keep in done.server.link.states().items():
+        assert ("own" in keep) == (fits[cid] > 0)
+        assert ("weights" in keep) == (fits[cid] > 1)  # judging alone leaves nothing behind
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_batchnorm_statistics_stay_as_received(tiny: dict[str, Any], buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "clients": 3, "rounds": 2, "lr": 0.01, "buffers": buffers}
+    done = run(**options, method="FedALA")
+    assert done.result["failures"] == 0
+    model = done.site.model()
+    for cid, whole in enumerate(used(done)):
+        model.write(whole)
+        there = done.server.theta if buffers == "average" else done.server.link.states()[cid]["personal"]
+        assert torch.equal(model.read("buffers"), there[-model.size("buffers") :])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("top", 0, "at least 1"),
+        ("share", 0.0, "above 0 and at most 1"),
+        ("share", 1.5, "above 0 and at most 1"),
+        ("rate", -1.0, "at least 0"),
+        ("threshold", 0.0, "above 0"),
+    ],
+)
+def test_senseless_options_are_refused(tiny: dict[str, Any], option: str, value: float, allowed: str) -> None:
+    with pytest.raises(ComityError, match=rf"method\.{option} must be {allowed}, got {value}"):
+        run(**tiny, method={"name": "FedALA", option: value})

@@ -1,0 +1,200 @@
+"""FedAMP: its weights against the paper's formulas, a pull that pulls, and that it is not Local."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity._layout import Layout
+from comity.engine import Run, build, run, site_of
+from comity.methods import FedAMP
+from helpers import client_of
+
+FORMS = ["distance", "cosine"]
+
+
+def own(done: Run) -> list[Tensor]:
+    return [keep["w"] for _, keep in sorted(done.server.link.states().items())]
+
+
+def models(count: int = 5, size: int = 12) -> tuple[Tensor, Tensor, Layout]:
+    W = 1 + torch.randn(count, size, generator=torch.Generator().manual_seed(0))
+    return W, torch.ones(count, dtype=torch.bool), Layout([("all", (size,))])
+
+
+def mixed(amp: FedAMP, W: Tensor, heard: Tensor, layout: Layout) -> Tensor:
+    xi = amp.attention(W, heard, layout)
+    torch.testing.assert_close(xi.sum(1), torch.ones(len(W), dtype=xi.dtype))
+    return xi
+
+
+def test_attention_by_distance_against_the_formula() -> None:
+    W, heard, layout = models()
+    sigma, alpha = 20.0, 1.5
+    xi = mixed(FedAMP(sigma=sigma, alpha=alpha), W, heard, layout)
+    for i in range(5):
+        others = 0.0
+        for j in range(5):
+            if i != j:
+                weight = alpha * math.exp(-float((W[i] - W[j]).square().sum()) / sigma) / sigma
+                assert float(xi[i, j]) == pytest.approx(weight, rel=1e-5)
+                others += weight
+        assert others < 0.9  # below the bound, so that the formula stands as it is
+        assert float(xi[i, i]) == pytest.approx(1 - others, rel=1e-5)
+
+
+def test_attention_by_angle_against_the_formula() -> None:
+    W, heard, layout = models()
+    xi = mixed(FedAMP(form="cosine", sigma=4.0, self_weight=0.3), W, heard, layout)
+    for i in range(5):
+        closeness = {j: math.exp(4.0 * float(W[i] @ W[j] / (W[i].norm() * W[j].norm()))) for j in range(5) if j != i}
+        for j, close in closeness.items():
+            assert float(xi[i, j]) == pytest.approx(0.7 * close / sum(closeness.values()), rel=1e-5)
+        assert float(xi[i, i]) == pytest.approx(0.3, rel=1e-9)
+
+
+def test_by_default_the_width_is_the_median_and_the_scale_of_models_does_not_matter() -> None:
+    """A width chosen beforehand underflows as models grow, and FedAMP becomes Local."""
+    W, heard, layout = models()
+    pairs = [float((W[i] - W[j]).square().sum()) for i in range(5) for j in range(i)]
+    median = sorted(pairs)[(len(pairs) - 1) // 2]
+    xi = mixed(FedAMP(alpha=0.8), W, heard, layout)
+    for i, j in ((0, 1), (3, 2)):
+        weight = 0.8 / 4 * math.exp(-float((W[i] - W[j]).square().sum()) / median)
+        assert float(xi[i, j]) == pytest.approx(weight, rel=1e-4)
+    for form in FORMS:
+        small, large = (mixed(FedAMP(form=form), scale * W, heard, layout) for scale in (1e-3, 1e3))
+        torch.testing.assert_close(small, large, rtol=1e-4, atol=1e-6)
+        assert float(large.diagonal().max()) < 0.95
+    fixed = mixed(FedAMP(sigma=1.0), 1e3 * W, heard, layout)
+    assert torch.equal(fixed, torch.eye(5, dtype=fixed.dtype))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_like_models_attend_to_each_other(form: str) -> None:
+    W, heard, layout = models(6)
+    W[3:] = W[:3]
+    W[3:] += 0.01
+    xi = mixed(FedAMP(form=form), W, heard, layout)
+    for i in range(6):
+        twin = (i + 3) % 6
+        assert all(float(xi[i, twin]) > float(xi[i, j]) for j in range(6) if j not in (i, twin))
+
+
+def test_own_model_keeps_its_least_weight() -> None:
+    W, heard, layout = models()
+    xi = mixed(FedAMP(sigma=1e3, alpha=1e6, self_weight=0.2), W, heard, layout)
+    torch.testing.assert_close(xi.diagonal(), torch.full((5,), 0.2, dtype=xi.dtype))
+    assert bool((xi >= 0).all())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nobody_listens_to_a_client_that_never_answered(form: str) -> None:
+    W, heard, layout = models()
+    heard[1] = heard[4] = False
+    xi = mixed(FedAMP(form=form), W, heard, layout)
+    for silent in (1, 4):
+        assert float(xi[:, silent].sum()) == float(xi[silent, silent]) > 0
+    assert bool((xi[:, 0] > 0).all())
+    lonely = mixed(FedAMP(form=form), W, torch.arange(5) == 2, layout)
+    assert float(lonely[2, 2]) == 1.0
+    assert torch.equal(mixed(FedAMP(form=form), W[:1], heard[:1], layout), torch.ones(1, 1, dtype=xi.dtype))
+
+
+def test_equal_models_are_no_trouble() -> None:
+    W, heard, layout = models()
+    for form in FORMS:
+        assert torch.isfinite(mixed(FedAMP(form=form), W[:1].repeat(5, 1), heard, layout)).all()
+
+
+def test_the_pull_pulls(tiny: dict[str, Any]) -> None:
+    """In public code the proximal term is made of detached tensors and moves nothing."""
+    options = tiny | {"lr": 0.02}
+
+    def trained(lam: float, shift: float) -> tuple[Tensor, Tensor]:
+        site = site_of(Config(**options, method={"name": "FedAMP", "lam": lam, "alpha": 0.5}))
+        client = client_of(site)
+        u = client.model.read() + shift
+        site.method.fit(client, {"u": u})
+        return client.keep["w"], u
+
+    free, u = trained(0.0, 1.0)
+    held, _ = trained(2.0, 1.0)
+    assert (held - u).norm() < 0.95 * (free - u).norm()
+    assert torch.equal(free, trained(0.0, -1.0)[0])  # without the term it does not matter where u is
+
+    # w ← w − lr (∇f(w) + lam/alpha (w − u)), written out
+    site = site_of(Config(**options, method={"name": "FedAMP", "lam": 2.0, "alpha": 0.5}))
+    model = site.model()
+    for x, y in client_of(site).batches():
+        w = model.read()
+        model.write(w - 0.02 * (model.gradient(x, y) + 4.0 * (w - u)))
+    torch.testing.assert_close(held, model.read(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "resnet4"])
+def test_without_the_pull_it_is_local_and_with_it_it_is_not(tiny: dict[str, Any], model: Any) -> None:
+    options = tiny | {"model": model, "rounds": 2, "clients": 3, "lr": 0.05}
+    alone = [keep["personal"] for _, keep in sorted(run(**options, method="Local").server.link.states().items())]
+    free = own(run(**options, method={"name": "FedAMP", "lam": 0.0}))
+    assert all(torch.equal(a, b) for a, b in zip(free, alone, strict=True))
+    for form in FORMS:
+        held = own(run(**options, method={"name": "FedAMP", "form": form}))
+        assert not any(torch.equal(a, b) for a, b in zip(held, alone, strict=True))
+        assert all(torch.isfinite(w).all() for w in held)
+
+
+def test_forms_differ_and_neither_is_fedavg(tiny: dict[str, Any]) -> None:
+    two = tiny | {"rounds": 3}
+    fedavg = run(**two).server.theta
+    distance, cosine = (own(run(**two, method={"name": "FedAMP", "form": form})) for form in FORMS)
+    assert not any(torch.equal(a, b) for a, b in zip(distance, cosine, strict=True))
+    assert not any(torch.equal(w, fedavg) for w in (*distance, *cosine))
+
+
+def test_the_server_mixes_the_newest_models_it_has_by_client(tiny: dict[str, Any]) -> None:
+    _, server = build(Config(**tiny, method="FedAMP"))
+    server.method.begin(server)
+    start, random = server.theta.clone(), torch.Generator().manual_seed(0)
+    sent = {cid: start + torch.randn(len(start), generator=random) for cid in (3, 1)}
+    server.method.merge(server, {cid: {"theta": theta, "size": 1} for cid, theta in sent.items()})
+    W = server.store["W"]
+    assert all(torch.equal(W[cid], sent.get(cid, start)) for cid in range(tiny["clients"]))
+    weight = math.exp(-1)  # two are known: their distance is the median, and there is one other to mix with
+    for cid, other in ((1, 3), (3, 1)):
+        mixture = server.method.send(server, cid)["u"]
+        torch.testing.assert_close(mixture, (1 - weight) * sent[cid] + weight * sent[other], rtol=0, atol=1e-5)
+    server.method.merge(server, {0: {"theta": start, "size": 1}})
+    assert torch.equal(server.store["W"][3], sent[3])  # absent now, not forgotten
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "rounds": 3, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
+    done = run(**options, buffers=buffers, method="FedAMP")
+    assert all(torch.isfinite(w).all() for w in own(done))
+    assert torch.isfinite(done.server.store["U"]).all()
+    assert "eval/global-acc/mean" not in done.records[-1]
+
+
+def test_it_takes_no_rule(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comity.engine._run.default", lambda _: "another")
+    with pytest.raises(ComityError, match="FedAMP brings its own rule"):
+        run(**tiny, method="FedAMP")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("lam", -1, "at least 0, got -1"),
+        ("alpha", 0, "above 0, got 0"),
+        ("sigma", 0, "above 0, got 0"),
+        ("self_weight", 1, "at least 0 and below 1, got 1"),
+    ],
+)
+def test_bad_options_are_refused(tiny: dict[str, Any], option: str, value: float, why: str) -> None:
+    with pytest.raises(ComityError, match=f"method.{option} must be {why}"):
+        run(**tiny, method={"name": "FedAMP", option: value})

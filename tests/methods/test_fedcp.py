@@ -1,0 +1,176 @@
+"""FedCP: the gate, the discrepancy, what is sent, and where its noise comes from."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comity import ComityError, Config
+from comity.engine import Run, build, run, site_of
+from comity.methods import FedCP
+from comity.methods.fedcp import mmd
+from comity.rules import Mean, Outcome, Updates
+from helpers import client_of
+
+
+def used(done: Run) -> list[Tensor]:
+    """The models that the clients use now."""
+    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+
+
+def logits_by_hand(net: nn.Module, z: Tensor, v: Tensor, gumbel: Tensor) -> Tensor:
+    """h_i(r z) + h_g(s z), (r, s) the softmax over two of the gate's answers plus noise (samples, 2, features)."""
+    answer = net.gate(z * (v / v.norm())).reshape(len(z), 2, -1)
+    r, s = F.softmax(answer + gumbel, dim=1).unbind(1)
+    return (r * z) @ net.own.weight.T + net.own.bias + (s * z) @ net.head.weight.T + net.head.bias
+
+
+def test_the_gate_shares_features_out_between_the_heads(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method="FedCP"))
+    model, random = site.model(), torch.Generator().manual_seed(0)
+    model.write(model.read() + 0.3 * torch.randn(model.size(), generator=random))
+    net, x = model.net.eval(), site.federation.clients[0].test.x
+    z = net.body(x)
+    v = net.own.weight.sum(0)
+    torch.testing.assert_close(net(x), logits_by_hand(net, z, v, torch.zeros(len(z), 2, 16)), rtol=0, atol=1e-5)
+    assert torch.equal(net(x), net(x))
+    gumbel = -torch.rand((len(z), 2, 16), generator=random).log().neg().log()
+    drawn = net.classify(z, net.context(), gumbel[:, 0] - gumbel[:, 1])
+    torch.testing.assert_close(drawn, logits_by_hand(net, z, v, gumbel), rtol=0, atol=1e-5)
+    assert not torch.allclose(drawn, net(x), atol=1e-2)
+
+
+def test_discrepancy_is_the_mean_of_kernels() -> None:
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(5, 3, generator=random).double(), 2 + torch.randn(5, 3, generator=random).double()
+
+    def kernel(a: Tensor, b: Tensor) -> float:
+        return sum(float(torch.exp(-(a - b).square().sum() / (2 * width))) for width in (10, 15, 20, 50))
+
+    by_hand = sum(kernel(x[i], x[j]) + kernel(y[i], y[j]) - 2 * kernel(x[i], y[j]) for i in range(5) for j in range(5))
+    torch.testing.assert_close(mmd(x, y), torch.tensor(by_hand / 25, dtype=torch.float64), rtol=1e-9, atol=0)
+    assert by_hand > 1
+    assert abs(float(mmd(x, x))) < 1e-12
+
+
+def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
+    """Body, own head and gate move; the global head and the received body stand still; heads are sent half and half."""
+    config = Config(**tiny, method={"name": "FedCP", "lam": 2.0}, epochs=2)
+    site = site_of(config)
+    client, model, anchor = client_of(site, 1), site.model(), site.model()
+    random = torch.Generator().manual_seed(0)
+    start = model.read() + 0.3 * torch.randn(model.size(), generator=random)
+    for m in (model, anchor, client.model):
+        m.write(start)
+    client.keep["personal"] = client.model.read("personal")
+    net, noise = model.net, client.random("gumbel")
+    v = net.own.weight.detach().sum(0).clone()
+    for x, y in client.batches(2):
+        z = net.body(x)
+        u = torch.rand(z.shape, generator=noise)
+        gumbel = torch.stack([(u / (1 - u)).log(), torch.zeros_like(u)], dim=1)
+        loss = F.cross_entropy(logits_by_hand(net, z, v, gumbel), y) + 2.0 * mmd(z, anchor.net.body(x).detach())
+        params = model.parameters("body", "own", "gate")
+        slopes = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            for p, g in zip(params, slopes, strict=True):
+                p -= config.lr * g
+    reply = site.method.fit(client, {"theta": anchor.read("shared")})
+    torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-5)
+    assert torch.equal(client.model.read("head"), anchor.read("head"))
+    assert torch.equal(client.keep["personal"], client.model.read("own"))
+    model.write((model.read("own") + model.read("head")) / 2, "head")
+    torch.testing.assert_close(reply["theta"], model.read("shared"), rtol=0, atol=1e-5)
+
+
+def test_the_discrepancy_holds_features_back(tiny: dict[str, Any]) -> None:
+    def drift(lam: float) -> float:
+        site = site_of(Config(**(tiny | {"epochs": 5, "lr": 0.02}), method={"name": "FedCP", "lam": lam}))
+        client, received = client_of(site, 0), site.model()
+        site.method.fit(client, {"theta": received.read("shared")})
+        x = client.data.train.x
+        return mmd(client.model.features(x), received.features(x)).item()
+
+    assert drift(0.0) > drift(5.0) > drift(50.0) > 0
+
+
+def test_noise_comes_from_the_client_alone(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method="FedCP"))
+    thetas = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        client = client_of(site, 0)
+        thetas.append(site.method.fit(client, {"theta": client.model.read("shared")})["theta"])
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(*thetas)
+    client = client_of(site, 0, round=2)
+    assert not torch.equal(client.random("gumbel").get_state(), client_of(site, 0).random("gumbel").get_state())
+
+
+def test_the_rule_acts_on_the_body_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
+    seen = []
+
+    class Watched(Mean):
+        def apply(self, u: Updates) -> Outcome:
+            seen.append(u.layout.names)
+            return super().apply(u)
+
+    site, server = build(Config(**(tiny | {"model": "resnet4"}), method="FedCP"))
+    server.rule = Watched(lr=0.0)  # would leave alone all it is given
+    before, layout, model = server.theta.clone(), server.layout, site.model()
+    server.step()
+    assert seen == [tuple(name for name in layout.names if name.startswith("body"))]
+    body = model.size("body")
+    assert torch.equal(server.theta[:body], before[:body])
+    rows = [site.method.fit(client_of(site, cid), {"theta": before})["theta"] for cid in range(5)]
+    sizes = torch.tensor([float(len(c.train)) for c in site.federation.clients])
+    mean = sizes / sizes.sum() @ torch.stack(rows)
+    torch.testing.assert_close(server.theta[body:], mean[body:], rtol=1e-5, atol=1e-6)  # heads, gate and buffers
+    assert (mean[body:] - before[body:]).abs().max() > 1e-3
+
+
+def test_own_heads_stay_at_home(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method="FedCP")
+    model = done.site.model()
+    assert done.server.theta.numel() == model.size("body", "head", "gate")
+    heads = [keep["personal"] for _, keep in sorted(done.server.link.states().items())]
+    assert all(head.numel() == model.size("own") for head in heads)
+    assert not torch.equal(heads[0], heads[1])
+    assert done.result["bytes a round"]["up"] == 5 * 4 * done.server.theta.numel()
+
+
+def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
+    options = tiny | {"rounds": 2}
+    done = run(**options, method="FedCP")
+    model = done.site.model()
+    bodies = []
+    for whole in used(done):
+        model.write(whole)
+        bodies.append(model.read("body"))
+        assert not torch.equal(model.read("own"), model.read("head"))
+    assert all(torch.equal(body, bodies[0]) for body in bodies)
+    size = model.size("body")
+    for other in ("FedAvg", "Local"):
+        assert not any(torch.equal(bodies[0], whole[:size]) for whole in used(run(**options, method=other)))
+    assert "global-acc" not in done.columns
+
+
+@pytest.mark.parametrize("model", ["resnet4", {"name": "vit-tiny", "depth": 1}])
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_other_models(tiny: dict[str, Any], model: Any, buffers: str) -> None:
+    done = run(**(tiny | {"model": model, "rounds": 2, "clients": 2, "lr": 0.01, "buffers": buffers}), method="FedCP")
+    assert done.result["failures"] == 0
+    assert torch.isfinite(done.server.theta).all()
+
+
+def test_what_it_cannot_do_is_refused(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ComityError, match=r"method\.lam must be at least 0, got -1"):
+        run(**tiny, method={"name": "FedCP", "lam": -1})
+    net = nn.Module()
+    net.body, net.head = nn.Flatten(), nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(ComityError, match="FedCP needs a model whose head is one linear layer, got Sequential"):
+        FedCP().build(net)

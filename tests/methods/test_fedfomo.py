@@ -1,0 +1,181 @@
+"""FedFomo: its weights and mixture against the formula, whose models are sent, and what is remembered of them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import Run, Server, build, run, site_of
+from helpers import client_of
+
+
+def kept(done: Run, key: str) -> list[Tensor]:
+    return [keep[key] for _, keep in sorted(done.server.link.states().items())]
+
+
+def others(theta: Tensor, count: int, scale: float = 0.05) -> list[Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return [theta + scale * torch.randn(len(theta), generator=random) for _ in range(count)]
+
+
+def payload(models: dict[int, Tensor]) -> dict[str, Tensor]:
+    return {"ids": torch.tensor(list(models))} | {str(cid): theta for cid, theta in models.items()}
+
+
+def test_weights_and_mixture_against_the_formula(tiny: dict[str, Any]) -> None:
+    """(L(before) − L(theta_n)) / ‖theta_n − before‖ by validation; the positive ones mix, then the client trains."""
+    site = site_of(Config(**tiny, method="FedFomo"))
+    client = client_of(site, 1)
+    model, val = site.model(), client.data.val
+    before = model.read()
+    downhill = model.gradient(val.x, val.y)
+    own, near, far = before - 0.2 * downhill, before - 0.05 * downhill, before + 0.3 * downhill
+    client.keep |= {"before": before, "own": own}
+
+    def loss(theta: Tensor) -> float:
+        model.write(theta)
+        return float(model.loss(val.x, val.y).detach())
+
+    raw = [(loss(before) - loss(theta)) / float((theta - before).norm()) for theta in (own, near, far)]
+    assert raw[0] > 0
+    assert raw[1] > 0
+    assert raw[2] < 0
+    share = raw[0] / (raw[0] + raw[1])
+    mixed = before + share * (own - before) + (1 - share) * (near - before)
+
+    reply = site.method.fit(client, payload({4: near, 2: far}))
+    torch.testing.assert_close(client.keep["before"], mixed, rtol=0, atol=1e-5)
+    torch.testing.assert_close(reply["weights"], torch.tensor(raw[1:], dtype=torch.float64), rtol=1e-3, atol=0)
+    assert reply["ids"].tolist() == [4, 2]
+    model.write(client.keep["before"])
+    for x, y in client.batches():
+        model.write(model.read() - tiny["lr"] * model.gradient(x, y))
+    torch.testing.assert_close(client.keep["own"], model.read(), rtol=0, atol=1e-6)
+    assert torch.equal(reply["theta"], client.keep["own"])
+    assert torch.equal(client.model.read(), client.keep["own"])
+    assert torch.equal(site.method.personal(client, {}), client.keep["own"])
+
+
+def test_when_nobody_does_better_the_client_goes_on_from_where_it_was(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method="FedFomo"))
+    client = client_of(site)
+    val = client.data.val
+    before = client.model.read()
+    uphill = client.model.gradient(val.x, val.y)
+    client.keep["own"] = before + 0.3 * uphill
+    reply = site.method.fit(client, payload({1: before + 0.5 * uphill}))
+    assert torch.equal(client.keep["before"], before)
+    assert float(reply["weights"]) < 0
+
+
+def test_the_same_model_again_weighs_nothing_and_a_broken_one_does_no_harm(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method="FedFomo"))
+    client = client_of(site)
+    before = client.model.read()
+    reply = site.method.fit(client, payload({1: before.clone(), 2: torch.full_like(before, 1e30)}))
+    assert float(reply["weights"][0]) == 0.0
+    assert torch.isfinite(reply["weights"]).all()
+    assert torch.equal(client.keep["before"], before)
+
+
+def server_with(tiny: dict[str, Any], heard: list[int], **options: Any) -> Server:
+    _, server = build(Config(**tiny, method={"name": "FedFomo"} | options))
+    server.method.begin(server)
+    server.round = 1
+    theta = others(server.theta, 5)
+    nothing = {"ids": torch.tensor([], dtype=torch.int64), "weights": torch.tensor([], dtype=torch.float64)}
+    server.method.merge(server, {cid: {"theta": theta[cid]} | nothing for cid in heard})
+    return server
+
+
+def test_nothing_is_sent_before_anybody_answered(tiny: dict[str, Any]) -> None:
+    server = server_with(tiny, [])
+    assert set(server.method.send(server, 0)) == {"ids"}
+    first = run(**(tiny | {"rounds": 1}), method="FedFomo")
+    alone = run(**(tiny | {"rounds": 1, "val_share": 0.2}), method="Local")
+    assert all(torch.equal(a, b) for a, b in zip(kept(first, "own"), kept(alone, "personal"), strict=True))
+
+
+def test_the_models_that_helped_most_are_sent(tiny: dict[str, Any]) -> None:
+    server = server_with(tiny, [0, 1, 2, 4], models=2, epsilon=0.0)
+    weights = torch.tensor([-1.0, 3.0, 2.0], dtype=torch.float64)
+    server.method.merge(server, {3: {"theta": server.theta, "ids": torch.tensor([0, 2, 4]), "weights": weights}})
+    sent = server.method.send(server, 3)
+    assert set(sent["ids"].tolist()) == {2, 4}
+    assert torch.equal(sent["2"], server.store["W"][2])
+    # signed weights add up: what hurt may come to help, and falls behind what was never tried until then
+    assert server.store["helped"][3].tolist() == [-1, 0, 3, 0, 2]
+    server.method.merge(server, {3: {"theta": server.theta, "ids": torch.tensor([0, 2]), "weights": -2 * weights[:2]}})
+    assert server.store["helped"][3].tolist() == [1, 0, -3, 0, 2]
+    assert set(server.method.send(server, 3)["ids"].tolist()) == {0, 4}
+
+
+def test_exploration_is_random_falls_and_never_sends_ones_own_or_an_unknown_model(tiny: dict[str, Any]) -> None:
+    server = server_with(tiny | {"clients": 5}, [0, 1, 2, 3], models=1, epsilon=1.0, epsilon_decay=0.02)
+    server.store["helped"][0] = torch.tensor([9.0, 0.0, 5.0, 0.0, 9.0], dtype=torch.float64)
+
+    def sent(round: int) -> int:
+        server.round = round
+        (chosen,) = server.method.choose(server, 0)
+        assert server.method.choose(server, 0) == [chosen]  # to look is not to draw
+        return int(chosen)
+
+    early, late = {sent(round) for round in range(1, 15)}, {sent(round) for round in range(51, 65)}
+    assert early == {1, 2, 3}
+    assert late == {2}
+
+
+def test_ties_are_broken_at_random(tiny: dict[str, Any]) -> None:
+    server = server_with(tiny, [0, 1, 2, 3, 4], models=1, epsilon=0.0)
+    drawn = set()
+    for server.round in range(1, 20):
+        drawn |= set(server.method.choose(server, 0))
+    assert drawn == {1, 2, 3, 4}
+
+
+def test_clients_hold_out_data_and_judge_by_it(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method="FedFomo")
+    plain = run(**tiny, method="Local")
+    for with_val, without in zip(done.federation.clients, plain.federation.clients, strict=True):
+        assert len(with_val.val) > 0
+        assert len(with_val.train) + len(with_val.val) == len(without.train)
+
+
+def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
+    options = tiny | {"rounds": 3, "val_share": 0.2}
+    done = run(**options, method="FedFomo")
+    own, alone = kept(done, "own"), kept(run(**options, method="Local"), "personal")
+    helped = (done.server.store["helped"] > 0).any(1).tolist()  # whom nobody helps trains alone
+    assert sum(helped) >= 3
+    assert [not torch.equal(a, b) for a, b in zip(own, alone, strict=True)] == helped
+    fedavg = run(**options).server.theta
+    assert not any(torch.equal(theta, fedavg) for theta in own)
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "rounds": 4, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
+    done = run(**options, buffers=buffers, method="FedFomo")
+    assert all(torch.isfinite(own).all() for own in kept(done, "own"))
+    answered = {cid for record in done.records for cid in record["cohort"] if cid not in record["lost"]}
+    heard = done.server.store["heard"]
+    assert {cid for cid in range(tiny["clients"]) if heard[cid]} == answered
+    for cid in range(tiny["clients"]):
+        assert torch.equal(done.server.store["W"][cid], done.server.theta) == (cid not in answered)
+    assert len(done.columns["L-acc"]) == tiny["clients"]
+    assert "eval/global-acc/mean" not in done.records[-1]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("models", -1, "at least 0, got -1"),
+        ("epsilon", 1.5, "at least 0 and at most 1, got 1.5"),
+        ("epsilon_decay", -1, "at least 0, got -1"),
+    ],
+)
+def test_bad_options_are_refused(tiny: dict[str, Any], option: str, value: float, why: str) -> None:
+    with pytest.raises(ComityError, match=f"method.{option} must be {why}"):
+        run(**tiny, method={"name": "FedFomo", option: value})

@@ -1,0 +1,275 @@
+"""FedPAC: the statistics, the heads' quadratic program, the pull to prototypes, and who gets which head."""
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import Client, Run, build, run, site_of
+from comity.methods.fedpac import head_weights
+from comity.nn import Model
+from comity.rules import Mean, Outcome, Updates
+from helpers import client_of
+
+
+def used(done: Run) -> list[Tensor]:
+    """The models that the clients use now."""
+    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+
+
+def means_by_hand(model: Model, client: Client, classes: int = 4) -> dict[int, Tensor]:
+    x, y = client.data.train.x, client.data.train.y
+    model.net.eval()
+    with torch.no_grad():
+        return {k: model.features(x[y == k]).mean(0) for k in range(classes) if (y == k).any()}
+
+
+# The quadratic program.
+
+
+def problem(case: str) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(3)
+    H, V = torch.randn(6, 3, 5, generator=random), torch.rand(6, generator=random) + 0.1
+    if case == "near":  # heads are worth sharing: variance outweighs the bias
+        return 0.1 * H, V
+    if case == "twins":
+        return torch.cat([H[:3], H[:3]]), V
+    if case == "small":
+        return 1e-3 * H, 1e-5 * V
+    if case == "more clients than numbers":
+        return 0.3 * torch.randn(12, 2, 2, generator=random), torch.rand(12, generator=random) + 0.01
+    if case == "sure":  # one client without variance: a class of one sample
+        V[2] = 0
+    return H, V
+
+
+@pytest.mark.parametrize("case", ["far", "near", "twins", "small", "more clients than numbers", "sure"])
+def test_heads_weights_solve_their_program(case: str) -> None:
+    """As cvxpy solves it, from M_i[j, k] = Σ_c ⟨H_i[c] − H_j[c], H_i[c] − H_k[c]⟩ summed out."""
+    H, V = problem(case)
+    found = head_weights(H, V).numpy()
+    n = len(V)
+    assert found.min() >= 0
+    np.testing.assert_allclose(found.sum(1), 1, rtol=0, atol=1e-12)
+    H64, V64 = H.double().numpy(), V.double().numpy()
+    for i in range(n):
+        apart = H64[i] - H64
+        M = np.array([[(apart[j] * apart[k]).sum() for k in range(n)] for j in range(n)])
+        Q = np.diag(V64) + M
+        scale = Q.diagonal().max()
+        a = cp.Variable(n)
+        goal = cp.sum_squares(apart.reshape(n, -1).T @ a / scale**0.5) + cp.sum_squares(
+            cp.multiply((V64 / scale) ** 0.5, a)
+        )
+        cp.Problem(cp.Minimize(goal), [a >= 0, cp.sum(a) == 1]).solve(
+            solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+        )
+        np.testing.assert_allclose(found[i], a.value, rtol=0, atol=1e-5)
+        slope = Q @ found[i] / scale
+        assert found[i] @ slope - slope.min() < 1e-10  # no vertex of the simplex is a way down
+
+
+def test_equal_clients_share_by_precision() -> None:
+    H, V = torch.ones(3, 2, 4), torch.tensor([1.0, 2.0, 4.0])
+    expected = torch.tensor([4.0, 2.0, 1.0]).double() / 7
+    torch.testing.assert_close(head_weights(H, V), expected.expand(3, 3), rtol=0, atol=1e-9)
+
+
+def test_a_client_far_from_all_others_keeps_its_head() -> None:
+    H, V = torch.zeros(3, 2, 4), torch.full((3,), 0.1)
+    H[2] = 1e4
+    weights = head_weights(H, V)
+    torch.testing.assert_close(weights[2], torch.tensor([0.0, 0.0, 1.0]).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights[0], torch.tensor([0.5, 0.5, 0.0]).double(), rtol=0, atol=1e-6)
+
+
+# The client.
+
+
+def test_statistics_are_those_of_the_received_body(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method="FedPAC"))
+    client, model = client_of(site, 1), site.model()
+    reply = site.method.fit(client, {"theta": model.read("shared")})
+    y, n = client.data.train.y, len(client.data.train)
+    with torch.no_grad():
+        Z = model.features(client.data.train.x)
+    V = 0.0
+    for k in range(4):
+        z, p = Z[y == k], (y == k).float().mean()
+        mu = z.mean(0) if len(z) else torch.zeros(16)
+        torch.testing.assert_close(reply["H"][k], p * mu, rtol=0, atol=1e-6)
+        if len(z):
+            V += float(p * torch.trace(z.T @ z / len(z)) - p**2 * (mu @ mu))
+    assert reply["V"] == pytest.approx(V / n, rel=1e-5)
+    assert reply["counts"].tolist() == [int((y == k).sum()) for k in range(4)]
+    for k, mean in means_by_hand(client.model, client).items():  # with the body as it is after training
+        torch.testing.assert_close(reply["prototypes"][k], mean, rtol=0, atol=1e-6)
+        assert not torch.allclose(reply["prototypes"][k], Z[y == k].mean(0), atol=1e-4)
+
+
+@pytest.mark.parametrize("head_lr", [0.3, None])
+def test_the_head_is_fitted_first_then_the_body_under_the_pull(tiny: dict[str, Any], head_lr: float | None) -> None:
+    config = Config(**tiny, method={"name": "FedPAC", "lam": 2.0, "head_epochs": 2, "head_lr": head_lr})
+    site = site_of(config)
+    client, model = client_of(site, 2), site.model()
+    random = torch.Generator().manual_seed(0)
+    prototypes, known = torch.randn(4, 16, generator=random), torch.tensor([True, True, False, True])
+    head = model.read("head") + 0.1
+    model.write(head, "head")
+    assert {2, 3} <= set(client.data.train.y.tolist())
+
+    for part, epochs, lr in (("head", 2, head_lr or config.lr), ("body", 1, config.lr)):
+        for x, y in client.batches(epochs):
+            z = model.net.body(x)
+            loss = F.cross_entropy(model.net.head(z), y)
+            if part == "body":
+                pulls = [(z[i] - prototypes[k]).square().sum() for i, k in enumerate(y.tolist()) if known[k]]
+                loss = loss + 2.0 * sum(pulls) / (len(y) * 16)
+            grads = torch.autograd.grad(loss, model.parameters(part))
+            with torch.no_grad():
+                for p, g in zip(model.parameters(part), grads, strict=True):
+                    p -= lr * g
+    received = {"theta": client.model.read("shared"), "head": head, "prototypes": prototypes, "known": known}
+    reply = site.method.fit(client, received)
+    torch.testing.assert_close(reply["theta"], model.read("body"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(reply["head"], model.read("head"), rtol=0, atol=1e-6)
+    assert torch.equal(client.keep["personal"], reply["head"])
+
+
+def test_the_pull_draws_features_to_prototypes(tiny: dict[str, Any]) -> None:
+    def distance(lam: float) -> float:
+        site = site_of(Config(**(tiny | {"epochs": 5}), method={"name": "FedPAC", "lam": lam}))
+        client = client_of(site, 0)
+        received = {"theta": client.model.read("shared"), "known": torch.ones(4, dtype=torch.bool)}
+        site.method.fit(client, received | {"prototypes": torch.full((4, 16), 0.3)})
+        with torch.no_grad():
+            return (client.model.features(client.data.train.x) - 0.3).square().mean().item()
+
+    assert distance(0.0) > distance(1.0) > distance(10.0) > 0
+
+
+# The server.
+
+
+def reply_of(seed: int, counts: list[int], theta: Tensor, head: int) -> dict[str, Any]:
+    random = torch.Generator().manual_seed(seed)
+    return {
+        "theta": theta + 0.1 * seed,
+        "size": sum(counts),
+        "head": torch.randn(head, generator=random),
+        "prototypes": torch.randn(4, 16, generator=random),
+        "counts": torch.tensor(counts),
+        "H": 0.2 * torch.randn(4, 16, generator=random),
+        "V": 0.1 * seed,
+    }
+
+
+def test_heads_are_mixed_for_the_clients_they_belong_to(tiny: dict[str, Any]) -> None:
+    """Clients 1 and 4 take part, then 3 and 4: what an absent one has stays, whatever its place in the cohort."""
+    _, server = build(Config(**tiny, method="FedPAC"))
+    size = 16 * 4 + 4
+    first = {1: reply_of(1, [5, 0, 1, 0], server.theta, size), 4: reply_of(4, [1, 0, 3, 0], server.theta, size)}
+    server.method.merge(server, first)
+    assert "head" not in server.method.send(server, 0)
+    weights = head_weights(
+        torch.stack([first[1]["H"], first[4]["H"]]), torch.tensor([first[1]["V"], first[4]["V"]])
+    ).float()
+    assert weights.min() > 0.01
+    for row, cid in enumerate((1, 4)):
+        expected = weights[row, 0] * first[1]["head"] + weights[row, 1] * first[4]["head"]
+        torch.testing.assert_close(server.method.send(server, cid)["head"], expected, rtol=0, atol=1e-6)
+    kept, old = server.method.send(server, 1)["head"].clone(), server.method.send(server, 4)["head"].clone()
+
+    # every sample of a class counts the same; of a class that nobody has nothing is known
+    sent = server.method.send(server, 0)
+    assert sent["known"].tolist() == [True, False, True, False]
+    by_hand = (5 * first[1]["prototypes"][0] + first[4]["prototypes"][0]) / 6
+    torch.testing.assert_close(sent["prototypes"][0], by_hand, rtol=0, atol=1e-6)
+
+    second = {3: reply_of(3, [0, 2, 0, 0], server.theta, size), 4: reply_of(5, [4, 0, 0, 0], server.theta, size)}
+    server.method.merge(server, second)
+    assert torch.equal(server.method.send(server, 1)["head"], kept)
+    assert not torch.equal(server.method.send(server, 4)["head"], old)
+    sent = server.method.send(server, 2)
+    assert "head" not in sent
+    assert sent["known"].tolist() == [True, True, True, False]
+    by_hand = (first[1]["prototypes"][2] + 3 * first[4]["prototypes"][2]) / 4
+    torch.testing.assert_close(sent["prototypes"][2], by_hand, rtol=0, atol=1e-6)  # nobody has shown it since
+    torch.testing.assert_close(sent["prototypes"][0], second[4]["prototypes"][0], rtol=0, atol=1e-6)
+
+
+def test_absent_and_lost_clients(tiny: dict[str, Any]) -> None:
+    done = run(**(tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 5}), method="FedPAC")
+    assert done.result["failures"] == 0
+    heard = {cid for record in done.records for cid in set(record["cohort"]) - set(record["lost"])}
+    assert {name for name in done.server.store if name.startswith("head/")} == {f"head/{cid}" for cid in heard}
+    assert 0 < len(heard) < 5
+    models, size = used(done), done.site.model().size("body")
+    initial = done.site.initial[size:]
+    for cid, model in enumerate(models):
+        assert torch.equal(model[:size], done.server.theta)
+        head = done.server.store[f"head/{cid}"] if cid in heard else done.server.link.states()[cid]["personal"]
+        assert torch.equal(model[size:], head)
+    took = {cid for record in done.records for cid in record["cohort"]}
+    assert all(torch.equal(models[cid][size:], initial) == (cid not in took) for cid in range(5))
+
+
+def test_the_rule_acts_on_the_body(tiny: dict[str, Any]) -> None:
+    seen = []
+
+    class Watched(Mean):
+        def apply(self, u: Updates) -> Outcome:
+            seen.append(u.layout.names)
+            return super().apply(u)
+
+    _, server = build(Config(**tiny, method="FedPAC"))
+    server.rule, before = Watched(lr=0.0), server.theta.clone()
+    server.step()
+    assert seen == [("body.fc1.weight", "body.fc1.bias")]
+    assert torch.equal(server.theta, before)
+    assert "head/0" in server.store
+
+
+# What it reduces to, and what it is not.
+
+
+def test_one_client_without_the_pull_is_fedrep(tiny: dict[str, Any]) -> None:
+    options = tiny | {"clients": 1}
+    alone = run(**options, method={"name": "FedPAC", "lam": 0.0, "head_lr": None})
+    fedrep = run(**options, method="FedRep")
+    assert torch.equal(alone.server.theta, fedrep.server.theta)
+    assert torch.equal(used(alone)[0], used(fedrep)[0])
+    pulled = run(**options, method={"name": "FedPAC", "lam": 1.0, "head_lr": None})
+    assert not torch.equal(pulled.server.theta, fedrep.server.theta)
+
+
+def test_it_is_no_other_method(tiny: dict[str, Any]) -> None:
+    options = tiny | {"rounds": 2}
+    ours = used(run(**options, method={"name": "FedPAC", "head_lr": None}))
+    for method in ("Local", "FedAvg", "FedRep"):
+        assert not any(torch.equal(a, b) for a, b in zip(ours, used(run(**options, method=method)), strict=True))
+    unpulled = used(run(**options, method={"name": "FedPAC", "lam": 0.0, "head_lr": None}))
+    assert not any(torch.equal(a, b) for a, b in zip(ours, unpulled, strict=True))
+
+
+@pytest.mark.parametrize("model", ["resnet4", {"name": "vit-tiny", "depth": 1}])
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_other_models(tiny: dict[str, Any], model: Any, buffers: str) -> None:
+    done = run(**(tiny | {"model": model, "rounds": 2, "clients": 3, "lr": 0.01, "buffers": buffers}), method="FedPAC")
+    assert done.result["failures"] == 0
+    assert torch.isfinite(done.server.theta).all()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [("lam", -1.0, "at least 0"), ("head_epochs", -1, "at least 0"), ("head_lr", 0.0, "above 0")],
+)
+def test_senseless_options_are_refused(tiny: dict[str, Any], option: str, value: float, allowed: str) -> None:
+    with pytest.raises(ComityError, match=rf"method\.{option} must be {allowed}, got {value}"):
+        run(**tiny, method={"name": "FedPAC", option: value})

@@ -1,0 +1,218 @@
+"""FedPG and S-FedPG: common descent, protection of others, and a step that clients agree on."""
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import client_of
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import Run, run, site_of
+from comity.methods import FedPG, SFedPG
+from comity.methods.sfedpg import unfairness
+from comity.rules.fair_descent import evening
+
+SHIFTED = {"label_shift": 0.9, "feature_shift": 0.5}
+
+
+def shifted(tiny: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return tiny | {"data": tiny["data"] | SHIFTED} | options
+
+
+def updates(done: Run, theta: Tensor) -> Tensor:
+    """Each client's update from ``theta`` in the run's last round, by hand."""
+    rows = []
+    for cid in range(len(done.federation)):
+        client = client_of(done.site, cid, done.server.round)
+        client.model.write(theta)
+        client.sgd()
+        rows.append(client.model.read() - theta)
+    return torch.stack(rows).double()
+
+
+def test_lemma_1_the_global_step_helps_every_client_and_fairness(tiny: dict[str, Any]) -> None:
+    for seed in range(3):
+        options = shifted(tiny, rounds=1, seed=seed, method="FedPG")
+        done = run(**options)
+        start = done.site.initial
+        U = updates(done, start)  # −η g_i
+        d = (done.server.theta - start).double()
+        assert (U @ d > 0).all()  # g_i·d < 0
+        losses = []
+        for cid in range(len(U)):
+            client = client_of(done.site, cid)
+            client.model.write(start)
+            losses.append(client.loss())
+        # ∇F·d < 0, with F's gradient of updates at one length, as the direction has it
+        even = U / U.norm(dim=1, keepdim=True)
+        h = torch.from_numpy(evening(torch.tensor(losses, dtype=torch.float64).numpy()))
+        assert (h @ even) @ d > 0
+
+
+def test_absent_clients_are_not_hurt_either(tiny: dict[str, Any]) -> None:
+    done = run(**shifted(tiny, rounds=4, participation=0.6, method="FedPG"))
+    outcome = done.server.outcome
+    assert outcome is not None
+    assert len(outcome.ids) > 3  # the three present and some absent
+    assert ((outcome.updates.gram @ outcome.coefficients[0]) > 0).all()
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("base", ["new", "old"])
+def test_personal_models_do_no_more_harm_than_gamma_allows(tiny: dict[str, Any], gamma: float, base: str) -> None:
+    done = run(**shifted(tiny, rounds=1, method={"name": "FedPG", "gamma": gamma, "base": base}))
+    start = done.site.initial
+    U = updates(done, start)
+    G = U @ U.T
+    origin = done.server.theta if base == "new" else start
+    harmed = False
+    for i in range(len(U)):
+        d = (done.server.store[f"personal/{i}"] - origin).double()
+        allowed = gamma * G[i].clamp(max=0)
+        assert (U @ d >= allowed - 1e-5 * G.diagonal().max()).all()
+        if gamma == 1:
+            torch.testing.assert_close(d, U[i], rtol=0, atol=1e-5)
+        harmed |= bool((G[i] < -1e-4 * G.diagonal().max()).any())
+    assert harmed  # there was something to protect from
+
+
+def test_who_has_no_personal_model_uses_the_global_one_and_the_absent_keep_theirs(tiny: dict[str, Any]) -> None:
+    done = run(**shifted(tiny, rounds=2, participation=0.4, method="FedPG"))
+    first, second = (record["cohort"] for record in done.records)
+    server, method = done.server, done.server.method
+    assert isinstance(method, FedPG)
+    never = set(range(5)) - set(first) - set(second)
+    assert never
+    before = run(**shifted(tiny, rounds=1, participation=0.4, method="FedPG"))
+    for cid in never:
+        assert "personal" not in method.send(server, cid)
+    for cid in set(first) - set(second):
+        assert torch.equal(method.send(server, cid)["personal"], before.server.store[f"personal/{cid}"])
+
+
+def test_protection_keeps_more_of_everybodys_accuracy(tiny: dict[str, Any]) -> None:
+    options = shifted(tiny, rounds=10, clients=8)
+    kept = run(**options, method="FedPG").result["last"]["eval/G-acc/mean"]
+    own = run(**options, method={"name": "FedPG", "gamma": 1.0}).result["last"]["eval/G-acc/mean"]
+    assert kept > own + 0.02
+
+
+def trials(done: Run) -> list[float]:
+    return [record["step"]["ratio"] for record in done.records]
+
+
+def test_the_accepted_step_meets_armijos_conditions(tiny: dict[str, Any]) -> None:
+    """Every loss falls by the promised share, and so does F; the step twice as large was tried and did not."""
+    options = shifted(tiny, rounds=1, lr=0.02, method={"name": "S-FedPG", "s": 3, "beta": 0.1})
+    done = run(**options)
+    (ratio,) = trials(done)
+    start = done.site.initial
+    U = updates(done, start)
+
+    def losses(theta: Tensor) -> Tensor:
+        found = []
+        for cid in range(len(U)):
+            client = client_of(done.site, cid)
+            client.model.write(theta)
+            found.append(client.loss())
+        return torch.tensor(found, dtype=torch.float64)
+
+    plain = run(**(options | {"method": "FedPG"}))
+    step = plain.server.theta - start
+    torch.testing.assert_close(done.server.theta, start + ratio * step, rtol=0, atol=1e-6)
+    promised = U @ step.double() / options["lr"]
+    h = torch.from_numpy(evening(losses(start).numpy()))
+
+    def holds(r: float) -> bool:
+        after = losses(start + r * step)
+        helped = bool((losses(start) - after >= 0.1 * r * promised).all())
+        return helped and bool(unfairness(losses(start)) - unfairness(after) >= 0.1 * r * (h @ promised))
+
+    assert holds(ratio)
+    assert ratio == 8 or not holds(2 * ratio)
+
+
+def test_the_largest_step_is_smaller_when_somebody_left(tiny: dict[str, Any]) -> None:
+    together = run(**shifted(tiny, rounds=3, lr=1e-4, method={"name": "S-FedPG", "s": 2}))
+    apart = run(**shifted(tiny, rounds=3, lr=1e-4, participation=0.6, method={"name": "S-FedPG", "s": 2}))
+    assert max(trials(together)) == 4.0
+    assert trials(apart)[0] > 1
+    left = [not set(a["cohort"]) <= set(b["cohort"]) for a, b in zip(apart.records, apart.records[1:], strict=False)]
+    assert any(left)
+    assert all(ratio <= 1 for ratio, gone in zip(trials(apart)[1:], left, strict=True) if gone)
+
+
+def test_when_no_step_helps_everybody_the_fallbacks_are_taken(tiny: dict[str, Any]) -> None:
+    """A learning rate far too large: the first trial fails, and the mean loss decides."""
+    done = run(**shifted(tiny, rounds=1, lr=3.0, method={"name": "S-FedPG", "s": 1, "beta": 0.5}))
+    (record,) = done.records
+    sigma = float(done.server.outcome.notes["sigma"][0])  # type: ignore[union-attr]
+    tried = [2.0 * 0.5**k for k in range(record["step"]["trials"])]
+    assert tried[-1] >= 0.5 / sigma > tried[-1] / 2 or len(tried) == 1
+    assert record["step"]["ratio"] in tried
+
+
+def test_the_direction_travels_once_and_then_numbers_alone(tiny: dict[str, Any]) -> None:
+    done = run(**shifted(tiny, rounds=2, lr=1.0, method={"name": "S-FedPG", "s": 3, "beta": 0.3}))
+    assert sum(record["step"]["trials"] for record in done.records) > 2
+    size = done.server.theta.numel() * 4
+    assert done.server.link.traffic["trial"] == [2 * 5 * size, 0]
+
+
+def test_reductions(tiny: dict[str, Any]) -> None:
+    one = shifted(tiny, clients=1, rounds=2)
+    # one client alone: the common descent direction is its own update
+    torch.testing.assert_close(
+        run(**one, method="FedPG").server.theta, run(**one, method="FedAvg").server.theta, rtol=0, atol=1e-5
+    )
+    many = shifted(tiny, rounds=2)
+    fedavg, fedpg = run(**many, method="FedAvg"), run(**many, method="FedPG")
+    assert not torch.allclose(fedavg.server.theta, fedpg.server.theta, atol=1e-4)
+    # what differs between FedPG and its line search is the step alone
+    sfedpg = run(**(many | {"rounds": 1}), method="S-FedPG")
+    step = run(**(many | {"rounds": 1}), method="FedPG").server.theta - sfedpg.site.initial
+    moved = sfedpg.server.theta - sfedpg.site.initial
+    torch.testing.assert_close(moved, trials(sfedpg)[0] * step, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"gamma": -0.1}, {"gamma": 1.5}, {"name": "S-FedPG", "s": -1}, {"name": "S-FedPG", "beta": 1}]
+)
+def test_senseless_options_are_refused(tiny: dict[str, Any], options: dict[str, Any]) -> None:
+    with pytest.raises(ComityError, match=r"method\.\w+ must be"):
+        run(**tiny, method={"name": "FedPG"} | options)
+    with pytest.raises(ComityError, match="FedPG brings its own rule"):
+        site_of(Config(**tiny, method="FedPG", rule="ConFREE"))
+
+
+def test_batchnorm_and_a_hostile_client(tiny: dict[str, Any]) -> None:
+    done = run(
+        **(tiny | {"model": "resnet4", "rounds": 2, "clients": 3}), method="S-FedPG", attack="scale", malicious=0.34
+    )
+    assert torch.isfinite(done.server.theta).all()
+    assert isinstance(done.server.method, SFedPG)
+
+
+def test_under_a2_honest_clients_lose_little_where_fedavg_collapses() -> None:
+    """One hostile client in ten scales its update by 100 (FedPG B.3)."""
+    options: dict[str, Any] = {
+        "partition": {"name": "pathological", "num_classes_per_partition": 2},
+        "model": {"name": "mlp", "widths": (64,)},
+        "clients": 10,
+        "rounds": 30,
+        "batch_size": 50,
+        "epochs": 2,
+        "lr": 0.1,
+        "eval_every": 30,
+        "reference": "none",
+        "workers": 2,
+    }
+
+    def accuracy(method: Any, attack: str) -> float:
+        done = run(**options, method=method, attack=attack)
+        return float(done.result["last"]["eval/L-acc/mean"])
+
+    fedpg, fedavg = {"name": "FedPG"}, {"name": "FedAvg", "personal_model": "global"}
+    assert accuracy(fedpg, "scale") > accuracy(fedpg, "none") - 0.02
+    assert accuracy(fedavg, "scale") < accuracy(fedavg, "none") - 0.2

@@ -1,0 +1,202 @@
+"""FedROD: balanced softmax, two heads that do not disturb each other, and the hypernetwork."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import Client, Run, build, run, site_of
+from comity.methods.fedrod import balanced_softmax
+from comity.nn import Model
+from comity.rules import Mean, Outcome, Updates
+from helpers import client_of
+
+HYPER = {"name": "FedROD", "head": "hypernetwork"}
+
+
+def used(done: Run) -> list[Tensor]:
+    """The models that the clients use now."""
+    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+
+
+def counts_of(client: Client, classes: int = 4) -> Tensor:
+    return torch.tensor([float((client.data.train.y == c).sum()) for c in range(classes)])
+
+
+def some_lack_a_class(tiny: dict[str, Any]) -> dict[str, Any]:
+    return tiny | {"data": tiny["data"] | {"label_shift": 0.9}}
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_generic_loss_is_the_balanced_softmax(gamma: float) -> None:
+    counts = torch.tensor([3.0, 0.0, 1.0, 5.0])
+    logits = torch.tensor([[0.3, 9.0, -1.0, 0.5], [2.0, -3.0, 0.1, 0.2]], requires_grad=True)
+    y = torch.tensor([2, 0])
+    weighted = counts**gamma * logits.detach().exp()
+    by_hand = -(weighted[[0, 1], y] / weighted.sum(1)).log().mean()
+    loss = balanced_softmax(logits, y, counts, gamma)
+    torch.testing.assert_close(loss.detach(), by_hand, rtol=1e-6, atol=0)
+    (slope,) = torch.autograd.grad(loss, logits)
+    assert torch.isfinite(slope).all()
+    assert torch.equal(slope[:, 1], torch.zeros(2))  # nothing is learnt about a class that is not there
+    assert (slope[:, [0, 2, 3]] != 0).all()
+
+
+def test_balanced_classes_leave_plain_cross_entropy() -> None:
+    logits, y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
+    torch.testing.assert_close(balanced_softmax(logits, y, torch.full((3,), 7.0)), F.cross_entropy(logits, y))
+
+
+def stepped(model: Model, client: Client, head: str, lr: float) -> None:
+    """The two losses' steps, each taken alone."""
+    net, counts = model.net, counts_of(client)
+    for x, y in client.batches(1):
+        z = net.body(x)
+        prior = torch.where(counts > 0, counts.log(), -torch.inf)
+        generic = F.cross_entropy(net.head(z) + prior, y)
+        shared = model.parameters("body", "head")
+        own = model.parameters("own" if head == "linear" else "hypernetwork")
+        slopes = torch.autograd.grad(generic, shared)
+        with torch.no_grad():
+            z = net.body(x)
+            fixed = net.head(z)
+        if head == "linear":
+            mine = net.own(z)
+        else:
+            made = net.hypernetwork(counts / counts.sum())
+            mine = z @ made[: -len(counts)].view(len(counts), -1).T + made[-len(counts) :]
+        slopes += torch.autograd.grad(F.cross_entropy(fixed + mine, y), own)
+        with torch.no_grad():
+            for p, g in zip(shared + own, slopes, strict=True):
+                p -= lr * g
+
+
+@pytest.mark.parametrize("head", ["linear", "hypernetwork"])
+def test_each_loss_moves_its_own_parts(tiny: dict[str, Any], head: str) -> None:
+    config = Config(**some_lack_a_class(tiny), method={"name": "FedROD", "head": head})
+    site = site_of(config)
+    cid = next(c for c in range(5) if (counts_of(client_of(site, c)) == 0).any())
+    client, model = client_of(site, cid), site.model()
+    noise = torch.randn(model.size(), generator=torch.Generator().manual_seed(0))
+    start = model.read() + 0.1 * noise
+    model.write(start)
+    client.model.write(start)
+    client.keep["personal"] = client.model.read("personal")
+    stepped(model, client, head, config.lr)
+    reply = site.method.fit(client, {"theta": client.model.read("shared")})
+    torch.testing.assert_close(reply["theta"], model.read("shared"), rtol=0, atol=1e-6)
+    if head == "linear":
+        torch.testing.assert_close(client.keep["personal"], model.read("own"), rtol=0, atol=1e-6)
+
+
+def test_the_personal_loss_never_reaches_what_is_shared(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method="FedROD"))
+    replies = []
+    for scale in (0.0, 3.0):
+        client = client_of(site, 1)
+        size = client.model.size("own")
+        client.keep["personal"] = scale * torch.randn(size, generator=torch.Generator().manual_seed(1))
+        replies.append(site.method.fit(client, {"theta": client.model.read("shared")})["theta"])
+    assert torch.equal(*replies)
+
+
+def test_without_the_prior_the_generic_model_is_fedavg(tiny: dict[str, Any]) -> None:
+    fedavg = run(**tiny).server.theta
+    assert torch.equal(run(**tiny, method={"name": "FedROD", "gamma": 0.0}).server.theta, fedavg)
+    assert not torch.equal(run(**tiny, method="FedROD").server.theta, fedavg)
+
+
+def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method="FedROD")
+    client = client_of(done.site, 3)
+    client.keep = dict(done.server.link.states()[3])
+    received = done.server.method.send(done.server, 3)
+    x = client.data.test.x
+    model = done.site.model()
+    model.write(done.server.method.personal(client, received))
+    net = model.net.eval()
+    z = net.body(x)
+    assert torch.equal(net(x), net.head(z) + net.own(z))
+    assert net.own.weight.abs().max() > 0.01
+    assert torch.equal(torch.cat([net.own.weight.reshape(-1), net.own.bias]), client.keep["personal"])
+    common = done.server.method.general(client, received)
+    assert common is not None
+    model.write(common)
+    assert torch.equal(net(x), net.head(z))
+
+
+def test_the_hypernetwork_makes_the_head_from_class_frequencies(tiny: dict[str, Any]) -> None:
+    """Also for a client that never took part."""
+    done = run(**(some_lack_a_class(tiny) | {"participation": 0.4, "rounds": 2}), method=HYPER)
+    kept = done.server.link.states()
+    absent = next(cid for cid in range(5) if all(cid not in record["cohort"] for record in done.records))
+    present = next(cid for cid in range(5) if any(cid in record["cohort"] for record in done.records))
+    assert absent in kept  # it was evaluated
+    models = used(done)
+    net = done.site.model()
+    heads = []
+    for cid in (absent, present):
+        net.write(models[cid])
+        share = torch.nn.functional.normalize(counts_of(client_of(done.site, cid)), p=1, dim=0)
+        torch.testing.assert_close(net.read("own"), net.net.hypernetwork(share).detach(), rtol=0, atol=1e-6)
+        heads.append(net.read("own"))
+    assert heads[0].abs().max() > 0
+    assert not torch.allclose(*heads)
+    assert torch.equal(models[absent][: net.size("body", "head")], done.server.theta[: net.size("body", "head")])
+
+
+def test_the_rule_acts_on_the_generic_model_and_the_hypernetwork_is_averaged(tiny: dict[str, Any]) -> None:
+    seen = []
+
+    class Watched(Mean):
+        def apply(self, u: Updates) -> Outcome:
+            seen.append(u.layout.names)
+            return super().apply(u)
+
+    site, server = build(Config(**tiny, method=HYPER))
+    server.rule = Watched(lr=0.0)  # would leave alone all it is given
+    before, layout = server.theta.clone(), server.layout
+    server.step()
+    assert seen == [tuple(name for name in layout.names if not name.startswith("hypernetwork"))]
+    size = site.model().size("body", "head")
+    assert torch.equal(server.theta[:size], before[:size])
+    assert not torch.equal(server.theta[size:], before[size:])
+    rows, sizes = [], torch.tensor([float(len(c.train)) for c in site.federation.clients])
+    for cid in range(5):
+        rows.append(site.method.fit(client_of(site, cid), {"theta": before})["theta"][size:])
+    torch.testing.assert_close(server.theta[size:], sizes / sizes.sum() @ torch.stack(rows), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["FedROD", HYPER])
+def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any], method: Any) -> None:
+    options = tiny | {"rounds": 2}
+    done = run(**options, method=method)
+    model = done.site.model()
+    for whole, other in zip(used(done), used(run(**options, method="FedAvg")), strict=True):
+        model.write(whole)
+        assert not torch.equal(model.read("body", "head"), other)
+        assert model.read("own").abs().max() > 0
+    for whole, other in zip(used(done), used(run(**options, method="Local")), strict=True):
+        model.write(whole)
+        assert not torch.equal(model.read("body", "head"), other)
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+@pytest.mark.parametrize("method", ["FedROD", HYPER])
+def test_batchnorm(tiny: dict[str, Any], method: Any, buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "rounds": 2, "clients": 3, "lr": 0.01, "buffers": buffers}
+    done = run(**options, method=method)
+    assert done.result["failures"] == 0
+    assert torch.isfinite(done.server.theta).all()
+    fedavg = run(**options, method={"name": "FedROD", "gamma": 0.0}).server.theta
+    assert torch.equal(fedavg, run(**options).server.theta)
+
+
+@pytest.mark.parametrize(("option", "value", "least"), [("gamma", -1.0, 0), ("hidden", 0, 1)])
+def test_senseless_options_are_refused(tiny: dict[str, Any], option: str, value: float, least: int) -> None:
+    with pytest.raises(ComityError, match=rf"method\.{option} must be at least {least}, got {value}"):
+        run(**tiny, method=HYPER | {option: value})

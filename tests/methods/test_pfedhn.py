@@ -1,0 +1,174 @@
+"""pFedHN: the server steps through its hypernetwork towards what clients made of their models."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from comity import ComityError, Config
+from comity.engine import Server, build, run
+from comity.methods import Payload, PFedHN
+
+SMALL = {"name": "pFedHN", "width": 8, "hidden": 2}
+
+
+def server_of(tiny: dict[str, Any], **options: Any) -> Server:
+    _, server = build(Config(**tiny, method=SMALL | options))
+    server.method.begin(server)
+    return server
+
+
+def twin(server: Server) -> tuple[nn.Sequential, nn.Parameter]:
+    """The same hypernetwork out of torch's own modules: a layer, then ReLU and layer in turn, then a layer."""
+    store, layers = server.store, []
+    for k in range(4):
+        weight = store[f"phi/{k}/weight"]
+        linear = nn.Linear(*weight.shape)
+        with torch.no_grad():
+            linear.weight.copy_(weight.T)
+            linear.bias.copy_(store[f"phi/{k}/bias"])
+        layers += [nn.ReLU()] * (k in (1, 2)) + [linear]
+    return nn.Sequential(*layers), nn.Parameter(store["v"].clone())
+
+
+def replies_of(server: Server, cids: list[int], round: int) -> dict[int, Payload]:
+    random = torch.Generator().manual_seed(round)
+    sent = {cid: server.method.send(server, cid)["theta"] for cid in cids}
+    return {cid: {"theta": t + torch.randn(len(t), generator=random), "size": cid + 1} for cid, t in sent.items()}
+
+
+@pytest.mark.parametrize("clip", [0.0, 2.0])
+def test_the_step_is_the_gradient_through_the_hypernetwork(tiny: dict[str, Any], clip: float) -> None:
+    """By autograd of Σ_i ⟨h(v_i; phi), Δ_i⟩ and torch's own SGD, over three rounds of all clients."""
+    server = server_of(tiny, server_clip=clip, server_lr=0.05, server_weight_decay=0.01)
+    hyper, v = twin(server)
+    sgd = torch.optim.SGD([*hyper.parameters(), v], lr=0.05, momentum=0.9, weight_decay=0.01)
+    cids = server.clients
+    for round in range(3):
+        replies = replies_of(server, cids, round)
+        delta = hyper(v).detach() - torch.stack([replies[cid]["theta"] for cid in cids])
+        sgd.zero_grad()
+        (hyper(v) * delta).sum().backward()
+        for parameter in hyper.parameters():
+            assert parameter.grad is not None
+            parameter.grad /= len(cids)  # averaged over clients; v_i has its own gradient
+        if clip:
+            assert nn.utils.clip_grad_norm_([*hyper.parameters(), v], clip) > clip
+        sgd.step()
+        server.method.merge(server, replies)
+        torch.testing.assert_close(server.store["v"], v.detach(), rtol=1e-5, atol=1e-5)
+        for k, layer in enumerate(layer for layer in hyper if isinstance(layer, nn.Linear)):
+            torch.testing.assert_close(server.store[f"phi/{k}/weight"], layer.weight.detach().T, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(server.store[f"phi/{k}/bias"], layer.bias.detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(server.store["models"], hyper(v).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_goes_towards_what_the_client_made_of_its_model(tiny: dict[str, Any]) -> None:
+    server = server_of(tiny)
+    before = server.store["models"][2].clone()
+    replies = replies_of(server, [2], 0)
+    server.method.merge(server, replies)
+    moved, wanted = server.store["models"][2] - before, replies[2]["theta"] - before
+    assert moved @ wanted > 0
+    assert (wanted - moved).norm() < wanted.norm()
+
+
+def test_absent_clients_keep_their_embedding(tiny: dict[str, Any]) -> None:
+    """Also against momentum and decay; their models change with the hypernetwork."""
+    server = server_of(tiny)
+    server.method.merge(server, replies_of(server, server.clients, 0))
+    before = {name: tensor.clone() for name, tensor in server.store.items()}
+    server.method.merge(server, replies_of(server, [1, 4], 1))
+    for name in ("v", "momentum/v"):
+        same = (server.store[name] == before[name]).all(1)
+        assert same.tolist() == [True, False, True, True, False]
+    assert not (server.store["models"] == before["models"]).all(1).any()
+
+
+def test_models_start_near_the_initial_one_and_differ(tiny: dict[str, Any]) -> None:
+    server = server_of(tiny)
+    models = server.store["models"]
+    assert len(models.unique(dim=0)) == 5
+    assert server.store["v"].shape == (5, 2)  # 1 + 5/4
+    assert torch.equal(server.store["phi/3/bias"], server.theta)
+    assert ((models - server.theta).norm(dim=1) < server.theta.norm()).all()
+    again = server_of(tiny)
+    assert torch.equal(again.store["models"], models)
+    assert not torch.equal(server_of(tiny | {"seed": 1}).store["v"], server.store["v"])
+
+
+def test_what_nobody_trains_stays(tiny: dict[str, Any]) -> None:
+    options = SMALL | {"server_weight_decay": 0.0}
+    done = run(**(tiny | {"epochs": 0}), method=options)
+    _, server = build(Config(**tiny, method=options))
+    server.method.begin(server)
+    assert torch.equal(done.server.store["models"], server.store["models"])
+    assert not torch.equal(run(**tiny, method=options).server.store["models"], server.store["models"])
+
+
+def test_a_client_uses_what_the_hypernetwork_makes(tiny: dict[str, Any]) -> None:
+    done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method=SMALL)
+    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+    used = [reply["model"] for reply in done.server.ask("export", sent).values()]
+    assert torch.equal(torch.stack(used), done.server.store["models"])
+    for other in ("Local", "FedAvg"):
+        assert run(**(tiny | {"rounds": 2, "participation": 0.4}), method=other).columns["loss"] != done.columns["loss"]
+
+
+def test_with_a_local_head_it_makes_the_body(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method=SMALL | {"local_head": True})
+    model = done.site.model()
+    assert done.server.store["models"].shape == (5, model.size("body"))
+    assert done.result["bytes a round"]["up"] == 5 * 4 * model.size("body")
+    heads = [keep["personal"] for _, keep in sorted(done.server.link.states().items())]
+    assert all(len(head) == model.size("head") for head in heads)
+    assert len(torch.stack(heads).unique(dim=0)) == 5
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_with_batchnorm(tiny: dict[str, Any], buffers: str) -> None:
+    """Statistics are averaged by size, never made by the hypernetwork."""
+    options = tiny | {"model": "resnet4", "rounds": 1, "clients": 3, "buffers": buffers}
+    done = run(**options, method=SMALL)
+    size = done.server.layout.size
+    assert done.server.store["models"].shape == (3, size)
+    assert torch.isfinite(done.server.store["models"]).all()
+    if buffers == "average":
+        server = server_of(options)
+        replies = server.ask("fit", {cid: server.method.send(server, cid) for cid in server.clients})
+        tails = torch.stack([replies[cid]["theta"][size:] for cid in server.clients])
+        server.method.merge(server, replies)
+        sizes = torch.tensor([float(replies[cid]["size"]) for cid in server.clients])
+        expected = (sizes[:, None] * tails).sum(0) / sizes.sum()
+        torch.testing.assert_close(server.method.send(server, 1)["theta"][size:], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "method.width must be at least 1, got 0"),
+        ({"embedding": 0}, "method.embedding must be at least 1, got 0"),
+        ({"hidden": -1}, "method.hidden must be at least 0, got -1"),
+        ({"server_lr": 0.0}, "method.server_lr must be above 0, got 0.0"),
+        ({"server_momentum": 1.0}, "method.server_momentum must be at least 0 and below 1, got 1.0"),
+        ({"server_weight_decay": -1.0}, "method.server_weight_decay must be at least 0, got -1.0"),
+        ({"server_clip": -1.0}, "method.server_clip must be at least 0, got -1.0"),
+    ],
+)
+def test_senseless_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ComityError, match=message):
+        PFedHN(**options).check()
+
+
+def test_another_rule_is_refused(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ComityError, match="brings its own rule"):
+        run(**tiny, method=SMALL, rule="ConFREE")
+
+
+def test_a_hypernetwork_of_one_layer_and_an_embedding_of_given_size(tiny: dict[str, Any]) -> None:
+    server = server_of(tiny, hidden=0, embedding=7)
+    assert server.store["v"].shape == (5, 7)
+    store: dict[str, Tensor] = server.store
+    made = (store["v"] @ store["phi/0/weight"] + store["phi/0/bias"]) @ store["phi/1/weight"] + store["phi/1/bias"]
+    torch.testing.assert_close(store["models"], made, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,202 @@
+"""SplitGP: two exits, two weights, and what is whose."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import Run, run, site_of
+from comity.nn import Model
+from helpers import client_of
+
+OWN = ("body", "exit")
+
+
+def used(done: Run) -> list[Tensor]:
+    """The models that the clients use now."""
+    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
+    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+
+
+def noisy(vector: Tensor, seed: int) -> Tensor:
+    return vector + 0.3 * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed))
+
+
+def step(model: Model, x: Tensor, y: Tensor, gamma: float, lr: float, *parts: str) -> None:
+    z = model.net.body(x)
+    early, late = F.cross_entropy(model.net.exit(z), y), F.cross_entropy(model.net.head(z), y)
+    params = model.parameters(*parts)
+    slopes = torch.autograd.grad(gamma * early + (1 - gamma) * late, params)
+    with torch.no_grad():
+        for p, g in zip(params, slopes, strict=True):
+            p -= lr * g
+
+
+def test_sure_samples_leave_early(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**tiny, method={"name": "SplitGP", "threshold": 1.0}))
+    model, x = site.model(), site.tests.split.x
+    model.write(noisy(model.read("shared"), 0) * 2, "shared")
+    net = model.net.eval()
+    with torch.no_grad():
+        z, logits = net.body(x), net(x)
+        early, late = net.exit(z), net.head(z)
+    entropies = []
+    for i, p in enumerate(early.softmax(1).tolist()):
+        entropies.append(-sum(share * math.log(share) for share in p))
+        assert torch.equal(logits[i], early[i] if entropies[-1] <= 1.0 else late[i])
+    assert 3 < sum(entropy <= 1.0 for entropy in entropies) < len(entropies) - 3
+    assert not (early == late).any()
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.2])
+def test_both_exits_train_everything(tiny: dict[str, Any], gamma: float) -> None:
+    config = Config(**tiny, method={"name": "SplitGP", "gamma": gamma, "lam": 0.7})
+    site = site_of(config)
+    client, model = client_of(site, 1), site.model()
+    for x, y in client.batches(1):
+        step(model, x, y, gamma, config.lr, "body", "head", "exit")
+    reply = site.method.fit(client, {"theta": client.model.read("shared")})
+    torch.testing.assert_close(reply["theta"], model.read("shared"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(client.keep["own"], model.read(*OWN), rtol=0, atol=1e-6)
+
+
+def test_a_client_mixes_its_own_part_with_the_average(tiny: dict[str, Any]) -> None:
+    """phi_k ← lam phi_k + (1 − lam) average, kappa_k likewise; theta is the average itself, whatever gamma is."""
+    for lam, gamma in ((0.3, 0.5), (0.3, 0.9), (0.8, 0.5)):
+        site = site_of(Config(**tiny, method={"name": "SplitGP", "lam": lam, "gamma": gamma}))
+        client, model = client_of(site, 0), site.model()
+        theta, own = noisy(model.read("shared"), 0), noisy(model.read(*OWN), 1)
+        client.keep["own"] = own
+        mixed = site.method.personal(client, {"theta": theta})
+        model.write(theta, "shared")
+        average, head = model.read(*OWN), model.read("head")
+        model.write(mixed)
+        torch.testing.assert_close(model.read(*OWN), lam * own + (1 - lam) * average, rtol=0, atol=1e-6)
+        assert torch.equal(model.read("head"), head)
+
+
+def test_with_lam_1_client_parts_stay_local(tiny: dict[str, Any]) -> None:
+    """And learn from the client alone when theirs is the only loss: phi and kappa by hand through all rounds."""
+    method = {"name": "SplitGP", "lam": 1.0, "gamma": 1.0}
+    done = run(**tiny, method=method)
+    site = site_of(Config(**tiny, method=method))
+    models = used(done)
+    for cid in (0, 3):
+        model = site.model()
+        for round in range(1, tiny["rounds"] + 1):
+            for x, y in client_of(site, cid, round).batches(1):
+                grads = torch.autograd.grad(
+                    F.cross_entropy(model.net.exit(model.net.body(x)), y), model.parameters(*OWN)
+                )
+                with torch.no_grad():
+                    for p, g in zip(model.parameters(*OWN), grads, strict=True):
+                        p.add_(g, alpha=-tiny["lr"])
+        trained = model.read(*OWN)
+        assert torch.equal(done.server.link.states()[cid]["own"], trained)
+        model.write(models[cid])
+        assert torch.equal(model.read(*OWN), trained)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.2])
+def test_lam_decides_what_is_shared(tiny: dict[str, Any], lam: float) -> None:
+    done = run(**tiny, method={"name": "SplitGP", "lam": lam})
+    parts = []
+    for whole in used(done):
+        model = done.site.model()
+        model.write(whole)
+        parts.append(model.read(*OWN))
+        assert torch.equal(model.read("head"), done.server.theta[model.size("body") :][: model.size("head")])
+    assert all(torch.equal(part, parts[0]) for part in parts) == (lam == 0)
+
+
+@pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "cnn", "resnet4"])
+def test_without_its_two_ideas_it_is_fedavg(tiny: dict[str, Any], model: Any) -> None:
+    options = tiny | {"model": model, "rounds": 2, "clients": 2, "lr": 0.02}
+    done = run(**options, method={"name": "SplitGP", "lam": 0.0, "gamma": 0.0})
+    whole = done.site.model()
+    size = whole.size("body", "head")
+    fedavg = run(**options).server.theta
+    assert torch.equal(done.server.theta[:size], fedavg[:size])
+    assert torch.equal(done.server.theta[size + whole.size("exit") :], fedavg[size:])  # BatchNorm's statistics
+    other = run(**options, method={"name": "SplitGP", "lam": 0.0, "gamma": 0.5}).server.theta
+    assert not torch.equal(other[:size], fedavg[:size])
+
+
+def test_the_cut_lies_after_the_convolutions(tiny: dict[str, Any]) -> None:
+    def parts(model: Any) -> tuple[list[str], list[str], int]:
+        net = site_of(Config(**(tiny | {"model": model}), method="SplitGP")).model().net
+        body, head = (list(dict(net.get_submodule(part).named_parameters())) for part in ("body", "head"))
+        return body, head, net.exit.in_features
+
+    body, head, width = parts("cnn")
+    assert body == ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"]
+    assert head == ["fc1.weight", "fc1.bias", "head.weight", "head.bias"]
+    assert width == 64 * 2 * 2
+    for model in ("resnet4", {"name": "mlp", "widths": (16,)}, {"name": "vit-tiny", "depth": 1}):
+        body, head, _ = parts(model)
+        assert head == ["weight", "bias"]
+        assert body
+
+
+@pytest.mark.parametrize("threshold", [0.0, 100.0])
+def test_the_model_for_everybody_is_the_server_part_on_the_average(tiny: dict[str, Any], threshold: float) -> None:
+    done = run(**tiny, method={"name": "SplitGP", "threshold": threshold, "lam": 0.6})
+    client = client_of(done.site, 2)
+    client.keep = dict(done.server.link.states()[2])
+    common = done.server.method.general(client, done.server.method.send(done.server, 2))
+    assert common is not None
+    model, x = done.site.model(), client.data.test.x
+    model.write(common)
+    assert torch.equal(model.read("shared"), done.server.theta)
+    net = model.net.eval()
+    assert torch.equal(net(x), net.head(net.body(x)))
+    model.write(used(done)[2])
+    leaves_early = torch.equal(net(x), net.exit(net.body(x)))
+    assert leaves_early == (threshold == 100.0)
+
+
+def test_absent_clients_keep_their_part(tiny: dict[str, Any]) -> None:
+    options = tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 2}
+    done = run(**options, method="SplitGP")
+    took = {cid for record in done.records for cid in record["cohort"]}
+    assert 0 < len(took) < 5
+    model = done.site.model()
+    initial = model.read(*OWN)
+    for cid, keep in done.server.link.states().items():
+        assert torch.equal(keep["own"], initial) == (cid not in took)
+
+
+def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
+    options = tiny | {"rounds": 2}
+    done = run(**options, method="SplitGP")
+    size = done.site.model().size("body", "head")
+    for method in ("FedAvg", "Local"):
+        others = used(run(**options, method=method))
+        assert not any(torch.equal(a[:size], b) for a, b in zip(used(done), others, strict=True))
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_batchnorm_statistics_go_with_the_client_part(tiny: dict[str, Any], buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "clients": 3, "rounds": 2, "lr": 0.01, "buffers": buffers}
+    done = run(**options, method={"name": "SplitGP", "lam": 0.25})
+    assert done.result["failures"] == 0
+    model = done.site.model()
+    size = model.size("buffers")
+    for cid, whole in enumerate(used(done)):
+        model.write(whole)
+        own = done.server.link.states()[cid]["own"][-size:]
+        mixed = 0.25 * own + 0.75 * done.server.theta[-size:]
+        torch.testing.assert_close(model.read("buffers"), mixed if buffers == "average" else own, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [("gamma", 1.5, "from 0 to 1"), ("lam", -0.1, "from 0 to 1"), ("threshold", -1.0, "at least 0 and finite")],
+)
+def test_senseless_options_are_refused(tiny: dict[str, Any], option: str, value: float, allowed: str) -> None:
+    with pytest.raises(ComityError, match=rf"method\.{option} must be {allowed}, got {value}"):
+        run(**tiny, method={"name": "SplitGP", option: value})
