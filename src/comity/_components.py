@@ -64,8 +64,6 @@ class Option:
 
 def options(component: Callable[..., Any], given: tuple[str, ...] = ()) -> dict[str, Option]:
     """The options of a component: its constructor's arguments, less those that comity supplies itself."""
-    if component is dict:
-        return {}
     docs = f"{inspect.getdoc(component)}\n\n{inspect.getdoc(component.__init__)}"  # type: ignore[misc]
     told = {name: " ".join(text.split()) for name, text in _TOLD.findall(docs)}
     return {
@@ -127,10 +125,18 @@ class Component:
 
 
 def _data(name: str) -> tuple[str, Callable[..., Any]]:
-    """Data sets are found by name when they are loaded; only the synthetic one has options."""
+    """Data sets are found by name when they are loaded; the synthetic one has options of its own."""
     from comity.data import Synthetic
 
-    return ("synthetic", Synthetic) if _plain(name) == "synthetic" else (name, dict)
+    return ("synthetic", Synthetic) if _plain(name) == "synthetic" else (name, _images)
+
+
+def _images(*, size: int | None = None) -> None:
+    """The options of a data set that is found by name.
+
+    Options:
+        size: scale the images of a folder or of the hub to this many pixels a side
+    """
 
 
 def plain(value: Any) -> Any:

@@ -118,8 +118,9 @@ def test_the_pull_pulls(tiny: dict[str, Any]) -> None:
         site = site_of(Config(**options, method={"name": "FedAMP", "lam": lam, "alpha": 0.5}))
         client = client_of(site)
         u = client.model.read() + shift
-        site.method.fit(client, {"u": u})
-        return client.keep["w"], u
+        reply = site.method.fit(client, {"u": u})
+        assert torch.equal(client.model.read(), client.keep["w"])
+        return reply["theta"], u
 
     free, u = trained(0.0, 1.0)
     held, _ = trained(2.0, 1.0)
@@ -176,14 +177,19 @@ def test_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "rounds": 3, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
     done = run(**options, buffers=buffers, method="FedAMP")
     assert all(torch.isfinite(w).all() for w in own(done))
+    lost = {cid for record in done.records for cid in record["lost"]}
+    assert lost
+    for cid, w in enumerate(own(done)):
+        if cid not in lost:  # the server has what the client has
+            assert torch.equal(done.server.store["W"][cid], w)
     assert torch.isfinite(done.server.store["U"]).all()
     assert "eval/global-acc/mean" not in done.records[-1]
 
 
-def test_it_takes_no_rule(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comity.engine._run.default", lambda _: "another")
-    with pytest.raises(ComityError, match="FedAMP brings its own rule"):
-        run(**tiny, method="FedAMP")
+@pytest.mark.parametrize("method", ["FedAMP", "FedFomo", "FedU"])
+def test_methods_that_average_nothing_take_no_rule(tiny: dict[str, Any], method: str) -> None:
+    with pytest.raises(ComityError, match=f"{method} brings its own rule"):
+        run(**tiny, method=method, rule="ConFREE")
 
 
 @pytest.mark.parametrize(

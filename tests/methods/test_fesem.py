@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from planted import group, planted
 from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import Server, build, run
 from comity.methods import FeSEM, Payload
 from comity.methods._clusters import k_means, reseed
-from planted import group, planted
 
 TWO = {"name": "FeSEM", "clusters": 2}
 
@@ -103,7 +103,7 @@ def test_fewer_clients_than_clusters_in_the_first_round(tiny: dict[str, Any]) ->
 
 def test_identical_clients_are_one_cluster(tiny: dict[str, Any]) -> None:
     server = server_of(tiny, clusters=2)
-    server.method.merge(server, replies_of({cid: server.theta + 1 for cid in range(5)}))
+    server.method.merge(server, replies_of(dict.fromkeys(range(5), server.theta + 1)))
     assert len(server.store["cluster"].unique()) == 1
 
 
@@ -156,5 +156,5 @@ def test_with_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
 
 
 def test_senseless_options_are_refused() -> None:
-    with pytest.raises(ComityError, match="method.clusters must be at least 1, got 0"):
+    with pytest.raises(ComityError, match=r"method\.clusters must be at least 1, got 0"):
         FeSEM(clusters=0).check()

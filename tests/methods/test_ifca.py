@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from planted import group, planted
 from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import build, run, site_of
 from comity.methods import IFCA, Payload
 from helpers import client_of
-from planted import group, planted
 
 TWO = {"name": "IFCA", "clusters": 2}
 
@@ -138,5 +138,5 @@ def test_with_batchnorm(tiny: dict[str, Any], buffers: str) -> None:
 
 
 def test_senseless_options_are_refused() -> None:
-    with pytest.raises(ComityError, match="method.clusters must be at least 1, got 0"):
+    with pytest.raises(ComityError, match=r"method\.clusters must be at least 1, got 0"):
         IFCA(clusters=0).check()

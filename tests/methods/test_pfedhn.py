@@ -86,13 +86,12 @@ def test_absent_clients_keep_their_embedding(tiny: dict[str, Any]) -> None:
     assert not (server.store["models"] == before["models"]).all(1).any()
 
 
-def test_models_start_near_the_initial_one_and_differ(tiny: dict[str, Any]) -> None:
+def test_models_start_around_the_initial_one(tiny: dict[str, Any]) -> None:
     server = server_of(tiny)
     models = server.store["models"]
     assert len(models.unique(dim=0)) == 5
     assert server.store["v"].shape == (5, 2)  # 1 + 5/4
     assert torch.equal(server.store["phi/3/bias"], server.theta)
-    assert ((models - server.theta).norm(dim=1) < server.theta.norm()).all()
     again = server_of(tiny)
     assert torch.equal(again.store["models"], models)
     assert not torch.equal(server_of(tiny | {"seed": 1}).store["v"], server.store["v"])

@@ -97,7 +97,7 @@ def test_box_is_certified(U, high, seed):
 @given(tame, st.sampled_from((0.02, 0.1, 0.5)))
 @quick
 def test_box_sum_is_certified_and_agrees_with_clarabel(U, eps):
-    if U.any():
+    if (U.norm(dim=1) > 0).sum() > 1:
         A = normalised(U)
         n = A.shape[1]
         start = np.arange(1.0, n + 1) / np.arange(1.0, n + 1).sum()

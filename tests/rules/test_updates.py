@@ -63,7 +63,7 @@ def test_many_pieces_and_bands_in_float32(count, columns):
     exact = U.double() @ U.double().T
     r = exact.diagonal().sqrt()
     error = ((u.gram - exact) / (r * r[:, None])).abs()
-    assert float(error.fill_diagonal_(0).max()) < 1e-8  # well below the cosine that counts as a conflict
+    assert float(error.fill_diagonal_(0).max()) < 1e-7  # the cosine from which on it counts as a conflict
     torch.testing.assert_close(u.gram.diagonal(), exact.diagonal(), rtol=1e-6, atol=0)
     assert torch.equal(u.gram, u.gram.T)
     x = torch.rand(count, dtype=torch.float64)

@@ -59,7 +59,8 @@ class Run:
 
 def federation_of(config: Config) -> Federation:
     """The clients with their data."""
-    dataset = load(config.data.name, config.data_dir, **config.data.options)
+    given = {key: value for key, value in config.data.options.items() if value is not None}
+    dataset = load(config.data.name, config.data_dir, **given)
     own = isinstance(dataset, Synthetic) or dataset.shared_out
     return federate(
         dataset,

@@ -50,16 +50,17 @@ class FedAMP(Method):
         return Mean()  # nothing is averaged: the mixtures stand in for a rule
 
     def start(self, client: Client) -> None:
-        client.keep["w"] = client.model.read()
+        super().start(client)
+        client.keep["w"] = client.model.read("shared")
 
     def fit(self, client: Client, received: Payload) -> Payload:
-        client.model.write(client.keep["w"])
+        self.load(client, {"theta": client.keep["w"]})
         client.sgd(None, "shared", pull=(received["u"], self.lam / self.alpha))
-        client.keep["w"] = client.model.read()
-        return {"theta": client.model.read("shared"), "size": len(client.data.train)}
+        client.keep["w"] = client.model.read("shared")
+        return self.reply(client)
 
     def personal(self, client: Client, received: Payload) -> Tensor:
-        return client.keep["w"]
+        return super().personal(client, {"theta": client.keep["w"]})
 
     def general(self, client: Client, received: Payload) -> None:
         return None

@@ -19,15 +19,15 @@ class FEDORA(Method):
     """Models flow between clients with like data, and each follows what it gets as far as its validation loss gains.
 
     Wu et al., KDD 2023. Step 0, once: client k sends p left singular vectors of its samples; w_kk' = Σ_i cos ζ_i over
-    the principal angles between two such bases, w_kk = 0. Each round: Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ, β = alpha/(1 + alpha),
-    the fixed point of θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k; a client without neighbours has θ̂_k = θ_k. The client
-    goes on from its own θ_k with the loss ℓ + λ_k ‖θ_k − θ̂_k‖², λ_k = max(1e-8, δ), δ = ℓ_val(θ_k) − ℓ_val(θ̂_k), and
-    uses θ_k. Its messages are 2KR·d + K·p·d_in numbers. The defaults are the authors' slides. Their code, which made the
-    published numbers, is ``FEDORA.released()``: labels beside the pixels, w = exp(10 Σ cos ζ), two neighbours, λ =
-    exp(δ/2) or 0 where δ < 0, and half the gradient of the slides' term. Departures: δ is a mean over samples, not a sum
-    over batches; the pull is part of the gradient, where the code keeps it out of momentum, and at most so strong that a
-    step reaches θ̂_k. The authors let all clients take part; of others see ``absent``. A rule finds no average to
-    replace.
+    the principal angles between two such bases, w_kk = 0. Server: Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ, β = alpha/(1 + alpha),
+    the fixed point of θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k; without neighbours θ̂_k = θ_k. Client: from its own
+    θ_k it trains with the loss ℓ + λ_k ‖θ_k − θ̂_k‖², λ_k = max(1e-8, δ), δ = ℓ_val(θ_k) − ℓ_val(θ̂_k), and uses θ_k.
+    All that is sent are 2KR·d + K·p·d_in numbers. The defaults are the authors' slides; their code, which made the
+    published numbers, is ``FEDORA.released()``: labels beside the pixels, w = exp(10 Σ cos ζ), two neighbours, and a
+    gradient λ_k (θ_k − θ̂_k) with λ_k = exp(δ/2), or 0 where δ < 0. Departures: δ is a mean over samples, not a sum over
+    batches; the pull is part of the gradient, where the code keeps it out of the momentum, and at most so strong that
+    one step reaches θ̂_k. The authors have everybody take part; for less see ``absent``. Models are propagated, not
+    averaged: no rule has a place.
 
     Options:
         p: number of basis vectors of a client's data
@@ -73,7 +73,7 @@ class FEDORA(Method):
         client.keep["own"] = client.model.read()
 
     def basis(self, client: Client, received: Payload) -> Payload:
-        """Step 0: the first p right singular vectors of the samples as rows, zeros where there are not so many."""
+        """Step 0: the first p left singular vectors of the samples (columns), as rows; zeros where there are fewer."""
         X = client.data.train.x.flatten(1)
         if self.labels:
             with torch.no_grad():
@@ -122,7 +122,7 @@ class FEDORA(Method):
         """(K, K) W from bases (K, p, d); row k has the clients that k takes from. ``exp`` up to a constant factor."""
         K, p, _ = bases.shape
         B = bases.flatten(0, 1).double()
-        cosines = torch.linalg.svdvals((B @ B.mT).view(K, p, K, p).transpose(1, 2)).clamp(max=1.0)
+        cosines: Tensor = torch.linalg.svdvals((B @ B.mT).view(K, p, K, p).transpose(1, 2)).clamp(max=1.0)
         W = cosines.sum(-1).fill_diagonal_(0.0)
         if self.similarity == "exp":
             W = torch.where(W > 0, (SHARPNESS * (W - W.max())).exp(), 0.0)
@@ -137,7 +137,8 @@ class FEDORA(Method):
         D = W.sum(1, keepdim=True)
         P = torch.where(D > 0, W / D, one)
         if self.propagation == "closed":
-            return torch.linalg.solve(one - beta * P, (1 - beta) * one)
+            closed: Tensor = torch.linalg.solve(one - beta * P, (1 - beta) * one)
+            return closed
         X = one
         for _ in range(math.ceil(math.log(1e-10) / math.log(beta)) if beta else 1):  # the error is at most 2 βᵐ
             X = beta * P @ X + (1 - beta) * one

@@ -95,7 +95,7 @@ class FedROD(Method):
         return self.reply(client)
 
     def general(self, client: Client, received: Payload) -> Tensor | None:
-        client.model.write(received["theta"], "shared")
+        super().load(client, received)
         client.model.write(torch.zeros(client.model.size("own")), "own")
         return client.model.read()
 

@@ -12,18 +12,19 @@ class PFedHN(Method):
     """The server learns a network that makes each client's model from a few numbers of its own.
 
     Shamsian et al., ICML 2021, Algorithm 1: theta_i = h(v_i; phi); the client trains it to theta~_i; with
-    Δ_i = theta_i − theta~_i the server steps phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, gradients through h. Of several
-    clients a round the gradients for phi are averaged; v_i has one alone, and those of absent clients rest (the
-    authors' code has one client a round, and lets momentum and decay move all v). One linear layer at the end makes all
-    tensors, the same as one for each. Its bias starts as the common initial model, so that what h makes starts as the
-    architecture means it to; the authors' starts at random, which nets with BatchNorm do not survive. Nothing but
-    gradients is averaged, so a rule finds nothing to act on. phi has ``width`` numbers for each of the model's.
+    Δ_i = theta_i − theta~_i the server steps phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients through h. Of several
+    clients a round the gradients for phi are averaged, while v_i has one alone and an absent client's v_i rests (the
+    authors have one client a round; in their code momentum and decay move every v). A client uses theta_i as it is
+    made. Departure: the last layer's bias starts as the common initial model; the authors' starts at random, and so
+    would BatchNorm's scales, near 0. That layer makes all tensors at once, the same as a layer for each; it holds
+    ``width`` numbers for each of the model's. The authors' server_lr of 0.01 is for a step a client, thousands of
+    them; here a step counts for all clients of a round. Gradients are averaged, not models: no rule has a place.
 
     Options:
         embedding: numbers v_i of a client, or none for 1 + clients/4
         width: width of the hypernetwork
         hidden: its hidden layers after the first
-        server_lr: learning rate of phi and v
+        server_lr: learning rate of phi and v; the authors' 0.01 with one client a round
         server_momentum: momentum of phi and v
         server_weight_decay: weight decay of phi and v
         server_clip: largest norm of their gradient; 0 for no limit
@@ -33,7 +34,7 @@ class PFedHN(Method):
     embedding: int | None = None
     width: int = 100
     hidden: int = 3
-    server_lr: float = 0.01
+    server_lr: float = 0.1
     server_momentum: float = 0.9
     server_weight_decay: float = 0.001
     server_clip: float = 50.0
@@ -56,7 +57,7 @@ class PFedHN(Method):
             raise ComityError(f"method.server_momentum must be at least 0 and below 1, got {self.server_momentum}")
 
     def own_rule(self) -> Rule:
-        return Mean()
+        return Mean()  # of gradients: the hypernetwork stands in for a rule
 
     def general(self, client: Client, received: Payload) -> None:
         """Each client has its own."""
@@ -75,9 +76,7 @@ class PFedHN(Method):
 
     def _phi(self, server: Server, room: str = "") -> list[Tensor]:
         """Weight and bias of each layer in turn, or their momentum."""
-        return [
-            server.store[f"{room}phi/{k}/{what}"] for k in range(self.hidden + 2) for what in ("weight", "bias")
-        ]
+        return [server.store[f"{room}phi/{k}/{what}"] for k in range(self.hidden + 2) for what in ("weight", "bias")]
 
     def send(self, server: Server, cid: int) -> Payload:
         return {"theta": torch.cat([server.store["models"][cid], server.theta[server.layout.size :]])}

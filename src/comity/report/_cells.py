@@ -238,7 +238,9 @@ def _conditions(options: Options, but: tuple[str, ...] = ()) -> tuple[Any, ...]:
 def _settings_of(run: Run, settings: dict[tuple[Any, ...], Setting]) -> Iterable[Setting]:
     """The run's setting. Local serves every setting that differs from its own by the moment of judgement alone."""
     if _is_local(run):
-        alike = [s for s in settings.values() if _conditions(s.options, ("moment",)) == _conditions(run.options, ("moment",))]
+        alike = [
+            s for s in settings.values() if _conditions(s.options, ("moment",)) == _conditions(run.options, ("moment",))
+        ]
         if alike:
             return alike
     return [settings.setdefault(_conditions(run.options), Setting(run.options))]
@@ -296,8 +298,11 @@ def _varying(study: Study) -> list[str]:
 def _name(study: Study) -> None:
     """Labels that say what differs, and nothing else."""
     for setting in study.settings:
-        told = [f"{short(key)} {show(setting.options[key])}" for key in study.varying if key in setting.options
-                and key.split(".")[0] not in ("method", "rule")]
+        told = [
+            f"{short(key)} {show(setting.options[key])}"
+            for key in study.varying
+            if key in setting.options and key.split(".")[0] not in ("method", "rule")
+        ]
         setting.label = ", ".join(told)
         for cell in setting.cells:
             cell.method_label, cell.rule_label = (

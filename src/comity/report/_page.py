@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from comity import __version__
-from comity.report._cells import Cell, Study, accuracy, show
+from comity.report._cells import Study, accuracy, show
 from comity.report._payload import payload
 from comity.report._statistics import Difference
 from comity.report._table import COLUMNS, Entry, Row, rows
@@ -21,7 +21,11 @@ SCRIPTS = ("charts.js", "plots.js", "page.js")
 LONG = 30  # rows of a table that scrolls by itself
 
 SECTIONS = {
-    "learning": ("Learning", "How learning goes", "Every evaluated round of every method, and what the swept options do."),
+    "learning": (
+        "Learning",
+        "How learning goes",
+        "Every evaluated round of every method, and what the swept options do.",
+    ),
     "clients": (
         "Clients",
         "Who gains, who is harmed",
@@ -166,7 +170,7 @@ def _tiles(told: Answer) -> str:
         over = f"over {transfer.seeds} seeds" if transfer.pooled else ""
         tiles.append(("clients harmed", f"{len(transfer.harmed)} of {transfer.clients}", over))
     if conflict.n:
-        tiles.append(("pairs of updates in conflict", percent(conflict, 0).split(" ±")[0].removesuffix(" %") + " %", "mean over layers and rounds"))
+        tiles.append(("pairs of updates in conflict", f"{100 * conflict.mean:.0f} %", "mean over layers and rounds"))
     inner = "".join(
         f"<div><dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(small)}</small></dd></div>"
         for label, value, small in tiles
@@ -209,9 +213,7 @@ def _row(row: Row, study: Study, several: bool, place: int) -> str:
     rule = f" <span>+ {escape(cell.rule_label)}</span>" if cell.rule else ""
     note = " <span>(each client alone)</span>" if cell.reference else ""
     kind = " ".join(
-        name
-        for name, holds in (("again", row.again), ("first", not row.again), ("reference", cell.reference))
-        if holds
+        name for name, holds in (("again", row.again), ("first", not row.again), ("reference", cell.reference)) if holds
     )
     parts = [
         f'<tr class="{kind}" data-setting="{row.setting}">',
@@ -313,7 +315,3 @@ def _runs(study: Study) -> str:
         f'<div class="card wide"><details><summary>The {len(lines)} run folders</summary><div class="scroll">'
         f'<table class="runs">{"".join(lines)}</table></div></details></div>'
     )
-
-
-def focus_label(cell: Cell) -> str:
-    return cell.label

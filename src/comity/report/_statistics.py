@@ -74,7 +74,9 @@ def rank_correlation(x: Iterable[float], y: Iterable[float]) -> tuple[float, int
     return float(np.corrcoef(ranks)[0, 1]), len(pairs)
 
 
-def _ranks(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _ranks(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Equal values share the mean of their places."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)

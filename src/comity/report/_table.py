@@ -60,7 +60,9 @@ def rows(study: Study) -> list[Row]:
         if setting.local is None and (local := setting.local_accuracy()):
             found.append(_noted_local(number, local, setting))
         for cell in setting.cells:
-            row = Row(number, cell, cell.method_label == above, _entries(cell, setting, accuracies.get(id(cell)) == best))
+            row = Row(
+                number, cell, cell.method_label == above, _entries(cell, setting, accuracies.get(id(cell)) == best)
+            )
             above = cell.method_label
             found.append(row)
     return found
@@ -158,7 +160,7 @@ def _best_round(cell: Cell) -> Entry:
     value = Spread.of(map(of("eval/L-acc/mean"), known))
     by_test = any(str(best.get("chosen by", "")).startswith("test") for best in known)
     told = "by test" if by_test else "by validation"
-    title = ("Chosen by test accuracy: do not compare methods by it" if by_test else "Chosen by validation accuracy") + (
-        f"; round {', '.join(str(best.get('round')) for best in known)}"
-    )
+    title = (
+        "Chosen by test accuracy: do not compare methods by it" if by_test else "Chosen by validation accuracy"
+    ) + (f"; round {', '.join(str(best.get('round')) for best in known)}")
     return Entry(minus(100 * value.mean, 1), value.mean, told, "doubt" if by_test else "", title)

@@ -41,27 +41,31 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def watch(
-    write: Callable[[Reader, float | None], Study],
-    told: Callable[[Study], None],
+    look: Callable[[Reader], Study],
+    publish: Callable[[Study, float | None], None],
     *,
     every: float = EVERY,
     patience: float = PATIENCE,
 ) -> Study:
-    """Call ``write(reader, seconds)`` for every news, and once more without seconds, so that the page stands still."""
+    """Publish the study for every news, and once more without seconds at the end, so that the page stands still.
+
+    It ends when all runs are finished and stay so for a while, or with Ctrl-C.
+    """
     reader = Reader()
-    study = write(reader, every)
-    told(study)
+    study = look(reader)
+    publish(study, every)
     state, news = reader.state, time.monotonic()
     try:
         while not (study.finished and time.monotonic() - news >= patience):
             time.sleep(every)
             try:
-                study = _look(reader, study, write, every, state)
+                study = look(reader)
             except ComityError:
-                continue  # a folder that is just being made or replaced; the next look sees it whole
+                continue  # a folder that is just being replaced; the next look sees it whole
             if reader.state != state:
                 state, news = reader.state, time.monotonic()
-                told(study)
+                publish(study, every)
     except KeyboardInterrupt:
         pass
-    return write(reader, None)
+    publish(study, None)
+    return study

@@ -253,7 +253,9 @@ def _notes(study: Study, comparisons: Sequence[Comparison]) -> list[str]:
         notes.append("Two seeds make very wide intervals; a third one narrows them to about a third.")
     failures = sum(int(run.series["failed"].sum()) for run in study.runs if "failed" in run.series)
     if failures:
-        notes.append(f"{failures} times a client's answer failed or was not finite and was left out; see the runs below.")
+        notes.append(
+            f"{failures} times a client's answer failed or was not finite and was left out; see the runs below."
+        )
     attacked = {len(run.result["malicious"]) for run in study.runs if run.result and run.result.get("malicious")}
     if attacked:
         notes.append(

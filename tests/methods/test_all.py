@@ -1,0 +1,86 @@
+"""What every method must do: learn, keep its numbers, take any rule, run with any model.
+
+``python tests/methods/test_all.py`` writes golden.json anew, after a change that is meant to change numbers.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from comity import ComityError
+from comity.engine import Run, run
+from comity.methods import METHODS
+
+GOLDEN = Path(__file__).with_name("golden.json")
+DIGITS: dict[str, Any] = {
+    "partition": {"name": "dirichlet", "alpha": 0.1},
+    "model": {"name": "mlp", "widths": (64,)},
+    "rounds": 10,
+    "lr": 0.1,
+    "eval_every": 10,
+    "reference": "none",
+    "workers": 1,
+}
+MIXERS = {"FedAMP", "FedFomo", "FedU", "pFedHN", "FEDORA"}
+"""Methods without an average: their own mixture stands in its place, and a rule is refused."""
+OWN_RULE = {name for name, method in METHODS.items() if method().own_rule() is not None} - MIXERS
+
+
+def numbers(done: Run) -> dict[str, float]:
+    last = done.result["last"]
+    return {"loss": last["eval/loss/mean"], "accuracy": last["eval/L-acc/mean"]}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_learns_digits_and_keeps_its_golden_numbers(method: str) -> None:
+    """Ten rounds at Dirichlet 0.1, where chance is a tenth. Other processors round differently: a thousandth is allowed."""
+    found = numbers(run(**DIGITS, method=method))
+    golden = json.loads(GOLDEN.read_text())[method]
+    assert found["accuracy"] > 0.3
+    assert found == pytest.approx(golden, rel=1e-3)
+
+
+@pytest.mark.parametrize("rule", ["ConFREE", "CALM"])
+@pytest.mark.parametrize("method", METHODS)
+def test_any_rule_takes_the_place_of_its_average(tiny: dict[str, Any], method: str, rule: str) -> None:
+    options = tiny | {"rounds": 2, "data": tiny["data"] | {"label_shift": 0.9}}
+    if method in MIXERS | OWN_RULE:
+        with pytest.raises(ComityError, match="brings its own rule"):
+            run(**options, method=method, rule=rule)
+        return
+    ruled, plain = run(**options, method=method, rule=rule), run(**options, method=method)
+    if method == "Local":
+        assert ruled.columns == plain.columns
+        return
+    certified = [record["rule"]["residual"] for record in ruled.records]
+    assert max(certified) <= 1e-8
+    assert ruled.result["last"] != plain.result["last"]
+
+
+@pytest.mark.parametrize("model", [{"name": "resnet4"}, {"name": "vit-tiny", "depth": 1}], ids=["resnet4", "vit-tiny"])
+@pytest.mark.parametrize("method", METHODS)
+def test_it_runs_with_batchnorm_and_with_a_transformer(
+    tiny: dict[str, Any], method: str, model: dict[str, Any]
+) -> None:
+    done = run(**(tiny | {"model": model, "rounds": 2, "clients": 3, "lr": 0.01}), method=method, participation=0.7)
+    assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
+
+
+def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
+    """Nobody is secretly another, Local least of all."""
+    losses: dict[tuple[float, ...], str] = {}
+    for method in METHODS:
+        done = run(**(tiny | {"rounds": 2, "data": tiny["data"] | {"label_shift": 0.9}, "val_share": 0.2}), method=method)
+        key = tuple(done.columns["loss"])
+        assert key not in losses, f"{method} is {losses.get(key)}"
+        losses[key] = method
+
+
+if __name__ == "__main__":
+    written = {method: numbers(run(**DIGITS, method=method)) for method in METHODS}
+    GOLDEN.write_text(json.dumps(written, indent=2) + "\n")
+    for name, found in written.items():
+        print(f"{name:12} {found}")

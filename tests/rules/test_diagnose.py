@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from comity._layout import Layout
+from comity.rules import ConFREE, Mean, Updates, conflict_rate, cosines, harm, improvement
+
+U = torch.tensor([[1.0, 0.0, 2.0], [-1.0, 1.0, 1.0], [0.0, -3.0, 1.0]], dtype=torch.float64)
+LAYOUT = Layout([("a", (2,)), ("b", (1,))])
+
+
+def test_conflict_rate_is_definition_2():
+    # layer a: (0, 1) and (1, 2) conflict, (0, 2) is exactly perpendicular; layer b: nobody
+    rate = conflict_rate(Updates(U, layout=LAYOUT))
+    assert rate.layers.tolist() == pytest.approx([2 / 3, 0])
+    assert rate.overall == pytest.approx(2 / 6)
+    assert rate.pairs.tolist() == [[0, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0]]
+
+
+def test_rounding_is_no_conflict():
+    almost = torch.tensor([[1.0, 0.0], [-1e-8, 1.0]], dtype=torch.float64)
+    assert conflict_rate(Updates(almost)).overall == 0
+    assert conflict_rate(Updates(torch.tensor([[1.0, 0.0], [-1e-6, 1.0]], dtype=torch.float64))).overall == 1
+    assert conflict_rate(Updates(torch.tensor([[1.0, 0.0]]))).overall == 0
+
+
+def test_cosines_and_harm():
+    u = Updates(torch.cat((U, torch.zeros(1, 3, dtype=torch.float64))))
+    expected = torch.nn.functional.cosine_similarity(U[:, None], U[None], dim=2)
+    torch.testing.assert_close(cosines(u)[:3, :3], expected)
+    assert not cosines(u)[3].any()
+    torch.testing.assert_close(harm(Updates(U), lr=0.1), -U @ U.T / 0.1)
+
+
+def test_improvement_is_the_first_order_prediction_of_the_step():
+    u = Updates(U, layout=LAYOUT)
+    for rule in (Mean(), ConFREE(), ConFREE(scope="layer")):
+        outcome = rule.apply(u)
+        torch.testing.assert_close(improvement(u, outcome.coefficients), U @ outcome.update)
+    torch.testing.assert_close(improvement(u, torch.tensor([1.0, 0.0, 0.0]).double()), U @ U[0])

@@ -1,0 +1,644 @@
+"""Studies: the right cells, each run once, whatever happens on the way."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+import comity
+from comity import ComityError, Config
+from comity.__main__ import main
+from comity.engine import Folder, site_of
+from comity.loading import LoadedStudy
+from comity.methods import Client, Method, Payload
+from comity.rules import Mean, Rule
+from comity.studies import Show, _study, study
+from comity.studies._crew import Job, Message
+from comity.studies._grid import Names, at_scale, expand, local_of, merge, seeds_of
+from comity.studies._tune import Search, Walk, candidates, groups
+
+
+@pytest.fixture
+def small(tiny: dict[str, Any]) -> dict[str, Any]:
+    return tiny | {"reference": "auto", "jobs": 1, "rounds": 2}
+
+
+def named(cells: Sequence[Config]) -> list[str]:
+    return [f"{c.method} {c.rule} {c.seed}" for c in cells]
+
+
+# The grid.
+
+
+class Own(Method):
+    """A method that brings its rule along."""
+
+    def own_rule(self) -> Rule:
+        return Mean()
+
+
+class Broken(Method):
+    def fit(self, client: Client, received: Payload) -> Payload:
+        raise ZeroDivisionError("my [own] mistake")
+
+
+class OtherRule(Mean):
+    """A rule with an option."""
+
+    def __init__(self, strength: float = 0.5) -> None:
+        super().__init__()
+        self.strength = strength
+
+
+OTHER, OWN, BROKEN = (f"{__name__}.{name}" for name in ("OtherRule", "Own", "Broken"))
+
+
+def test_a_grid_is_every_method_with_every_rule_and_seed() -> None:
+    cells = expand({"method": "FedAvg,FedRep", "rule": ["Mean", OTHER], "seeds": 2})
+    pairs = [("FedAvg", "Mean"), ("FedAvg", OTHER), ("FedRep", "Mean"), ("FedRep", OTHER)]
+    assert named(cells) == [f"{method} {rule} {seed}" for method, rule in pairs for seed in (0, 1)]
+
+
+def test_a_method_without_a_rule_to_choose_has_one_cell() -> None:
+    cells = expand({"method": ["Local", OWN, "FedAvg"], "rule": ["Mean", OTHER]})
+    assert named(cells) == ["Local Mean 0", f"{OWN} Mean 0", "FedAvg Mean 0", f"FedAvg {OTHER} 0"]
+
+
+def test_options_go_to_the_components_that_know_them() -> None:
+    entries = {"method": ["FedAvg", "Ditto", {"name": "FedProx", "mu": 0.3}], "method.lam": "0.25", "rounds": 7}
+    cells = expand(entries)
+    assert [dict(c.method.options).get("lam") for c in cells] == [None, 0.25, None]
+    assert cells[2].method.options["mu"] == 0.3
+    assert {c.rounds for c in cells} == {7}
+    with pytest.raises(ComityError, match="unknown option of method 'lamm'; did you mean lam"):
+        expand(entries | {"method.lamm": 1})
+
+
+def test_sweeps_make_a_product_and_what_they_do_not_touch_runs_once() -> None:
+    sweep = {"rule.strength": [0.1, 0.9], "participation": [0.5, 1.0]}
+    cells = expand({"method": "FedAvg", "rule": ["Mean", OTHER], "sweep": sweep})
+    told = [(c.participation, str(c.rule), c.rule.options.get("strength")) for c in cells]
+    assert told == [
+        (0.5, "Mean", None),
+        (0.5, OTHER, 0.1),
+        (1.0, "Mean", None),
+        (1.0, OTHER, 0.1),
+        (0.5, OTHER, 0.9),
+        (1.0, OTHER, 0.9),
+    ]
+    by_name = expand({"sweep": {"partition": ["iid", {"name": "dirichlet", "alpha": 3}]}, "partition.alpha": 0.7})
+    assert [c.partition.name for c in by_name] == ["iid", "dirichlet"]
+    assert by_name[1].partition.options["alpha"] == 3
+    (kept,) = expand({"sweep": {"partition": ["dirichlet"]}, "partition.alpha": 0.7})
+    assert kept.partition.options["alpha"] == 0.7
+
+
+def test_a_grid_of_grids_is_their_union() -> None:
+    grid = [{"method": "FedAvg"}, {"method": "FedRep", "rule": ["Mean", OTHER], "sweep": {"lr": [0.1, 0.2]}}]
+    cells = expand({"grid": grid, "lr": 0.1})
+    assert [(str(c.method), str(c.rule), c.lr) for c in cells] == [
+        ("FedAvg", "Mean", 0.1),
+        ("FedRep", "Mean", 0.1),
+        ("FedRep", OTHER, 0.1),
+        ("FedRep", "Mean", 0.2),
+        ("FedRep", OTHER, 0.2),
+    ]
+
+
+def test_scales_and_layers() -> None:
+    entries = {
+        "rounds": 1,
+        "rule": OTHER,
+        "rule.strength": 1,
+        "desk": {"lr": 0.5},
+        "paper": {"rounds": 500, "rule": "Mean"},
+    }
+    assert at_scale(entries, None) == {"rounds": 1, "rule": OTHER, "rule.strength": 1, "lr": 0.5}
+    assert at_scale(entries, "paper") == {"rounds": 500, "rule": "Mean"}  # the option went with its rule
+    assert merge({"rule.strength": 1}, {"rule": "Mean"}) == {"rule": "Mean"}
+    with pytest.raises(ComityError, match="unknown scale 'des'; did you mean desk"):
+        at_scale(entries, "des")
+    with pytest.raises(ComityError, match="no scales"):
+        at_scale({"rounds": 1}, "paper")
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"), [(3, [0, 1, 2]), ("2", [0, 1]), ("0,4,7", [0, 4, 7]), ("5,", [5]), ([3, 1], [3, 1])]
+)
+def test_seeds(given: Any, seeds: list[int]) -> None:
+    assert seeds_of({"seeds": given}) == seeds
+    assert seeds_of({"seed": 4}) == [4]
+
+
+def test_names_say_what_varies_and_nothing_else() -> None:
+    entries = {"method": [{"name": "Ditto", "lam": 0.5}, {"name": "Ditto", "lam": 1}], "rule": ["Mean", OTHER]}
+    cells = expand(
+        entries | {"sweep": {"partition": ["iid", "dirichlet"], "model.widths": [[8], [8, 4]]}, "model": "mlp"}
+    )
+    names = Names([*map(local_of, cells), *cells])
+    assert names.slug(cells[0]) == "ditto-mean-lam0.5-iid-widths8-s0"
+    assert names.title(cells[0]) == "Ditto (lam=0.5) + Mean, iid, widths=8, seed 0"
+    assert names.slug(local_of(cells[0])) == "local-iid-widths8-s0"
+    slugs = [names.slug(cell) for cell in cells]
+    assert len(set(slugs)) == len(slugs) == 16
+
+
+def test_a_seed_has_one_partition_and_one_initial_model_whatever_the_method(small: dict[str, Any]) -> None:
+    options = {key: value for key, value in small.items() if key != "jobs"}
+    entries = options | {"data": "digits", "method": ["Local", "FedAvg", "FedRep", "Ditto"], "rule": ["Mean", OTHER]}
+    sites = [site_of(cell) for cell in expand(entries | {"seeds": 2})]
+    first = {seed: next(site for site in sites if site.seed == seed) for seed in (0, 1)}
+    assert not torch.equal(first[0].initial, first[1].initial)
+    for site in sites:
+        assert torch.equal(site.initial, first[site.seed].initial)
+        for client, other in zip(site.federation.clients, first[site.seed].federation.clients, strict=True):
+            assert torch.equal(client.train.x, other.train.x)
+            assert torch.equal(client.test.x, other.test.x)
+
+
+# Running.
+
+
+def numbers(out: Path) -> dict[str, Any]:
+    """Everything that two studies must agree on: all but times."""
+    found: dict[str, Any] = {}
+    for folder in sorted((out / "runs").iterdir()):
+        result = json.loads((folder / "result.json").read_text())
+        found[folder.name] = {k: v for k, v in result.items() if k not in ("seconds", "written")}
+        found[f"{folder.name}/clients"] = (folder / "clients.csv").read_text()
+    with (out / "table.csv").open() as file:
+        rows = [{k: v for k, v in row.items() if "seconds" not in k} for row in csv.DictReader(file)]
+    return found | {"table": rows}
+
+
+def written(out: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in out.glob("runs/*/*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """A study of two methods, two rules and two seeds."""
+    from conftest import TINY
+
+    out = tmp_path_factory.mktemp("study") / "x"
+    options = TINY | {"reference": "auto", "jobs": 1, "rounds": 2, "method": "FedAvg,FedRep", "seeds": 2, "out": out}
+    options |= {"rule": ["Mean", OTHER]}
+    assert study(**options).failed == {}
+    return options, out
+
+
+def test_a_study_leaves_ordinary_runs_with_local_once_a_seed(done: tuple[dict[str, Any], Path]) -> None:
+    _, out = done
+    other = OTHER.lower().replace("_", "-")
+    assert sorted(path.name for path in (out / "runs").iterdir()) == sorted(
+        f"{name}-s{seed}"
+        for seed in (0, 1)
+        for name in ("local", "fedavg-mean", "fedrep-mean", f"fedavg-{other}", f"fedrep-{other}")
+    )
+    assert {path.name for path in out.iterdir()} == {
+        *("study.yaml", "cells.json", "runs", "table.md", "table.tex", "table.csv", ".lock")
+    }
+    for seed in (0, 1):
+        local = Folder(out / "runs" / f"local-s{seed}").result()
+        joined = Folder(out / "runs" / f"fedrep-mean-s{seed}").result()
+        assert joined["transfer"]["local"] == pytest.approx(local["last"]["eval/L-acc/mean"])
+    alone = comity.run(Folder(out / "runs" / "fedrep-mean-s1").config().with_(out=None, reference="none"))
+    assert alone.result["last"] == Folder(out / "runs" / "fedrep-mean-s1").result()["last"]
+
+
+def test_what_is_done_is_not_done_again_and_a_study_may_grow(
+    done: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, out = done
+    began: list[str] = []
+    do = _study.execute
+
+    def execute(jobs: Sequence[Job], *rest: Any) -> Any:
+        began.extend(job.config.out.name for job in jobs if job.config.out is not None)
+        return do(jobs, *rest)
+
+    monkeypatch.setattr(_study, "execute", execute)
+    before, table = written(out), (out / "table.csv").read_text()
+    study(**options)
+    assert (began, written(out), (out / "table.csv").read_text()) == ([], before, table)
+
+    study(
+        **options
+        | {"method": "FedAvg,FedRep,FedPer", "rule": "Mean", "sweep": {"participation": [1.0, 0.6]}, "seeds": 1}
+    )
+    # cells that had another name before are known by their configuration
+    assert sorted(began) == [
+        "fedavg-mean-participation0.6-s0",
+        "fedper-mean-participation0.6-s0",
+        "fedper-mean-participation1.0-s0",
+        "fedrep-mean-participation0.6-s0",
+        "local-participation0.6-s0",
+    ]
+    assert before.items() <= written(out).items()
+
+    with pytest.raises(ComityError, match=r"fedavg-mean-s0 holds a run of another configuration \(lr differ\)"):
+        study(**options | {"lr": 0.2})
+    study(**options | {"lr": 0.2, "method": "FedAvg", "rule": "Mean", "seeds": 1}, overwrite=True)
+    assert Folder(out / "runs" / "fedavg-mean-s0").config().lr == 0.2
+
+
+def test_side_by_side_gives_the_same_numbers_and_a_failing_cell_does_not_stop_the_others(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    options = small | {"method": ["FedAvg", BROKEN, "FedRep"], "seeds": 2}
+    one = study(**options, out=tmp_path / "one")
+    two = study(**options | {"jobs": 2}, out=tmp_path / "two")
+    for result in (one, two):
+        assert set(result.failed) == {f"{BROKEN} + Mean, seed 0", f"{BROKEN} + Mean, seed 1"}
+        assert set(result.failed.values()) == {"ZeroDivisionError: my [own] mistake"}
+        assert any("in fit" in cell.get("traceback", "") for cell in result.cells)
+        assert sum(run.finished for run in result.runs) == 6
+        assert "2 runs are not finished" in result.table().markdown()
+    for folder in tmp_path.glob("*/runs/*broken*"):
+        shutil.rmtree(folder)
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
+
+
+def test_without_its_local_a_run_is_not_begun(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from comity.methods import Local
+
+    def fail(*_: Any) -> None:
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(Local, "fit", fail, raising=False)
+    result = study(**small, out=tmp_path / "x")
+    assert result.failed["FedAvg + Mean, seed 0"] == "its Local failed: MemoryError: too large"
+    monkeypatch.undo()
+    assert study(**small, out=tmp_path / "x").failed == {}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_study_goes_on_to_the_same_numbers(small: dict[str, Any], tmp_path: Path, jobs: int) -> None:
+    options = small | {"rounds": 40, "checkpoint_every": 7, "eval_every": 10, "method": "FedAvg,FedRep", "jobs": jobs}
+    options["model"] = {"name": "mlp", "widths": [16]}
+    out = tmp_path / "killed"
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(options | {"out": str(out)}))
+    command = [sys.executable, "-m", "comity", "study", "--config", str(tmp_path / "study.yaml"), "--quiet"]
+    process = subprocess.Popen(command)
+    try:
+        wait_for(lambda: len(Folder(out / "runs" / "fedavg-mean-s0").rounds()) > 9)
+        if jobs == 2:
+            with pytest.raises(ComityError, match="another study is running"):
+                study(**options, out=out)
+    finally:
+        process.kill()
+        process.wait()
+    assert not Folder(out / "runs" / "fedavg-mean-s0").finished
+    local = (out / "runs" / "local-s0" / "result.json").stat().st_mtime_ns
+    wait_for(lambda: not children(process.pid, out))
+    assert main(["study", "--config", str(out / "study.yaml"), "--quiet"]) == 0
+    assert (out / "runs" / "local-s0" / "result.json").stat().st_mtime_ns == local
+    study(**options | {"jobs": 1}, out=tmp_path / "unbroken")
+    assert numbers(out) == numbers(tmp_path / "unbroken")
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def children(pid: int, out: Path) -> list[int]:
+    """Processes that still have a file of the study open."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            links = [os.readlink(link) for link in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(link.startswith(str(out)) for link in links) and int(process.name) not in (pid, os.getpid()):
+            found.append(int(process.name))
+    return found
+
+
+def test_a_worker_that_dies_is_one_failed_cell(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dying.py").write_text(
+        "import os, signal\nfrom comity.methods import Method\n\n\nclass Dying(Method):\n"
+        '    """Dies."""\n    def fit(self, client, received):\n        os.kill(os.getpid(), signal.SIGKILL)\n'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = small | {"jobs": 2, "reference": "none", "method": "dying.Dying,FedAvg,FedRep"}
+    result = study(**options, out=tmp_path / "x")
+    assert result.failed == {"dying.Dying + Mean, seed 0": "the process ended with code -9 (killed; out of memory?)"}
+    assert sum(run.finished for run in result.runs) == 2
+
+
+# Tuning.
+
+
+def planted(scores: Callable[[Config], tuple[float, float]]) -> Callable[..., dict[Job, Message]]:
+    """Runs that only pretend: validation and test accuracy by configuration."""
+
+    def execute(jobs: Sequence[Job], _: int, hear: Callable[[Job, Message], None], *__: Any) -> dict[Job, Message]:
+        ends = {}
+        for job in jobs:
+            assert job.config.out is not None
+            job.config.out.mkdir(parents=True)
+            (job.config.out / "config.yaml").write_text(yaml.safe_dump(job.config.plain()))
+            validation, test = scores(job.config)
+            last = {"round": 2, "eval/val-acc/mean": validation, "eval/L-acc/mean": test, "eval/L-acc/worst10": test}
+            alone = job.config.method.name == "Local"
+            result = {
+                "title": "Local" if alone else f"{job.config.method} + {job.config.rule}",
+                "last": last,
+                "best": last | {"chosen by": "validation"},
+                "conflict-rate": None,
+                "bytes a round": {"down": 0, "up": 0},
+                "seconds": {"train": 1.0, "aggregate": 0.0},
+            }
+            (job.config.out / "result.json").write_text(json.dumps(result))
+            ends[job] = {"end": "done"}
+            hear(job, ends[job])
+        return ends
+
+    return execute
+
+
+def test_tuning_goes_by_validation_where_test_says_the_opposite(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation is best at 0.7, test at 0.3; one seed alone would choose 0.6."""
+
+    def scores(config: Config) -> tuple[float, float]:
+        c = config.rule.options.get("strength", 0.5)
+        return 0.9 - abs(c - (0.6 if config.seed == 0 else 0.79)), 0.9 - abs(c - 0.3)
+
+    monkeypatch.setattr(_study, "execute", planted(scores))
+    out = tmp_path / "x"
+    console = Console(file=StringIO(), width=200)
+    options = small | {"rule": ["Mean", OTHER], "seeds": 2, "tune": {"rule.strength": "0.1:0.9"}, "out": out}
+    result = study(**options, show=Show(console))
+    (search,) = result.tuning
+    assert search["chosen"] == 0.7
+    assert search["seeds"] == [0, 1]
+    assert [entry["value"] for entry in search["tried"]] == [0.5, 0.6, 0.4, 0.7, 0.8]
+    assert search["tried"][0]["validation"] == pytest.approx((0.8 + 0.61) / 2)
+    assert "1 searches, at most 18 runs" in console.file.getvalue()  # type: ignore[attr-defined]
+    other = OTHER.lower().replace("_", "-")
+    assert {run.path.name for run in result.runs} == {
+        f"{name}-s{seed}" for name in ("local", "fedavg-mean", f"fedavg-{other}") for seed in (0, 1)
+    }
+    for run in result.runs:
+        assert run.options["val_share"] == 0.2  # for all, so that all train on the same samples
+        assert run.options["rule"].get("strength", 0.7) == 0.7
+        assert Path(run.options["out"]) == run.path
+    assert len(list((out / ".tuning").iterdir())) == 8
+    assert f"+ {OTHER}" in result.table().markdown()
+    assert "strength" not in result.table().markdown()
+
+    def nothing(jobs: Sequence[Job], *_: Any) -> dict[Job, Message]:
+        assert not jobs  # everything is done
+        return {}
+
+    monkeypatch.setattr(_study, "execute", nothing)
+    assert study(**options).tuning == result.tuning
+
+
+def test_tuning_keeps_to_its_budget(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Config] = []
+
+    def scores(config: Config) -> tuple[float, float]:
+        ran.append(config)
+        return config.rule.options.get("strength", 0.5), 0.5
+
+    monkeypatch.setattr(_study, "execute", planted(scores))
+    options = small | {"method": "FedAvg,FedRep", "rule": OTHER, "seeds": 2, "reference": "none"}
+    tune = {"rule.strength": "0.1,0.2,0.9,0.3"}
+    result = study(**options, tune=tune, budget=13, out=tmp_path / "x")
+    # two searches over two seeds: 13 // 4 values each
+    assert [[entry["value"] for entry in search["tried"]] for search in result.tuning] == [[0.1, 0.2, 0.9]] * 2
+    assert len(ran) == 12
+    assert {run.options["rule"]["strength"] for run in result.runs} == {0.9}
+    with pytest.raises(ComityError, match="budget 3 is too small: trying one value in every search takes 4 runs"):
+        study(**options, tune=tune, budget=3, out=tmp_path / "y")
+    assert not (tmp_path / "y").exists()
+
+
+def test_a_real_search(small: dict[str, Any], tmp_path: Path) -> None:
+    options = small | {"method": "Ditto", "tune": {"method.lam": [0.1, "10"]}, "val_share": 0.3}
+    result = study(**options, out=tmp_path / "x")
+    (search,) = result.tuning
+    scores = {entry["value"]: entry["validation"] for entry in search["tried"]}
+    assert set(scores) == {0.1, 10.0}
+    assert scores[search["chosen"]] == max(scores.values())
+    ditto = result.runs[1]
+    assert ditto.options["method"]["lam"] == search["chosen"]
+    assert ditto.result["last"]["eval/val-acc/mean"] == scores[search["chosen"]]
+    assert "transfer" in ditto.result
+    assert "best round" in result.table().markdown()
+
+
+def test_walks() -> None:
+    def goes(walk: Walk, best: float) -> list[float]:
+        search = Search("rule.c", walk, len(walk))
+        while values := search.wanted():
+            for value in values:
+                search.tried[value] = -abs(value - best)
+        assert search.chosen is not None
+        return [*search.tried, search.chosen]
+
+    assert goes(Walk(0.1, 0.9), 0.5) == [0.5, 0.6, 0.4, 0.5]
+    assert goes(Walk(0.1, 0.9), 0.1) == [0.5, 0.6, 0.4, 0.3, 0.2, 0.1, 0.1]
+    assert goes(Walk(0.1, 0.9), 2.0)[-1] == 0.9
+    assert Walk(2, 10, 2).start == 6
+    assert [len(Walk(0.1, 0.9)), len(Walk(2, 10, 2)), len(Walk(0.5, 0.9))] == [9, 5, 5]
+    failed = Search("rule.c", [1, 2], 2, {1: float("nan"), 2: float("nan")})
+    assert failed.chosen is None
+
+
+def test_one_search_follows_another() -> None:
+    (group,) = groups(expand({"method": "Ditto", "rule": OTHER}), {"method.lam": [1, 2], "rule.strength": [3, 4]}, None)
+    first, second = group.searches
+    assert group.current is first
+    first.tried |= {1.0: 0.1, 2.0: 0.9}
+    assert group.current is second
+    assert [c.method.options["lam"] for c in group.with_(second, 3)] == [2.0]
+    second.tried |= {3.0: 0.8, 4.0: 0.2}
+    assert group.current is None
+    assert [(c.method.options["lam"], c.rule.options["strength"]) for c in group.settled()] == [(2.0, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "told"),
+    [
+        ("lr", "0.1:0.9", "only options of a method or rule"),
+        ("rule.c", "0.9:0.1", "must be low:high"),
+        ("rule.c", "a:b", "must be low:high"),
+        ("rule.c", [], "must be low:high"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(key: str, given: Any, told: str) -> None:
+    with pytest.raises(ComityError, match=told):
+        candidates(key, given)
+
+
+# The command line.
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+SMALL = [
+    *("--data", "synthetic", "--data.samples", "24", "--data.classes", "4", "--model", "mlp", "--model.widths", "16"),
+    *("--clients", "4", "--rounds", "2", "--batch-size", "8", "--jobs", "1"),
+]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_study_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*SMALL, "--method", "FedAvg,Ditto", "--method.lam", "0.5", "--rule", f"Mean,{OTHER}", "--seeds", "0,3"]
+    assert main(["study", *arguments, "--sweep", "data.classes=3,4", "--out", "x"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "20/20" in out
+    assert out.count(f"+ {OTHER}") >= 4
+    assert "x, with table.md" in out
+    assert len(list(Path("x/runs").iterdir())) == 20
+    assert main(["table", "x", "--format", "csv"]) == 0
+    assert capsys.readouterr().out == Path("x/table.csv").read_text()
+    assert main(["table", "x/runs/local-classes3-s0", "x/runs/fedavg-mean-classes3-s0"]) == 0
+    assert "One seed (0)" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_failing_cell_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", *SMALL, "--method", f"{BROKEN},FedAvg", "--reference", "none", "--quiet", "--out", "x"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "my [own] mistake" in err
+    assert "1 runs failed; x/cells.json has the tracebacks" in err
+    assert Folder(Path("x/runs/fedavg-mean-s0")).finished
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["--method", "FedAvg,FedRap"], "unknown method 'FedRap'; did you mean FedRep"),
+    (["--method", "FedAvg,"], "method must name at least one"),
+    (["--seeds", "x"], "seeds must be a number of seeds (3) or different seeds (0,4,7), got 'x'"),
+    (["--seeds", "1,1"], "seeds must be"),
+    (["--sweep", "rule.c"], "--sweep takes key=values"),
+    (["--sweep", "rule.nothing=1,2"], "unknown option of rule 'nothing'"),
+    (["--sweep", "seed=1,2"], "sweep seed: cannot be swept; use seeds"),
+    (["--sweep", "workers=1,2"], "sweep workers: cannot be swept"),
+    (["--sweep", "rounds=1,two"], "rounds must be a whole number, got 'two'"),
+    (["--sweep", "clients=4,90000", "--data", "digits"], "clients: got 90000; digits has 1797 samples"),
+    (["--sweep", "data=synthetic,nothing"], "unknown data set 'nothing'"),
+    (["--tune", "lr=0.1:0.9"], "tune lr: only options of a method or rule"),
+    (["--tune", "rule.nothing=1,2"], "tune rule.nothing: no method or rule of this study has this option"),
+    (["--budget", "none at all"], "budget must be"),
+    (["--jobs", "0"], "jobs must be at least 1, got 0"),
+    (["--reference", "runs/x"], "reference must be auto or none in a study"),
+    (["--scale", "paper"], "scale paper: this study has no scales"),
+    (["--config", "missing.yaml"], "config missing.yaml could not be read"),
+    (["--sweeps", "lr=1"], "unknown option '--sweeps'; did you mean --sweep"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), BAD, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
+def test_bad_input_is_one_clear_line_and_nothing_is_written(
+    capsys: pytest.CaptureFixture[str], elsewhere: Path, arguments: list[str], told: str
+) -> None:
+    common = [] if "digits" in arguments else SMALL
+    assert main(["study", *common, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert err.count("\n") == 1
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_ctrl_c_ends_the_rounds_and_says_how_to_go_on(elsewhere: Path) -> None:
+    arguments = [*SMALL[:-2], "--jobs", "2", "--rounds", "100000", "--eval-every", "1000", "--reference", "none"]
+    command = [sys.executable, "-m", "comity", "study", *arguments, "--method", "FedAvg,FedRep", "--out", "x"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    folders = [Folder(elsewhere / "x" / "runs" / f"{name}-mean-s0") for name in ("fedavg", "fedrep")]
+    try:
+        wait_for(lambda: all(len(folder.rounds()) > 1 for folder in folders))
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "comity study --config x/study.yaml" in out
+    assert all(folder.checkpoint_file.exists() and not folder.finished for folder in folders)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_examples_are_found_and_expand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "examples"]) == 0
+    told = capsys.readouterr().out
+    from comity.studies import examples
+
+    assert {"demo", "confree-table1"} <= set(examples())
+    for name, file in examples().items():
+        assert name in told
+        entries = yaml.safe_load(file.read_text())
+        for scale in (None, *(scale for scale in ("desk", "paper") if scale in entries)):
+            assert expand(at_scale(entries, scale))
+    assert main(["reproduce", "dmeo"]) == 2
+    assert "did you mean demo" in capsys.readouterr().err
+
+
+def test_the_demo_at_a_smaller_scale(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    assert main(["reproduce", "demo", "--rounds", "1", "--seeds", "1", "--jobs", "1", "--clients", "6"]) == 0
+    assert {path.name for path in (elsewhere / "studies" / "demo-desk" / "runs").iterdir()} == {
+        *("local-s0", "fedavg-mean-s0", "fedrep-mean-s0", "fedrep-confree-s0", "fedrep-calm-s0")
+    }
+    assert "+ CALM" in capsys.readouterr().out
+
+
+def test_help_teaches_the_options_of_all_that_were_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "--method", "Ditto,FedProx", "--help"]) == 0
+    out = capsys.readouterr().out
+    for told in ("--method.lam", "--method.mu", "--sweep", "--tune", "--seeds", "--participation"):
+        assert told in out
+
+
+def test_progress_on_a_terminal() -> None:
+    file = StringIO()
+    show = Show(Console(file=file, force_terminal=True, width=100))
+    jobs = [Job(Config(rounds=4, method=name), f"{name}, seed 0") for name in ("FedAvg", "FedRep", "Ditto")]
+    show.begin(jobs, 2)
+    for round in (1, 2, 3, 4):
+        show.hear(jobs[0], {"round": round, "accuracy": 0.5 if round > 1 else None})
+    show.hear(jobs[1], {"round": 3, "accuracy": None})  # goes on where it was
+    show.hear(jobs[0], {"end": "done"})
+    show.hear(jobs[2], {"end": "failed", "error": "no [memory]"})
+    assert (show.done, show.total, show.rounds, sum(show.left.values())) == (3, 5, 5, 1)
+    show.end()
+    assert "Ditto, seed 0: failed: no [memory]" in file.getvalue().replace("\x1b[31m", "").replace("\x1b[0m", "")
+    assert "3/5 runs" in file.getvalue()
+
+
+def test_a_study_is_a_python_function(small: dict[str, Any], tmp_path: Path) -> None:
+    result = comity.study({"data.classes": 3}, **small, method=["FedAvg"], out=tmp_path / "x")
+    assert isinstance(result, LoadedStudy)
+    assert [run.title for run in result.runs] == ["Local", "FedAvg + Mean"]
+    assert result.runs[0].options["data"]["classes"] == 3
+    with pytest.raises(ComityError, match="needs out"):
+        comity.study(**small)
