@@ -384,7 +384,7 @@ def test_tuning_goes_by_validation_where_test_says_the_opposite(
 
     def scores(config: Config) -> tuple[float, float]:
         c = config.rule.options.get("strength", 0.5)
-        return 0.9 - abs(c - (0.6 if config.seed == 0 else 0.79)), 0.9 - abs(c - 0.3)
+        return 0.9 - (c - (0.6 if config.seed == 0 else 0.79)) ** 2, 0.9 - abs(c - 0.3)
 
     monkeypatch.setattr(_study, "execute", planted(scores))
     out = tmp_path / "x"
@@ -395,7 +395,7 @@ def test_tuning_goes_by_validation_where_test_says_the_opposite(
     assert search["chosen"] == 0.7
     assert search["seeds"] == [0, 1]
     assert [entry["value"] for entry in search["tried"]] == [0.5, 0.6, 0.4, 0.7, 0.8]
-    assert search["tried"][0]["validation"] == pytest.approx((0.8 + 0.61) / 2)
+    assert search["tried"][0]["validation"] == pytest.approx(0.9 - (0.1**2 + 0.29**2) / 2)
     assert "1 searches, at most 18 runs" in console.file.getvalue()  # type: ignore[attr-defined]
     other = OTHER.lower().replace("_", "-")
     assert {run.path.name for run in result.runs} == {
@@ -636,9 +636,11 @@ def test_progress_on_a_terminal() -> None:
 
 
 def test_a_study_is_a_python_function(small: dict[str, Any], tmp_path: Path) -> None:
-    result = comity.study({"data.classes": 3}, **small, method=["FedAvg"], out=tmp_path / "x")
+    result = comity.study(
+        {"method": "Ditto", "method.lam": 1}, **(small | {"lr": 0.2}), method=["FedAvg"], out=tmp_path / "x"
+    )
     assert isinstance(result, LoadedStudy)
     assert [run.title for run in result.runs] == ["Local", "FedAvg + Mean"]
-    assert result.runs[0].options["data"]["classes"] == 3
+    assert {run.options["lr"] for run in result.runs} == {0.2}
     with pytest.raises(ComityError, match="needs out"):
         comity.study(**small)

@@ -72,7 +72,8 @@ def command(arguments: list[str]) -> int:
     if figures is not None:
         drawn = draw(study, figures)
         tell(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")
-    tell(f"{answer(study).lead}\nReport: {file} ({_size(file)}, {len(study.runs)} runs)")
+    told = answer(study)
+    tell(f"{told.lead} {told.more}".strip() + f"\nReport: {file} ({_size(file)}, {len(study.runs)} runs)")
     return 0
 
 

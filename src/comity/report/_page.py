@@ -121,7 +121,8 @@ def _headline(study: Study, told: Answer, live: float | None) -> str:
     follows = '<span class="live">following the runs</span>' if live else ""
     return (
         f'<section class="answer"><p class="kicker">{escape(_conditions(study))}{follows}</p>'
-        f"<h1>{escape(told.lead)}</h1>{_tiles(told)}{details}{notes}</section>"
+        f"<h1>{escape(told.lead)}</h1>"
+        f'<p class="more">{escape(told.more)}</p>{_tiles(told)}{details}{notes}</section>'
     )
 
 
@@ -188,7 +189,7 @@ def _results(study: Study) -> str:
     if several:
         heads.append(_head("setting", "What differs between the settings", "words"))
     heads += [_head(label, meaning, "") for label, meaning in COLUMNS.items()]
-    body = "".join(_row(row, study, several, i) for i, row in enumerate(found))
+    body = "".join(_row(row, study, several) for row in found)
     only = '<label><input type="checkbox" id="only"><span></span></label>' if several else ""
     kind = "scroll long" if len(found) > LONG else "scroll"
     return (
@@ -208,7 +209,7 @@ def _head(label: str, meaning: str, kind: str) -> str:
     )
 
 
-def _row(row: Row, study: Study, several: bool, place: int) -> str:
+def _row(row: Row, study: Study, several: bool) -> str:
     cell = row.cell
     rule = f" <span>+ {escape(cell.rule_label)}</span>" if cell.rule else ""
     note = " <span>(each client alone)</span>" if cell.reference else ""
@@ -231,7 +232,7 @@ def _entry(entry: Entry) -> str:
     value = "" if entry.value is None or math.isnan(entry.value) else f' data-v="{entry.value:.6g}"'
     kind = f' class="{entry.kind}"' if entry.kind else ""
     title = f' title="{escape(entry.title)}"' if entry.title else ""
-    small = f" <small>{escape(entry.small)}</small>" if entry.small else ""
+    small = f"<small>{escape(entry.small)}</small>" if entry.small else ""
     return f"<td{value}{kind}{title}>{escape(entry.text)}{small}</td>"
 
 
@@ -247,18 +248,24 @@ def _section(key: str, heading: str, intro: str) -> str:
 
 def _setup(study: Study) -> str:
     cells = [cell for cell in study.cells if not cell.reference] or study.cells
-    keys = list(dict.fromkeys(key for cell in cells for key in cell.options))
-    same, differ = {}, {}
-    for key in keys:
+    same: dict[str, str] = {}
+    differ: dict[str, str] = {}
+    for key in dict.fromkeys(key for cell in cells for key in cell.options):
         values = list(dict.fromkeys(show(cell.options[key]) for cell in cells if key in cell.options))
-        owners = sum(key in cell.options for cell in cells)
-        (same if len(values) == 1 and owners == len(cells) else differ)[key] = ", ".join(values)
-    seeds = sorted({seed for cell in cells for seed in cell.runs})
-    differ["seed"] = ", ".join(map(str, seeds))
+        owners = [cell for cell in cells if key in cell.options]
+        if len(values) == 1 and len(owners) == len(cells):
+            same[key] = values[0]
+        elif len(values) > 1 or key in study.varying:
+            differ[key] = ", ".join(values)
+        else:  # an option that only some methods or rules have
+            part, _, option = key.partition(".")
+            names = dict.fromkeys(show(cell.options.get(part)) for cell in owners)
+            differ[f"{option} of {', '.join(names)}"] = values[0]
+    differ["seed"] = ", ".join(map(str, sorted({seed for cell in cells for seed in cell.runs})))
     cards = [
         _card("What differs", differ),
         _card("On what it ran", _versions(study)),
-        _card("What is the same in all runs", same),
+        _card("What is the same in all runs", same, "wide columns"),
         _runs(study),
     ]
     return (
@@ -268,9 +275,9 @@ def _setup(study: Study) -> str:
     )
 
 
-def _card(heading: str, entries: Mapping[str, str]) -> str:
-    lines = "".join(f"<tr><td>{escape(key)}</td><td>{escape(value)}</td></tr>" for key, value in entries.items())
-    return f'<div class="card"><h3>{escape(heading)}</h3><table>{lines}</table></div>'
+def _card(heading: str, entries: Mapping[str, str], kind: str = "") -> str:
+    lines = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in entries.items())
+    return f'<div class="card {kind}"><h3>{escape(heading)}</h3><dl>{lines}</dl></div>'
 
 
 def _versions(study: Study) -> dict[str, str]:

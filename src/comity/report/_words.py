@@ -10,10 +10,15 @@ from comity.report._cells import Cell, Comparison, Setting, Study, accuracy
 from comity.report._statistics import Difference, Spread
 
 
+MOST_NAMED = 4  # harmed clients that the lead names one by one
+
+
 @dataclass(frozen=True)
 class Answer:
     lead: str
-    """One sentence or two."""
+    """One sentence."""
+    more: str
+    """What qualifies it."""
     details: list[str]
     """Each comparison in a sentence of its own."""
     notes: list[str]
@@ -73,52 +78,65 @@ class Transfer:
 
 def answer(study: Study) -> Answer:
     comparisons = study.comparisons()
-    lead, setting, cell = _lead(study, comparisons)
-    details = [f"{_sentence(c, len(study.settings) > 1, brief=True)}." for c in comparisons]
+    several = len(study.settings) > 1
+    details = [_sentence(c, several, brief=True)[0] + "." for c in comparisons]
     if len(comparisons) == 1:
         details = []  # the lead has said it
     if not comparisons:
         details = _methods(study)
-    return Answer(lead, details, _notes(study, comparisons), setting, cell)
-
-
-def _lead(study: Study, comparisons: list[Comparison]) -> tuple[str, Setting, Cell]:
+    notes = _notes(study, comparisons)
     if not any(cell.finished for cell in study.cells if not cell.reference):
-        return _waiting(study)
-    several = len(study.settings) > 1
-    if not comparisons:
-        setting, cell = _best(study)
-        return _reaches(setting, cell, study) + "; " + told_transfer(cell) + ".", setting, cell
-    judged = [c for c in comparisons if c.difference.verdict in ("gain", "loss")]
-    order = {"gain": 3, "loss": 2, "noise": 1, "one seed": 0}
-    chosen = max(judged or comparisons, key=lambda c: (order[c.difference.verdict], c.difference.mean))
-    if not judged and len(comparisons) > 1 and chosen.difference.verdict == "noise":
-        seeds = _seeds(comparisons)
-        lead = (
-            f"No rule changes a method by more than the noise of {seeds}; the largest difference is "
-            f"{signed(chosen.difference)} points ({chosen.cell.label}{_where(chosen.setting, several)})"
-        )
+        lead, setting, cell = _waiting(study)
+        return Answer(lead, "", details, notes, setting, cell)
+    if comparisons:
+        chosen = _chosen(comparisons)
+        setting, cell = chosen.setting, chosen.cell
+        lead, more = _compared(chosen, comparisons, several)
     else:
-        lead = _sentence(chosen, several)
-    lead += "; " + told_transfer(chosen.cell, named=chosen.cell.label if not judged else "") + "."
-    if len(comparisons) > 1 and judged:
-        lead += " " + _tally(comparisons)
-    return lead, chosen.setting, chosen.cell
+        setting, cell = _best(study)
+        lead, more = _reaches(setting, cell, study)
+    told, doubts = told_transfer(cell, named=cell.label if comparisons and chosen.difference.verdict == "noise" else "")
+    return Answer(f"{lead}; {told}.", " ".join([*more, *doubts, *_tally(comparisons)]), details, notes, setting, cell)
 
 
-def _sentence(comparison: Comparison, several: bool, *, brief: bool = False) -> str:
+def _chosen(comparisons: list[Comparison]) -> Comparison:
+    """The one to speak of: the largest gain outside the noise, else the largest loss, else the largest difference."""
+    order = {"gain": 3, "loss": 2, "noise": 1, "one seed": 0}
+    best = max(order[c.difference.verdict] for c in comparisons)
+    judged = [c for c in comparisons if order[c.difference.verdict] == best]
+    return max(judged, key=lambda c: abs(c.difference.mean) if best == order["loss"] else c.difference.mean)
+
+
+def _compared(chosen: Comparison, comparisons: list[Comparison], several: bool) -> tuple[str, list[str]]:
+    if chosen.difference.verdict == "noise" and len(comparisons) > 1:
+        lead = (
+            f"No rule changes a method by more than the noise of {_seeds(comparisons)}: the largest difference is "
+            f"{signed(chosen.difference)} points, of {chosen.cell.label}{_where(chosen.setting, several)}"
+        )
+        return lead, [_meaning(chosen.difference)]
+    return _sentence(chosen, several)
+
+
+def _sentence(comparison: Comparison, several: bool, *, brief: bool = False) -> tuple[str, list[str]]:
+    """What a rule does to a method, and how sure that is."""
     difference, rule = comparison.difference, comparison.cell.rule_label
     method = comparison.cell.method_label + _where(comparison.setting, several)
     size = f"{abs(difference.mean) * 100:.1f}"
     if difference.half is None:
         side = "above" if difference.mean >= 0 else "below"
-        told = f"{rule} ends {size} points {side} Mean with {method} in the one seed that both have"
-        return told if brief else f"{told}, and one seed cannot tell a difference from noise"
-    told = f"{size} ± {100 * difference.half:.1f} points"
-    over = f"(95 % interval, {difference.n} paired seeds)"
+        lead = f"{rule} ends {size} points {side} Mean with {method} in the one seed that both have"
+        return lead, ["One seed cannot tell a difference from noise."]
+    over = f", {difference.n} paired seeds" if brief else ""
     if difference.verdict == "noise":
-        return f"{rule} changes {method} by {signed(difference)} points {over}, which is inside the noise"
-    return f"{rule} {'lifts' if difference.verdict == 'gain' else 'lowers'} {method} by {told} {over}"
+        lead = f"{rule} changes {method} by {signed(difference)} points, which is inside the noise{over}"
+    else:
+        verb = "lifts" if difference.verdict == "gain" else "lowers"
+        lead = f"{rule} {verb} {method} by {size} ± {100 * difference.half:.1f} points{over}"
+    return lead, [_meaning(difference)]
+
+
+def _meaning(difference: Difference) -> str:
+    return f"± is a 95 % interval from {difference.n} seeds, each paired with itself."
 
 
 def signed(difference: Difference) -> str:
@@ -134,56 +152,47 @@ def minus(value: float, digits: int, *, plus: bool = False) -> str:
     return told.replace("-", "−")
 
 
-def told_transfer(cell: Cell, named: str = "") -> str:
-    """“17 of 20 clients gain over training alone, clients 3 and 11 lose”."""
+def told_transfer(cell: Cell, named: str = "") -> tuple[str, list[str]]:
+    """“17 of 20 clients gain over training alone, clients 3 and 11 lose”, and what to keep in mind."""
     transfer = Transfer.of(cell)
     if transfer is None:
-        return "how the clients would do alone is not known (no Local run)"
+        return "how the clients would do alone is not known", ["Without a Local run nobody can be called harmed."]
     start = f"with {named} " if named else ""
-    whole = f"{transfer.gaining} of {transfer.clients} clients"
+    told = f"{start}{transfer.gaining} of {transfer.clients} clients gain over training alone, "
+    harmed, doubts = transfer.harmed, []
     if transfer.pooled:
-        whole += f" ({transfer.seeds} seeds, each with its own)"
-    told = f"{start}{whole} gain over training alone, "
-    return told + _told_harm(transfer)
-
-
-def _told_harm(transfer: Transfer, most: int = 4) -> str:
-    harmed = transfer.harmed
+        doubts.append(f"The {transfer.clients} clients are those of {transfer.seeds} seeds, each with its own partition.")
     if not harmed:
-        return "nobody loses"
-    if len(harmed) <= most and not transfer.pooled:
+        return told + "nobody loses", doubts
+    if len(harmed) <= MOST_NAMED and not transfer.pooled:
         names = listed(str(harm.client) for harm in harmed)
-        told = f"client {names} loses" if len(harmed) == 1 else f"clients {names} lose"
+        told += f"client {names} loses" if len(harmed) == 1 else f"clients {names} lose"
     else:
+        told += f"{len(harmed)} lose{'s' if len(harmed) == 1 else ''}"
         worst = harmed[0]
-        of_seed = f" of seed {worst.seed}" if worst.seed is not None and transfer.pooled else ""
-        told = (
-            f"{len(harmed)} lose{'s' if len(harmed) == 1 else ''}, most of all client {worst.client}{of_seed} "
-            f"by {abs(100 * worst.gain):.1f} points"
-        )
+        of_seed = f" of seed {worst.seed}" if transfer.pooled else ""
+        doubts.append(f"Most is lost by client {worst.client}{of_seed}: {abs(100 * worst.gain):.1f} points.")
     slight = sum(harm.samples >= -1 for harm in harmed)
     if slight:
-        if len(harmed) == 1:
-            told += ", by a single test sample"
-        else:
-            told += f" ({'all' if slight == len(harmed) else slight} by no more than one test sample)"
-    return told
+        who = "It loses" if len(harmed) == 1 else f"{slight} of the {len(harmed)} lose" if slight < len(harmed) else "All lose"
+        doubts.append(f"{who} no more than one test sample, which may be chance.")
+    return told, doubts
 
 
-def _reaches(setting: Setting, cell: Cell, study: Study) -> str:
+def _reaches(setting: Setting, cell: Cell, study: Study) -> tuple[str, list[str]]:
     spread = cell.spread(accuracy)
     where = _where(setting, len(study.settings) > 1)
-    best = len([c for c in study.cells if not c.reference]) > 1
-    told = f"{cell.label}{where} {'is best with' if best else 'reaches'} {percent(spread)} accuracy on average over clients"
+    verb = "is best with" if len([c for c in study.cells if not c.reference]) > 1 else "reaches"
+    told = f"{cell.label}{where} {verb} {100 * spread.mean:.1f} % accuracy on average over clients"
     difference = Difference.of(cell.by_seed(accuracy, True), setting.local_accuracy())
-    if difference is not None and not cell.reference:
-        side = "above" if difference.mean >= 0 else "below"
-        size = f"{abs(100 * difference.mean):.1f}"
-        half = "" if difference.half is None else f" ± {100 * difference.half:.1f}"
-        told += f", {size}{half} points {side} training alone"
-        if difference.verdict == "noise":
-            told += " (inside the noise)"
-    return told
+    if difference is None:
+        return told, []
+    side = "above" if difference.mean >= 0 else "below"
+    half = "" if difference.half is None else f" ± {100 * difference.half:.1f}"
+    told += f", {abs(100 * difference.mean):.1f}{half} points {side} training alone"
+    if difference.verdict == "noise":
+        told += " (inside the noise)"
+    return told, [] if difference.half is None else [_meaning(difference)]
 
 
 def _best(study: Study) -> tuple[Setting, Cell]:
@@ -224,7 +233,9 @@ def _waiting(study: Study) -> tuple[str, Setting, Cell]:
     return f"{told}; {cell.label} has done {furthest.round} of {furthest.planned} rounds{so_far}.", setting, cell
 
 
-def _tally(comparisons: Sequence[Comparison]) -> str:
+def _tally(comparisons: Sequence[Comparison]) -> list[str]:
+    if len(comparisons) < 2:
+        return []
     verdicts = [c.difference.verdict for c in comparisons]
     parts = [
         (verdicts.count("gain"), "a gain", "are gains"),
@@ -233,7 +244,7 @@ def _tally(comparisons: Sequence[Comparison]) -> str:
         (verdicts.count("one seed"), "of one seed only", "are of one seed only"),
     ]
     told = [f"{count} {'is ' + one if count == 1 else many}" for count, one, many in parts if count]
-    return f"Of {len(comparisons)} comparisons with Mean, {listed(told)}."
+    return [f"Of {len(comparisons)} comparisons with Mean {listed(told)}."]
 
 
 def _notes(study: Study, comparisons: Sequence[Comparison]) -> list[str]:

@@ -2,7 +2,7 @@
 // the colours of a theme object, so that a saved picture needs no style sheet. Text only ever enters as text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
-const FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
+const FONT = "Inter, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
 // Categories keep apart under protan-, deuteran- and tritanopia (tests/report/test_palette.py); red is kept for harm.
 const THEMES = {

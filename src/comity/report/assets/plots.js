@@ -72,7 +72,7 @@ function lines(frame, what, yLabel, share) {
     const style = styleOf(set.cell, theme), xs = set.xs.map(x);
     if (set.d) {
       const clip = (v) => y(Math.max(low, Math.min(high, v)));
-      frame.add("path", { d: bandOf(xs, set.m.map((m, i) => clip(m - set.d[i])), set.m.map((m, i) => clip(m + set.d[i]))), fill: style.colour, "fill-opacity": 0.13 });
+      frame.add("path", { d: bandOf(xs, set.m.map((m, i) => clip(m - set.d[i])), set.m.map((m, i) => clip(m + set.d[i]))), fill: style.colour, "fill-opacity": sets.length > 5 ? 0.08 : 0.14 });
     }
     if (xs.length === 1) frame.marker(xs[0], y(set.m[0]), "circle", style.colour, 3);
     else frame.mark("path", { d: pathOf(xs, set.m.map(y)), fill: "none", stroke: style.colour, "stroke-width": 2, "stroke-dasharray": style.dash, "stroke-linejoin": "round", "stroke-linecap": style.dash === "1 4.5" ? "round" : "butt" });
@@ -307,7 +307,7 @@ const PLOTS = [
       frame.line(area.left, y(0), area.right, y(0), theme.axis, { "stroke-width": 1.5 });
       const average = mean(clients.map((c) => c.gain));
       frame.line(area.left, y(average), area.right, y(average), theme.ink, { "stroke-dasharray": "3 3", "stroke-opacity": 0.6, "pointer-events": "none" });
-      frame.text(area.right, y(average) - 5, `mean ${points(average)}`, { anchor: "end", colour: theme.ink });
+      frame.text(area.left + 4, y(average) - 5, `mean ${points(average)}`, { colour: theme.ink });
       frame.text((area.left + area.right) / 2, area.bottom + 34, "client", { anchor: "middle", weight: 600, colour: theme.ink });
       frame.end(area.bottom + 42);
       return [{ label: "gains", colour: theme.gain, box: true }, { label: "harmed", colour: theme.harm, box: true, striped: true }, before.size ? { label: `with ${base.rule}`, colour: theme.ink, ring: true } : null].filter(Boolean);
@@ -339,7 +339,7 @@ const PLOTS = [
       const { theme } = frame, run = focusRun(), [, label, of, told] = REASONS[state.reason];
       const dots = gains(run).map((c) => ({ ...c, x: of(run, c.i, c.id) })).filter((c) => known(c.x));
       if (!dots.length) return nothing(frame, "This run has not noted it.");
-      const area = { left: 40, right: frame.width - 10, top: 30, bottom: 300 };
+      const area = { left: 40, right: frame.width - 10, top: 30, bottom: Math.min(430, Math.max(260, frame.width * 0.82)) };
       const x = linear(...roomy(dots.map((c) => c.x)), area.left, area.right), [low, high] = roomy([0, ...dots.map((c) => c.gain)], { air: 0.1 }), y = linear(low, high, area.bottom, area.top);
       frame.yAxis(area, y, ticks(low, high, 6), (v) => minus(`${+(100 * v).toFixed(1)}`), "gain over training alone, points");
       frame.xAxis(area, x, ticks(...x.domain, 5), told, label);
@@ -352,7 +352,7 @@ const PLOTS = [
         if (harmed && dots.length <= 60) frame.text(x(c.x), y(c.gain) + r + 11, String(c.id), { anchor: "middle", size: 10, weight: 700, colour: theme.harm });
       }
       const rho = correlation(dots.map((c) => [c.x, c.gain])), bound = 1.96 / Math.sqrt(Math.max(1, dots.length - 1));
-      if (known(rho)) frame.text(area.right, area.top - 12, `rank correlation ${fixed(rho, 2)}${Math.abs(rho) < bound ? ", no more than chance" : ""}`, { anchor: "end" });
+      if (known(rho)) frame.text(area.right, frame.narrow ? area.top + 4 : area.top - 12, `rank correlation ${fixed(rho, 2)}${Math.abs(rho) < bound ? ", no more than chance" : ""}`, { anchor: "end" });
       frame.end(area.bottom + 42);
       return [{ label: "gains", colour: theme.gain, dot: true }, { label: "harmed", colour: theme.harm, dot: true }];
     },
@@ -431,12 +431,12 @@ const PLOTS = [
     id: "general", section: "general",
     title: () => `Own tests against ${state.general === "G" ? "everybody's" : "some others'"} tests${wherever()}`,
     how: "Up: a client's model is good at its own data. Right: it is also good at what other clients have. The dotted line joins those that no other beats in both. Crosses are standard deviations over seeds.",
-    choices: () => [choose.setting(), { label: "against", key: "general", options: [["G", "everybody's tests (G)"], ["S", "own and some others' (S)"]] }],
+    choices: () => [choose.setting(), { label: "against", key: "general", options: [["G", "everybody's (G)"], ["S", "some others' (S)"]] }],
     there: () => cellsHere().some((cell) => cell.numbers.G),
     draw: (frame) => general(frame),
   },
   {
-    id: "spider", section: "general",
+    id: "slopes", section: "general",
     title: () => `Local, some others', everybody's${wherever()}`,
     how: "The same three accuracies side by side: L on own tests, S on own and some others', G on everybody's. A level line is a model that serves all; a steep one is a specialist.",
     choices: () => [choose.setting()],
@@ -499,6 +499,8 @@ function sweptCurves() {
   return list;
 }
 
+const nth = (n) => (n === 1 ? "" : `${n}${{ 1: "st", 2: "nd", 3: "rd" }[n % 100 > 10 && n % 100 < 14 ? 0 : n % 10] || "th"}`);
+
 function harmedTable(node) {
   const run = focusRun(), all = gains(run), harmed = all.filter((c) => c.gain < 0);
   if (!all.length) return node.replaceChildren(html("p", { class: "quiet" }, "Nobody knows yet how the clients of this run do alone."));
@@ -514,7 +516,7 @@ function harmedTable(node) {
     ["client", (c) => html("b", { class: "harm" }, String(c.id))],
     ["loss, points", (c) => html("span", { class: "harm" }, points(c.gain))],
     ["test samples lost", (c) => `${Math.max(0, Math.round(-c.gain * c.test))} of ${c.test}`],
-    ["training samples", (c) => `${brief(c.train)} (${ranks.indexOf(c.id) + 1}. smallest of ${all.length})`],
+    ["training samples", (c) => `${brief(c.train)} (${`${nth(ranks.indexOf(c.id) + 1)} smallest`.trim()})`],
     part && ["classes (share)", (c) => held(c.id)],
     run.overlap && ["class overlap", (c) => percent(run.overlap[c.id], 0)],
     cosines && ["agreement", (c) => (known(run.agree[c.id]) ? fixed(run.agree[c.id], 2) : "–")],
@@ -565,7 +567,8 @@ function weights(frame) {
   for (let i = 0; i < w.clients; i++) for (let c = 0; c < w.columns; c++) { const v = w.of(i, c); if (known(v)) { every_.push(v); low.value = Math.min(low.value, v); } }
   every_.sort((a, b) => a - b);
   const high = Math.max(quantile(every_, 0.995), 1e-9), clipped = every_[every_.length - 1] > high * 1.001, signed = low.value < -1e-6, colour = ramp(signed ? theme.both : theme.ramp);
-  const shade = (v) => (signed ? colour(0.5 + v / high / 2) : colour(v / high));
+  // by the square root: the many small coefficients stay visible beside the few large ones
+  const root = (v) => Math.sign(v) * Math.sqrt(Math.abs(v) / high), shade = (v) => (signed ? colour(0.5 + root(v) / 2) : colour(root(v)));
   const means = Array.from({ length: w.clients }, (_, i) => mean(Array.from({ length: w.columns }, (_, c) => w.of(i, c)).filter(known)));
   const shares = part ? part.counts.map((row) => sum(row) / sum(part.counts.map(sum))) : [];
   const side = frame.narrow ? 54 : 120, step = Math.max(w.clients > 60 ? 5 : 10, Math.min(22, 440 / w.clients)), area = { left: 34, right: frame.width - side - 14, top: 20, bottom: 20 + step * w.clients };
@@ -588,7 +591,7 @@ function weights(frame) {
     describe: (r, c) => ({ title: name(r, run), rows: [["round", String(w.rounds[c])], ["coefficient", known(w.of(r, c)) ? fixed(w.of(r, c), 3) : "not in this round"]] }),
   });
   roundsBelow(frame, area, w.rounds);
-  frame.scaleBar(area.left, area.bottom + 46, Math.min(220, (area.right - area.left) * 0.5), colour, [signed ? fixed(-high, 2) : "0", signed ? "0" : "", `${clipped ? "≥ " : ""}${brief(high)}`], "coefficient");
+  frame.scaleBar(area.left, area.bottom + 46, Math.min(220, (area.right - area.left) * 0.5), colour, [signed ? brief(-high) : "0", signed ? "0" : brief(high / 4), `${clipped ? "≥ " : ""}${brief(high)}`], "coefficient");
   frame.end(area.bottom + 74);
   return shares.length ? [{ label: "share of the samples", colour: theme.ink, tick: true }] : null;
 }

@@ -1,0 +1,389 @@
+"""FEDORA: whose data are alike, how models flow between them, and when a client follows."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor
+
+from comity import ComityError, Config
+from comity.engine import Client, Run, Server, build, run, site_of
+from comity.methods import FEDORA, Payload
+from helpers import client_of
+
+RELEASED = {"name": "FEDORA"} | vars(FEDORA.released())
+DIGITS: dict[str, Any] = {
+    "data": "digits",
+    "model": {"name": "mlp", "widths": (16,)},
+    "lr": 0.1,
+    "workers": 1,
+    "reference": "none",
+}
+"""Images that look different when they are turned."""
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def own(done: Run) -> list[Tensor]:
+    return [keep["own"] for _, keep in sorted(done.server.link.states().items())]
+
+
+def server_of(options: dict[str, Any], **method: Any) -> Server:
+    _, server = build(Config(**options, method={"name": "FEDORA"} | method))
+    server.method.begin(server)
+    return server
+
+
+def method_of(server: Server) -> FEDORA:
+    assert isinstance(server.method, FEDORA)
+    return server.method
+
+
+# Step 0.
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_the_basis_are_the_leading_singular_vectors(tiny: dict[str, Any], labels: bool) -> None:
+    """By the eigenvectors of X Xᵀ, samples as columns."""
+    site = site_of(Config(**tiny, method={"name": "FEDORA", "p": 3, "labels": labels}))
+    client = client_of(site, 2)
+    X = client.data.train.x.reshape(len(client.data.train), -1).double()
+    if labels:
+        X = torch.cat([X, torch.eye(4, dtype=torch.float64)[client.data.train.y]], 1)
+    leading = torch.linalg.eigh(X.T @ X).eigenvectors[:, -3:].flip(1)
+    basis = FEDORA(p=3, labels=labels).basis(client, {})["basis"]
+    assert basis.shape == (3, 64 + 4 * labels)
+    assert basis.dtype == torch.float32
+    cosines = (basis.double() @ leading).diagonal().abs()
+    torch.testing.assert_close(cosines, torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+def test_a_basis_is_filled_up_with_nothing(tiny: dict[str, Any]) -> None:
+    client = client_of(site_of(Config(**(tiny | {"data": tiny["data"] | {"samples": 8}}), method="FEDORA")))
+    samples = len(client.data.train)
+    basis = FEDORA(p=samples + 3).basis(client, {})["basis"].double()
+    identity = torch.diag(torch.tensor([1.0] * samples + [0.0] * 3, dtype=torch.float64))
+    torch.testing.assert_close(basis @ basis.T, identity, rtol=0, atol=1e-5)
+
+
+def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:
+    """Two planes at known angles, and random subspaces against scipy."""
+    a, b = 0.3, 1.1
+    flat = torch.eye(4, dtype=torch.float64)[:2]
+    turned = torch.tensor([[math.cos(a), 0, math.sin(a), 0], [0, math.cos(b), 0, math.sin(b)]], dtype=torch.float64)
+    mixed = torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64) @ turned  # another basis of the same plane
+    W = FEDORA(p=2).similarities(torch.stack([flat, mixed]))
+    known = math.cos(a) + math.cos(b)
+    torch.testing.assert_close(W, torch.tensor([[0, known], [known, 0]], dtype=torch.float64), rtol=0, atol=1e-12)
+
+    bases = torch.linalg.qr(drawn(4, 9, 3)).Q.mT
+    W = FEDORA(p=3).similarities(bases)
+    for i in range(4):
+        for j in range(4):
+            angles = scipy.linalg.subspace_angles(bases[i].numpy().T, bases[j].numpy().T)
+            assert float(W[i, j]) == pytest.approx(0.0 if i == j else float(np.cos(angles).sum()), abs=1e-9)
+
+
+def test_exponential_and_nearest_neighbours() -> None:
+    bases = torch.linalg.qr(drawn(5, 9, 2)).Q.mT
+    cosines = FEDORA(p=2).similarities(bases)
+    W = FEDORA(p=2, similarity="exp").similarities(bases)
+    expected = (10 * cosines).exp().fill_diagonal_(0)
+    torch.testing.assert_close(W / W.sum(1, keepdim=True), expected / expected.sum(1, keepdim=True))
+    nearest = FEDORA(p=2, similarity="exp", neighbours=2).similarities(bases)
+    for k in range(5):
+        best = sorted(range(5), key=lambda j, k=k: -float(cosines[k, j]) if j != k else 1.0)[:2]  # type: ignore[misc]
+        assert set(nearest[k].nonzero()[:, 0].tolist()) == set(best)
+        assert torch.equal(nearest[k, best], W[k, best])
+    assert not torch.equal(nearest > 0, nearest.T > 0)  # nearest is not mutual
+    assert torch.equal(FEDORA(p=2, neighbours=9).similarities(bases), cosines)
+
+
+def test_a_client_without_a_basis_is_related_to_nobody() -> None:
+    bases = torch.linalg.qr(drawn(3, 6, 2)).Q.mT
+    bases[1] = 0
+    for similarity in ("cosines", "exp"):
+        method = FEDORA(p=2, similarity=similarity)  # type: ignore[arg-type]
+        W = method.similarities(bases)
+        assert not W[1].any()
+        assert not W[:, 1].any()
+        assert torch.equal(method.mixture(W)[1], torch.eye(3, dtype=torch.float64)[1])
+
+
+@pytest.mark.parametrize("method", [{"p": 1}, {"p": 5}, {"p": 5, "labels": True, "similarity": "exp"}])
+def test_similarity_finds_the_rotation_groups(method: dict[str, Any]) -> None:
+    """Twelve clients, four angles: everyone in its group is more like a client than anyone outside."""
+    server = server_of(DIGITS | {"clients": 12, "partition": {"name": "rotated", "groups": 4}}, **method)
+    W = server.store["similarity"]
+    group = torch.arange(12) % 4
+    same = (group[:, None] == group) & ~torch.eye(12, dtype=torch.bool)
+    other = group[:, None] != group
+    for k in range(12):
+        assert W[k][same[k]].min() > W[k][other[k]].max()
+
+
+def test_the_released_similarity_finds_the_rotation_groups() -> None:
+    options = DIGITS | {"clients": 12, "partition": {"name": "rotated", "groups": 4}}
+    server = server_of(options, **vars(FEDORA.released()))
+    group = torch.arange(12) % 4
+    same = (group[:, None] == group) & ~torch.eye(12, dtype=torch.bool)
+    assert torch.equal(server.store["similarity"] > 0, same)
+
+
+# Step 3.
+
+
+def test_two_clients_by_hand() -> None:
+    """alpha 1: θ̂_1 = ½ θ̂_2 + ½ θ_1 and the reverse, so θ̂_1 = ⅔ θ_1 + ⅓ θ_2."""
+    X = FEDORA(alpha=1.0).mixture(torch.tensor([[0, 3.0], [3.0, 0]], dtype=torch.float64))
+    torch.testing.assert_close(X, torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64) / 3)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 4.0, 100.0])
+@pytest.mark.parametrize("neighbours", [None, 2])
+def test_closed_form_and_iteration_are_the_fixed_point(alpha: float, neighbours: int | None) -> None:
+    bases = torch.linalg.qr(drawn(7, 9, 2)).Q.mT
+    closed = FEDORA(p=2, alpha=alpha, neighbours=neighbours)
+    iterated = FEDORA(p=2, alpha=alpha, neighbours=neighbours, propagation="iterated")
+    W = closed.similarities(bases)
+    X = closed.mixture(W)
+    torch.testing.assert_close(iterated.mixture(W), X, rtol=0, atol=1e-8)
+
+    theta, beta = drawn(7, 50, seed=1), alpha / (1 + alpha)
+    hat = X @ theta
+    torch.testing.assert_close(iterated.mixture(W) @ theta, hat, rtol=0, atol=1e-8)
+    for k in range(7):
+        around = sum((W[k, j] * hat[j] for j in range(7)), torch.zeros(50, dtype=torch.float64)) / W[k].sum()
+        torch.testing.assert_close(hat[k], beta * around + (1 - beta) * theta[k], rtol=0, atol=1e-10)
+    assert (X >= 0).all()
+    torch.testing.assert_close(X.sum(1), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-12)
+    if alpha == 0:
+        assert torch.equal(X, torch.eye(7, dtype=torch.float64))
+
+
+def test_it_minimises_the_objective_where_all_have_the_same_degree() -> None:
+    """Σ‖θ_k − θ̂_k‖² + alpha/2 Σ w_kk'/D_kk ‖θ̂_k − θ̂_k'‖² on a ring, by its gradient."""
+    ring = torch.zeros(5, 5, dtype=torch.float64)
+    for k in range(5):
+        ring[k, (k + 1) % 5] = ring[(k + 1) % 5, k] = 0.7
+    theta = drawn(5, 8)
+    hat = (FEDORA(alpha=3.0).mixture(ring) @ theta).requires_grad_()
+    apart = (hat[:, None] - hat).square().sum(2)
+    objective = (theta - hat).square().sum() + 1.5 * (ring / ring.sum(1, keepdim=True) * apart).sum()
+    assert torch.autograd.grad(objective, hat)[0].abs().max() < 1e-12
+
+
+# Step 1.
+
+
+@pytest.mark.parametrize(
+    ("delta", "difference", "exponential"),
+    [(0.3, 0.6, math.exp(0.15)), (0.0, 2e-8, 1.0), (-0.3, 2e-8, 0.0), (math.nan, 2e-8, 0.0)],
+)
+def test_both_forms_of_lambda(delta: float, difference: float, exponential: float) -> None:
+    """Strengths of the pull: twice λ for the slides' λ‖θ − θ̂‖², λ for the released code's step."""
+    assert FEDORA().pull(delta) == pytest.approx(difference, rel=1e-12)
+    assert FEDORA(lam_form="exp").pull(delta) == pytest.approx(exponential, rel=1e-12)
+
+
+def trained(client: Client, theta: Tensor, lr: float, hat: Tensor | None = None, lam: float = 0.0) -> Tensor:
+    """θ ← θ − lr (∇ℓ + ∇ λ‖θ − θ̂‖²) over the client's batches, by autograd of the whole loss."""
+    model = client.model
+    model.write(theta)
+    for x, y in client.batches(1):
+        loss = model.loss(x, y)
+        if hat is not None:
+            vector = torch.cat([p.reshape(-1) for p in model.parameters()])
+            loss = loss + lam * (vector - hat).square().sum()
+        grads = torch.autograd.grad(loss, model.parameters())
+        with torch.no_grad():
+            for p, g in zip(model.parameters(), grads, strict=True):
+                p.add_(g, alpha=-lr)
+    return model.read()
+
+
+def test_a_client_follows_what_serves_it_better(tiny: dict[str, Any]) -> None:
+    config = Config(**tiny, method="FEDORA")
+    site = site_of(config)
+    client = client_of(site, 1)
+    theta = client.keep["own"]
+    hat = theta
+    for _ in range(5):
+        hat = trained(client, hat, config.lr)
+    client.model.write(theta)
+    before = client.loss(client.data.val)
+    client.model.write(hat)
+    lam = before - client.loss(client.data.val)
+    assert lam > 0.05
+    expected = trained(client, theta, config.lr, hat, lam)
+    reply = site.method.fit(client, {"theta": hat})
+    assert reply["pull"] == pytest.approx(2 * lam, rel=1e-9)
+    torch.testing.assert_close(reply["theta"], expected, rtol=0, atol=1e-6)
+    assert torch.equal(reply["theta"], client.keep["own"])
+    assert torch.equal(site.method.personal(client, {"theta": hat}), client.keep["own"])
+    assert client.origin is not None
+    assert torch.equal(client.origin, theta)
+    assert (expected - hat).norm() < (trained(client, theta, config.lr) - hat).norm()
+
+
+@pytest.mark.parametrize("lam_form", ["difference", "exp"])
+def test_a_client_does_not_follow_what_serves_it_worse(tiny: dict[str, Any], lam_form: str) -> None:
+    config = Config(**tiny, method={"name": "FEDORA", "lam_form": lam_form})
+    site = site_of(config)
+    client = client_of(site, 1)
+    alone = trained(client, client.keep["own"], config.lr)
+    reply = site.method.fit(client, {"theta": -3 * client.keep["own"]})
+    torch.testing.assert_close(reply["theta"], alone, rtol=0, atol=0 if lam_form == "exp" else 1e-6)
+
+
+def test_the_pull_never_goes_beyond_what_it_pulls_to(tiny: dict[str, Any]) -> None:
+    site = site_of(Config(**(tiny | {"lr": 1e-6}), method={"name": "FEDORA", "lam_form": "exp"}))
+    client = client_of(site)
+    hat = client.keep["own"].clone()
+    client.keep["own"] = hat + 100 * torch.randn(len(hat), generator=torch.Generator().manual_seed(0))
+    reply = site.method.fit(client, {"theta": hat})
+    assert reply["pull"] > 1e6
+    torch.testing.assert_close(reply["theta"], hat, rtol=0, atol=1e-3)
+
+
+# The whole.
+
+
+@pytest.mark.parametrize("options", [{}, {"p": 3}, {"p": 2, "labels": True, "similarity": "exp", "neighbours": 2}])
+def test_what_is_sent_is_what_the_paper_counts(tiny: dict[str, Any], options: dict[str, Any]) -> None:
+    """2KR·d + K·p·d_in numbers of four bytes; labels widen the samples by the number of classes."""
+    done = run(**tiny, method={"name": "FEDORA"} | options)
+    K, R, d = 5, 3, done.site.model().size()
+    d_in = 64 + 4 * options.get("labels", False)
+    traffic = {verb: both for verb, both in done.server.link.traffic.items() if verb != "evaluate"}
+    assert sum(map(sum, traffic.values())) / 4 == 2 * K * R * d + K * options.get("p", 1) * d_in
+    assert traffic["basis"] == [0, 4 * K * options.get("p", 1) * d_in]
+
+
+def test_a_round_propagates_what_clients_sent(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method={"name": "FEDORA", "p": 2, "alpha": 1.5})
+    method, server = method_of(done.server), done.server
+    X = method.mixture(server.store["similarity"])
+    expected = X @ torch.stack(own(done)).double()
+    torch.testing.assert_close(server.store["hat"].double(), expected, rtol=0, atol=1e-6)
+    assert torch.equal(server.method.send(server, 3)["theta"], server.store["hat"][3])
+    assert set(done.records[-1]["pull"]) == {"0", "1", "2", "3", "4"}
+
+
+def test_closed_form_and_iteration_train_the_same_models(tiny: dict[str, Any]) -> None:
+    one = run(**tiny, method=RELEASED)
+    other = run(**tiny, method=RELEASED | {"propagation": "iterated"})
+    torch.testing.assert_close(torch.stack(own(one)), torch.stack(own(other)), rtol=0, atol=1e-5)
+
+
+def replies_of(server: Server, cids: list[int], seed: int) -> dict[int, Payload]:
+    noise = drawn(len(cids), len(server.theta), seed=seed).float()
+    return {
+        cid: {"theta": server.theta + row, "size": 1, "pull": 0.0} for cid, row in zip(cids, noise, strict=True)
+    }
+
+
+def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
+    server = server_of(tiny, p=2)
+    method, W = method_of(server), server.store["similarity"]
+    method.merge(server, replies_of(server, [0, 1, 2, 3, 4], 0))
+    before = server.store["hat"].clone()
+    replies = replies_of(server, [1, 3, 4], 1)
+    method.merge(server, replies)
+    present = W[[1, 3, 4]][:, [1, 3, 4]]
+    rows = torch.stack([replies[cid]["theta"] for cid in (1, 3, 4)])
+    beta, P = 0.8, present / present.sum(1, keepdim=True)
+    expected = 0.2 * torch.linalg.inv(torch.eye(3, dtype=torch.float64) - beta * P) @ rows.double()
+    torch.testing.assert_close(server.store["hat"][[1, 3, 4]].double(), expected, rtol=0, atol=1e-5)
+    assert torch.equal(server.store["hat"][[0, 2]], before[[0, 2]])
+    method.merge(server, replies_of(server, [2], 2))  # alone: what it sent
+    assert torch.equal(server.store["hat"][2], replies_of(server, [2], 2)[2]["theta"])
+
+
+def test_absent_clients_may_take_part_with_their_last_model(tiny: dict[str, Any]) -> None:
+    server = server_of(tiny, p=2, absent="last")
+    method, W = method_of(server), server.store["similarity"]
+    first, second = replies_of(server, [0, 1, 4], 0), replies_of(server, [1, 3], 1)
+    method.merge(server, first)
+    method.merge(server, second)
+    heard = [0, 1, 3, 4]  # 2 never sent a model: it neither gives nor takes
+    last = first | second
+    rows = torch.stack([last[cid]["theta"] for cid in heard])
+    P = W[heard][:, heard] / W[heard][:, heard].sum(1, keepdim=True)
+    expected = 0.2 * torch.linalg.inv(torch.eye(4, dtype=torch.float64) - 0.8 * P) @ rows.double()
+    torch.testing.assert_close(server.store["hat"][heard].double(), expected, rtol=0, atol=1e-5)
+    assert torch.equal(server.store["hat"][2], server.theta)
+
+
+def test_without_flow_it_is_local(tiny: dict[str, Any]) -> None:
+    """θ̂ is then θ, and the least λ is all that is left."""
+    options = tiny | {"val_share": 0.2}
+    local = [keep["personal"] for _, keep in sorted(run(**options, method="Local").server.link.states().items())]
+    still = own(run(**options, method={"name": "FEDORA", "alpha": 0.0}))
+    torch.testing.assert_close(torch.stack(still), torch.stack(local), rtol=0, atol=1e-6)
+
+
+def test_it_is_neither_local_nor_fedavg() -> None:
+    """Few samples at four angles, where a client's validation loss gains from its group."""
+    options = DIGITS | {"clients": 24, "partition": {"name": "rotated", "groups": 2}, "rounds": 6, "epochs": 4}
+    options |= {"val_share": 0.2, "eval_every": 6}
+    done = run(**options, method={"name": "FEDORA", "neighbours": 4})
+    assert max(done.records[-1]["pull"].values()) > 0.01
+    models = torch.stack(own(done))
+    local = [keep["personal"] for _, keep in sorted(run(**options, method="Local").server.link.states().items())]
+    assert ((models - torch.stack(local)).norm(dim=1) > 0.01 * models.norm(dim=1)).any()
+    assert not torch.equal(models[0], run(**options).server.theta)
+    assert len(models.unique(dim=0)) == 24
+
+
+@pytest.mark.parametrize("big", [(), (3,)], ids=["balanced", "imbalanced"])
+@pytest.mark.parametrize("partition", ["rotated", "label-shift"])
+def test_balanced_and_imbalanced_clients(partition: str, big: tuple[int, ...]) -> None:
+    setting = {"name": partition, "samples_per_client": 40, "big": big, "factor": 5.0}
+    done = run(**(DIGITS | {"clients": 6, "partition": setting, "rounds": 2}), method=RELEASED)
+    sizes = done.columns["n_train"]
+    assert (max(sizes) > 4 * min(sizes)) == bool(big)
+    assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_with_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "clients": 4, "buffers": buffers, "participation": 0.5, "dropout": 0.2}
+    for absent in ("restrict", "last"):
+        done = run(**options, method=RELEASED | {"absent": absent})
+        assert done.server.store["hat"].shape == (4, done.site.model().size("shared"))
+        assert torch.isfinite(done.server.store["hat"]).all()
+        assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
+
+
+def test_the_released_options() -> None:
+    released = FEDORA.released()
+    assert (released.p, released.labels, released.similarity, released.neighbours) == (1, True, "exp", 2)
+    assert (released.lam_form, released.alpha) == ("exp", 4.0)
+    slides = FEDORA()
+    assert (slides.p, slides.labels, slides.similarity, slides.neighbours) == (1, False, "cosines", None)
+    assert slides.lam_form == "difference"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"p": 0}, r"method\.p must be at least 1, got 0"),
+        ({"neighbours": 0}, r"method\.neighbours must be at least 1 or none, got 0"),
+        ({"alpha": -1.0}, r"method\.alpha must be at least 0 and at most 10000, got -1\.0"),
+        ({"alpha": math.inf}, r"method\.alpha must be at least 0 and at most 10000, got inf"),
+    ],
+)
+def test_senseless_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ComityError, match=message):
+        FEDORA(**options).check()
+
+
+def test_another_rule_is_refused(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ComityError, match="brings its own rule"):
+        run(**tiny, method="FEDORA", rule="ConFREE")

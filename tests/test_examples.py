@@ -1,0 +1,22 @@
+"""Every example at every scale is a study that could start: each cell's options are known, each method builds."""
+
+import pytest
+
+from comity.config import read_yaml
+from comity.engine import rule_of
+from comity.studies._examples import examples
+from comity.studies._grid import SCALES, at_scale, expand
+
+
+@pytest.mark.parametrize("name", examples())
+def test_each_cell_is_a_configuration_that_builds(name: str) -> None:
+    entries = read_yaml(examples()[name])
+    assert entries["about"].strip()
+    for scale in SCALES if set(SCALES) & set(entries) else (None,):
+        cells = expand(at_scale(entries, scale))
+        assert len({cell.key for cell in cells}) == len(cells)
+        for cell in cells:
+            method = cell.method.build()
+            method.check()
+            rule_of(cell, method)
+            cell.partition.build()
