@@ -283,9 +283,7 @@ def test_closed_form_and_iteration_train_the_same_models(tiny: dict[str, Any]) -
 
 def replies_of(server: Server, cids: list[int], seed: int) -> dict[int, Payload]:
     noise = drawn(len(cids), len(server.theta), seed=seed).float()
-    return {
-        cid: {"theta": server.theta + row, "size": 1, "pull": 0.0} for cid, row in zip(cids, noise, strict=True)
-    }
+    return {cid: {"theta": server.theta + row, "size": 1, "pull": 0.0} for cid, row in zip(cids, noise, strict=True)}
 
 
 def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
@@ -329,16 +327,16 @@ def test_without_flow_it_is_local(tiny: dict[str, Any]) -> None:
 
 
 def test_it_is_neither_local_nor_fedavg() -> None:
-    """Few samples at four angles, where a client's validation loss gains from its group."""
-    options = DIGITS | {"clients": 24, "partition": {"name": "rotated", "groups": 2}, "rounds": 6, "epochs": 4}
-    options |= {"val_share": 0.2, "eval_every": 6}
+    """Few samples at two angles, where a client's validation loss gains from its group."""
+    partition = {"name": "rotated", "groups": 2, "samples_per_client": 20}
+    options = DIGITS | {"clients": 12, "partition": partition, "rounds": 4, "epochs": 4, "val_share": 0.2}
     done = run(**options, method={"name": "FEDORA", "neighbours": 4})
-    assert max(done.records[-1]["pull"].values()) > 0.01
+    assert max(done.records[-1]["pull"].values()) > 0.1
     models = torch.stack(own(done))
     local = [keep["personal"] for _, keep in sorted(run(**options, method="Local").server.link.states().items())]
     assert ((models - torch.stack(local)).norm(dim=1) > 0.01 * models.norm(dim=1)).any()
-    assert not torch.equal(models[0], run(**options).server.theta)
-    assert len(models.unique(dim=0)) == 24
+    assert len(models.unique(dim=0)) == 12
+    assert not (models == run(**options).server.theta).all(1).any()
 
 
 @pytest.mark.parametrize("big", [(), (3,)], ids=["balanced", "imbalanced"])

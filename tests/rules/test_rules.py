@@ -198,9 +198,9 @@ def fair_in_vectors(U, losses, absent):
         f = h @ g
         Q = torch.cat((Q, mu * f[None] / f.norm()))
     weights = cp.Variable(len(Q), nonneg=True)
-    cp.Problem(cp.Minimize(cp.sum_squares(Q.numpy().T @ weights)), [cp.sum(weights) == 1]).solve(solver=cp.CLARABEL)
-    d = -torch.from_numpy(weights.value) @ Q
-    return d, g.mean(0).norm() / d.norm(), Q
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(Q.numpy().T @ weights)), [cp.sum(weights) == 1])
+    problem.solve(solver=cp.CLARABEL)
+    return Q, problem.value, float(g.mean(0).norm())
 
 
 ROUNDS = [("a", "b", "c"), ("b", "d"), ("a", "d", "e"), ("c", "b"), ("e",), ("a", "b", "c", "d", "e"), ("a", "c")]
@@ -235,15 +235,14 @@ def test_fair_descent_over_rounds_with_absent_clients():
         window = seen // len(names) if seen > len(names) else 0
         absent = [v[1] for k, v in last.items() if k not in names and now - v[0] <= window]
         met += len(absent)
-        d, sigma, Q = fair_in_vectors(U, losses, torch.stack(absent) if absent else torch.empty(0, 9).double())
+        Q, shortest, length = fair_in_vectors(U, losses, torch.stack(absent) if absent else torch.empty(0, 9).double())
         outcome = rule.apply(Updates(U, losses=losses, ids=names))
-        assert float(outcome.notes["sigma"]) == pytest.approx(float(sigma), rel=1e-3)
-        # clarabel's value is good to 1e-8, so its d to the root of that
-        assert close(outcome.update, sigma * d, U, 1e-3)
-        assert float((-Q @ outcome.update).min()) >= -1e-12  # a descent direction for all, the absent ones too
-        own = outcome.coefficients / outcome.notes["sigma"]
-        assert float((outcome.update / outcome.notes["sigma"]).norm()) <= float(d.norm()) + 1e-9
-        assert own.shape == (1, len(names) + len(absent))
+        d = outcome.update / outcome.notes["sigma"]
+        # as short as the hull's nearest point and no less than its square along all of it: it is that point
+        assert float(d @ d) == pytest.approx(shortest, abs=1e-6)
+        assert float((-Q @ d).min()) >= float(d @ d) - 1e-9
+        assert float(outcome.update.norm()) == pytest.approx(length)
+        assert outcome.coefficients.shape == (1, len(names) + len(absent))
         last |= {name: (now, row) for name, row in zip(names, U, strict=True)}
         state = copy.deepcopy(rule.state)
         rule = FairDescent()
@@ -339,7 +338,7 @@ def test_literal_calm_stretches_short_updates_and_the_outcome_says_so():
     U = family("random", 20, 0) / 6
     short = CALM(0.1, 10.0).apply(Updates(0.01 * U))
     assert float(short.stretch) > 10
-    assert float(CALM(0.1, 10.0, scale="layer").apply(Updates(0.01 * U)).stretch) < 2
+    assert float(CALM(0.1, 10.0, scale="layer").apply(Updates(0.01 * U)).stretch) < 3
     assert float(CALM(0.1, 10.0, length="mean").apply(Updates(0.01 * U)).stretch) == pytest.approx(1)
 
 
@@ -508,7 +507,7 @@ def test_confree_where_zero_is_in_the_hull():
         ("FedMGDAPlus(eps=0.5, norm_restore=True)", FedMGDAPlus(0.5, norm_restore=True)),
         ("FedFV(alpha=0.2, tau=3)", FedFV(0.2, 3)),
         ("FairDescent(scope='layer')", FairDescent(scope="layer")),
-        ("TorchJD(name='CAGrad', scope='layer', c=0.5)", TorchJD("CAGrad", scope="layer", c=0.5)),
+        ("TorchJD(weighting='CAGrad', scope='layer', c=0.5)", TorchJD("CAGrad", scope="layer", c=0.5)),
     ],
 )
 def test_repr_is_the_rule(text, rule):

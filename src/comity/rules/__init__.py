@@ -3,7 +3,7 @@
 >>> import torch
 >>> from comity.rules import ConFREE
 >>> ConFREE(c=0.5)(torch.tensor([[1.0, 0.0], [-0.5, 1.0]]))
-tensor([0.5000, 1.1250])
+tensor([0.6676, 1.0015])
 """
 
 from comity.rules._rule import Block, Outcome, Rule, SolverWarning, Weights

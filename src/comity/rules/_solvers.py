@@ -137,7 +137,7 @@ def box(G: Array, q: Array, upper: Array) -> Solution:
         off = np.where(x <= 0, np.minimum(g, 0), np.where(x >= upper, np.maximum(g, 0), g))
         best = min(best, Solution(x.copy(), float(abs(off).max())), key=residual)
         free = np.flatnonzero(((x > 0) & (x < upper)) | (off != 0))
-        solve = factor(G[np.ix_(free, free)] + 1e-13 * np.eye(len(free)))
+        solve = factor(G[np.ix_(free, free)] + 1e-10 * np.eye(len(free)))  # no step where G is flat
         if best.residual <= 1e-15 or solve is None:
             break
         x[free] = np.clip(x[free] - solve(g[free]), 0.0, upper[free])

@@ -39,7 +39,10 @@ class TorchJD(Rule):
         if weighting not in known:
             raise unknown("weighting of TorchJD", weighting, known)
         self.weighting, self.seed, self.options = weighting, seed, options
-        self._weigh = getattr(aggregation, f"{weighting}Weighting")(**options)
+        try:
+            self._weigh = getattr(aggregation, f"{weighting}Weighting")(**options)
+        except ImportError as missing:
+            raise ComityError(f"TorchJD's {weighting} needs more than TorchJD itself: {missing}") from None
         if hasattr(self._weigh, "reset"):
             raise ComityError(
                 f"TorchJD's {weighting} keeps a state between rounds, which a run could not save and restore"
