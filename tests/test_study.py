@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,13 @@ def test_sweeps_make_a_product_and_what_they_do_not_touch_runs_once() -> None:
     assert by_name[1].partition.options["alpha"] == 3
     (kept,) = expand({"sweep": {"partition": ["dirichlet"]}, "partition.alpha": 0.7})
     assert kept.partition.options["alpha"] == 0.7
+
+
+def test_a_method_may_name_its_own_rules() -> None:
+    cells = expand(
+        {"method": [{"name": "FedAvg", "rule": OTHER}, "FedRep", {"name": "Ditto", "rule": ["Mean", OTHER]}]}
+    )
+    assert named(cells) == [f"FedAvg {OTHER} 0", "FedRep Mean 0", "Ditto Mean 0", f"Ditto {OTHER} 0"]
 
 
 def test_a_grid_of_grids_is_their_union() -> None:
@@ -249,26 +257,40 @@ def test_what_is_done_is_not_done_again_and_a_study_may_grow(
     ]
     assert before.items() <= written(out).items()
 
-    with pytest.raises(ComityError, match=r"fedavg-mean-s0 holds a run of another configuration \(lr differ\)"):
+    with pytest.raises(ComityError, match=r"local-s0 holds a run of another configuration \(lr differ\)"):
         study(**options | {"lr": 0.2})
     study(**options | {"lr": 0.2, "method": "FedAvg", "rule": "Mean", "seeds": 1}, overwrite=True)
     assert Folder(out / "runs" / "fedavg-mean-s0").config().lr == 0.2
 
 
+DYING = """
+import os, signal
+from comity.methods import Method
+
+class Dying(Method):
+    def fit(self, client, received):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_side_by_side_gives_the_same_numbers_and_a_failing_cell_does_not_stop_the_others(
-    small: dict[str, Any], tmp_path: Path
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = small | {"method": ["FedAvg", BROKEN, "FedRep"], "seeds": 2}
-    one = study(**options, out=tmp_path / "one")
-    two = study(**options | {"jobs": 2}, out=tmp_path / "two")
-    for result in (one, two):
-        assert set(result.failed) == {f"{BROKEN} + Mean, seed 0", f"{BROKEN} + Mean, seed 1"}
-        assert set(result.failed.values()) == {"ZeroDivisionError: my [own] mistake"}
-        assert any("in fit" in cell.get("traceback", "") for cell in result.cells)
-        assert sum(run.finished for run in result.runs) == 6
-        assert "2 runs are not finished" in result.table().markdown()
-    for folder in tmp_path.glob("*/runs/*broken*"):
+    (tmp_path / "dying.py").write_text(DYING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    one = study(**small, method=["FedAvg", BROKEN, "FedRep"], seeds=2, out=tmp_path / "one")
+    mistakes = {f"{BROKEN} + Mean, seed {seed}": "ZeroDivisionError: my [own] mistake" for seed in (0, 1)}
+    assert one.failed == mistakes
+    assert "2 runs are not finished" in one.table().markdown()
+    assert any("in fit" in cell.get("traceback", "") for cell in one.cells)
+
+    methods = ["FedAvg", BROKEN, "dying.Dying", "FedRep"]
+    two = study(**small | {"jobs": 2}, method=methods, seeds=2, out=tmp_path / "two")
+    killed = "the process ended with code -9 (killed; out of memory?)"
+    assert two.failed == mistakes | {f"dying.Dying + Mean, seed {seed}": killed for seed in (0, 1)}
+    for folder in (*tmp_path.glob("*/runs/*broken*"), *tmp_path.glob("*/runs/*dying*")):
         shutil.rmtree(folder)
+    assert len(list((tmp_path / "two" / "runs").iterdir())) == 6
     assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
 
 
@@ -287,29 +309,36 @@ def test_without_its_local_a_run_is_not_begun(
     assert study(**small, out=tmp_path / "x").failed == {}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_killed_study_goes_on_to_the_same_numbers(small: dict[str, Any], tmp_path: Path, jobs: int) -> None:
-    options = small | {"rounds": 40, "checkpoint_every": 7, "eval_every": 10, "method": "FedAvg,FedRep", "jobs": jobs}
+def test_a_killed_study_goes_on_to_the_same_numbers(small: dict[str, Any], tmp_path: Path) -> None:
+    options = small | {"rounds": 40, "checkpoint_every": 7, "eval_every": 10, "method": "FedAvg,FedRep"}
     options["model"] = {"name": "mlp", "widths": [16]}
     out = tmp_path / "killed"
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(options | {"out": str(out)}))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(options | {"out": str(out), "jobs": 2}))
     command = [sys.executable, "-m", "comity", "study", "--config", str(tmp_path / "study.yaml"), "--quiet"]
     process = subprocess.Popen(command)
     try:
         wait_for(lambda: len(Folder(out / "runs" / "fedavg-mean-s0").rounds()) > 9)
-        if jobs == 2:
-            with pytest.raises(ComityError, match="another study is running"):
-                study(**options, out=out)
+        with pytest.raises(ComityError, match="another study is running"):
+            study(**options, out=out)
     finally:
         process.kill()
         process.wait()
     assert not Folder(out / "runs" / "fedavg-mean-s0").finished
     local = (out / "runs" / "local-s0" / "result.json").stat().st_mtime_ns
-    wait_for(lambda: not children(process.pid, out))
-    assert main(["study", "--config", str(out / "study.yaml"), "--quiet"]) == 0
+    wait_for(lambda: not in_use(out))  # the workers end by themselves
+    assert main(["study", "--config", str(out / "study.yaml"), "--jobs", "1", "--quiet"]) == 0
     assert (out / "runs" / "local-s0" / "result.json").stat().st_mtime_ns == local
-    study(**options | {"jobs": 1}, out=tmp_path / "unbroken")
+    study(**options, out=tmp_path / "unbroken")
     assert numbers(out) == numbers(tmp_path / "unbroken")
+
+
+def in_use(out: Path) -> bool:
+    """Whether a process has a file of the study open: each worker has its log."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if any(os.readlink(link).startswith(str(out)) for link in (process / "fd").iterdir()):
+                return True
+    return False
 
 
 def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
@@ -317,33 +346,6 @@ def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
     while not holds():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
-
-
-def children(pid: int, out: Path) -> list[int]:
-    """Processes that still have a file of the study open."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            links = [os.readlink(link) for link in (process / "fd").iterdir()]
-        except OSError:
-            continue
-        if any(link.startswith(str(out)) for link in links) and int(process.name) not in (pid, os.getpid()):
-            found.append(int(process.name))
-    return found
-
-
-def test_a_worker_that_dies_is_one_failed_cell(
-    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "dying.py").write_text(
-        "import os, signal\nfrom comity.methods import Method\n\n\nclass Dying(Method):\n"
-        '    """Dies."""\n    def fit(self, client, received):\n        os.kill(os.getpid(), signal.SIGKILL)\n'
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    options = small | {"jobs": 2, "reference": "none", "method": "dying.Dying,FedAvg,FedRep"}
-    result = study(**options, out=tmp_path / "x")
-    assert result.failed == {"dying.Dying + Mean, seed 0": "the process ended with code -9 (killed; out of memory?)"}
-    assert sum(run.finished for run in result.runs) == 2
 
 
 # Tuning.
@@ -573,7 +575,8 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(
 
 
 def test_ctrl_c_ends_the_rounds_and_says_how_to_go_on(elsewhere: Path) -> None:
-    arguments = [*SMALL[:-2], "--jobs", "2", "--rounds", "100000", "--eval-every", "1000", "--reference", "none"]
+    arguments = [*SMALL[:-2], "--jobs", "2", "--rounds", "100000", "--eval-every", "1000", "--checkpoint-every", "1"]
+    arguments += ["--reference", "none"]
     command = [sys.executable, "-m", "comity", "study", *arguments, "--method", "FedAvg,FedRep", "--out", "x"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     folders = [Folder(elsewhere / "x" / "runs" / f"{name}-mean-s0") for name in ("fedavg", "fedrep")]

@@ -64,7 +64,7 @@ class Option:
 
 def options(component: Callable[..., Any], given: tuple[str, ...] = ()) -> dict[str, Option]:
     """The options of a component: its constructor's arguments, less those that comity supplies itself."""
-    docs = f"{inspect.getdoc(component)}\n\n{inspect.getdoc(component.__init__)}"  # type: ignore[misc]
+    docs = f"{inspect.getdoc(component)}\n\n{inspect.getdoc(component.__init__)}"
     told = {name: " ".join(text.split()) for name, text in _TOLD.findall(docs)}
     return {
         name: Option(name, parameter.annotation, parameter.default, told.get(name, ""))

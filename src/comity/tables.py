@@ -244,16 +244,15 @@ class Table:
         from rich.measure import Measurement
         from rich.text import Text
 
+        def width(table: Table) -> int:
+            drawn = (table._drawn(block) for block in table.blocks)
+            unbound = options.update(width=1000)
+            return max((Measurement.get(console, unbound, block).maximum for block in drawn), default=0)
+
         kept = self
-        while len(kept.columns) > 1:
-            drawn = [kept._drawn(block) for block in self.blocks]
-            if (
-                max(Measurement.get(console, options.update(width=1000), table).maximum for table in drawn)
-                <= options.max_width
-            ):
-                break
+        while len(kept.columns) > 1 and width(kept) > options.max_width:
             kept = replace(kept, columns=kept.columns[:-1])
-        yield from drawn
+        yield from map(kept._drawn, kept.blocks)
         for note in self.notes:
             yield Text(note, style="dim")
         if kept is not self:
@@ -379,8 +378,8 @@ def _notes(lines: list[Line], missing: int) -> list[str]:
     elif seeds:
         notes.append(
             f"Mean ± standard deviation over {len(seeds)} seeds ({', '.join(map(str, seeds))}). Differences to Mean "
-            "are paired by seed, with a 95 % confidence interval (Student's t); ≈: the interval holds 0, the difference "
-            "is inside the noise."
+            "are paired by seed, with a 95 % confidence interval (Student's t); ≈: the interval holds 0, so the "
+            "difference is inside the noise."
         )
     notes.append(
         "Accuracy: mean over clients of each client's model on its own tests, last round, in percent; differences in "

@@ -174,3 +174,14 @@ def test_what_it_cannot_do_is_refused(tiny: dict[str, Any]) -> None:
     net.body, net.head = nn.Flatten(), nn.Sequential(nn.Linear(4, 3))
     with pytest.raises(ComityError, match="FedCP needs a model whose head is one linear layer, got Sequential"):
         FedCP().build(net)
+
+
+def test_under_sgd_the_context_never_changes(tiny: dict[str, Any]) -> None:
+    """What the docstring warns of: the rows of the own head move, their sum does not."""
+    done = run(**tiny, method="FedCP", weight_decay=0.01)
+    model = done.site.model()
+    context, rows = model.net.context(), model.net.own.weight.detach().clone()
+    for keep in done.server.link.states().values():
+        model.write(keep["personal"], "own")
+        assert (model.net.own.weight - rows).abs().max() > 0.01
+        torch.testing.assert_close(model.net.context(), context, rtol=0, atol=1e-6)

@@ -1,6 +1,7 @@
 """FEDORA: whose data are alike, how models flow between them, and when a client follows."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from comity import ComityError, Config
+from comity.data import Split
 from comity.engine import Client, Run, Server, build, run, site_of
 from comity.methods import FEDORA, Payload
 from helpers import client_of
@@ -69,6 +71,15 @@ def test_a_basis_is_filled_up_with_nothing(tiny: dict[str, Any]) -> None:
     basis = FEDORA(p=samples + 3).basis(client, {})["basis"].double()
     identity = torch.diag(torch.tensor([1.0] * samples + [0.0] * 3, dtype=torch.float64))
     torch.testing.assert_close(basis @ basis.T, identity, rtol=0, atol=1e-5)
+
+
+def test_directions_that_the_samples_do_not_have_are_no_basis(tiny: dict[str, Any]) -> None:
+    """All samples alike: one direction, whatever p is."""
+    client = client_of(site_of(Config(**tiny, method="FEDORA")))
+    alike = client.data.train.x[:1].expand(9, -1, -1, -1)
+    client.data = replace(client.data, train=Split(alike, client.data.train.y[:9]))
+    basis = FEDORA(p=3).basis(client, {})["basis"]
+    torch.testing.assert_close(basis.norm(dim=1), torch.tensor([1.0, 0.0, 0.0]))
 
 
 def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:

@@ -112,8 +112,8 @@ def test_who_is_not_finite_is_dropped_and_the_rest_goes_on(U):
         }
         assert outcome.ids == ("a", "c", "d")
         torch.testing.assert_close(outcome.update, rule(U[[0, 2, 3]], sizes=sizes[[0, 2, 3]]), rtol=1e-12, atol=1e-12)
+    u = Updates(bad, sizes=sizes, losses=losses, ids=ids)
     with pytest.warns(DroppedWarning):
-        u = Updates(bad, sizes=sizes, losses=losses, ids=ids)
         assert len(u) == 3
     assert u.sizes.tolist() == [1, 2, 3]
     assert u.losses is not None

@@ -6,7 +6,7 @@ from comity.engine._evaluation import TestPool, summarise, transfer
 from comity.engine._folder import Folder
 from comity.engine._link import Link, Threads
 from comity.engine._optimiser import Training
-from comity.engine._run import Run, build, federation_of, rule_of, run, site_of
+from comity.engine._run import Links, Run, alone, build, federation_of, rule_of, run, site_of
 from comity.engine._server import Server
 from comity.engine._site import Site
 
@@ -15,6 +15,7 @@ __all__ = [
     "Client",
     "Folder",
     "Link",
+    "Links",
     "Run",
     "Server",
     "Site",
@@ -22,6 +23,7 @@ __all__ = [
     "TestPool",
     "Threads",
     "Training",
+    "alone",
     "build",
     "federation_of",
     "rule_of",

@@ -20,7 +20,7 @@ from comity.engine._attacks import Attack
 from comity.engine._callbacks import Callback
 from comity.engine._evaluation import transfer
 from comity.engine._folder import Folder, atomically, to_json, write_text
-from comity.engine._link import Threads
+from comity.engine._link import Link, Threads
 from comity.engine._optimiser import Training, optimiser_class
 from comity.engine._server import Server
 from comity.engine._site import Site
@@ -28,6 +28,8 @@ from comity.methods import Method
 from comity.rules import Rule
 
 Columns = dict[str, list[Any]]
+Links = Callable[[Config, Site], Link]
+"""Makes the way to a run's clients."""
 
 
 @dataclass
@@ -116,14 +118,19 @@ def rule_of(config: Config, method: Method) -> Rule:
     return rule
 
 
-def build(config: Config, federation: Federation | None = None) -> tuple[Site, Server]:
-    """Both sides of a run on this machine."""
+def threads(config: Config, site: Site) -> Link:
+    """The way to clients that are on this machine."""
+    return Threads(site, config.workers or os.cpu_count() or 1)
+
+
+def build(config: Config, federation: Federation | None = None, link: Links = threads) -> tuple[Site, Server]:
+    """Both sides of a run: by default on this machine, with another ``link`` wherever that leads."""
     site = site_of(config, federation)
     model = site.model()
     server = Server(
         site.method,
         rule_of(config, site.method),
-        Threads(site, config.workers or os.cpu_count() or 1),
+        link(config, site),
         theta=model.read("shared"),
         layout=model.layout("shared"),
         seed=config.seed,
@@ -142,25 +149,36 @@ def run(
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     stop: Callable[[], bool] = lambda: False,
+    federation: Federation | None = None,
+    link: Links = threads,
     **options: Any,
 ) -> Run:
     """Train. ``run(method="FedRep", rule={"name": "ConFREE", "c": 0.4}, clients=20)`` or ``run(Config(...))``.
 
-    Without ``out`` nothing is written. ``stop`` is asked after every round.
+    Without ``out`` nothing is written. ``stop`` is asked after every round. A ``federation`` of your own stands in for
+    the configuration's, and another ``link`` for the threads of this machine.
     """
     config = config.with_(**options) if config is not None else Config(**options)
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
     # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)
     try:
-        return _run(config, resume, overwrite, callbacks, stop)
+        return _run(config, resume, overwrite, callbacks, stop, federation, link)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
-def _run(config: Config, resume: bool, overwrite: bool, callbacks: Sequence[Callback], stop: Callable[[], bool]) -> Run:
+def _run(
+    config: Config,
+    resume: bool,
+    overwrite: bool,
+    callbacks: Sequence[Callback],
+    stop: Callable[[], bool],
+    federation: Federation | None,
+    link: Links,
+) -> Run:
     folder = Folder(config.out) if config.out is not None else None
-    site, server = build(config)
+    site, server = build(config, federation, link)
     run = Run(config, site.federation, site, server, folder)
     if folder is not None:
         folder.open(config, resume=resume, overwrite=overwrite)
@@ -169,7 +187,7 @@ def _run(config: Config, resume: bool, overwrite: bool, callbacks: Sequence[Call
             run.records = folder.rewind(server.round)
         else:
             folder.rewind(0)
-    run.local = _local(config, callbacks, stop)
+    run.local = _local(config, callbacks, stop, federation, link)
     if run.local is None and config.reference == "auto" and config.method.name != "Local":
         return run  # stopped while Local was training
 
@@ -206,20 +224,32 @@ def _run(config: Config, resume: bool, overwrite: bool, callbacks: Sequence[Call
     return run
 
 
-def _local(config: Config, callbacks: Sequence[Callback], stop: Callable[[], bool]) -> dict[int, float] | None:
+def alone(config: Config) -> Config:
+    """The run that this one is compared with: each client trains by itself, under the same conditions."""
+    return config.with_(
+        method="Local", rule="Mean", moment=None, reference="none", save_models=False, tensorboard=False, out=None
+    )
+
+
+def _local(
+    config: Config,
+    callbacks: Sequence[Callback],
+    stop: Callable[[], bool],
+    federation: Federation | None,
+    link: Links,
+) -> dict[int, float] | None:
     """Accuracy of each client alone: trained here under the same conditions unless a finished run has it."""
     if config.reference == "none" or (config.reference == "auto" and config.method.name == "Local"):
         return None
     if config.reference != "auto":
         return _accuracies(Folder(Path(config.reference)), config)
-    alone = config.with_(
-        method="Local", rule="Mean", moment=None, reference="none", save_models=False, tensorboard=False, out=None
-    )
-    if config.out is None:
-        return _by_client(run(alone, callbacks=callbacks, stop=stop).columns)
-    folder = Folder(config.out.parent / ".local" / alone.key)
+    local = alone(config)
+    if config.out is None or federation is not None or link is not threads:
+        # what others keep cannot be resumed here, and of data that are not the configuration's its key says nothing
+        return _by_client(run(local, callbacks=callbacks, stop=stop, federation=federation, link=link).columns)
+    folder = Folder(config.out.parent / ".local" / local.key)
     if not folder.finished:
-        reference = run(alone, out=folder.path, resume=True, callbacks=callbacks, stop=stop)
+        reference = run(local, out=folder.path, resume=True, callbacks=callbacks, stop=stop)
         if not reference.done:
             return None
     return _accuracies(folder, config)

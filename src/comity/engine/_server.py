@@ -167,7 +167,7 @@ class Server:
         started = time.perf_counter()
         payloads = {cid: self.method.send(self, cid) | {"general": general} for cid in self.honest}
         replies = self.ask("evaluate", payloads)
-        names = list(next(iter(replies.values())))
+        names = [name for name in next(iter(replies.values())) if all(name in reply for reply in replies.values())]
         columns: dict[str, list[Any]] = {"client": list(replies)}
         columns |= {name: [reply[name] for reply in replies.values()] for name in names}
         summary = {

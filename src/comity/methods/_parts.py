@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from comity._errors import ComityError
 from comity._layout import Layer, Layout
 from comity.methods._method import Payload, Server
+from comity.nn import BUFFERS
 from comity.rules import Mean
 
 
@@ -19,22 +20,27 @@ def linear_head(net: nn.Module, method: str) -> nn.Linear:
 
 def aggregate_parts(server: Server, replies: dict[int, Payload], *parts: str) -> Tensor:
     """``theta`` after a round in which the run's rule acts on these parts and the others are plainly averaged."""
-    layout = server.layout
-    theta = server.theta.clone()
-    ruled = [layer for layer in layout.layers if layer.name.partition(".")[0] in parts]
-    plain = [layer for layer in layout.layers if layer.name.partition(".")[0] not in parts]
-    # buffers lie behind the parameters and follow the body
-    for layers, buffers, rule in ((ruled, range(layout.size, len(theta)), None), (plain, range(0), Mean())):
-        index = torch.cat([_places(layer) for layer in layers] + [torch.tensor(buffers, dtype=torch.int64)])
-        theta[index] = server.aggregate(
-            {cid: reply["theta"][index] for cid, reply in replies.items()},
-            replies,
-            base=theta[index],
-            layout=Layout((layer.name, layer.shape) for layer in layers),
-            rule=rule,
-        )
+    layout, theta = server.layout, server.theta.clone()
+    layers: dict[str, list[Layer]] = {}
+    for layer in layout.layers:
+        layers.setdefault(layer.name.partition(".")[0], []).append(layer)
+    places = {part: slice(inside[0].start, inside[-1].stop) for part, inside in layers.items()}
+    places[BUFFERS] = slice(layout.size, len(theta))
+
+    def take(vector: Tensor, chosen: list[str]) -> Tensor:
+        return torch.cat([vector[places[part]] for part in chosen])
+
+    ruled, plain = [part for part in layers if part in parts], [part for part in layers if part not in parts]
+    for chosen, rule in (([*ruled, BUFFERS], None), (plain, Mean())):
+        if chosen:
+            combined = server.aggregate(
+                {cid: take(reply["theta"], chosen) for cid, reply in replies.items()},
+                replies,
+                base=take(theta, chosen),
+                layout=Layout((layer.name, layer.shape) for part in chosen for layer in layers.get(part, ())),
+                rule=rule,
+            )
+            sizes = [places[part].stop - places[part].start for part in chosen]
+            for part, piece in zip(chosen, torch.split(combined, sizes), strict=True):
+                theta[places[part]] = piece
     return theta
-
-
-def _places(layer: Layer) -> Tensor:
-    return torch.arange(layer.start, layer.stop)

@@ -54,7 +54,8 @@ class FedCP(Method):
     are body, gate and the head (h_i + h_g)/2; the rule acts on the body, head and gate are plainly averaged. The noise
     of a Gumbel-softmax over two is logistic and drawn as such, in training alone: a model in use has r without noise,
     the median of the noisy one (public code draws noise in tests too). The paper has lam 5, PFLlib's common default is
-    1. There is no model for everybody.
+    1. There is no model for everybody. Mind that the gradients of a softmax layer's rows add up to 0: under SGD v stays
+    what the initial head makes it, the same for all clients.
 
     Options:
         lam: weight of the pull of the client's features towards those of the received body

@@ -62,7 +62,8 @@ class SFedPG(FedPG):
         fairness = torch.from_numpy(evening(losses.numpy())) @ promised
 
         largest = 2.0**self.s if before is None or bool(torch.isin(before, online).all()) else 1.0
-        ratio, tried = largest, []
+        ratio = largest
+        tried: list[tuple[float, float]] = []
         while ratio >= 2.0**-self.s / sigma or not tried:
             question = {"ratio": ratio} | ({} if tried else {"direction": step})
             answers = server.ask("trial", dict.fromkeys(cids, question))

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from comity._errors import ComityError
 from comity.methods._method import Client, Method, Payload
 from comity.methods._parts import linear_head
+from comity.nn import BUFFERS
 
-CLIENT_PART = ("body", "exit", "buffers")
+CLIENT_PART = ("body", "exit", BUFFERS)
 
 
 class _Threshold(nn.Module):

@@ -1,4 +1,4 @@
-"""What is compared with what: runs that differ by their seed alone are a cell, cells under the same conditions a setting."""
+"""What is compared with what: runs that differ by seed alone are a cell, cells under the same conditions a setting."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from comity.config import COMPONENTS
-from comity.report._read import SILENT, Floats, Run, configuration, find, read
+from comity.report._read import Floats, Plan, Run, configuration, find, plan, read
 from comity.report._statistics import Difference, Spread
+from comity.tables import SILENT, told
 
 Options = dict[str, Any]
 Reader = Callable[..., Run]
@@ -146,6 +147,7 @@ class Study:
     settings: list[Setting]
     varying: list[str]
     """Options that take several values, other than method, rule and seed."""
+    plan: Plan = field(default_factory=Plan)
     doubles: int = 0
     """Run folders left out because another one holds the same run."""
 
@@ -159,15 +161,20 @@ class Study:
 
     @property
     def finished(self) -> bool:
-        return all(run.finished for run in self.runs)
+        """Whether nothing more is to come: every run found is finished, and every one planned has begun or failed."""
+        missing = [folder for folder in self.plan.folders if not (folder / "config.yaml").exists()]
+        runs = [run for cell in self.cells for run in cell.runs.values()]
+        return all(run.finished for run in runs) and len(missing) <= len(self.plan.failed)
 
     def comparisons(self) -> list[Comparison]:
         found = []
         for setting in self.settings:
             for cell in setting.cells:
                 base = setting.base(cell)
-                difference = base and Difference.of(cell.by_seed(accuracy, True), base.by_seed(accuracy, True))
-                if base is not None and difference is not None:
+                if base is None:
+                    continue
+                difference = Difference.of(cell.by_seed(accuracy, True), base.by_seed(accuracy, True))
+                if difference is not None:
                     found.append(Comparison(setting, cell, base, difference))
         return found
 
@@ -192,7 +199,7 @@ def study_of(paths: list[Path], reader: Reader = read) -> Study:
                 if known.finished or not run.finished:
                     continue
             cell.runs[run.seed] = run
-    study = Study(list(settings.values()), [], doubles)
+    study = Study(list(settings.values()), [], plan(paths), doubles)
     for setting in study.settings:
         methods = list(dict.fromkeys(cell.method for cell in setting.cells))
         setting.cells.sort(key=lambda cell: (not cell.reference, methods.index(cell.method), cell.rule != "Mean"))
@@ -225,7 +232,7 @@ def _references(runs: list[Run], reader: Reader) -> list[Run]:
 
 def _alone_key(config: Any) -> str:
     """The same for a run and the Local that goes with it."""
-    differ = SILENT | {"method", "rule", "moment"}
+    differ = (SILENT - {"seed"}) | {"method", "rule", "moment"}
     return repr(sorted((key, str(value)) for key, value in config.items() if key not in differ))
 
 
@@ -298,33 +305,16 @@ def _varying(study: Study) -> list[str]:
 def _name(study: Study) -> None:
     """Labels that say what differs, and nothing else."""
     for setting in study.settings:
-        told = [
-            f"{short(key)} {show(setting.options[key])}"
-            for key in study.varying
-            if key in setting.options and key.split(".")[0] not in ("method", "rule")
-        ]
-        setting.label = ", ".join(told)
+        conditions = [key for key in study.varying if key.split(".")[0] not in ("method", "rule")]
+        setting.label = told({key: show(setting.options[key]) for key in conditions if key in setting.options})
         for cell in setting.cells:
-            cell.method_label, cell.rule_label = (
-                _with_options(part, cell, study.varying) for part in ("method", "rule")
-            )
+            cell.method_label, cell.rule_label = (_named(part, cell, study.varying) for part in ("method", "rule"))
 
 
-def _with_options(part: str, cell: Cell, varying: list[str]) -> str:
+def _named(part: str, cell: Cell, varying: list[str]) -> str:
     name = str(cell.options.get(part, "")).rpartition(".")[2]  # of a user's own class the name is enough
-    if cell.reference:
-        return name
-    told = [
-        f"{key.partition('.')[2]}={show(cell.options[key])}"
-        for key in varying
-        if key.startswith(f"{part}.") and key in cell.options
-    ]
-    return f"{name} ({', '.join(told)})" if told else name
-
-
-def short(key: str) -> str:
-    """``partition.alpha`` as ``alpha``: the part it belongs to is known from the page."""
-    return key.rpartition(".")[2].replace("_", " ")
+    mine = {key: show(cell.options[key]) for key in varying if key.startswith(f"{part}.") and key in cell.options}
+    return f"{name} ({told(mine)})" if mine and not cell.reference else name
 
 
 def show(value: Any) -> str:

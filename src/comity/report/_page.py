@@ -17,7 +17,7 @@ from comity.report._statistics import Difference
 from comity.report._table import COLUMNS, Entry, Row, rows
 from comity.report._words import Answer, Transfer, answer, minus, percent
 
-SCRIPTS = ("charts.js", "plots.js", "page.js")
+SCRIPTS = ("charts.js", "state.js", "learning.js", "clients.js", "conflict.js", "costs.js", "page.js")
 LONG = 30  # rows of a table that scrolls by itself
 
 SECTIONS = {
@@ -29,14 +29,14 @@ SECTIONS = {
     "clients": (
         "Clients",
         "Who gains, who is harmed",
-        "An average hides people. Each client is measured against what it reaches alone, with the same data and the same "
-        "training, so that a client that should not have joined can be seen.",
+        "An average hides the single client. Each one is measured against what it reaches alone, with the same data "
+        "and the same training, so that a client that should not have joined can be seen.",
     ),
     "conflict": (
         "Conflict",
         "Why: updates that pull against each other",
-        "Two clients conflict when the change that one asks for is a step back for the other. Where this happens often, "
-        "averaging helps the many at the cost of the few.",
+        "Two clients conflict when the change that one asks for is a step back for the other. Where this happens "
+        "often, averaging serves the many at the cost of the few.",
     ),
     "weights": (
         "Weights",
@@ -56,7 +56,7 @@ SECTIONS = {
 def page(study: Study, *, live: float | None = None) -> str:
     """The whole report as HTML. ``live`` seconds: the page reads itself again as often, to follow runs under way."""
     told = answer(study)
-    data = payload(study) | {"focus": study.cells.index(told.cell), "live": live}
+    data = payload(study) | {"focus": study.cells.index(told.cell), "live": live, "themes": themes()}
     script = "".join(("(() => {\n'use strict';\n", *(_asset(name) for name in SCRIPTS), "\n})();"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # Only this very script may run, and nothing may be fetched: a second lock behind the escaping.
@@ -66,7 +66,8 @@ def page(study: Study, *, live: float | None = None) -> str:
     )
     links = {"results": "Table"} | {key: short for key, (short, _, _) in SECTIONS.items()} | {"setup": "Setup"}
     body = [
-        '<header class="bar"><div><a class="mark" href="#top">comity <span>report</span></a><nav aria-label="Sections">',
+        '<header class="bar"><div><a class="mark" href="#top">comity <span>report</span></a>',
+        '<nav aria-label="Sections">',
         *(f'<a href="#{key}">{escape(label)}</a>' for key, label in links.items()),
         '</nav><button id="theme" type="button" aria-label="Light or dark">Dark</button></div></header>',
         '<main id="top">',
@@ -96,6 +97,12 @@ def page(study: Study, *, live: float | None = None) -> str:
 
 def _asset(name: str) -> str:
     return (files("comity.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def themes() -> dict[str, Any]:
+    """The colours of plots, light and dark, for the page and for figures."""
+    found: dict[str, Any] = json.loads(_asset("palette.json"))
+    return found
 
 
 def _embedded(value: Any) -> str:
@@ -189,13 +196,14 @@ def _results(study: Study) -> str:
     if several:
         heads.append(_head("setting", "What differs between the settings", "words"))
     heads += [_head(label, meaning, "") for label, meaning in COLUMNS.items()]
-    body = "".join(_row(row, study, several) for row in found)
+    news = [i == 0 or row.setting != found[i - 1].setting for i, row in enumerate(found)]
+    body = "".join(_row(row, study, several, new) for row, new in zip(found, news, strict=True))
     only = '<label><input type="checkbox" id="only"><span></span></label>' if several else ""
     kind = "scroll long" if len(found) > LONG else "scroll"
     return (
-        '<section id="results"><h2>The table</h2><p class="intro">± is the standard deviation over seeds; brackets are 95 % '
-        "intervals of differences paired by seed. Green gains and red losses lie outside the noise, grey ones inside it. "
-        "Click a heading to sort, hover for its meaning.</p>"
+        '<section id="results"><h2>The table</h2><p class="intro">± is the standard deviation over seeds; brackets are '
+        "95 % intervals of differences paired by seed. Green gains and red losses lie outside the noise, grey ones "
+        "inside it. Click a heading to sort, hover for its meaning.</p>"
         f'<div class="card"><div class="{kind}" tabindex="0" role="region" aria-label="Results"><table><thead><tr>'
         f"{''.join(heads)}</tr></thead><tbody>{body}</tbody></table></div></div>"
         f'<div class="tools">{only}</div></section>'
@@ -209,17 +217,17 @@ def _head(label: str, meaning: str, kind: str) -> str:
     )
 
 
-def _row(row: Row, study: Study, several: bool) -> str:
+def _row(row: Row, study: Study, several: bool, new: bool) -> str:
     cell = row.cell
     rule = f" <span>+ {escape(cell.rule_label)}</span>" if cell.rule else ""
     note = " <span>(each client alone)</span>" if cell.reference else ""
     kind = " ".join(
-        name for name, holds in (("again", row.again), ("first", not row.again), ("reference", cell.reference)) if holds
+        name for name, holds in (("again", row.again), ("new", new), ("reference", cell.reference)) if holds
     )
     parts = [
         f'<tr class="{kind}" data-setting="{row.setting}">',
-        f'<td class="name" data-v="{escape(cell.label)}" title="{escape(cell.label)}"><b>{escape(cell.method_label)}</b>'
-        f"{rule}{note}</td>",
+        f'<td class="name" data-v="{escape(cell.label)}" title="{escape(cell.label)}">'
+        f"<b>{escape(cell.method_label)}</b>{rule}{note}</td>",
     ]
     if several:
         label = study.settings[row.setting].label
@@ -266,11 +274,13 @@ def _setup(study: Study) -> str:
         _card("What differs", differ),
         _card("On what it ran", _versions(study)),
         _card("What is the same in all runs", same, "wide columns"),
-        _runs(study),
     ]
+    if study.plan.tuning:
+        cards.append(_card("Tuned by validation, never by test", dict(map(_tuned, study.plan.tuning)), "wide"))
+    cards.append(_runs(study))
     return (
-        '<section id="setup"><h2>Setup</h2><p class="intro">Every option of every run, so that each number can be had again: '
-        "<code>comity run --config FOLDER/config.yaml --overwrite</code> gives the same bits.</p>"
+        '<section id="setup"><h2>Setup</h2><p class="intro">Every option of every run, so that each number can be had '
+        "again: <code>comity run --config FOLDER/config.yaml --overwrite</code> gives the same bits.</p>"
         f'<div class="setup">{"".join(cards)}</div></section>'
     )
 
@@ -278,6 +288,13 @@ def _setup(study: Study) -> str:
 def _card(heading: str, entries: Mapping[str, str], kind: str = "") -> str:
     lines = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in entries.items())
     return f'<div class="card {kind}"><h3>{escape(heading)}</h3><dl>{lines}</dl></div>'
+
+
+def _tuned(search: Mapping[str, Any]) -> tuple[str, str]:
+    scores = {str(one.get("value")): one.get("validation") for one in search.get("tried", ())}
+    tried = [f"{value} ({'failed' if score is None else f'{100 * score:.2f} %'})" for value, score in scores.items()]
+    key = f"{search.get('option')} for {search.get('for')}"
+    return key, f"{search.get('chosen')}, of {', '.join(tried)}"
 
 
 def _versions(study: Study) -> dict[str, str]:

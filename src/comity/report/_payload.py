@@ -1,4 +1,4 @@
-"""What the page's plots are drawn from: one JSON value, rounded, thinned and packed so that large studies stay small."""
+"""What the page's plots are drawn from: one JSON value, rounded, thinned and packed for the sake of large studies."""
 
 import base64
 import math
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from comity.report._cells import Cell, Study, accuracy, short, show
-from comity.report._read import Floats, Run, thin
+from comity.report._cells import Cell, Study, accuracy, show
+from comity.report._read import Floats, Run, Weights, thin
 from comity.report._statistics import Difference
 from comity.report._why import Conflict, overlap
 
@@ -61,7 +61,7 @@ def payload(study: Study) -> dict[str, Any]:
             for run in cell.runs.values():
                 known["runs"].append(len(runs))
                 runs.append(_run(cell, run, cosines))
-                runs[-1] |= {"cell": len(cells), "w": weights.of(cell, run)}
+                runs[-1] |= {"cell": len(cells), "w": weights.of(run)}
                 if run.partition is not None:
                     key = f"{run.partition.name} {run.partition.counts.tolist()}"
                     if key not in partitions:
@@ -75,7 +75,7 @@ def payload(study: Study) -> dict[str, Any]:
             {"label": setting.label, "options": {key: _value(setting.options.get(key)) for key in conditions}}
             for setting in study.settings
         ],
-        "varying": [{"key": key, "name": short(key)} for key in study.varying],
+        "varying": [{"key": key, "name": key.rpartition(".")[2].replace("_", " ")} for key in study.varying],
         "cells": cells,
         "runs": runs,
         "partitions": tables,
@@ -247,7 +247,7 @@ class _Weights:
             self.columns = WEIGHTS // max(1, sum(narrow.values()))
         self.columns = max(8, min(COLUMNS, self.columns))
 
-    def of(self, cell: Cell, run: Run) -> dict[str, Any] | None:
+    def of(self, run: Run) -> dict[str, Any] | None:
         if id(run) not in self.wanted:
             return None
         weights = run.weights(self.columns)
@@ -263,8 +263,21 @@ class _Weights:
             "rounds": weights.rounds,
             "names": list(layers),
             "left": left_out,
+            "share": several(_shares(weights)),
             "maps": [_pack_weights(values) for values in layers.values()],
         }
+
+
+def _shares(weights: Weights) -> Floats:
+    """Each client's part of all the weight, a mean over layers and the rounds that it was in."""
+    parts = []
+    for values in weights.layers.values():
+        size = np.abs(values)
+        total = np.nansum(size, axis=0, keepdims=True)
+        parts.append(size / np.where(total > 0, total, np.nan))
+    stack = np.concatenate(parts, axis=1)
+    known = ~np.isnan(stack)
+    return np.asarray(np.where(known, stack, 0).sum(1) / np.maximum(known.sum(1), 1), dtype=np.float64)
 
 
 def _map_size(run: Run) -> int:

@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,10 @@ import numpy.typing as npt
 import yaml
 
 from comity._errors import ComityError
-from comity.config import COMPONENTS, Config
+from comity.config import COMPONENTS
+from comity.tables import flatten
 
 Floats = npt.NDArray[np.float64]
-
-SILENT = frozenset(f.name for f in fields(Config) if not f.metadata["decides"])
-"""Options that change no number, and so make no other run."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast where libyaml is there
 _ROUND = re.compile(r'\{"round": (\d+)[,}]')
@@ -76,16 +74,7 @@ class Run:
     @cached_property
     def options(self) -> dict[str, Any]:
         """Every option that may change a number, flat: ``rule`` is a name, ``rule.c`` its option."""
-        flat: dict[str, Any] = {}
-        for key, value in self.config.items():
-            if key in SILENT or key == "seed":
-                continue
-            if key in COMPONENTS and isinstance(value, Mapping):
-                flat[key] = str(value.get("name", ""))
-                flat |= {f"{key}.{option}": _plain(inner) for option, inner in value.items() if option != "name"}
-            else:
-                flat[key] = _plain(value)
-        return flat
+        return {key: _plain(value) for key, value in flatten(self.config).items()}
 
     @property
     def own_rule(self) -> bool:
@@ -113,7 +102,7 @@ class Run:
         return float(known.mean()) if len(known) else float("nan")
 
     def weights(self, most: int) -> Weights | None:
-        """The rule's coefficients in at most ``most`` of its rounds. Only these lines are parsed: files may be large."""
+        """The rule's coefficients in at most ``most`` of its rounds; only these lines of a large file are parsed."""
         chosen = set(thin(self.rounds, most))
         rounds = sorted(chosen)
         place = {number: i for i, number in enumerate(rounds)}
@@ -163,17 +152,43 @@ def thin(rounds: list[int], most: int) -> list[int]:
     return [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, most).round().astype(int))]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a study set out to do, from ``cells.json`` and ``tuning.json`` in its folder."""
+
+    folders: list[Path] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """The error of each cell that failed, by title."""
+    tuning: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+def plan(paths: list[Path]) -> Plan:
+    """The plans of the studies among ``paths``."""
+    whole = Plan()
+    for path in paths:
+        for cell in _json(path / "cells.json") or ():
+            whole.folders.append(path / cell["folder"])
+            if cell.get("error"):
+                whole.failed[str(cell["title"])] = str(cell["error"])
+        whole.tuning.extend(_json(path / "tuning.json") or ())
+    return whole
+
+
 def find(paths: list[Path]) -> list[Path]:
-    """The run folders at or below ``paths``, each once. What comity keeps in hidden folders is none of them."""
+    """The run folders at or below ``paths``, each once. What comity keeps in hidden folders is none of them.
+
+    Of a study they are those that belong to it as it is now, in its own order.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
         if not path.exists():
             raise ComityError(f"{path} does not exist; give run or study folders")
         if not path.is_dir():
             raise ComityError(f"{path} is a file; give run or study folders")
-        below = list(_below(path))
+        planned = plan([path]).folders
+        below = [folder for folder in planned if (folder / "config.yaml").is_file()] if planned else list(_below(path))
         if not below:
-            raise ComityError(f"{path} holds no run: no config.yaml in it or below it")
+            raise ComityError(f"{path} holds no run" + (" yet" if planned else ": no config.yaml in it or below it"))
         for folder in below:
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
@@ -197,7 +212,7 @@ def configuration(path: Path) -> dict[str, Any]:
     """The configuration of a run folder, with its method and rule in the long form."""
     file = path / "config.yaml"
     try:
-        entries = yaml.load(file.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 - both are safe loaders
+        entries = yaml.load(file.read_text(encoding="utf-8"), _LOADER)
     except OSError as error:
         raise ComityError(f"{file} could not be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:

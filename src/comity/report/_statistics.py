@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-# 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; a study has few seeds, and scipy.stats takes a second
+# 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom: a study has few seeds, and scipy loads slowly
 _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788)
 
 
@@ -61,23 +61,3 @@ class Difference:
         if abs(self.mean) <= self.half:
             return "noise"
         return "gain" if self.mean > 0 else "loss"
-
-
-def rank_correlation(x: Iterable[float], y: Iterable[float]) -> tuple[float, int]:
-    """Spearman's, and over how many pairs; NaN where one of the two does not vary."""
-    pairs = np.array([(a, b) for a, b in zip(x, y, strict=True) if not (math.isnan(a) or math.isnan(b))])
-    if len(pairs) < 3:
-        return math.nan, len(pairs)
-    ranks = np.stack([_ranks(column) for column in pairs.T])
-    if (ranks.std(axis=1) == 0).any():
-        return math.nan, len(pairs)
-    return float(np.corrcoef(ranks)[0, 1]), len(pairs)
-
-
-def _ranks(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Equal values share the mean of their places."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)

@@ -31,19 +31,19 @@ class Row:
 
 
 COLUMNS = {
-    "accuracy, %": "Mean over clients of the accuracy on their own tests in the last round, ± standard deviation over seeds",
+    "accuracy, %": "Mean over clients of the accuracy on their own tests, last round, ± standard deviation over seeds",
     "difference to Mean": "Points more than the same method with the plain mean, paired by seed, with a 95 % interval; "
     "grey when the interval holds zero",
     "worst tenth, %": "Mean accuracy of the tenth of the clients that do worst",
-    "gain over Local": "Points more than when each client trains alone, mean over clients, with a 95 % interval over seeds",
+    "gain over Local": "Points more than when each client trains alone, mean over clients, with a 95 % interval",
     "relative, %": "Relative accuracy: mean over clients of (accuracy − alone) / alone",
     "clients that gain": "Clients that do better than alone, of all clients of all seeds",
     "harmed": "Clients that do worse than alone",
     "conflict, %": "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds",
     "MB a round": "Sent and received by all clients of a round together",
     "s a round": "Training and aggregation on this machine",
-    "best round, %": "Accuracy in the best round: chosen by validation where there is a validation split; without one it is "
-    "chosen by test accuracy, and methods must not be compared by it",
+    "best round, %": "Accuracy in the best round, chosen by validation where there is a validation split; without one "
+    "it is chosen by test accuracy, and methods must not be compared by it",
     "seeds": "Finished runs; those not finished in brackets",
 }
 """Headings, and what they mean."""
@@ -58,20 +58,19 @@ def rows(study: Study) -> list[Row]:
         best = max((value for value in accuracies.values() if not math.isnan(value)), default=math.nan)
         above = ""
         if setting.local is None and (local := setting.local_accuracy()):
-            found.append(_noted_local(number, local, setting))
+            found.append(_noted_local(number, local))
         for cell in setting.cells:
-            row = Row(
-                number, cell, cell.method_label == above, _entries(cell, setting, accuracies.get(id(cell)) == best)
-            )
+            entries = _entries(cell, setting, best=accuracies.get(id(cell)) == best)
+            found.append(Row(number, cell, cell.method_label == above, entries))
             above = cell.method_label
-            found.append(row)
     return found
 
 
-def _entries(cell: Cell, setting: Setting, best: bool) -> list[Entry]:
+def _entries(cell: Cell, setting: Setting, *, best: bool) -> list[Entry]:
     base = setting.base(cell)
-    difference = base and Difference.of(cell.by_seed(accuracy, True), base.by_seed(accuracy, True))
-    gain = None if cell.reference else Difference.of(cell.by_seed(accuracy, True), setting.local_accuracy())
+    mine = cell.by_seed(accuracy, True)
+    difference = None if base is None else Difference.of(mine, base.by_seed(accuracy, True))
+    gain = None if cell.reference else Difference.of(mine, setting.local_accuracy())
     transfer = None if cell.reference else Transfer.of(cell)
     waiting = len(cell.runs) - len(cell.finished)
     seconds = cell.spread(lambda run: run.mean("seconds/train") + run.mean("seconds/aggregate"))
@@ -92,7 +91,7 @@ def _entries(cell: Cell, setting: Setting, best: bool) -> list[Entry]:
     ]
 
 
-def _noted_local(number: int, known: dict[int, float], setting: Setting) -> Row:
+def _noted_local(number: int, known: dict[int, float]) -> Row:
     """Local as the other runs noted it, where its own runs are not at hand."""
     cell = Cell("Local", "", {"method": "Local"}, method_label="Local")
     entries = [NONE] * len(COLUMNS)

@@ -9,7 +9,6 @@ import numpy as np
 from comity.report._cells import Cell, Comparison, Setting, Study, accuracy
 from comity.report._statistics import Difference, Spread
 
-
 MOST_NAMED = 4  # harmed clients that the lead names one by one
 
 
@@ -161,11 +160,13 @@ def told_transfer(cell: Cell, named: str = "") -> tuple[str, list[str]]:
     told = f"{start}{transfer.gaining} of {transfer.clients} clients gain over training alone, "
     harmed, doubts = transfer.harmed, []
     if transfer.pooled:
-        doubts.append(f"The {transfer.clients} clients are those of {transfer.seeds} seeds, each with its own partition.")
+        doubts.append(
+            f"The {transfer.clients} clients are those of {transfer.seeds} seeds, each with its own partition."
+        )
     if not harmed:
         return told + "nobody loses", doubts
     if len(harmed) <= MOST_NAMED and not transfer.pooled:
-        names = listed(str(harm.client) for harm in harmed)
+        names = listed(map(str, sorted(harm.client for harm in harmed)))
         told += f"client {names} loses" if len(harmed) == 1 else f"clients {names} lose"
     else:
         told += f"{len(harmed)} lose{'s' if len(harmed) == 1 else ''}"
@@ -174,7 +175,8 @@ def told_transfer(cell: Cell, named: str = "") -> tuple[str, list[str]]:
         doubts.append(f"Most is lost by client {worst.client}{of_seed}: {abs(100 * worst.gain):.1f} points.")
     slight = sum(harm.samples >= -1 for harm in harmed)
     if slight:
-        who = "It loses" if len(harmed) == 1 else f"{slight} of the {len(harmed)} lose" if slight < len(harmed) else "All lose"
+        some = f"{slight} of the {len(harmed)} lose{'s' if slight == 1 else ''}" if slight < len(harmed) else "All lose"
+        who = "It loses" if len(harmed) == 1 else some
         doubts.append(f"{who} no more than one test sample, which may be chance.")
     return told, doubts
 
@@ -244,6 +246,8 @@ def _tally(comparisons: Sequence[Comparison]) -> list[str]:
         (verdicts.count("one seed"), "of one seed only", "are of one seed only"),
     ]
     told = [f"{count} {'is ' + one if count == 1 else many}" for count, one, many in parts if count]
+    if len(told) == 1:
+        return [f"All {told[0].replace(' ', ' comparisons with Mean ', 1)}."]
     return [f"Of {len(comparisons)} comparisons with Mean {listed(told)}."]
 
 
@@ -252,8 +256,8 @@ def _notes(study: Study, comparisons: Sequence[Comparison]) -> list[str]:
     waiting = [run for run in study.runs if not run.finished]
     if waiting:
         notes.append(
-            f"{len(waiting)} of {len(study.runs)} runs are not finished. They count in no difference, and in a mean only "
-            "where no run of the same kind is finished."
+            f"{len(waiting)} of {len(study.runs)} runs {'is' if len(waiting) == 1 else 'are'} not finished. What is not "
+            "finished counts in no difference, and in a mean only where no run of the same kind is finished."
         )
     if len(comparisons) >= 10:
         notes.append(
@@ -269,9 +273,10 @@ def _notes(study: Study, comparisons: Sequence[Comparison]) -> list[str]:
         )
     attacked = {len(run.result["malicious"]) for run in study.runs if run.result and run.result.get("malicious")}
     if attacked:
-        notes.append(
-            f"{listed(str(count) for count in sorted(attacked))} clients are malicious; their own accuracy counts nowhere."
-        )
+        told = listed(str(count) for count in sorted(attacked))
+        notes.append(f"{told} clients are malicious; their own accuracy counts nowhere.")
+    for title, error in study.plan.failed.items():
+        notes.append(f"{title} failed: {error}")
     if study.doubles:
         notes.append(f"{study.doubles} run folders hold the same run as another one and are counted once.")
     return notes

@@ -127,10 +127,18 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
 
 def box(G: Array, q: Array, upper: Array) -> Solution:
     """min ½xᵀGx + qᵀx for 0 ≤ x ≤ upper; the residual is the largest entry of the projected gradient."""
-    unit = min(1.0, float(upper.max()))
-    x = unit * interior(unit * G, q, np.minimum(upper / unit, 1.0) / 2, upper / unit)
+    best = _projected_newton(G, q, upper, np.zeros_like(q))
+    if best.residual > 1e-13:
+        unit = min(1.0, float(upper.max()))
+        x = unit * interior(unit * G, q, np.minimum(upper / unit, 1.0) / 2, upper / unit)
+        best = min(best, _projected_newton(G, q, upper, x), key=residual)
+    return best
+
+
+def _projected_newton(G: Array, q: Array, upper: Array, x: Array) -> Solution:
+    """The same, by guessing which bounds hold: exact once the guess is right, which near the solution it is."""
     best = Solution(x, np.inf)
-    for _ in range(20):  # projected Newton steps, from almost on the bounds to on the bounds
+    for _ in range(10):
         g = times(G, x) + q
         x = np.where(x < g, 0.0, np.where(upper - x < -g, upper, x))
         g = times(G, x) + q

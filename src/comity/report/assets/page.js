@@ -7,7 +7,10 @@ const kept = history.state?.comity ? history.state : null;
 if (kept) {
   Object.assign(state, kept.state);
   // by name: a run that came in between has moved the places
-  state.setting = Math.max(0, data.settings.findIndex((setting) => setting.label === kept.setting));
+  state.setting = Math.max(
+    0,
+    data.settings.findIndex((setting) => setting.label === kept.setting),
+  );
   state.cell = data.cells.findIndex((cell) => cell.setting === state.setting && cell.label === kept.cell);
   if (state.cell < 0) state.cell = data.focus;
 }
@@ -20,8 +23,11 @@ function keep() {
 function settle() {
   if (!data.settings[state.setting]) state.setting = 0;
   if (!focus() || focus().setting !== state.setting || focus().ref) {
-    const wanted = focus()?.label, here = rivals();
-    state.cell = data.cells.indexOf(here.find((cell) => cell.label === wanted) || here[here.length - 1] || data.cells[0]);
+    const wanted = focus()?.label,
+      here = rivals();
+    state.cell = data.cells.indexOf(
+      here.find((cell) => cell.label === wanted) || here[here.length - 1] || data.cells[0],
+    );
   }
   if (!runsOf(focus()).some((run) => run.seed === state.seed)) state.seed = null;
   if (!data.varying.some((option) => option.key === state.sweep)) state.sweep = data.varying[0]?.key;
@@ -53,12 +59,27 @@ function build() {
   for (const plot of PLOTS) {
     const caption = html("figcaption", {}, html("h3", {}), html("p", {}));
     const tools = html("div", { class: "save" });
-    if (!plot.words) {
-      tools.append(html("button", { type: "button", title: "Save this plot as SVG", onclick: () => save(plot, "svg") }, "SVG"));
-      tools.append(html("button", { type: "button", title: "Save this plot as PNG", onclick: () => save(plot, "png") }, "PNG"));
+    if (!plot.write) {
+      tools.append(
+        html("button", { type: "button", title: "Save this plot as SVG", onclick: () => save(plot, "svg") }, "SVG"),
+      );
+      tools.append(
+        html("button", { type: "button", title: "Save this plot as PNG", onclick: () => save(plot, "png") }, "PNG"),
+      );
     }
-    const choices = html("div", { class: "choices" }), canvas = html("div", { class: "canvas" }), legend = html("div", { class: "legend" }), note = html("p", { class: "quiet" });
-    const node = html("figure", { id: `plot-${plot.id}`, class: plot.wide ? "wide" : null }, html("div", { class: "head" }, caption, tools), choices, canvas, legend, note);
+    const choices = html("div", { class: "choices" }),
+      canvas = html("div", { class: "canvas" }),
+      legend = html("div", { class: "legend" }),
+      note = html("p", { class: "quiet" });
+    const node = html(
+      "figure",
+      { id: `plot-${plot.id}`, class: plot.wide ? "wide" : null },
+      html("div", { class: "head" }, caption, tools),
+      choices,
+      canvas,
+      legend,
+      note,
+    );
     document.querySelector(`#${plot.section} .plots`).append(node);
     figures.push({ plot, node, caption, choices, canvas, legend, note });
   }
@@ -84,7 +105,7 @@ function paint(figure) {
   }
   figure.choices.replaceChildren(...wanted.map(control));
   figure.note.textContent = plot.note ? plot.note() : "";
-  if (plot.words) return void plot.write(figure.canvas);
+  if (plot.write) return void plot.write(figure.canvas);
   const frame = new Frame(Math.max(260, Math.floor(figure.canvas.clientWidth)), themeNow());
   const key = plot.draw(frame);
   frame.root.setAttribute("aria-label", `${plot.title()}. ${plot.how}`);
@@ -111,29 +132,50 @@ function control(choice) {
     refresh();
   };
   if (choice.options.length <= 6 && sum(choice.options.map(([, label]) => label.length)) < 44) {
-    return html("div", { class: "segments", role: "group", "aria-label": choice.label },
-      choice.options.map(([value, label]) => html("button", { type: "button", "aria-pressed": String(String(value) === now), onclick: () => set(value) }, label)));
+    return html(
+      "div",
+      { class: "segments", role: "group", "aria-label": choice.label },
+      choice.options.map(([value, label]) =>
+        html(
+          "button",
+          { type: "button", "aria-pressed": String(String(value) === now), onclick: () => set(value) },
+          label,
+        ),
+      ),
+    );
   }
-  const select = html("select", { "aria-label": choice.label, onchange: (event) => set(event.target.value) },
-    choice.options.map(([value, label]) => html("option", { value, selected: String(value) === now }, label)));
+  const select = html(
+    "select",
+    { "aria-label": choice.label, onchange: (event) => set(event.target.value) },
+    choice.options.map(([value, label]) => html("option", { value, selected: String(value) === now }, label)),
+  );
   if (!choice.steps) return html("label", {}, select);
   const move = (by) => {
-    const at = choice.options.findIndex(([value]) => String(value) === now), next = choice.options[(at + by + choice.options.length) % choice.options.length];
+    const at = choice.options.findIndex(([value]) => String(value) === now),
+      next = choice.options[(at + by + choice.options.length) % choice.options.length];
     set(next[0]);
   };
-  return html("span", { class: "steps" }, html("button", { type: "button", title: "previous", onclick: () => move(-1) }, "‹"), html("label", {}, select), html("button", { type: "button", title: "next", onclick: () => move(1) }, "›"));
+  return html(
+    "span",
+    { class: "steps" },
+    html("button", { type: "button", title: "previous", onclick: () => move(-1) }, "‹"),
+    html("label", {}, select),
+    html("button", { type: "button", title: "next", onclick: () => move(1) }, "›"),
+  );
 }
 
 function swatch(entry, theme) {
   const picture = new Frame(24, theme);
   if (entry.box) {
-    picture.add("rect", { x: 5, y: 2, width: 14, height: 10, rx: 2, fill: entry.colour });
-    if (entry.striped) for (const x of [8, 12, 16]) picture.line(x - 2, 12, x + 2, 2, theme.page, { "stroke-width": 1.2, "stroke-opacity": 0.6 });
-  } else if (entry.dot) picture.add("circle", { cx: 12, cy: 7, r: 4.5, fill: entry.colour });
-  else if (entry.ring) picture.add("circle", { cx: 12, cy: 7, r: 4, fill: "none", stroke: entry.colour, "stroke-width": 1.4 });
+    picture.rect(5, 2, 14, 10, entry.colour, { rx: 2 });
+    if (entry.striped)
+      for (const x of [8, 12, 16])
+        picture.line(x - 2, 12, x + 2, 2, theme.page, { "stroke-width": 1.2, "stroke-opacity": 0.6 });
+  } else if (entry.dot) picture.circle(12, 7, 4.5, entry.colour);
+  else if (entry.ring) picture.circle(12, 7, 4, "none", { stroke: entry.colour, "stroke-width": 1.4 });
   else if (entry.tick) picture.line(12, 1, 12, 13, entry.colour, { "stroke-width": 1.8 });
   else {
-    if (!entry.point) picture.line(0, 7, 24, 7, entry.colour, { "stroke-width": 2.2, "stroke-dasharray": entry.dash, "stroke-linecap": entry.dash === "1 4.5" ? "round" : "butt" });
+    if (!entry.point) picture.curve([0, 24], [7, 7], entry.colour, entry.dash);
     else picture.marker(12, 7, entry.shape, entry.colour, 4.5);
   }
   return picture.end(14).root;
@@ -148,22 +190,45 @@ function legendEntry(entry) {
     else state.hidden[entry.label] = true;
     refresh();
   };
-  return html("button", { type: "button", class: "key", "aria-pressed": String(!state.hidden[entry.label]), onclick: toggle }, picture, entry.label);
+  const dim = (event) => {
+    for (const node of event.target.closest("figure").querySelectorAll("[data-of]")) {
+      node.style.opacity = event.type === "pointerenter" && node.dataset.of !== entry.label ? 0.12 : "";
+    }
+  };
+  return html(
+    "button",
+    {
+      type: "button",
+      class: "key",
+      "aria-pressed": String(!state.hidden[entry.label]),
+      onclick: toggle,
+      onpointerenter: dim,
+      onpointerleave: dim,
+    },
+    picture,
+    entry.label,
+  );
 }
 
 // ---- saving: always light, with title and legend, whatever the page looks like --------------------------------------
 
 function picture(plot) {
-  const theme = THEMES.light, inner = new Frame(plot.wide ? 860 : 620, theme), key = (plot.draw(inner) || []).filter((entry) => !entry.cell || !state.hidden[entry.label]);
+  const theme = THEMES.light,
+    inner = new Frame(plot.wide ? 860 : 620, theme),
+    key = (plot.draw(inner) || []).filter((entry) => !entry.cell || !state.hidden[entry.label]);
   const outer = new Frame(inner.width + 40, theme);
   const back = outer.add("rect", { width: outer.width, fill: theme.page });
   outer.text(20, 30, plot.title(), { size: 15, weight: 650, colour: theme.ink });
   fill(inner.root, { x: 20, y: 46 }, []);
   outer.root.append(inner.root);
-  let x = 20, y = inner.height + 62;
+  let x = 20,
+    y = inner.height + 62;
   for (const entry of key) {
     const width = 32 + widthOf(entry.label, 11) + 14;
-    if (x + width > outer.width - 20) { x = 20; y += 20; }
+    if (x + width > outer.width - 20) {
+      x = 20;
+      y += 20;
+    }
     const mark = swatch(entry, theme);
     fill(mark, { x, y }, []);
     outer.root.append(mark);
@@ -176,7 +241,8 @@ function picture(plot) {
 }
 
 function save(plot, kind) {
-  const drawn = picture(plot), text = new XMLSerializer().serializeToString(drawn.root);
+  const drawn = picture(plot),
+    text = new XMLSerializer().serializeToString(drawn.root);
   const file = (blob) => {
     const link = html("a", { href: URL.createObjectURL(blob), download: `comity-${plot.id}.${kind}` });
     document.body.append(link);
@@ -186,7 +252,8 @@ function save(plot, kind) {
   };
   const vector = new Blob([text], { type: "image/svg+xml" });
   if (kind === "svg") return file(vector);
-  const image = new Image(), scale = 2.5;
+  const image = new Image(),
+    scale = 2.5;
   image.onload = () => {
     const canvas = document.createElement("canvas");
     canvas.width = drawn.width * scale;
@@ -200,10 +267,15 @@ function save(plot, kind) {
 
 // ---- the table: sorted by a click, the third click brings back the first order ---------------------------------------
 
-const table = document.querySelector("#results table"), body = table.tBodies[0], first = [...body.rows];
+const table = document.querySelector("#results table"),
+  body = table.tBodies[0],
+  first = [...body.rows];
 
 function sortBy(column, turn) {
-  const value = (row) => { const raw = row.cells[column].dataset.v; return raw === undefined || raw === "" ? null : Number.isNaN(Number(raw)) ? raw : Number(raw); };
+  const value = (row) => {
+    const raw = row.cells[column].dataset.v;
+    return raw === undefined || raw === "" ? null : Number.isNaN(Number(raw)) ? raw : Number(raw);
+  };
   const rows = [...first];
   if (turn) {
     rows.sort((a, b) => {
@@ -214,7 +286,9 @@ function sortBy(column, turn) {
   }
   body.replaceChildren(...rows);
   table.classList.toggle("sorted", Boolean(turn));
-  [...table.tHead.rows[0].cells].forEach((cell, i) => cell.setAttribute("aria-sort", i === column && turn ? turn : "none"));
+  [...table.tHead.rows[0].cells].forEach((cell, i) =>
+    cell.setAttribute("aria-sort", i === column && turn ? turn : "none"),
+  );
   state.sort = turn ? [column, turn] : null;
 }
 
@@ -238,20 +312,28 @@ if (only) only.addEventListener("change", showRows);
 
 // ---- start --------------------------------------------------------------------------------------------------------
 
-if (cellsHere().length > 12 && !kept) cellsHere().slice(9).forEach((cell) => { state.hidden[cell.label] = true; });
+if (cellsHere().length > 12 && !kept)
+  cellsHere()
+    .slice(9)
+    .forEach((cell) => {
+      state.hidden[cell.label] = true;
+    });
 settle();
 applyTheme();
 build();
 refresh();
 if (state.sort) sortBy(...state.sort);
 if (kept) {
-  document.querySelectorAll("details").forEach((node, i) => { node.open = Boolean(kept.open[i]); });
+  document.querySelectorAll("details").forEach((node, i) => {
+    node.open = Boolean(kept.open[i]);
+  });
   scrollTo(0, kept.scroll);
 }
 addEventListener("scrollend", keep);
 addEventListener("pagehide", keep);
 
-let pending = 0, lastWidth = innerWidth;
+let pending = 0,
+  lastWidth = innerWidth;
 addEventListener("resize", () => {
   if (innerWidth === lastWidth) return; // a phone's bars come and go
   lastWidth = innerWidth;
@@ -263,7 +345,14 @@ addEventListener("resize", () => {
 
 if (data.live) {
   let touched = 0;
-  for (const kind of ["pointerdown", "pointermove", "keydown", "wheel"]) addEventListener(kind, () => { touched = Date.now(); }, { passive: true });
+  for (const kind of ["pointerdown", "pointermove", "keydown", "wheel"])
+    addEventListener(
+      kind,
+      () => {
+        touched = Date.now();
+      },
+      { passive: true },
+    );
   setInterval(() => {
     if (document.hidden || Date.now() - touched < 4000 || document.activeElement?.tagName === "SELECT") return;
     keep();

@@ -1,0 +1,234 @@
+"""Files that are ZIP archives: those of torch.save and of numpy.savez."""
+
+import pickle
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from comity.files._file import BLOCK, Entry, Fresh, WeightFile, dense, encoded
+
+TORCH_KINDS = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
+    torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16", torch.int16: "I16", torch.uint32: "U32",
+    torch.int32: "I32", torch.uint64: "U64", torch.int64: "I64",
+}  # fmt: skip
+NUMPY_KINDS = {
+    "<f8": "F64", "<f4": "F32", "<f2": "F16", "|b1": "BOOL", "|u1": "U8", "|i1": "I8", "<u2": "U16", "<i2": "I16",
+    "<u4": "U32", "<i4": "I32", "<u8": "U64", "<i8": "I64",
+}  # fmt: skip
+WRAPPED = ("state_dict", "model_state_dict", "model")
+"""Where trainers put the state dict beside other things (NVFlare: ``model``)."""
+
+BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error)
+"""What the standard library raises at a broken archive; a RuntimeError asks for a password."""
+
+
+class Member(NamedTuple):
+    """A file in an archive that is stored as it is, and where its bytes lie in the archive."""
+
+    info: zipfile.ZipInfo
+    start: int
+    stop: int
+
+
+class Archive(WeightFile):
+    """What both have in common."""
+
+    def members(self, archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, int]]:
+        """Each file of the archive and where its bytes begin."""
+        for info in archive.infolist():
+            header = self.bytes(info.header_offset, info.header_offset + 30).numpy().tobytes()
+            signature, name, extra = struct.unpack("<4s22xHH", header)
+            if signature != b"PK\3\4" or info.flag_bits & 1:
+                raise self.wrong("it is a broken archive, or an encrypted one")
+            yield info, info.header_offset + 30 + name + extra
+
+
+class TorchFile(Archive):
+    """What torch.save wrote: a pickle that says what the tensors are, and their storages as files of an archive."""
+
+    def found(self) -> dict[str, Entry]:
+        with self.opened() as file:
+            if not zipfile.is_zipfile(file):
+                raise self.wrong("it is not a torch file, or cut short, or older than torch 1.6: torch.save it again")
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                self.directory = archive.start_dir
+                members = [Member(info, at, at + info.file_size) for info, at in self.members(archive)]
+        except BROKEN as error:
+            raise self.wrong(f"it is a broken archive ({error})") from error
+        self.storages = {member.start: member for member in members if "/data/" in member.info.filename}
+        entries = {name: self._entry(name, tensor) for name, tensor in state_dict(self._loaded()).items()}
+        if not entries:
+            raise self.wrong("it holds no state dict: no tensors by name")
+        return entries
+
+    def _loaded(self) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.load(self.path, map_location="meta", weights_only=True)
+        except pickle.UnpicklingError as error:
+            reason = "it holds more than tensors and plain values, which is not safe to load"
+            raise self.wrong(f"{reason}; save the state dict alone") from error
+        except Exception as error:  # an unpickler that is fed with anything may raise anything
+            raise self.wrong(f"torch cannot load it ({str(error).splitlines()[0] if str(error) else error!r})") from error
+
+    def _entry(self, name: str, tensor: Tensor) -> Entry:
+        kind, shape = TORCH_KINDS.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape)
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            return Entry(name, shape, str(tensor.layout), 0)
+        if not tensor.numel():
+            return Entry(name, shape, kind, 0)
+        # set by torch where it loads to the meta device
+        offset = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
+        if offset is None:
+            raise self.wrong(f"torch {torch.__version__} does not say where its tensors lie; a newer torch does")
+        member, first = self.storages.get(offset), tensor.storage_offset() * tensor.element_size()
+        if member is None or member.info.compress_type != zipfile.ZIP_STORED:
+            raise self.wrong(f"tensor {name!r} is not where the file says it is")
+        stride = None if tensor.is_contiguous() else tuple(tensor.stride())
+        if stride is not None and not dense(shape, stride):
+            return Entry(name, shape, f"a view with gaps of {kind}", 0)
+        if member.start + first + tensor.numel() * tensor.element_size() > member.stop:
+            raise self.wrong(f"tensor {name!r} goes beyond its bytes")
+        return Entry(name, shape, kind, member.start + first, stride)
+
+    def write(self, target: BinaryIO, fresh: Fresh) -> None:
+        """Every byte stays in its place, for torch computes where storages lie; the sums of what changed are mended."""
+        changed = {self.entries[name].offset: name for name in fresh if self.entries[name].numel}
+        sums: dict[int, int] = {}
+        here = 0
+        for member in sorted(self.storages.values(), key=lambda member: member.start):
+            if any(member.start <= offset < member.stop for offset in changed):
+                for block in self.renewed(here, member.start, {}):
+                    target.write(block)
+                total = 0
+                for block in self.renewed(member.start, member.stop, fresh):
+                    total = zlib.crc32(block, total)
+                    target.write(block)
+                sums[member.start] = total
+                here = member.stop
+        with self.opened() as file:
+            size = file.seek(0, 2)
+        for block in self.renewed(here, size, {}):
+            target.write(block)
+        self._mend(target, sums)
+
+    def _mend(self, target: BinaryIO, sums: Mapping[int, int]) -> None:
+        """Checksums stand in the directory and either before or after the bytes."""
+        with zipfile.ZipFile(self.path) as archive:
+            at = self.directory
+            for info, start in self.members(archive):
+                _, name, extra, comment = struct.unpack("<4s24xHHH", self.bytes(at, at + 34).numpy().tobytes())
+                if start in sums:
+                    stop = start + info.file_size
+                    after = bool(info.flag_bits & 8)
+                    signed = after and self.bytes(stop, stop + 4).numpy().tobytes() == b"PK\7\x08"
+                    for place in (at + 16, stop + 4 * signed if after else info.header_offset + 14):
+                        target.seek(place)
+                        target.write(struct.pack("<I", sums[start]))
+                at += 46 + name + extra + comment
+
+
+def state_dict(loaded: Any) -> dict[str, Tensor]:
+    """The tensors by name: what was loaded, or the part of it that trainers call so."""
+    if not isinstance(loaded, dict):
+        return {}
+    for inner in (*(loaded[key] for key in WRAPPED if isinstance(loaded.get(key), dict)), loaded):
+        found = {name: value for name, value in inner.items() if isinstance(value, Tensor) and isinstance(name, str)}
+        if found:
+            return found
+    return {}
+
+
+class NpzFile(Archive):
+    """What numpy.savez wrote: arrays as files of an archive, each after a short header."""
+
+    def found(self) -> dict[str, Entry]:
+        self._stream: tuple[str, Any, int] | None = None
+        entries: dict[str, Entry] = {}
+        self.headers: dict[str, tuple[zipfile.ZipInfo, bytes]] = {}
+        with self.opened() as file:
+            if not zipfile.is_zipfile(file):
+                raise self.wrong("it is not an npz file, or cut short")
+        try:
+            self.archive = zipfile.ZipFile(self.path)
+            for info, start in self.members(self.archive):
+                if info.filename.endswith(".npy"):
+                    entry = self._entry(info, start)
+                    if entry.name in entries:
+                        raise self.wrong(f"it holds {entry.name!r} twice")
+                    entries[entry.name] = entry
+        except BROKEN as error:
+            raise self.wrong(f"it is a broken npz file ({error})") from error
+        if not entries:
+            raise self.wrong("it holds no arrays")
+        return entries
+
+    def _entry(self, info: zipfile.ZipInfo, start: int) -> Entry:
+        name = info.filename.removesuffix(".npy")
+        with self.archive.open(info) as stream:
+            version = np.lib.format.read_magic(stream)
+            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            if version not in readers:
+                raise ValueError(f"array {name!r} is of version {version}")
+            shape, fortran, dtype = readers[version](stream)
+            length = stream.tell()
+        if dtype.hasobject:
+            raise ValueError(f"array {name!r} holds Python objects, which are not loaded")
+        if length + int(np.prod(shape, dtype=object)) * dtype.itemsize != info.file_size:
+            raise ValueError(f"array {name!r} has {info.file_size - length:,} bytes for shape {shape}")
+        with self.archive.open(info) as stream:
+            self.headers[name] = info, stream.read(length)
+        stride = None
+        if fortran and len(shape) > 1:
+            stride = tuple(int(np.prod(shape[:axis], dtype=object)) for axis in range(len(shape)))
+        # in a compressed member the offset is that among its own bytes
+        offset = start + length if info.compress_type == zipfile.ZIP_STORED else length
+        return Entry(name, shape, NUMPY_KINDS.get(dtype.str, dtype.str), offset, stride)
+
+    def piece(self, entry: Entry, start: int, stop: int) -> Tensor:
+        info, _ = self.headers[entry.name]
+        if info.compress_type == zipfile.ZIP_STORED:
+            return super().piece(entry, start, stop)
+        try:
+            if self._stream is None or self._stream[0] != entry.name or self._stream[2] != start:
+                stream = self.archive.open(info)
+                stream.seek(entry.offset + start)
+            else:
+                stream = self._stream[1]
+            taken = torch.empty(stop - start, dtype=torch.uint8)
+            rest = memoryview(taken.numpy())
+            while len(rest):
+                count = stream.readinto(rest[:BLOCK])
+                if not count:
+                    raise self.wrong(f"array {entry.name!r} is cut short")
+                rest = rest[count:]
+        except (*BROKEN, OSError) as error:
+            raise self.wrong(f"array {entry.name!r} is broken ({error})") from error
+        self._stream = entry.name, stream, stop
+        return taken
+
+    def write(self, target: BinaryIO, fresh: Fresh) -> None:
+        with zipfile.ZipFile(target, "w", allowZip64=True) as written:
+            for info in self.archive.infolist():
+                same = zipfile.ZipInfo(info.filename, info.date_time)
+                same.compress_type, same.external_attr = info.compress_type, info.external_attr
+                name = info.filename.removesuffix(".npy")
+                with written.open(same, "w", force_zip64=True) as stream:
+                    if name in fresh and name in self.headers:
+                        stream.write(self.headers[name][1])
+                        for block in encoded(self.entries[name], fresh[name]()):
+                            stream.write(block)
+                    else:
+                        with self.archive.open(info) as old:
+                            while block := old.read(BLOCK):
+                                stream.write(block)

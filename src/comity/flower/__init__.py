@@ -1,0 +1,34 @@
+"""The same methods and rules on Flower, beyond one machine.
+
+In an app of your own, change the strategy and nothing else::
+
+    strategy = ConFREE(fraction_train=0.5)             # was: FedAvg(fraction_train=0.5)
+    strategy = WithRule(CALM(), strategy=FedAdam())     # any rule around any strategy
+
+Or run a whole method of comity over a grid: ``comity flower new DIR`` writes the app, docs/deploy.md tells the rest.
+"""
+
+from comity._errors import ComityError
+
+try:
+    import flwr  # noqa: F401
+except ImportError as error:
+    raise ComityError("flower is not installed: pip install 'comity[flower]'") from error
+
+from comity.flower._client import OwnData, client_app
+from comity.flower._grid import InProcessGrid
+from comity.flower._link import GridLink
+from comity.flower._new import command
+from comity.flower._server import server_app
+from comity.flower._strategy import CALM, ConFREE, FedFV, FedMGDAPlus, WithRule
+
+# fmt: off
+__all__ = [
+    # drop-in strategies
+    "WithRule", "ConFREE", "CALM", "FedMGDAPlus", "FedFV",
+    # whole methods
+    "client_app", "server_app", "OwnData", "GridLink", "command",
+    # for tests
+    "InProcessGrid",
+]
+# fmt: on

@@ -1,0 +1,83 @@
+"""A payload as Flower's records: tensors in an ArrayRecord, plain values in a ConfigRecord or a MetricRecord.
+
+A message holds one record of each kind and no more, because Flower's mods (clipping, local differential privacy) refuse
+others. Names, shapes (0-dim and empty ones too) and bits arrive as they were sent.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from comity.methods import Payload
+
+ROUND, RUN = "server-round", "comity-run"
+"""The header: Flower's own name for the round, and which configuration this is about."""
+
+
+class Question(NamedTuple):
+    run: str
+    round: int
+    payload: Payload
+
+
+class Arrays:
+    """Turns tensors into arrays, each tensor once however many messages carry it: a model goes to every client."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Tensor, Array]] = {}
+
+    def __call__(self, tensor: Tensor) -> Array:
+        _, array = self._known.setdefault(id(tensor), (tensor, Array(tensor)))  # holding it keeps its id its own
+        return array
+
+    def record(self, payload: Payload) -> ArrayRecord:
+        record = ArrayRecord()
+        for name, value in payload.items():
+            if isinstance(value, Tensor):
+                record[name] = self(value)
+        return record
+
+
+def question(run: str, round: int, payload: Payload, arrays: Arrays) -> RecordDict:
+    """What goes to a client."""
+    plain = {name: value for name, value in payload.items() if not isinstance(value, Tensor)}
+    return RecordDict(
+        {"arrays": arrays.record(payload), "config": ConfigRecord({RUN: run, ROUND: round, **plain})},
+    )
+
+
+def read_question(content: RecordDict) -> Question:
+    plain = dict(content.config_records["config"])
+    run, round = plain.pop(RUN), plain.pop(ROUND)
+    assert isinstance(run, str)
+    assert isinstance(round, int)
+    return Question(run, round, tensors(content.array_records["arrays"]) | plain)
+
+
+def answer(payload: Payload) -> RecordDict:
+    """What a client sends back: numbers in the MetricRecord that a mod may look for, the rest in a ConfigRecord."""
+    numbers, rest = MetricRecord(), ConfigRecord()
+    for name, value in payload.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers[name] = value
+        elif not isinstance(value, Tensor):
+            rest[name] = value
+    return RecordDict({"arrays": Arrays().record(payload), "metrics": numbers, "config": rest})
+
+
+def read_answer(content: RecordDict) -> Payload:
+    payload: Payload = tensors(next(iter(content.array_records.values())))
+    for record in (*content.metric_records.values(), *content.config_records.values()):
+        payload |= dict(record)
+    return payload
+
+
+def tensors(record: ArrayRecord) -> dict[str, Tensor]:
+    return {name: tensor(array) for name, array in record.items()}
+
+
+def tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.asarray(array.numpy()))
