@@ -9,6 +9,7 @@ from pathlib import Path
 from comity._components import choices, options, type_name
 from comity.cli import PAPER
 from comity.engine import run
+from comity.rules import Mean
 
 CLIENTS, ROUNDS = 4, 2
 HEAD = """\
@@ -85,12 +86,14 @@ def page() -> str:
         kept = sum(t.numel() for k, t in done.server.link.states()[0].items() if k != "counters") / size
         down, up = (traffic[way] / 4 / CLIENTS / size for way in ("down", "up"))
         own = done.site.method.own_rule()
-        acts = f"its own: {type(own).__name__}" if own is not None else " + ".join(method.shared) or "nothing"
+        ruled = " + ".join(getattr(method, "ruled", done.site.method.shared)) or "nothing"
+        acts = ruled if own is None else "nothing: it mixes by itself" if type(own) is Mean else type(own).__name__
+        shared = " + ".join(part for part in done.site.method.shared) or "nothing"
         doc = inspect.getdoc(method) or ""
         paper = PAPER.search(doc)
         listed = ", ".join(f"`{option}`" for option in options(method))
         rows.append(
-            f"| [{name}](#{anchor(name)}) | {paper.group() if paper else ''} | {' + '.join(method.shared) or 'nothing'} | "
+            f"| [{name}](#{anchor(name)}) | {paper.group() if paper else ''} | {shared} | "
             f"{acts} | {kept:.2f} | {down:.2f} | {up:.2f} | {listed} |"
         )
         sections.append(section(name, method, doc))

@@ -279,3 +279,9 @@ def test_a_finished_run_resumed_changes_nothing(tiny: dict[str, Any], tmp_path: 
     second = run(**tiny, out=tmp_path / "x", resume=True)
     assert_same(first, second)
     assert first.result["last"] == second.result["last"]
+
+
+def test_local_statistics_never_leak_from_one_client_to_the_next(tiny: dict[str, Any]) -> None:
+    """A rule that asks for losses looks at the common model first, with each client's own BatchNorm statistics."""
+    options = tiny | RESNET | {"buffers": "local", "rule": "FairDescent", "data": tiny["data"] | {"feature_shift": 2.0}}
+    assert_same(run(**options), run(**(options | {"workers": 3})))

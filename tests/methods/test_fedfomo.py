@@ -58,15 +58,16 @@ def test_weights_and_mixture_against_the_formula(tiny: dict[str, Any]) -> None:
     assert torch.equal(site.method.personal(client, {}), client.keep["own"])
 
 
-def test_when_nobody_does_better_the_client_goes_on_from_where_it_was(tiny: dict[str, Any]) -> None:
+def test_when_nobody_does_better_the_client_goes_on_with_its_own_model(tiny: dict[str, Any]) -> None:
     site = site_of(Config(**tiny, method="FedFomo"))
     client = client_of(site)
     val = client.data.val
     before = client.model.read()
     uphill = client.model.gradient(val.x, val.y)
-    client.keep["own"] = before + 0.3 * uphill
+    own = client.keep["own"] = before + 0.3 * uphill
     reply = site.method.fit(client, payload({1: before + 0.5 * uphill}))
-    assert torch.equal(client.keep["before"], before)
+    assert torch.equal(client.keep["before"], own)
+    assert not torch.equal(client.keep["own"], own)
     assert float(reply["weights"]) < 0
 
 

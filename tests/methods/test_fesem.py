@@ -108,9 +108,11 @@ def test_identical_clients_are_one_cluster(tiny: dict[str, Any]) -> None:
 
 
 def test_k_means_is_the_best_partition() -> None:
-    """Against all partitions in two of nine points in the plane, by the plain definition."""
+    """Against all partitions in two of nine points in the plane, five far apart and four together."""
     for seed in range(12):
-        points = random(9, 2, seed=seed).double()
+        points = random(9, 2, seed=seed).double() * torch.tensor([[1.0]] * 5 + [[0.1]] * 4) + torch.tensor(
+            [[0.0]] * 5 + [[1.5]] * 4
+        )
         Q = torch.cdist(points, points).square()
 
         def spread(labels: tuple[int, ...], points: Tensor = points) -> float:

@@ -154,9 +154,11 @@ def _shards(index: Path) -> list[WeightFile]:
 def _adapter(config: Path) -> Adapter:
     about = _json(config)
     patterns = about.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise ComityError(f"{config}: alpha_pattern is {patterns!r}; it must map patterns to numbers")
     if about.get("peft_type", "LORA") != "LORA":
         raise ComityError(f"{config}: its peft_type is {about['peft_type']!r}; only LORA has products")
-    for name, value in {"lora_alpha": about.get("lora_alpha"), **dict(patterns)}.items():
+    for name, value in {"lora_alpha": about.get("lora_alpha"), **patterns}.items():
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
             raise ComityError(f"{config}: {name} is {value!r}; it must be a positive number")
     try:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import torch
 from torch import Tensor
@@ -51,7 +51,10 @@ class Entry:
 
 
 class WeightFile:
-    """What a file holds, known without reading it; one of its formats says how to find out and how to write."""
+    """What a file holds, known without reading it; each format says how to find out and how to write."""
+
+    shares: ClassVar[bool] = False
+    """Whether two of its tensors may be the same bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,7 +90,7 @@ class WeightFile:
     def bytes(self, start: int, stop: int) -> Tensor:
         """Bytes ``start`` to ``stop`` of the file."""
         taken = torch.empty(stop - start, dtype=torch.uint8)
-        rest = memoryview(taken.numpy())
+        rest = view(taken)
         with self.opened() as file:
             file.seek(start)
             while len(rest):
@@ -124,7 +127,7 @@ class WeightFile:
 
     def _copied(self, start: int, stop: int) -> Iterator[memoryview]:
         for at in range(start, stop, BLOCK):
-            yield memoryview(self.bytes(at, min(at + BLOCK, stop)).numpy())
+            yield view(self.bytes(at, min(at + BLOCK, stop)))
 
     def wrong(self, reason: str) -> ComityError:
         return ComityError(f"{self.path}: {reason}")
@@ -134,11 +137,17 @@ def encoded(entry: Entry, pieces: Iterator[Tensor]) -> Iterator[memoryview]:
     """The bytes of a tensor's new numbers, as the entry has them."""
     if entry.stride is None:
         for piece in pieces:
-            yield memoryview(piece.contiguous().view(torch.uint8).numpy())
+            yield view(piece.contiguous())
     else:
         laid = torch.empty_strided(entry.shape, entry.stride, dtype=entry.dtype)
         laid.copy_(torch.cat(list(pieces)).view(entry.shape))
-        yield memoryview(laid.as_strided((entry.numel,), (1,)).view(torch.uint8).numpy())
+        yield view(laid.as_strided((entry.numel,), (1,)))
+
+
+def view(numbers: Tensor) -> memoryview:
+    """The bytes of a flat tensor, in its own memory."""
+    array: Any = numbers.view(torch.uint8).numpy()
+    return memoryview(array)
 
 
 def dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -26,7 +26,7 @@ class SafetensorsFile(WeightFile):
         header.pop("__metadata__", None)
         entries = {
             name: Entry(name, tuple(about["shape"]), about["dtype"], self.start + about["data_offsets"][0])
-            for name, about in header.items()
+            for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"])
         }
         self._check(names, header, entries)
         return entries

@@ -1,6 +1,7 @@
 """Files that are ZIP archives: those of torch.save and of numpy.savez."""
 
 import pickle
+import shutil
 import struct
 import warnings
 import zipfile
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comity.files._file import BLOCK, Entry, Fresh, WeightFile, dense, encoded
+from comity.files._file import BLOCK, Entry, Fresh, WeightFile, dense, encoded, view
 
 TORCH_KINDS = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
@@ -54,6 +55,8 @@ class Archive(WeightFile):
 class TorchFile(Archive):
     """What torch.save wrote: a pickle that says what the tensors are, and their storages as files of an archive."""
 
+    shares = True
+
     def found(self) -> dict[str, Entry]:
         with self.opened() as file:
             if not zipfile.is_zipfile(file):
@@ -79,7 +82,9 @@ class TorchFile(Archive):
             reason = "it holds more than tensors and plain values, which is not safe to load"
             raise self.wrong(f"{reason}; save the state dict alone") from error
         except Exception as error:  # an unpickler that is fed with anything may raise anything
-            raise self.wrong(f"torch cannot load it ({str(error).splitlines()[0] if str(error) else error!r})") from error
+            raise self.wrong(
+                f"torch cannot load it ({str(error).splitlines()[0] if str(error) else error!r})"
+            ) from error
 
     def _entry(self, name: str, tensor: Tensor) -> Entry:
         kind, shape = TORCH_KINDS.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape)
@@ -99,7 +104,7 @@ class TorchFile(Archive):
             return Entry(name, shape, f"a view with gaps of {kind}", 0)
         if member.start + first + tensor.numel() * tensor.element_size() > member.stop:
             raise self.wrong(f"tensor {name!r} goes beyond its bytes")
-        return Entry(name, shape, kind, member.start + first, stride)
+        return Entry(name, shape, kind, member.start + int(first), stride)
 
     def write(self, target: BinaryIO, fresh: Fresh) -> None:
         """Every byte stays in its place, for torch computes where storages lie; the sums of what changed are mended."""
@@ -206,12 +211,13 @@ class NpzFile(Archive):
             else:
                 stream = self._stream[1]
             taken = torch.empty(stop - start, dtype=torch.uint8)
-            rest = memoryview(taken.numpy())
+            rest = view(taken)
             while len(rest):
-                count = stream.readinto(rest[:BLOCK])
-                if not count:
+                block = stream.read(min(len(rest), BLOCK))
+                if not block:
                     raise self.wrong(f"array {entry.name!r} is cut short")
-                rest = rest[count:]
+                rest[: len(block)] = block
+                rest = rest[len(block) :]
         except (*BROKEN, OSError) as error:
             raise self.wrong(f"array {entry.name!r} is broken ({error})") from error
         self._stream = entry.name, stream, stop
@@ -230,5 +236,4 @@ class NpzFile(Archive):
                             stream.write(block)
                     else:
                         with self.archive.open(info) as old:
-                            while block := old.read(BLOCK):
-                                stream.write(block)
+                            shutil.copyfileobj(old, stream, BLOCK)

@@ -30,8 +30,9 @@ class Arrays:
         self._known: dict[int, tuple[Tensor, Array]] = {}
 
     def __call__(self, tensor: Tensor) -> Array:
-        _, array = self._known.setdefault(id(tensor), (tensor, Array(tensor)))  # holding it keeps its id its own
-        return array
+        if id(tensor) not in self._known:
+            self._known[id(tensor)] = tensor, Array(tensor)  # as long as we hold it, its id is its own
+        return self._known[id(tensor)][1]
 
     def record(self, payload: Payload) -> ArrayRecord:
         record = ArrayRecord()
@@ -70,8 +71,10 @@ def answer(payload: Payload) -> RecordDict:
 
 def read_answer(content: RecordDict) -> Payload:
     payload: Payload = tensors(next(iter(content.array_records.values())))
-    for record in (*content.metric_records.values(), *content.config_records.values()):
-        payload |= dict(record)
+    for numbers in content.metric_records.values():
+        payload |= dict(numbers)
+    for rest in content.config_records.values():
+        payload |= dict(rest)
     return payload
 
 

@@ -14,10 +14,10 @@ class FedFomo(Method):
     Zhang et al., ICLR 2021. Of a model theta_n, downloaded or the client's own as last trained, the weight is
     (L(before) − L(theta_n)) / ‖theta_n − before‖, with L the validation loss and `before` the model that its last
     training set out from. The positive weights, scaled to sum to 1, make before + Σ weight (theta_n − before), from
-    where the client trains on; when no model does better that is `before` itself, as in the authors' code (common code
-    goes on with the own model). The server adds the weights with their signs to its table of who helps whom and sends
-    the models that helped most, each place going to another at random with a chance of epsilon (authors' code). A
-    client's own model is as its last training left it.
+    where the client trains on. When no model does better, it goes on with its own; the authors' code goes back to
+    `before`, where a client whose validation loss has stopped falling stays for good. The server adds the weights with
+    their signs to its table of who helped whom and sends the models that helped most, each place going to another at
+    random with a chance of epsilon (authors' code). A client's own model is as its last training left it.
 
     Options:
         models: how many other clients' models are downloaded
@@ -47,14 +47,13 @@ class FedFomo(Method):
         client.keep |= {"own": client.model.read("shared"), "before": client.model.read("shared")}
 
     def fit(self, client: Client, received: Payload) -> Payload:
-        ids, before = received["ids"], client.keep["before"]
-        models = torch.stack([client.keep["own"], *(received[str(cid)] for cid in ids.tolist())])
-        weights = self.weights(client, before, models)
+        ids, own = received["ids"], client.keep["own"]
+        models = torch.stack([own, *(received[str(cid)] for cid in ids.tolist())])
+        weights = self.weights(client, client.keep["before"], models)
         positive = weights.clamp(min=0)
-        if bool(positive.any()):
-            before = (positive / positive.sum()).to(models) @ models
-        client.keep["before"] = before
-        self.load(client, {"theta": before})
+        mixed = (positive / positive.sum()).to(models) @ models if bool(positive.any()) else own
+        client.keep["before"] = mixed
+        self.load(client, {"theta": mixed})
         client.sgd()
         client.keep["own"] = client.model.read("shared")
         return self.reply(client) | {"ids": ids, "weights": weights[1:]}

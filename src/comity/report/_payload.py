@@ -118,7 +118,7 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
         "label": cell.label,
         "options": {key: _value(cell.options[key]) for key in varying if key in cell.options and not cell.reference},
         "numbers": numbers,
-        "curves": _curves(cell),
+        "curves": curves(cell),
         "layers": _layers(cell),
     }
 
@@ -127,13 +127,13 @@ def _value(option: Any) -> Any:
     return option if isinstance(option, (int, float)) and not isinstance(option, bool) else show(option)
 
 
-def _curves(cell: Cell) -> dict[str, Any]:
+def curves(cell: Cell) -> dict[str, Any]:
     """Mean and standard deviation over seeds, over the rounds that all of them have done."""
     runs = [run for run in cell.counted if run.rounds]
     if not runs:
         return {}
     last = min(run.round for run in runs)
-    curves = {}
+    found = {}
     for name, series in CURVES.items():
         tables = [_by_round(run, series, last) for run in runs if series in run.series]
         common = sorted(set.intersection(*map(set, tables))) if tables else []
@@ -142,7 +142,7 @@ def _curves(cell: Cell) -> dict[str, Any]:
         rounds = thin(common, POINTS)
         values = np.array([[table[number] for number in rounds] for table in tables])
         spent = {x: np.mean([_spent(run, x, rounds) for run in runs], axis=0) for x in ("seconds", "bytes")}
-        curves[name] = {
+        found[name] = {
             "r": rounds,
             "s": several(spent["seconds"], 2),
             "b": several(spent["bytes"] / 1e6, 3),
@@ -150,7 +150,7 @@ def _curves(cell: Cell) -> dict[str, Any]:
             "d": several(values.std(0, ddof=1)) if len(tables) > 1 else None,
             "n": len(tables),
         }
-    return curves
+    return found
 
 
 def _by_round(run: Run, series: str, last: int) -> dict[int, float]:

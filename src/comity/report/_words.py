@@ -256,8 +256,8 @@ def _notes(study: Study, comparisons: Sequence[Comparison]) -> list[str]:
     waiting = [run for run in study.runs if not run.finished]
     if waiting:
         notes.append(
-            f"{len(waiting)} of {len(study.runs)} runs {'is' if len(waiting) == 1 else 'are'} not finished. What is not "
-            "finished counts in no difference, and in a mean only where no run of the same kind is finished."
+            f"{len(waiting)} of {len(study.runs)} runs {'is' if len(waiting) == 1 else 'are'} not finished. Unfinished "
+            "runs count in no difference, and in a mean only where no run of the same kind is finished."
         )
     if len(comparisons) >= 10:
         notes.append(

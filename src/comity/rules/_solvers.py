@@ -137,16 +137,17 @@ def box(G: Array, q: Array, upper: Array) -> Solution:
 
 def _projected_newton(G: Array, q: Array, upper: Array, x: Array) -> Solution:
     """The same, by guessing which bounds hold: exact once the guess is right, which near the solution it is."""
-    best = Solution(x, np.inf)
-    for _ in range(10):
+    best, worse = Solution(x, np.inf), 0
+    for _ in range(50):
         g = times(G, x) + q
         x = np.where(x < g, 0.0, np.where(upper - x < -g, upper, x))
         g = times(G, x) + q
         off = np.where(x <= 0, np.minimum(g, 0), np.where(x >= upper, np.maximum(g, 0), g))
-        best = min(best, Solution(x.copy(), float(abs(off).max())), key=residual)
+        now = Solution(x.copy(), float(abs(off).max()))
+        best, worse = (now, 0) if now.residual < best.residual else (best, worse + 1)
         free = np.flatnonzero(((x > 0) & (x < upper)) | (off != 0))
         solve = factor(G[np.ix_(free, free)] + 1e-10 * np.eye(len(free)))  # no step where G is flat
-        if best.residual <= 1e-15 or solve is None:
+        if best.residual <= 1e-15 or worse == 3 or solve is None:
             break
         x[free] = np.clip(x[free] - solve(g[free]), 0.0, upper[free])
     return best
@@ -182,7 +183,7 @@ def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = N
         K = H.copy()
         K.flat[:: len(q) + 1] += (Z / S).sum(0)
         solve = factor(K)
-        if error <= 1e-13 or stalled == 3 or solve is None:
+        if error <= 1e-13 * max(1.0, x.max()) or stalled == 3 or solve is None:
             break
         along = None if total is None else solve(np.ones_like(q))
         C = -S * Z

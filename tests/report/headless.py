@@ -48,7 +48,7 @@ class Browser:
     def send(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
-        if self._session:
+        if self._session and not method.startswith("Browser."):
             message["sessionId"] = self._session
         os.write(self._to, json.dumps(message).encode() + b"\0")
         number, deadline = self._number, time.monotonic() + 30
@@ -126,6 +126,9 @@ class Browser:
 
     def point(self, x: float, y: float) -> None:
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def downloads(self, folder: Path) -> None:
+        self.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """A screenshot of the window or of the whole page."""

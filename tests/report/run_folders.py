@@ -29,7 +29,19 @@ CONFIG: dict[str, Any] = {
     "workers": 2,
     "out": None,
 }
-HEADER = "round client n_train n_test L-acc loss val-acc val-loss S-acc G-acc global-acc".split()
+HEADER = (
+    "round",
+    "client",
+    "n_train",
+    "n_test",
+    "L-acc",
+    "loss",
+    "val-acc",
+    "val-loss",
+    "S-acc",
+    "G-acc",
+    "global-acc",
+)
 RULES: dict[str, dict[str, Any]] = {
     "Mean": {"weighting": "size"},
     "ConFREE": {"c": 0.5},

@@ -1,0 +1,122 @@
+"""What the Gram matrices of clients' files say: who is in conflict, who would be harmed, what a rule would change."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity.files._merge import Progress, collect, read_sizes, survey, weigh
+from comity.files._plan import Choice, Lora
+from comity.rules import CALM, ConflictRate, ConFREE, Mean, Rule, conflict_rate, cosines, improvement
+from comity.rules._rule import _lengths
+from comity.rules.projection import TOUCH
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a rule would do to each client, to first order."""
+
+    rule: str
+    gains: Tensor
+    """(N,) d·Δⱼ: by how much each client's loss falls, times the learning rate."""
+    shares: Tensor
+    """(N,) d·Δⱼ/|Δⱼ|²: the same over what the client's own update would bring it; nan for who did not move."""
+    harmed: tuple[int, ...]
+    """Whose loss would rise, worst share first."""
+
+    @property
+    def worst(self) -> int:
+        return int(torch.where(self.shares.isnan(), torch.inf, self.shares).argmin())
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a folder of updates."""
+
+    source: str
+    """What the clients started from, or that the files are updates."""
+    ids: tuple[str, ...]
+    layers: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """In each layer."""
+    conflict: ConflictRate
+    cosines: Tensor
+    lengths: Tensor
+    """(N,) of the updates."""
+    weight: Tensor
+    """(L,) each layer's part of the squared length of all updates."""
+    effects: Tensor
+    """(N, N) Δᵢ·Δⱼ/|Δⱼ|²: what i's update alone would do to j, over what j's own would."""
+    verdicts: tuple[Verdict, ...]
+    dropped: dict[str, str]
+    lr: float | None
+    """The clients' learning rate times local steps, if it was given: effects times |Δ|²/lr are changes of loss."""
+
+    @property
+    def mean(self) -> Verdict:
+        return self.verdicts[0]
+
+    def hurts(self) -> list[tuple[int, int, float]]:
+        """Pairs i, j where i's update alone would raise j's loss, and by how much, the worst first."""
+        against = (self.effects < 0) & (self.cosines < -TOUCH)
+        pairs = [(i, j, float(self.effects[i, j])) for i, j in against.nonzero().tolist() if i != j]
+        return sorted(pairs, key=lambda pair: pair[2])
+
+    def loss(self, j: int, share: float) -> float | None:
+        """The change of client j's loss that a share stands for, to first order, if the learning rate is known."""
+        return None if self.lr is None else -share * float(self.lengths[j]) ** 2 / self.lr
+
+
+def inspect(
+    base: str | Path | None,
+    clients: Sequence[str | Path],
+    *,
+    rules: Sequence[Rule] | None = None,
+    lr: float | None = None,
+    only: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    lora: Lora = "factors",
+    sizes: Mapping[str, float] | str | Path | None = None,
+    memory: str | float = "2GB",
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Inspection:
+    """Read the clients' files once and say what is in them; inputs as for `aggregate`.
+
+    ``rules`` come after the plain mean; by default ConFREE and CALM, all as long as the mean, so that they are compared
+    by where they lead.
+    """
+    if lr is not None and not 0 < lr < float("inf"):
+        raise ComityError(f"lr is {lr!r}; it must be a positive number")
+    inputs = collect(base, clients, Choice(only, exclude, "keep", lora), skip_bad)
+    if sizes is not None and not isinstance(sizes, Mapping):
+        sizes, _ = read_sizes(Path(sizes))
+    u, _ = survey(inputs, sizes, None, memory, skip_bad, progress, passes=1)
+    others = (ConFREE(length="mean"), CALM(length="mean")) if rules is None else rules
+    squares = u.gram.diagonal()
+    verdicts = []
+    for rule in (Mean(), *others):
+        coefficients = weigh(rule, u).coefficients
+        gains = improvement(u, coefficients)
+        length = torch.linalg.vector_norm(_lengths(u.grams, coefficients))
+        shares = torch.where(squares > 0, gains / squares, torch.nan)
+        harmed = (gains < -TOUCH * length * squares.sqrt()).nonzero()[:, 0].tolist()
+        worst_first = tuple(sorted(harmed, key=lambda j: float(shares[j])))
+        verdicts.append(Verdict(type(rule).__name__, gains, shares, worst_first))
+    return Inspection(
+        source="files are updates" if base is None else str(base),
+        ids=tuple(map(str, u.ids)),
+        layers=u.layout.names,
+        numbers=tuple(layer.stop - layer.start for layer in u.layout.layers),
+        conflict=conflict_rate(u),
+        cosines=cosines(u),
+        lengths=squares.sqrt(),
+        weight=u.grams.diagonal(dim1=1, dim2=2).sum(1) / squares.sum().clamp_min(torch.finfo(torch.float64).tiny),
+        effects=torch.where(squares > 0, u.gram / squares, 0.0),
+        verdicts=tuple(verdicts),
+        dropped=inputs.dropped | {str(name): why for name, why in u.dropped.items()},
+        lr=lr,
+    )

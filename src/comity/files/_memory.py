@@ -1,0 +1,43 @@
+"""How much memory there is to work with."""
+
+import re
+import resource
+import sys
+from pathlib import Path
+
+from comity._errors import ComityError
+
+UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(text: str | int | float) -> int:
+    """``2GB``, ``500 MB``, ``1.5GiB`` or a number of bytes."""
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
+    try:
+        assert found is not None
+        count = int(float(found[1]) * UNITS[found[2] or ""])
+        assert count > 0
+    except (AssertionError, ValueError, OverflowError):
+        raise ComityError(f"memory must be an amount such as 2GB or 500MB, got {text!r}") from None
+    return count
+
+
+def show_bytes(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"
+
+
+def resident() -> int:
+    """What this process holds now."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak()
+
+
+def peak() -> int:
+    """The most that it ever held."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

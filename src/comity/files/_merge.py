@@ -1,0 +1,338 @@
+"""Clients' files become one: two passes, one for the Gram matrices and one for the combination."""
+
+import csv
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from comity._components import Component
+from comity._errors import ComityError
+from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
+from comity.files._file import Entry, Fresh
+from comity.files._lora import Merged, Products
+from comity.files._memory import parse_bytes
+from comity.files._output import becomes_folder, write
+from comity.files._plan import Buffers, Choice, Lora, Pair, Plan
+from comity.files._reader import Reader, total_bytes
+from comity.files._updates import FileUpdates
+from comity.rules import ConflictRate, DroppedWarning, Mean, Rule, Weights, conflict_rate
+from comity.rules._rule import _lengths
+from comity.rules._threads import one_thread
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are done, of how many."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Whose files they are, opened and checked as far as their headers say."""
+
+    base: Checkpoint | None
+    template: Checkpoint
+    """What an output is made after: the base, or the first update."""
+    clients: list[Checkpoint]
+    ids: list[str]
+    paths: list[Path]
+    plan: Plan
+    dropped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        factors = (name for pair in self.plan.pairs for name in (pair.A, pair.B))
+        return (*self.plan.merged, *factors, *self.plan.averaged)
+
+    def bytes(self) -> int:
+        """What one pass reads."""
+        return total_bytes(self.base, self.clients, self.names)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What was done."""
+
+    output: Path
+    rule: str
+    ids: tuple[str, ...]
+    layers: tuple[str, ...]
+    coefficients: Tensor
+    """(B, N) float64: B is 1, or the number of layers."""
+    residual: float
+    certificate: str
+    stretch: Tensor
+    """(L,) the length of each layer's update over that of the plain mean's, nan where the mean is 0."""
+    conflict: ConflictRate
+    dropped: dict[str, str]
+    """Whose file was left out, and why."""
+    counters: int
+    """Tensors of whole numbers, copied from the base."""
+    lost: dict[str, float] = field(default_factory=dict)
+    """With LoRA products: the relative error by layer of having the rank that they had, and of rounding."""
+    lost_overall: float = 0.0
+
+
+def aggregate(
+    base: str | Path | None,
+    clients: Sequence[str | Path],
+    output: str | Path,
+    rule: Rule | str | Mapping[str, object] = "ConFREE",
+    *,
+    only: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    buffers: Buffers = "average",
+    lora: Lora = "factors",
+    sizes: Mapping[str, float] | str | Path | None = None,
+    losses: Mapping[str, float] | None = None,
+    memory: str | float = "2GB",
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Merge:
+    """Merge the clients' checkpoints by a rule and write the result: the base again, with new numbers.
+
+    ``base`` is what the clients started from; with ``None`` their files are updates, and so is the output. Files are
+    safetensors (single, sharded, a folder), torch's, npz, or PEFT adapter folders. They are read in pieces, twice at
+    most, within about ``memory`` beside what the process holds already. A bad client stops everything with nothing
+    written, or with ``skip_bad`` is left out with a `DroppedWarning`.
+    """
+    rule = rule if isinstance(rule, Rule) else Component.parse("rule", rule).build()
+    assert isinstance(rule, Rule)
+    factor = _lr(rule)
+    inputs = collect(base, clients, Choice(only, exclude, buffers, lora), skip_bad)
+    if sizes is not None and not isinstance(sizes, Mapping):
+        sizes, more = read_sizes(Path(sizes))
+        losses = losses or more
+    given = [Path(path) for path in ((base,) if base is not None else ())] + [Path(client) for client in clients]
+    folder = becomes_folder(Path(output), inputs.template, given, overwrite)
+    u, reader = survey(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
+    weights = weigh(rule, u)
+    coefficients = factor * weights.coefficients
+    merged = _Merged(inputs, reader, u, coefficients)
+    write(Path(output), inputs.template, merged.fresh(), folder)
+    plain = _lengths(u.grams, u.shares)
+    return Merge(
+        output=Path(output),
+        rule=repr(rule),
+        ids=tuple(map(str, u.ids)),
+        layers=u.layout.names,
+        coefficients=coefficients,
+        residual=float(weights.residuals.max()),
+        certificate=rule.certificate,
+        stretch=torch.where(plain > 0, _lengths(u.grams, coefficients) / plain, math.nan),
+        conflict=conflict_rate(u),
+        dropped=inputs.dropped | {str(name): why for name, why in u.dropped.items()},
+        counters=inputs.plan.counters,
+        lost=merged.lost,
+        lost_overall=merged.lost_overall,
+    )
+
+
+# Before anything is read.
+
+
+def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choice, skip_bad: bool) -> Inputs:
+    """The files, and what is to be done with each tensor; bad ones named, or left out."""
+    paths = [Path(path) for path in clients]
+    if not paths:
+        raise ComityError("no client files were given")
+    places = [path.resolve() for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise ComityError(f"{path} is given twice")
+        if base is not None and place == Path(base).resolve():
+            raise ComityError(f"{path} is the base and a client")
+    start = None if base is None else open_checkpoint(base)
+    found: dict[int, Checkpoint] = {}
+    bad: dict[int, str] = {}
+    for i, path in enumerate(paths):
+        try:
+            found[i] = open_checkpoint(path)
+        except ComityError as error:
+            bad[i] = str(error)
+    if not found:
+        raise ComityError(next(iter(bad.values())))
+    template = start or _usual(list(found.values()))
+    plan = Plan.of(template, choice)
+    for i, client in list(found.items()):
+        try:
+            plan.check(client, template, choice)
+        except ComityError as error:
+            bad[i] = str(error)
+            del found[i]
+    names = names_of(paths)
+    dropped = {names[i]: bad[i] for i in sorted(bad)}
+    if bad and not skip_bad:
+        reasons = list(dropped.values())
+        more = f" ({len(reasons) - 1} more files are bad)" if len(reasons) > 1 else ""
+        raise ComityError(reasons[0] + more)
+    if not found:
+        raise ComityError(f"no client is left: {next(iter(dropped.values()))}")
+    for reason in dropped.values():
+        warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
+    return Inputs(
+        base=start,
+        template=template,
+        clients=list(found.values()),
+        ids=[names[i] for i in found],
+        paths=[paths[i] for i in found],
+        plan=plan,
+        dropped=dropped,
+    )
+
+
+def _usual(clients: Sequence[Checkpoint]) -> Checkpoint:
+    """The first of those that have the most common tensors."""
+    keys = [tuple((name, entry.shape) for name, entry in client.entries.items()) for client in clients]
+    common = Counter(keys).most_common(1)[0][0]
+    return clients[keys.index(common)]
+
+
+def read_sizes(path: Path) -> tuple[dict[str, float], dict[str, float] | None]:
+    """Rows ``name,size``, or with a heading in any order; a column ``loss`` is for the rules that need losses."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if any(map(str.strip, row))]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ComityError(f"{path}: it is not a CSV file that can be read ({error})") from error
+    columns = ["name", "size"]
+    if rows and "name" in rows[0]:
+        columns = rows.pop(0)
+    if not rows or "size" not in columns:
+        raise ComityError(f"{path}: it needs the columns name and size, and a row for each client")
+    tables: dict[str, dict[str, float]] = {"size": {}, "loss": {}}
+    for row in rows:
+        cells = dict(zip(columns, row, strict=False))
+        for column in tables.keys() & cells.keys():
+            try:
+                tables[column][cells["name"]] = float(cells[column])
+            except ValueError:
+                raise ComityError(f"{path}: the {column} of {cells['name']!r} is {cells[column]!r}") from None
+    return tables["size"], tables["loss"] or None
+
+
+def _column(table: Mapping[str, float] | None, inputs: Inputs, what: str) -> list[float] | None:
+    """A number for each client, found by its name, its file's name or its path; others may be in the table too."""
+    if table is None:
+        return None
+    numbers = []
+    for name, path in zip(inputs.ids, inputs.paths, strict=True):
+        keys = [key for key in (name, path.name, path.stem, str(path)) if key in table]
+        if not keys:
+            raise ComityError(f"there is no {what} for client {name!r}; the table has {', '.join(sorted(table)[:8])}")
+        number = float(table[keys[0]])
+        if not math.isfinite(number) or (what == "size" and number <= 0):
+            raise ComityError(f"the {what} of client {name!r} is {number}")
+        numbers.append(number)
+    return numbers
+
+
+# The first pass.
+
+
+def survey(
+    inputs: Inputs,
+    sizes: Mapping[str, float] | None,
+    losses: Mapping[str, float] | None,
+    memory: str | float,
+    skip_bad: bool,
+    progress: Progress | None,
+    passes: int,
+) -> tuple[FileUpdates, Reader]:
+    """The Gram matrices of all layers, and who proved bad while they were made."""
+    total, done = passes * inputs.bytes(), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(min(done, total), total)
+
+    layers, count = len(inputs.plan.merged) + len(inputs.plan.pairs), len(inputs.clients)
+    room = parse_bytes(memory) - 3 * 8 * layers * count**2  # Gram matrices are held, cut and summed
+    reader = Reader(inputs.base, inputs.clients, room, skip=skip_bad, advance=advance)
+    columns = _column(sizes, inputs, "size"), _column(losses, inputs, "loss")
+    u = FileUpdates(reader, inputs.plan, inputs.template, inputs.ids, *columns)
+    for reason in u.dropped.values():
+        warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
+    return u, reader
+
+
+def weigh(rule: Rule, u: FileUpdates) -> Weights:
+    """What `Rule.apply` does before it combines."""
+    u_all = rule.recall(u)
+    G = u_all.grams if rule.scope == "layer" else u_all.gram[None]
+    with one_thread():
+        coefficients, residuals, notes = rule.weigh(G, u_all)
+    rule._judge(residuals, u.layout)
+    if rule.length == "mean":
+        longer = _lengths(G, u.shares) / _lengths(G, coefficients)
+        coefficients = coefficients * torch.where(longer.isfinite(), longer, 0.0)[:, None]
+    if rule.counts:
+        rule.state["calls"] = rule.state["calls"] + 1
+    return Weights(coefficients, residuals, notes)
+
+
+def _lr(rule: Rule) -> float:
+    """What `Rule.finish` multiplies the update by; momentum has nothing to go on in one merge."""
+    if isinstance(rule, Mean):
+        return rule.lr
+    if type(rule).finish is not Rule.finish:
+        raise ComityError(f"{rule!r} changes the combined update as a whole, which cannot be done in pieces")
+    return 1.0
+
+
+# The second pass.
+
+
+class _Merged:
+    """New numbers for the tensors of the template."""
+
+    def __init__(self, inputs: Inputs, reader: Reader, u: FileUpdates, coefficients: Tensor) -> None:
+        self.inputs, self.reader, self.u, self.coefficients = inputs, reader, u, coefficients
+        self.products = Products(reader, inputs.template)
+        self._waiting: dict[str, Tensor] = {}
+        self._errors: dict[str, tuple[float, float]] = {}
+
+    def fresh(self) -> Fresh:
+        plan, entries = self.inputs.plan, self.inputs.template.entries
+        new: dict[str, Callable[[], Iterator[Tensor]]] = {}
+        rows = self.coefficients.expand(len(self.u.layout), -1)
+        for name, row in zip(plan.merged, rows, strict=False):
+            new[name] = partial(self.reader.combined, entries[name], row)
+        for pair, row in zip(plan.pairs, rows[len(plan.merged) :], strict=True):
+            for name in (pair.A, pair.B):
+                new[name] = partial(self._factor, name, pair, row)
+        for name in plan.averaged:
+            new[name] = partial(self.reader.combined, entries[name], self.u.shares)
+        if self.inputs.base is None:  # what is left out of an update changes nothing
+            for name in plan.left:
+                new[name] = partial(_zeros, entries[name])
+        return new
+
+    def _factor(self, name: str, pair: Pair, row: Tensor) -> Iterator[Tensor]:
+        """Both factors come of one decomposition: the second one waits for its turn."""
+        if name not in self._waiting:
+            found: Merged = self.products.merged(pair, row)
+            self._waiting |= {pair.A: found.A, pair.B: found.B}
+            self._errors[pair.module] = found.error, found.length
+        yield self._waiting.pop(name)
+
+    @property
+    def lost(self) -> dict[str, float]:
+        return {module: error / length if length else 0.0 for module, (error, length) in self._errors.items()}
+
+    @property
+    def lost_overall(self) -> float:
+        error, length = (math.hypot(*(pair[k] for pair in self._errors.values())) for k in (0, 1))
+        return error / length if length else 0.0
+
+
+def _zeros(entry: Entry) -> Iterator[Tensor]:
+    for start in range(0, entry.numel, 2**20):
+        yield torch.zeros(min(2**20, entry.numel - start), dtype=entry.dtype)

@@ -1,0 +1,76 @@
+"""An output that appears whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from comity._errors import ComityError
+from comity.files._checkpoint import FORMATS, Checkpoint
+from comity.files._file import Fresh
+
+
+def becomes_folder(output: Path, template: Checkpoint, inputs: Iterable[Path], overwrite: bool) -> bool:
+    """Whether the output is a folder or a file, as the base is; refused before any work if it cannot be written."""
+    whole = template.folder is not None
+    if whole and len(template.files) == 1 and output.suffix in FORMATS:
+        whole = False  # of a folder with one weight file this file alone may be wanted
+    if whole and output.suffix in FORMATS:
+        raise ComityError(f"output {output} must be a folder, for {template.path} has several files")
+    alike = [end for end, kind in FORMATS.items() if isinstance(template.files[0], kind)]
+    if not whole and output.suffix not in alike:
+        raise ComityError(f"output {output} must end in {' or '.join(alike)}, as {template.files[0].path} does")
+    for given in inputs:
+        if output.resolve() == given.resolve() or (given.is_dir() and output.resolve().is_relative_to(given.resolve())):
+            raise ComityError(f"output {output} is one of the inputs, or in it")
+    if output.exists():
+        if not overwrite:
+            raise ComityError(f"output {output} exists; give --overwrite to replace it")
+        if output.is_dir() != whole:
+            raise ComityError(f"output {output} is a {'folder' if output.is_dir() else 'file'}; it cannot be replaced")
+    return whole
+
+
+def write(output: Path, template: Checkpoint, fresh: Fresh, folder: bool) -> None:
+    """The template again under another name, with the tensors in ``fresh`` new."""
+    with _whole(output) as part:
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            if folder:
+                part.mkdir()
+                for path in template.sidecars():
+                    shutil.copyfile(path, part / path.name)
+            for file in template.files:
+                own = {name: new for name, new in fresh.items() if name in file.entries}
+                with (part / file.path.name if folder else part).open("w+b") as target:
+                    file.write(target, own)
+                    target.flush()
+                    os.fsync(target.fileno())
+        except OSError as error:
+            raise ComityError(f"output {output} could not be written ({error.strerror or error})") from error
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    part = path.with_name(f".{path.name}.part")  # one name, so that what a kill left is written over
+    old = path.with_name(f".{path.name}.old")
+    _remove(part)
+    try:
+        yield part
+        if path.is_dir():
+            _remove(old)
+            path.rename(old)  # a folder cannot be replaced in one step
+        part.replace(path)
+    finally:
+        _remove(part)
+        if old.exists() and not path.exists():
+            old.rename(path)
+        _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

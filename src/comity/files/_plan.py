@@ -1,0 +1,162 @@
+"""What happens to each tensor: merged by the rule, averaged, or left as it is."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from comity._errors import ComityError
+from comity.files._checkpoint import Checkpoint
+from comity.files._file import COUNTERS, FLOATS, Entry
+
+Buffers = Literal["average", "keep"]
+Lora = Literal["factors", "products"]
+
+STATISTICS = ("running_mean", "running_var")
+"""How BatchNorm and its kin name the buffers that are no parameters."""
+
+FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
+"""PEFT's name of the first factor; the second has B in the place of A."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which tensors take part, and how."""
+
+    only: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    buffers: Buffers = "average"
+    lora: Lora = "factors"
+
+    def takes(self, name: str) -> bool:
+        chosen = not self.only or any(fits(name, pattern) for pattern in self.only)
+        return chosen and not any(fits(name, pattern) for pattern in self.exclude)
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a pattern fits a name or the end of it after a dot: ``lora_*`` fits ``layers.0.q_proj.lora_A.weight``."""
+    return fnmatchcase(name, pattern) or any(
+        fnmatchcase(name[dot.end() :], pattern) for dot in re.finditer(r"\.", name)
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two factors of an adapted module: A is (rank, inputs), B is (outputs, rank)."""
+
+    module: str
+    A: str
+    B: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What becomes of the tensors of a base; what is in none of these is copied."""
+
+    merged: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    averaged: tuple[str, ...]
+    left: tuple[str, ...]
+    """Floating tensors that stay as they are: copied from a base, 0 in an update."""
+    counters: int
+
+    @classmethod
+    def of(cls, template: Checkpoint, choice: Choice) -> "Plan":
+        for option, patterns in (("--only", choice.only), ("--exclude", choice.exclude)):
+            for pattern in patterns:
+                if not any(fits(name, pattern) for name in template.entries):
+                    raise ComityError(f"{option} {pattern!r} fits no tensor of {template.path}")
+        counters = 0
+        merged: list[str] = []
+        averaged: list[str] = []
+        left: list[str] = []
+        for name, entry in _once(template).items():
+            if entry.kind in COUNTERS:
+                counters += 1
+            elif not choice.takes(name):
+                left += [name] if entry.kind in FLOATS else []
+            elif entry.kind not in FLOATS:
+                told = f"tensor {name!r} is {entry.kind}, which rules do not combine"
+                raise template.wrong(f"{told}; leave it as it is with --exclude {name!r}")
+            elif name.rpartition(".")[2] in STATISTICS:
+                (averaged if choice.buffers == "average" else left).append(name)
+            else:
+                merged.append(name)
+        pairs = _pairs(template, merged) if choice.lora == "products" else []
+        factors = {name for pair in pairs for name in (pair.A, pair.B)}
+        merged = [name for name in merged if name not in factors]
+        if not merged and not pairs:
+            raise template.wrong("no floating tensor of it is left to merge")
+        return cls(tuple(merged), tuple(pairs), tuple(averaged), tuple(left), counters)
+
+    def check(self, client: Checkpoint, template: Checkpoint, choice: Choice) -> None:
+        """Refuse a client whose tensors are not those of the others."""
+        for name in (*self.merged, *self.averaged):
+            _same(client, name, template.entries[name].shape)
+        for pair in self.pairs:
+            for name in (pair.A, pair.B):
+                _same(client, name, None)
+            _fit(pair, client, template)
+        for name, entry in client.entries.items():
+            if name not in template.entries and entry.kind not in COUNTERS and choice.takes(name):
+                raise client.wrong(f"tensor {name!r} is not in {template.path}")
+
+
+def _same(client: Checkpoint, name: str, shape: tuple[int, ...] | None) -> None:
+    entry = client.entries.get(name)
+    if entry is None:
+        raise client.wrong(f"tensor {name!r} is missing")
+    if shape is not None and entry.shape != shape:
+        raise client.wrong(f"tensor {name!r} has shape {entry.shape}, not {shape}")
+    if entry.kind not in FLOATS:
+        raise client.wrong(f"tensor {name!r} is {entry.kind}, which rules do not combine")
+
+
+def _once(template: Checkpoint) -> dict[str, Entry]:
+    """The tensors, tied ones under their first name: the same bytes are merged and written once."""
+    kept: dict[str, Entry] = {}
+    for file in template.files:
+        before: Entry | None = None
+        tied = []
+        for entry in sorted(file.entries.values(), key=lambda entry: entry.offset):
+            if not file.shares or entry.kind not in FLOATS or not entry.numel:
+                continue
+            if before is not None and entry.offset < before.offset + before.nbytes:
+                if (entry.offset, entry.shape, entry.stride) != (before.offset, before.shape, before.stride):
+                    raise file.wrong(f"tensors {before.name!r} and {entry.name!r} share some of their bytes")
+                tied.append(entry.name)
+            else:
+                before = entry
+        kept |= {name: entry for name, entry in file.entries.items() if name not in tied}
+    return kept
+
+
+def _pairs(template: Checkpoint, names: Iterable[str]) -> list[Pair]:
+    if template.adapter is None:
+        raise template.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
+    names, pairs = list(names), []
+    for name in names:
+        if found := FACTOR.fullmatch(name):
+            other = f"{found['module']}.lora_{found['kind'] or ''}B{found['end']}"
+            if other not in names:
+                raise template.wrong(f"tensor {name!r} has no {other!r} to be multiplied with")
+            pair = Pair(found["module"], name, other)
+            _fit(pair, template, template)
+            pairs.append(pair)
+    if not pairs:
+        raise template.wrong("none of its tensors are LoRA factors (lora_A, lora_B)")
+    return pairs
+
+
+def _fit(pair: Pair, client: Checkpoint, template: Checkpoint) -> None:
+    """Factors that can be multiplied to what the template's can be; their rank may be another."""
+    if client.adapter is None:
+        raise client.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
+    A, B = client.entries[pair.A].shape, client.entries[pair.B].shape
+    inputs, outputs = template.entries[pair.A].shape[1:], template.entries[pair.B].shape[:1]
+    # a convolution's B is (outputs, rank, 1, 1)
+    if len(A) < 2 or len(B) < 2 or A[0] != B[1] or any(size != 1 for size in B[2:]) or not A[0]:
+        raise client.wrong(f"factors of {pair.module!r} have shapes {A} and {B}, which have no product")
+    if (A[1:], B[:1]) != (inputs, outputs):
+        raise client.wrong(f"the product of {pair.module!r} has shape {(*B[:1], *A[1:])}, not {(*outputs, *inputs)}")

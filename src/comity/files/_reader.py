@@ -1,0 +1,148 @@
+"""The updates of all clients, a piece of a layer at a time, in as little memory as is given."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity.files._checkpoint import Checkpoint
+from comity.files._file import Entry
+from comity.rules import Updates
+from comity.rules._threads import in_order
+from comity.rules._updates import LARGEST, LONGEST, WIDEST
+
+MOST = 2**28  # bytes of updates held at once, even where there is room for more: larger pieces are no faster
+SPARE = 0.8  # of the memory given; the rest is for what allocators keep to themselves
+
+
+class Reader:
+    """Differences between clients and their base, in float32 or float64, read in pieces.
+
+    Without a base the files are updates themselves. A client that proves bad on the way (a number that is not finite, a
+    broken archive) stops everything, or is left out from there on where ``skip`` is set.
+    """
+
+    def __init__(
+        self,
+        base: Checkpoint | None,
+        clients: Sequence[Checkpoint],
+        memory: float,
+        *,
+        skip: bool = False,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.base, self.clients, self.skip, self.advance = base, clients, skip, advance
+        self.room = SPARE * memory
+        self.bad: dict[int, str] = {}
+        self._space = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def good(self) -> list[int]:
+        return [i for i in range(len(self.clients)) if i not in self.bad]
+
+    def gram(self, name: str) -> Tensor:
+        """(N, N) float64: the products of the updates of one tensor, of all clients; 0 for bad ones."""
+        every = range(len(self.clients))
+        products = torch.zeros(len(self.clients), len(self.clients), dtype=torch.float64)
+        for start, stop in self.pieces(name, every):
+            U, _ = self.updates(name, start, stop, every)
+            products += Updates(self._judged(name, U)).grams[0]
+        return products
+
+    def check(self, name: str) -> None:
+        """Whether a tensor that no rule sees is finite everywhere."""
+        every = range(len(self.clients))
+        for start, stop in self.pieces(name, every):
+            self._judged(name, self.updates(name, start, stop, every)[0])
+
+    def combined(self, entry: Entry, coefficients: Tensor) -> Iterator[Tensor]:
+        """The new numbers of a tensor in pieces: the base and the updates of the good clients, as the entry's kind."""
+        for start, stop in self.pieces(entry.name, self.good):
+            U, base = self.updates(entry.name, start, stop, self.good)
+            total = coefficients.to(U) @ U
+            new = (total if base is None else total.add_(base)).to(entry.dtype)
+            if not torch.isfinite(new).all():
+                raise ComityError(f"tensor {entry.name!r} would not be finite as {entry.kind}; nothing is written")
+            yield new
+
+    def updates(self, name: str, start: int, stop: int, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """(n, stop − start) updates, in memory that the next call uses again, and the base they start from."""
+        entries = [client.entries[name] for client in (*self.clients, *([self.base] if self.base else []))]
+        dtype = torch.float64 if any(entry.kind == "F64" for entry in entries) else torch.float32
+        base = None if self.base is None else self._base(name, start, stop, dtype)
+        needed = len(rows) * (stop - start) * dtype.itemsize
+        if len(self._space) < needed:
+            self._space = torch.empty(0, dtype=torch.uint8)  # given back before more is taken
+            self._space = torch.empty(needed, dtype=torch.uint8)
+        U = self._space[:needed].view(dtype).view(len(rows), stop - start)
+
+        def load(place: int) -> None:
+            i = rows[place]
+            if i in self.bad:
+                U[place] = 0
+                return
+            try:
+                numbers = self.clients[i].read(name, start, stop)
+            except ComityError as error:
+                self.leave(i, error)
+                U[place] = 0
+                return
+            U[place].copy_(numbers)
+            if base is not None:
+                U[place] -= base
+            self.advance(numbers.nbytes)
+
+        for _ in in_order(load, range(len(rows))):
+            pass
+        return U, base
+
+    def pieces(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Where to cut a tensor so that all its updates fit; at the places where `Updates` cuts its matrix."""
+        entries = [self.clients[i].entries[name] for i in rows]
+        entries += [self.base.entries[name]] if self.base is not None else []
+        size = 8 if any(entry.kind == "F64" for entry in entries) else 4
+        # numbers that are not row by row are held whole, and laid out anew
+        whole = sum(2 * entry.nbytes for entry in entries if entry.stride is not None)
+        threads = torch.get_num_threads()
+        # the updates, the base, their sum, its copy in the file's dtype, and what is being read
+        column = len(rows) * size + 3 * size + threads * 8
+        fits = int(min(self.room - whole, MOST) // column)
+        if fits < 1:
+            raise ComityError(
+                f"tensor {name!r} needs {(whole + column) / 1e6:,.0f} MB of memory at least; only "
+                f"{max(self.room, 0) / 1e6:,.0f} MB are left for it"
+            )
+        step = max(1, min(WIDEST, LARGEST // max(1, len(rows))))
+        width = fits - fits % step if fits >= step else fits
+        numel = entries[0].numel
+        return ((start, min(start + width, numel)) for start in range(0, numel, width))
+
+    def _base(self, name: str, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        assert self.base is not None
+        numbers = self.base.read(name, start, stop)
+        self.advance(numbers.nbytes)
+        base = numbers.to(dtype)
+        if not torch.isfinite(base).all():
+            raise self.base.wrong(f"tensor {name!r} is not finite; leave it as it is with --exclude {name!r}")
+        return base
+
+    def _judged(self, name: str, U: Tensor) -> Tensor:
+        squares = torch.linalg.vector_norm(U, dim=1).double() ** 2
+        for i in (~(squares < LONGEST)).nonzero()[:, 0].tolist():
+            wrong = int((~torch.isfinite(U[i])).sum())
+            told = f"{wrong:,} of its numbers are not finite" if wrong else "its update is too long for float32"
+            self.leave(i, self.clients[i].wrong(f"tensor {name!r}: {told}"))
+            U[i] = 0
+        return U
+
+    def leave(self, i: int, error: ComityError) -> None:
+        if not self.skip:
+            raise error
+        self.bad[i] = str(error)
+
+
+def total_bytes(base: Checkpoint | None, clients: Sequence[Checkpoint], names: Sequence[str]) -> int:
+    """What one pass over these tensors reads."""
+    models = (*clients, *([base] if base is not None else []))
+    return sum(model.entries[name].nbytes for model in models for name in names)

@@ -1,0 +1,166 @@
+"""The client's side: a ClientApp that does any verb of any method where the data is."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from comity._errors import ComityError
+from comity.config import Config
+from comity.data import ClientData, Federation, Split
+from comity.engine import Site, alone, site_of
+from comity.flower import _wire
+from comity.flower._keep import Keep
+from comity.flower._settings import config_of
+from comity.methods import Method
+from comity.nn import Model
+
+HALVES = {"start", "load", "reply", "personal", "general"}
+"""Methods of a method that are no verbs, though they have a verb's arguments."""
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Data that are a site's own, where the configuration's federation is not what is learnt from.
+
+    ``shape`` (channels, height, width) and ``classes`` are what everybody must agree on to have the same model.
+    ``load`` is called where the data is, with Flower's context of that node.
+    """
+
+    shape: tuple[int, int, int]
+    classes: int
+    load: Callable[[Context], ClientData]
+
+    def federation(self, clients: int, mine: ClientData | None = None) -> Federation:
+        """All clients as one machine sees them: its own, if it is one, and empty seats."""
+        nothing = Split(torch.empty(0, *self.shape), torch.empty(0, dtype=torch.int64))
+        seats = [ClientData(cid, nothing, nothing, nothing) for cid in range(clients)]
+        if mine is not None:
+            seats[mine.id] = mine
+        return Federation("own data", self.shape, self.classes, tuple(seats), seed=0, partition="each site's own")
+
+
+def client_app(config: Config | None = None, own: OwnData | None = None, mods: Sequence[Mod] = ()) -> ClientApp:
+    """A ClientApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
+
+    ``own`` are a site's own data instead of its part of the configuration's federation. ``mods`` see ``fit`` and
+    nothing else: Flower's clipping and noise would make nonsense of a query or an evaluation.
+    """
+    return _ClientApp(config, own, mods)
+
+
+class _ClientApp(ClientApp):
+    """Registers its verbs with the first message: only then it is known which method this is."""
+
+    def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod]) -> None:
+        super().__init__()
+        self._config, self._own, self._fit_mods = config, own, list(mods)
+        self._workshops: dict[tuple[str, int | None], _Workshop] = {}
+        self._ready = False
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        if not self._ready:
+            self._register(self._config or config_of(context.run_config))
+        return super().__call__(message, context)
+
+    def _register(self, config: Config) -> None:
+        self._ready = True
+        runs = {each.key: each for each in (config, alone(config))}
+        verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())}
+
+        def work(message: Message, context: Context) -> Message:
+            return self._work(runs, message, context)
+
+        for verb in sorted(verbs):
+            self.train(verb, mods=self._fit_mods if verb == "fit" else [])(work)
+        self.evaluate()(work)
+        self.query()(_introduce)
+
+    def _work(self, runs: dict[str, Config], message: Message, context: Context) -> Message:
+        category, _, verb = message.metadata.message_type.partition(".")
+        asked = _wire.read_question(message.content)
+        if asked.run not in runs:
+            raise ComityError("this node has another configuration than the server; start both from the same app")
+        cid = partition_id(context)
+        workshop = self._workshop(asked.run, runs[asked.run], cid, context)
+        keep = Keep(context, asked.run)
+        torch.set_num_threads(int(context.node_config.get("threads", 1)))
+        reply = workshop.work(cid, keep, verb or category, asked)
+        return Message(_wire.answer(reply), reply_to=message)
+
+    def _workshop(self, run: str, config: Config, cid: int, context: Context) -> "_Workshop":
+        """Made once where a process serves many messages, as in a simulation; a real node makes it for each."""
+        if not 0 <= cid < config.clients:
+            raise ComityError(f"partition-id is {cid}; this run has clients 0 to {config.clients - 1}")
+        name = run, None if self._own is None else cid
+        if name not in self._workshops:
+            here = {key.replace("-", "_"): context.node_config.get(key) for key in ("data-dir", "device")}
+            config = config.with_(**{key: value for key, value in here.items() if value is not None})
+            own = self._own
+            mine = None if own is None else own.federation(config.clients, _numbered(own.load(context), cid))
+            self._workshops[name] = _Workshop(site_of(config, mine), general=own is None)
+        return self._workshops[name]
+
+
+class _Workshop:
+    """A site, and models to lend to those who work there."""
+
+    def __init__(self, site: Site, general: bool) -> None:
+        self.site, self.general = site, general
+        self._models: SimpleQueue[Model] = SimpleQueue()
+
+    def work(self, cid: int, keep: Keep, verb: str, asked: _wire.Question) -> dict[str, object]:
+        received = asked.payload
+        if not self.general:
+            received.pop("general", None)  # S-acc and G-acc need the tests of others, which are not here
+        kept, model = keep.read(), self._borrow()
+        try:
+            reply, now = self.site.work(model, cid, kept, verb, received, asked.round)
+            keep.write(now)
+            if verb == "evaluate" and keep.folder is not None:
+                exported, _ = self.site.work(model, cid, now, "export", received, asked.round)
+                model.write(exported["model"])
+                keep.save_model(model.state_dict())
+            return reply
+        finally:
+            self._models.put(model)
+
+    def _borrow(self) -> Model:
+        try:
+            return self._models.get_nowait()
+        except Empty:
+            return self.site.model()
+
+
+def verbs_of(method: Method) -> list[str]:
+    """What a server may ask of a client: ``fit``, and every further public method of (client, received)."""
+    return [
+        name
+        for name, function in inspect.getmembers(type(method), inspect.isfunction)
+        if not name.startswith("_")
+        and name not in HALVES
+        and list(inspect.signature(function).parameters)[1:] == ["client", "received"]
+    ]
+
+
+def partition_id(context: Context) -> int:
+    """Which client this node is."""
+    if "partition-id" not in context.node_config:
+        raise ComityError('this node does not say which client it is; start it with --node-config "partition-id=0"')
+    return int(context.node_config["partition-id"])
+
+
+def _introduce(message: Message, context: Context) -> Message:
+    return Message(
+        RecordDict({"metrics": MetricRecord({"partition-id": partition_id(context)}), "config": ConfigRecord()}),
+        reply_to=message,
+    )
+
+
+def _numbered(data: ClientData, cid: int) -> ClientData:
+    return ClientData(cid, data.train, data.val, data.test)

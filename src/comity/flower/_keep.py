@@ -1,0 +1,58 @@
+"""What a client keeps between messages: in Flower's context, and on the site's own disk where it asks for that.
+
+A ClientApp is a new process for every message. Flower carries ``context.state`` from one to the next and never sends it
+anywhere, but it lives in the SuperNode's memory: a SuperNode that is started again has lost it. With
+``--node-config "keep='/var/lib/comity'"`` it is on disk as well, and the site's own model beside it.
+"""
+
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from comity.engine._folder import atomically
+from comity.flower._wire import Arrays, tensors
+
+Kept = dict[str, Tensor]
+
+
+class Keep:
+    """One client's private tensors of one run; ``None`` when it was never asked anything."""
+
+    def __init__(self, context: Context, run: str) -> None:
+        self.context, self.name = context, f"keep-{run}"
+        folder = context.node_config.get("keep")
+        self.folder = Path(str(folder)).expanduser() if folder is not None else None
+
+    def read(self) -> Kept | None:
+        if self.name in self.context.state.array_records:
+            return tensors(self.context.state.array_records[self.name])
+        return self._found()
+
+    def write(self, kept: Kept) -> None:
+        if self.folder is not None:
+            self._save(self.folder / f"{self.name}.safetensors", kept)
+        self.context.state[self.name] = Arrays().record(kept)
+
+    def save_model(self, state_dict: Kept) -> None:
+        """The site's own model under the network's own names, for the site itself to use."""
+        if self.folder is not None:
+            self._save(self.folder / "model.safetensors", state_dict)
+
+    def _save(self, file: Path, kept: Kept) -> None:
+        whole = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in kept.items()}
+        with atomically(file) as part:
+            save_file(whole, part, metadata={"run": str(self.context.run_id)})
+
+    def _found(self) -> Kept | None:
+        """What a SuperNode before this one left of the same run; another run starts from nothing."""
+        file = self.folder / f"{self.name}.safetensors" if self.folder is not None else None
+        if file is None or not file.exists():
+            return None
+        with safe_open(file, framework="pt") as opened:
+            if (opened.metadata() or {}).get("run") != str(self.context.run_id):
+                return None
+            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

@@ -1,0 +1,95 @@
+"""The server's side: a ServerApp that runs a configuration over the grid it is given."""
+
+from collections.abc import Mapping
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import Context
+from flwr.app.user_config import UserConfigValue
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+from comity._errors import ComityError
+from comity.config import Config
+from comity.engine import Callback, Link, Run, Site, run
+from comity.flower._client import OwnData
+from comity.flower._link import GridLink, Patience
+from comity.flower._settings import OURS, config_of
+
+
+def server_app(config: Config | None = None, own: OwnData | None = None) -> ServerApp:
+    """A ServerApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
+
+    It is the run that ``comity run`` does, Local and run folder included; only the way to the clients is another.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        settings = {key[len(OURS) + 1 :]: v for key, v in context.run_config.items() if key.startswith(f"{OURS}.")}
+        chosen = config or config_of(context.run_config)
+        if chosen.out is not None:  # each `flwr run` has a folder of its own
+            chosen = chosen.with_(out=chosen.out / f"flower-{context.run_id}")
+        over(grid, chosen, own, **_link_settings(settings))
+
+    return app
+
+
+def over(
+    grid: Grid,
+    config: Config,
+    own: OwnData | None = None,
+    patience: Patience | None = None,
+    at_least: int | None = None,
+) -> Run:
+    """Run ``config`` with the clients of ``grid``."""
+    if config.save_models:
+        raise ComityError(
+            "save_models would have every site send its own model to the server; on Flower a site keeps it: "
+            "start its SuperNode with --node-config \"keep='/a/folder'\""
+        )
+
+    def link(config: Config, _: Site) -> Link:
+        return GridLink(grid, config.clients, config.key, patience, at_least)
+
+    federation = None if own is None else own.federation(config.clients)
+    return run(config, federation=federation, link=link, callbacks=[Logged()])
+
+
+def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
+    """From the entries ``flower.timeout``, ``flower.timeout-fit``, ``flower.wait`` and ``flower.clients``."""
+    verbs = {key.removeprefix("timeout-"): float(v) for key, v in given.items() if key.startswith("timeout-")}
+    named: dict[str, Any] = {"verbs": verbs}
+    for key, name in (("timeout", "answer"), ("timeout-query", "query"), ("wait", "start")):
+        if key in given:
+            named[name] = float(given[key])
+    unknown = [key for key in given if key not in ("timeout", "wait", "clients") and not key.startswith("timeout-")]
+    if unknown:
+        raise ComityError(f"unknown setting {OURS}.{unknown[0]}; known: timeout, timeout-<verb>, wait, clients")
+    return {"patience": Patience(**named), "at_least": int(given["clients"]) if "clients" in given else None}
+
+
+class Logged(Callback):
+    """A line a round in Flower's log, which ``flwr run --stream`` shows."""
+
+    def on_start(self, run: Run) -> None:
+        log(INFO, "%s: %d clients, %d rounds", run.title, run.config.clients, run.config.rounds)
+
+    def on_round(self, run: Run, record: dict[str, Any]) -> None:
+        for cid, why in record.get("failed", {}).items():
+            log(WARNING, "Round %d: client %s failed: %s", record["round"], cid, why)
+        accuracy = record.get("eval/L-acc/mean")
+        log(
+            INFO,
+            "Round %d/%d: train loss %.4f%s",
+            record["round"],
+            run.config.rounds,
+            record["train/loss"],
+            "" if accuracy is None else f", accuracy {accuracy:.4f} (mean over {len(run.columns['client'])} clients)",
+        )
+
+    def on_end(self, run: Run) -> None:
+        transfer = run.result.get("transfer")
+        if transfer is not None:
+            harmed = ", ".join(map(str, transfer["harmed"])) or "nobody"
+            log(INFO, "Alone they have %.4f on average; worse off together: %s", transfer["local"], harmed)

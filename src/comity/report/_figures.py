@@ -1,0 +1,463 @@
+"""The same plots for a paper: each as PDF with real letters, and as PNG, without a title, which the caption gives."""
+
+import importlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comity._errors import ComityError
+from comity.report._cells import Cell, Setting, Study, accuracy, show
+from comity.report._page import themes
+from comity.report._payload import curves
+from comity.report._read import Floats, Run
+from comity.report._statistics import Spread
+from comity.report._why import Conflict
+from comity.report._words import answer
+
+COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both
+WEIGHT_ROUNDS = 500  # columns of a heat map
+
+STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,  # letters stay letters; publishers refuse the outlines of type 3
+    "savefig.dpi": 300,
+    "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.03,
+}
+DASHES = {"plain": (0, (4, 2.5)), "local": (0, (1, 1.5)), "rules": ["-", (0, (1, 1.8)), "-.", (0, (7, 2))]}
+
+Drawing = Callable[["_Pen"], bool]
+
+
+def need(folder: Path) -> None:
+    """Refuse before anything is written, if figures cannot be had."""
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        raise ComityError("--figures needs matplotlib; pip install 'comity[report]'") from None
+    if folder.exists() and not folder.is_dir():
+        raise ComityError(f"--figures {folder} is a file, not a folder")
+
+
+def draw(study: Study, folder: Path) -> list[Path]:
+    """Every figure that the study has numbers for; the PDFs' paths. Of clients it shows what the headline speaks of."""
+    folder.mkdir(parents=True, exist_ok=True)
+    matplotlib = importlib.import_module("matplotlib")
+    told, drawn = answer(study), []
+    light = themes()["light"]
+    with matplotlib.rc_context(STYLE | {"grid.color": light["line"], "text.color": light["ink"]}):
+        for setting in study.settings:
+            cell = told.cell if setting is told.setting else _focus(setting)
+            pen = _Pen(study, setting, cell, light)
+            suffix = f"-{_slug(setting.label)}" if len(study.settings) > 1 else ""
+            for name, drawing in FIGURES.items():
+                drawn += pen.save(folder / f"{name}{suffix}", drawing)
+        for key in study.varying:
+            pen = _Pen(study, told.setting, told.cell, light)
+            drawn += pen.save(folder / f"sweep-{_slug(key)}", lambda pen, key=key: _sweep(pen, key))  # type: ignore[misc]
+    return drawn
+
+
+def _focus(setting: Setting) -> Cell:
+    rivals = [cell for cell in setting.cells if not cell.reference]
+    return next((cell for cell in reversed(rivals) if cell.finished), (rivals or setting.cells)[-1])
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
+
+
+class _Pen:
+    """A figure on its way: what it is about, and the colours."""
+
+    def __init__(self, study: Study, setting: Setting, cell: Cell, theme: dict[str, Any]) -> None:
+        self.study, self.setting, self.cell, self.theme = study, setting, cell, theme
+        self.run: Run | None = next(iter(cell.counted), None)
+
+    def axes(self, width: float, height: float, rows: int = 1, columns: int = 1) -> Any:
+        figure = importlib.import_module("matplotlib.figure")
+        self.figure = figure.Figure(figsize=(width, height), layout="constrained")
+        return self.figure.subplots(rows, columns, squeeze=rows * columns == 1)
+
+    def save(self, path: Path, drawing: Drawing) -> list[Path]:
+        """Nothing where the runs have not noted what the figure shows."""
+        if not drawing(self):
+            return []
+        for ending in (".png", ".pdf"):
+            self.figure.savefig(path.with_name(path.name + ending))
+        return [path.with_name(path.name + ".pdf")]
+
+    def colours(self, name: str) -> Any:
+        colors = importlib.import_module("matplotlib.colors")
+        found = colors.LinearSegmentedColormap.from_list(name, self.theme[name])
+        return found.with_extremes(bad=self.theme["page"])
+
+    def style(self, cell: Cell) -> dict[str, Any]:
+        """As on the page: colour says the method and dashes the rule, or colour the rule of one method alone."""
+        if cell.reference:
+            return {"color": self.theme["local"], "linestyle": DASHES["local"], "marker": "^"}
+        others = [other for other in self.setting.cells if not other.reference]
+        methods = list(dict.fromkeys(other.method_label for other in others))
+        labels = list(dict.fromkeys(other.rule_label for other in others))
+        rules = list(dict.fromkeys(other.rule for other in others if other.rule not in ("", "Mean")))
+        which = methods.index(cell.method_label) if len(methods) > 1 else labels.index(cell.rule_label)
+        place = rules.index(cell.rule) % len(DASHES["rules"]) if cell.rule in rules else 0
+        return {
+            "color": self.theme["series"][which % len(self.theme["series"])],
+            "linestyle": DASHES["plain"] if cell.rule == "Mean" else DASHES["rules"][place],
+            "marker": "o" if cell.rule == "Mean" else "osDv"[place],
+        }
+
+    def with_legend(self, labels: list[str]) -> tuple[Any, Callable[[], None]]:
+        """A plot of one column that leaves room for a legend below, and what draws that legend in the end."""
+        columns = max(1, min(len(labels), int(COLUMN * 15 / (max(map(len, labels)) + 6))))
+        axes = self.axes(COLUMN, 2.0 + 0.15 * -(-len(labels) // columns))
+
+        def legend() -> None:
+            self.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+
+        return axes, legend
+
+
+# Curves.
+
+
+def _lines(pen: _Pen, name: str, label: str, share: bool) -> bool:
+    known = [(cell, curve) for cell in pen.setting.cells if (curve := curves(cell).get(name))]
+    if not known:
+        return False
+    axes, legend = pen.with_legend([cell.label for cell, _ in known])
+    scale = 100 if share else 1
+    for cell, curve in known:
+        style, middle = pen.style(cell), scale * np.array(curve["m"], dtype=float)
+        axes.plot(curve["r"], middle, label=cell.label, color=style["color"], linestyle=style["linestyle"])
+        if curve["d"] is not None:
+            half = scale * np.array(curve["d"], dtype=float)
+            axes.fill_between(curve["r"], middle - half, middle + half, color=style["color"], alpha=0.13, linewidth=0)
+    axes.set(xlabel="round", ylabel=label)
+    _whole(axes.xaxis)
+    legend()
+    return True
+
+
+def _sweep(pen: _Pen, key: str) -> bool:
+    """Accuracy over the values of an option; everything else as in the headline's setting."""
+    inner = key.split(".")[0] in ("method", "rule")
+    lines: dict[tuple[Any, ...], list[tuple[Any, Spread, Cell]]] = {}
+    for setting in pen.study.settings:
+        if any(setting.options.get(k) != v for k, v in pen.setting.options.items() if k != key and _is_condition(k)):
+            continue
+        for cell in setting.cells:
+            if (cell.reference and inner) or not cell.spread(accuracy).n:
+                continue
+            rest = [(k, v) for k, v in cell.options.items() if k != key and not _is_condition(k)]
+            value = cell.options.get(key, setting.options.get(key))
+            lines.setdefault((cell.reference, *rest), []).append((value, cell.spread(accuracy), cell))
+    values = {value for line in lines.values() for value, _, _ in line if value is not None}
+    if len(values) < 2:
+        return False
+    numeric = all(isinstance(value, (int, float)) for value in values)
+    order = sorted(values) if numeric else list(dict.fromkeys(v for line in lines.values() for v, _, _ in line))
+    names = {id(line): _sweep_label(line[0][2], key, pen.study.varying) for line in lines.values()}
+    axes, legend = pen.with_legend(list(names.values()))
+    for line in lines.values():
+        style, label = pen.style(line[0][2]), names[id(line)]
+        there = sorted(
+            ((order.index(v), v, spread) for v, spread, _ in line if v is not None), key=lambda entry: entry[0]
+        )
+        if not there:
+            axes.axhline(100 * line[0][1].mean, label=label, color=style["color"], linestyle=style["linestyle"])
+            continue
+        x = [v if numeric else show(v) for _, v, _ in there]
+        middle = [100 * spread.mean for _, _, spread in there]
+        axes.errorbar(
+            x,
+            middle,
+            [100 * (spread.std or 0) for _, _, spread in there],
+            label=label,
+            capsize=2,
+            markersize=3,
+            **style,
+        )
+    if numeric and min(values) > 0 and max(values) / min(values) >= 30:
+        axes.set_xscale("log")
+    axes.set(xlabel=key.rpartition(".")[2].replace("_", " "), ylabel="accuracy, %")
+    legend()
+    return True
+
+
+def _sweep_label(cell: Cell, key: str, varying: list[str]) -> str:
+    """The method and its rule, with the options that vary besides the one on the axis."""
+    name = " + ".join(filter(None, (cell.method.rpartition(".")[2], cell.rule.rpartition(".")[2])))
+    rest = [f"{k.partition('.')[2]}={show(cell.options[k])}" for k in varying if k != key and _is_own(k, cell)]
+    return f"{name} ({', '.join(rest)})" if rest else name
+
+
+def _is_own(key: str, cell: Cell) -> bool:
+    return not _is_condition(key) and key in cell.options and not cell.reference
+
+
+def _whole(axis: Any) -> None:
+    """There is no client 2.5."""
+    axis.get_major_locator().set_params(integer=True)
+
+
+def _is_condition(key: str) -> bool:
+    return key.split(".")[0] not in ("method", "rule")
+
+
+# Clients.
+
+
+def _clients(pen: _Pen) -> bool:
+    sets = [
+        (cell, [100 * value for run in cell.counted for value in cell.clients(run).joined.tolist() if value == value])
+        for cell in pen.setting.cells
+    ]
+    sets = [(cell, values) for cell, values in sets if values][::-1]
+    if not sets:
+        return False
+    axes = pen.axes(COLUMN, 0.55 + 0.24 * len(sets))
+    boxes = axes.boxplot(
+        [values for _, values in sets],
+        orientation="horizontal",
+        tick_labels=[cell.label for cell, _ in sets],
+        widths=0.6,
+        patch_artist=True,
+        medianprops={"color": pen.theme["ink"], "linewidth": 1.2},
+        flierprops={"marker": "o", "markersize": 2, "markeredgewidth": 0.5},
+    )
+    for i, (cell, _) in enumerate(sets):
+        colour = pen.style(cell)["color"]
+        boxes["boxes"][i].set(facecolor=(*_rgb(colour), 0.06 if cell.rule == "Mean" else 0.22), edgecolor=colour)
+        for part in (*boxes["whiskers"][2 * i : 2 * i + 2], *boxes["caps"][2 * i : 2 * i + 2]):
+            part.set_color(colour)
+        boxes["fliers"][i].set_markeredgecolor(colour)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("accuracy on own tests, %")
+    return True
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+def _gain(pen: _Pen) -> bool:
+    if pen.run is None:
+        return False
+    table = pen.cell.clients(pen.run)
+    known = [
+        (gain, client) for gain, client in zip(table.gain.tolist(), table.ids, strict=True) if not math.isnan(gain)
+    ]
+    if not known:
+        return False
+    known.sort()
+    axes = pen.axes(COLUMN, 2.0)
+    for place, (gain, _) in enumerate(known):
+        harmed = gain < 0
+        axes.bar(
+            place,
+            100 * gain,
+            width=0.75,
+            color=pen.theme["harm" if harmed else "gain"],
+            hatch="////" if harmed else None,
+            edgecolor="white" if harmed else "none",
+            linewidth=0,
+        )
+    axes.axhline(0, color=pen.theme["ink"], linewidth=0.7)
+    places = range(len(known)) if len(known) <= 40 else range(0, len(known), 5)
+    axes.set_xticks(list(places), [str(known[place][1]) for place in places], fontsize=6)
+    axes.grid(axis="x", visible=False)
+    axes.set(xlabel="client", ylabel="gain over training alone, points", title=f"{pen.cell.label}, seed {pen.run.seed}")
+    axes.title.set_size(7)
+    return True
+
+
+def _partition(pen: _Pen) -> bool:
+    if pen.run is None or pen.run.partition is None:
+        return False
+    counts = pen.run.partition.counts
+    clients, classes = counts.shape
+    axes = pen.axes(COLUMN, max(1.6, min(6.0, 0.5 + 0.12 * clients)))
+    rows, columns = np.nonzero(counts)
+    sizes = counts[rows, columns] / max(1, counts.max())
+    series = pen.theme["series"]
+    axes.scatter(columns, rows, s=60 * sizes, c=[series[k % len(series)] for k in columns], linewidths=0, alpha=0.85)
+    for axis in (axes.xaxis, axes.yaxis):
+        _whole(axis)
+    axes.set(xlabel="class", ylabel="client", xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7))
+    return True
+
+
+# Conflict and weights.
+
+
+def _cosines(pen: _Pen) -> bool:
+    conflict = None if pen.run is None else Conflict.of(pen.run)
+    if conflict is None or np.isnan(conflict.mean).all():
+        return False
+    axes = pen.axes(COLUMN, 2.9)
+    most = float(np.nanmax(np.abs(conflict.mean)))
+    image = axes.imshow(conflict.mean, cmap=pen.colours("both"), vmin=-most, vmax=most)
+    axes.grid(visible=False)
+    for axis in (axes.xaxis, axes.yaxis):
+        _whole(axis)
+    axes.set(xlabel="client", ylabel="client")
+    pen.figure.colorbar(image, label="cosine of updates, mean over rounds", shrink=0.85)
+    return True
+
+
+def _layers(pen: _Pen) -> bool:
+    if pen.run is None or not pen.run.conflict:
+        return False
+    names = list(pen.run.conflict)
+    axes = pen.axes(COLUMN, max(1.4, min(7.0, 0.7 + 0.14 * len(names))))
+    values = 100 * np.stack([pen.run.conflict[name] for name in names])
+    ends = (pen.run.rounds[0] - 0.5, pen.run.rounds[-1] + 0.5, len(names) - 0.5, -0.5)
+    image = axes.imshow(values, cmap=pen.colours("heat"), vmin=0, aspect="auto", extent=ends, interpolation="nearest")
+    axes.set_yticks(range(len(names)), [name.removeprefix("body.") for name in names], fontsize=6)
+    axes.grid(visible=False)
+    _whole(axes.xaxis)
+    axes.set_xlabel("round")
+    pen.figure.colorbar(image, label="pairs in conflict, %")
+    return True
+
+
+def _weights(pen: _Pen) -> bool:
+    """First and last three layers, as FedCALM's Figures 6 and 7."""
+    weights = None if pen.run is None else pen.run.weights(WEIGHT_ROUNDS)
+    if weights is None:
+        return False
+    names = list(weights.layers)
+    names = names if len(names) <= 6 else [*names[:3], *names[-3:]]
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    panels = pen.axes(PAGE if columns > 1 else COLUMN, 0.4 + 1.6 * rows, rows, columns)
+    for axes, name in zip(_each(panels), names, strict=False):
+        values = weights.layers[name]
+        _weight_map(pen, axes, values, (weights.rounds[0] - 0.5, weights.rounds[-1] + 0.5))
+        axes.set_title(name.removeprefix("body."), fontsize=7)
+    for axes in list(_each(panels))[len(names) :]:
+        axes.set_visible(False)
+    pen.figure.supxlabel("round", fontsize=8)
+    pen.figure.supylabel("client", fontsize=8)
+    return True
+
+
+def _each(panels: Any) -> Iterator[Any]:
+    return iter(np.atleast_1d(panels).ravel())
+
+
+def _weight_map(pen: _Pen, axes: Any, values: Floats, ends: tuple[float, float]) -> None:
+    colors = importlib.import_module("matplotlib.colors")
+    known = values[~np.isnan(values)]
+    high = float(np.quantile(known, 0.995)) or 1.0
+    signed = bool((known < -1e-6).any())
+    norm = colors.TwoSlopeNorm(0, -abs(high), abs(high)) if signed else colors.PowerNorm(0.5, 0, high)
+    extent = (*ends, len(values) - 0.5, -0.5)
+    image = axes.imshow(
+        values,
+        cmap=pen.colours("both" if signed else "ramp"),
+        norm=norm,
+        aspect="auto",
+        extent=extent,
+        interpolation="nearest",
+    )
+    axes.grid(visible=False)
+    for axis in (axes.xaxis, axes.yaxis):
+        _whole(axis)
+    bar = pen.figure.colorbar(image, ax=axes)
+    bar.ax.tick_params(labelsize=6)
+
+
+# What it is good for, and what it costs.
+
+
+def _general(pen: _Pen) -> bool:
+    known = []
+    for cell in pen.setting.cells:
+        own, all_ = cell.spread(accuracy), cell.spread(lambda run: run.metric("G-acc"))
+        if own.n and all_.n:
+            known.append((cell, own, all_))
+    if not known:
+        return False
+    axes, legend = pen.with_legend([cell.label for cell, _, _ in known])
+    for cell, own, all_ in known:
+        style = pen.style(cell)
+        axes.errorbar(
+            100 * all_.mean,
+            100 * own.mean,
+            xerr=100 * (all_.std or 0),
+            yerr=100 * (own.std or 0),
+            label=cell.label,
+            color=style["color"],
+            marker=style["marker"],
+            markerfacecolor="white" if cell.rule == "Mean" else style["color"],
+            linestyle="none",
+            elinewidth=0.7,
+            markersize=4.5,
+        )
+    axes.set(xlabel="everybody's tests (G-acc), %", ylabel="own tests (L-acc), %")
+    legend()
+    return True
+
+
+def _cost(pen: _Pen) -> bool:
+    parts = {
+        "s a round": (("seconds/train", "training", "gain"), ("seconds/aggregate", "aggregation", "heat")),
+        "MB a round": (("bytes/down", "down", "gain"), ("bytes/up", "up", "quiet")),
+    }
+    cells = [cell for cell in pen.setting.cells if cell.spread(lambda run: run.mean("seconds/train")).n][::-1]
+    if not cells:
+        return False
+    panels = pen.axes(PAGE, 0.75 + 0.2 * len(cells), 1, 2)
+    for axes, (label, stack) in zip(_each(panels), parts.items(), strict=True):
+        left = np.zeros(len(cells))
+        for series, name, colour in stack:
+            scale = 1e-6 if series.startswith("bytes") else 1.0
+            values = np.array([scale * cell.spread(lambda run, s=series: run.mean(s)).mean for cell in cells])  # type: ignore[misc]
+            tone = _tone(pen.theme[colour])
+            axes.barh(range(len(cells)), np.nan_to_num(values), left=left, height=0.6, color=tone, label=name)
+            left = left + np.nan_to_num(values)
+        axes.set_yticks(range(len(cells)), [cell.label for cell in cells])
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(label)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), ncols=2)
+    return True
+
+
+def _tone(value: Any) -> str:
+    """A colour, or the middle one of a ramp."""
+    return str(value if isinstance(value, str) else value[len(value) // 2])
+
+
+FIGURES: dict[str, Drawing] = {
+    "convergence": lambda pen: _lines(pen, "acc", "accuracy on own tests, %", True),
+    "loss": lambda pen: _lines(pen, "loss", "training loss", False),
+    "clients": _clients,
+    "gain": _gain,
+    "partition": _partition,
+    "cosines": _cosines,
+    "conflict": lambda pen: _lines(pen, "conflict", "pairs in conflict, %", True),
+    "layers": _layers,
+    "weights": _weights,
+    "tradeoff": _general,
+    "cost": _cost,
+}

@@ -1,0 +1,58 @@
+"""A study of 200 runs stays small and quick to open."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from headless import browser, find
+from run_folders import make
+from test_page import data_of
+
+from comity.report import write
+
+MOST_BYTES, MOST_SECONDS = 15e6, 3.0
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """204 runs of 20 clients and 18 layers: 17 methods × 3 rules × 4 seeds."""
+    folder = tmp_path_factory.mktemp("large")
+    random = np.random.default_rng(0)
+    layers = [f"body.layer{i // 2}.{'weight' if i % 2 == 0 else 'bias'}" for i in range(18)]
+    for rule in ("Mean", "ConFREE", "CALM"):
+        accuracy = random.uniform(0.5, 0.9, 20).tolist()
+        model = make(folder / "models" / rule, accuracy, alone=[0.6] * 20, rule=rule, rounds=150, layers=layers)
+        config = yaml.safe_load((model / "config.yaml").read_text())
+        for method in range(17):
+            for seed in range(4):
+                run = folder / "study" / f"{method}-{rule}-{seed}"
+                shutil.copytree(model, run, copy_function=os.link)
+                (run / "config.yaml").unlink()
+                changed = config | {"method": {"name": f"Method{method}"}, "seed": seed}
+                (run / "config.yaml").write_text(yaml.safe_dump(changed))
+    return write([folder / "study"], folder / "report.html")
+
+
+def test_size(large: Path) -> None:
+    assert large.stat().st_size < MOST_BYTES
+    data = data_of(large.read_text())
+    assert len(data["runs"]) == 204
+    assert len(data["cells"]) == 51
+    assert all(len(run["ids"]) == 20 for run in data["runs"])
+    kept = [run["w"] for run in data["runs"] if run["w"]]
+    assert len(kept) >= 51  # at least one seed of each cell shows its weights
+
+
+@pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed")
+def test_it_opens_quickly(large: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as tab:
+        tab.open(large)  # the first page pays for the start of the browser
+        seconds = min(tab.open(large) for _ in range(2))
+        assert tab.problems == []
+        assert tab.js("document.querySelectorAll('#plot-convergence [data-of]').length") > 0
+    started = time.process_time()
+    assert seconds < MOST_SECONDS, (seconds, started)
