@@ -294,6 +294,14 @@ def test_side_by_side_gives_the_same_numbers_and_a_failing_cell_does_not_stop_th
     assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
 
 
+def test_a_folder_with_something_else_in_it_is_left_alone(small: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    for out in (tmp_path, tmp_path / "thesis.tex"):
+        with pytest.raises(ComityError, match="is not empty and holds no study"):
+            study(**small, out=out)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_without_its_local_a_run_is_not_begun(
     small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

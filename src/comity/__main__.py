@@ -12,6 +12,9 @@ comity: personalised federated learning that does no harm
   comity report      an HTML report of runs and studies: who gains, who is harmed, and why
   comity table       the table of a study again, as Markdown, LaTeX or CSV
   comity reproduce   a paper's experiment by name, --scale desk or paper
+  comity inspect     who is in conflict among models in files, and whom their mean would harm
+  comity aggregate   models in files into one, by any rule
+  comity flower      a Flower app for a configuration
   comity data        show who holds which samples, as a table and a picture
   comity list        methods | rules | models | data | partitions | examples
 

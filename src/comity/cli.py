@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,19 +22,30 @@ from comity.config import COMPONENTS, Config, default, read_yaml
 Flags = dict[str, str]
 
 
+ELSEWHERE = {
+    "report": ("comity.report", "command"),
+    "inspect": ("comity.files", "inspect_command"),
+    "aggregate": ("comity.files", "aggregate_command"),
+    "flower": ("comity.flower", "command"),
+}
+"""Commands that their own rooms answer."""
+
+
 def command(name: str, arguments: list[str]) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "run": _run,
         "study": _study,
-        "report": _report,
         "table": _table,
         "reproduce": _reproduce,
         "data": _data,
         "list": _list,
     }
-    if name not in commands:
-        raise unknown("command", name, commands)
     sys.path.insert(0, "")  # so that `--method mymod.MyMethod` finds a file beside the user
+    if name in ELSEWHERE:
+        room, function = ELSEWHERE[name]
+        return int(getattr(import_module(room), function)(arguments))
+    if name not in commands:
+        raise unknown("command", name, (*commands, *ELSEWHERE))
     return commands[name](arguments)
 
 
@@ -293,7 +305,7 @@ def _wide(console: Console) -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
-# comity table and comity report
+# comity table
 
 
 def _table(arguments: list[str]) -> int:
@@ -327,12 +339,6 @@ def _table(arguments: list[str]) -> int:
     else:
         raise unknown("format", form, texts)
     return 0
-
-
-def _report(arguments: list[str]) -> int:
-    from comity.report import command as report
-
-    return report(arguments)
 
 
 # comity data

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from comity import Config
-from comity.data import Federation, Split
+from comity.data import ClientData, Federation, Split
 from comity.engine import federation_of
 
 GROUPS = 2
@@ -25,8 +25,7 @@ def planted(options: dict[str, Any]) -> tuple[Config, Federation]:
     def relabelled(split: Split, cid: int) -> Split:
         return Split(split.x, torch.remainder(split.y + group(cid), federation.classes))
 
-    clients = [
-        replace(c, **{name: relabelled(getattr(c, name), c.id) for name in ("train", "val", "test")})
-        for c in federation.clients
-    ]
-    return config, replace(federation, clients=tuple(clients))
+    clients = tuple(
+        ClientData(c.id, *(relabelled(split, c.id) for split in (c.train, c.val, c.test))) for c in federation.clients
+    )
+    return config, replace(federation, clients=clients)

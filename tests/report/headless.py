@@ -86,14 +86,18 @@ class Browser:
     def open(self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> float:
         """Show a page; the seconds until it was loaded and drawn."""
         self.look(width, height, dark=dark)
+        self._go("about:blank")  # the same address again would be a reload, which keeps what the reader chose
         self.problems.clear()
-        self._loaded = False
         started = time.monotonic()
-        self.send("Page.navigate", url=path.resolve().as_uri())
-        while not self._loaded:
-            self._receive()
+        self._go(path.resolve().as_uri())
         self.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
         return time.monotonic() - started
+
+    def _go(self, address: str) -> None:
+        self._loaded = False
+        self.send("Page.navigate", url=address)
+        while not self._loaded:
+            self._receive()
 
     def look(self, width: int, height: int, *, dark: bool = False) -> None:
         self.send(

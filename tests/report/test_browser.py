@@ -189,10 +189,7 @@ def test_a_page_that_follows_keeps_its_place(tab: Browser, tmp_path: Path) -> No
     _write(file, page(study_of([tmp_path]), live=0.3))
     tab.open(file, DESK)
     tab.click("#plot-convergence .segments[aria-label=over] button:nth-child(2)")
-    tab.js(
-        "(() => { const list = document.querySelector('#plot-weights select');"
-        " list.selectedIndex = 1; list.dispatchEvent(new Event('change')); })()"
-    )
+    tab.click('#plot-weights [aria-label="method and rule"] button:nth-child(2)')
     chosen = tab.js("document.querySelector('#plot-layers h3').textContent")
     tab.js("scrollTo({top: 1234, behavior: 'instant'})")
     make(tmp_path / "a-first", [0.6, 0.7, 0.5], alone=[0.5] * 3, method="Ditto", rounds=9, done=5)

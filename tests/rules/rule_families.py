@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-quick = settings(deadline=None, derandomize=True, max_examples=40, database=None)
+quick = settings(deadline=None, derandomize=True, max_examples=25, database=None)
 
 KINDS = (
     "random",

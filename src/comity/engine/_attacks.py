@@ -31,7 +31,7 @@ class Attack:
         return cls(kind, frozenset(order[: round(share * clients)] if kind != "none" else ()), seed)
 
     def on(self, reply: Payload, origin: Tensor | None, parameters: int, cid: int, round: int) -> Payload:
-        """The reply that leaves the client, which started from ``origin``; behind ``parameters`` numbers lie buffers."""
+        """The reply that leaves a client which started from ``origin``; behind ``parameters`` numbers lie buffers."""
         if cid not in self.malicious or not parameters:
             return reply
         theta = reply["theta"].clone()

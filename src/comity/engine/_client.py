@@ -1,7 +1,8 @@
 """A client at work: its data, what it keeps, and a model lent to it while it works."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from comity._random import generator
 from comity.data import ClientData, Split
-from comity.engine._optimiser import Training
+from comity.engine._optimiser import Optimiser, Training
 from comity.nn import Model
 
 
@@ -29,7 +30,7 @@ class Client:
     """The shared part that fitting started from."""
     train_loss: float = field(default=math.nan, init=False)
     """Mean loss of a batch in the last training."""
-    _fits: int = field(default=0, init=False)
+    _optimisers: int = field(default=0, init=False)
 
     @property
     def lr(self) -> float:
@@ -69,13 +70,8 @@ class Client:
         """
         model = self.model
         total, count = torch.zeros(()), 0
-        with model.training(*parts) as params:
-            steps = self.training.optimiser(params, self.lr if lr is None else lr)
+        with model.training(*parts) as params, self.optimiser(params, lr) as steps:
             anchor = [] if pull is None else model.split(pull[0], *parts)[: len(params)]
-            state = f"optimiser.{self._fits}."
-            self._fits += 1
-            if kept := [self.keep[name] for name in sorted(self.keep) if name.startswith(state)]:
-                steps.state = [tensor.clone() for tensor in kept]
             for x, y in self.batches(self.training.epochs if epochs is None else epochs):
                 value = (loss or model.loss)(x, y)
                 grads = list(torch.autograd.grad(value, params))
@@ -85,9 +81,21 @@ class Client:
                 steps.step(grads)
                 total += value.detach()
                 count += 1
-            if self.training.optimizer_state == "keep":
-                self.keep |= {f"{state}{i:05d}": tensor for i, tensor in enumerate(steps.state)}
         self.train_loss = float(total) / max(count, 1)
+
+    @contextmanager
+    def optimiser(self, params: Sequence[Tensor], lr: float | None = None) -> Iterator[Optimiser]:
+        """The run's optimiser for these tensors. Where the run keeps its state between rounds, the n-th optimiser of a
+        round goes on where the n-th of the client's last round stopped.
+        """
+        steps = self.training.optimiser(params, self.lr if lr is None else lr)
+        state = f"optimiser.{self._optimisers}."
+        self._optimisers += 1
+        if kept := [self.keep[name] for name in sorted(self.keep) if name.startswith(state)]:
+            steps.state = [tensor.clone() for tensor in kept]
+        yield steps
+        if self.training.optimizer_state == "keep":
+            self.keep |= {f"{state}{i:05d}": tensor for i, tensor in enumerate(steps.state)}
 
     @torch.inference_mode()
     def losses(self, split: Split, model: Model | None = None) -> tuple[Tensor, Tensor]:

@@ -181,7 +181,8 @@ class Folder:
         try:
             with safe_open(self.checkpoint_file, framework="pt") as file:
                 about = file.metadata() or {}
-                tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                # cloned into torch's own memory: the bits of a matrix product depend on how its operands are aligned
+                tensors: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise ComityError(
                 f"checkpoint {self.checkpoint_file} cannot be read ({error}); give --overwrite to start anew"

@@ -19,7 +19,7 @@ from comity.files._inspect import inspect
 from comity.files._memory import parse_bytes, peak, resident, show_bytes
 from comity.files._merge import Merge, Progress, aggregate
 from comity.files._plan import Buffers, Lora
-from comity.files._show import short, show
+from comity.files._show import show
 from comity.rules import DroppedWarning, SolverWarning
 
 LEAST = 16_000_000  # bytes to work with, below which pieces are too small to be of use
@@ -115,7 +115,7 @@ def _tell(done: Merge, console: Console, seconds: float) -> None:
     if done.lost:
         worst = sorted(done.lost, key=lambda layer: -done.lost[layer])
         for layer in worst:
-            console.print(Text(f"{100 * done.lost[layer]:6.2f} % lost in {short(layer, 60)}", style="dim"))
+            console.print(Text(f"{100 * done.lost[layer]:6.2f} % lost in {layer}", style="dim"))
         told = f"{100 * done.lost_overall:.2f} % of the merged products is lost"
         console.print(Text(f"{told} by keeping their rank and by rounding (relative error)"))
     stretch = done.stretch[~done.stretch.isnan()]
@@ -127,7 +127,7 @@ def _tell(done: Merge, console: Console, seconds: float) -> None:
         f"layers {span} times as long as the mean's",
         f"{seconds:.1f} s, peak memory {show_bytes(peak())}",
     ]
-    console.print(Text("; ".join(part for part in parts if part) + "."))
+    console.print(Text("; ".join(part for part in parts if part) + "."), soft_wrap=True)
 
 
 # What both take.

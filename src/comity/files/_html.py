@@ -24,6 +24,7 @@ STYLE = """
 
 AGAINST, WITH, NEITHER = (203, 67, 40), (58, 92, 190), (244, 244, 248)
 PAIRS = 30
+LONG = 40  # rows of a table that scrolls by itself
 LABELLED = 40  # clients whose names fit beside a matrix
 SPELT = 14  # clients whose numbers fit in its cells
 
@@ -84,8 +85,9 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Cells are HTML already."""
     heads = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    kind = "scroll long" if lines.count("<tr>") > LONG else "scroll"
     return (
-        '<div class="card body"><div class="scroll"><table class="facts">'
+        f'<div class="card body"><div class="{kind}"><table class="facts">'
         f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div></div>"
     )
 

@@ -62,12 +62,12 @@ def _layers(found: Inspection, console: Console) -> None:
     rates = found.conflict.layers
     order = sorted(range(len(found.layers)), key=lambda k: -float(rates[k]))
     calm = sum(float(rate) == 0 for rate in rates)
-    table = _table("Layers, most conflict first", "layer", "numbers", "of the updates", "pairs in conflict", "")
+    table = _table("Layers, most conflict first", "layer", "numbers", "of updates", "conflict", "")
     for k in order[:LAYERS]:
         rate = float(rates[k])
         bar = Text("█" * round(10 * rate), style="red" if rate > 0.5 else "yellow")
         part = percent(float(found.weight[k]), False)
-        table.add_row(Text(short(found.layers[k])), f"{found.numbers[k]:,}", part, percent(rate, False), bar)
+        table.add_row(Text(tail(found.layers[k])), compact(found.numbers[k]), part, percent(rate, False), bar)
     console.print(table)
     if (rest := len(order) - LAYERS) > 0:
         middle = float(rates[order[len(order) // 2]])
@@ -92,6 +92,19 @@ def _cosines(found: Inspection, console: Console) -> None:
         table.add_row(Text(f"{i + 1} {short(name, 20)}"), *cells)
     table.padding = (0, 1, 0, 0)
     console.print(table)
+
+
+def compact(count: int) -> str:
+    """4,096 as it is, then 16.8 M."""
+    for unit, size in ((" G", 1e9), (" M", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return f"{count:,}"
+
+
+def tail(name: str) -> str:
+    """The end of a layer's name, where its number is."""
+    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
 
 
 def short(name: str, longest: int = LONGEST) -> str:

@@ -1,0 +1,178 @@
+"""``comity flower new DIR``: a thin Flower app for a configuration."""
+
+import json
+import re
+from pathlib import Path
+from string import Template
+
+from flwr.app.user_config import UserConfig, UserConfigValue
+
+from comity import __version__
+from comity._errors import ComityError
+from comity.config import Config
+from comity.flower._settings import entries_of
+
+USAGE = "comity flower new DIR [options of comity run]: write a Flower app that runs this configuration"
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "$name"
+version = "1.0.0"
+description = "$title on Flower"
+license = "Apache-2.0"
+dependencies = ["comity[flower]>=$version"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "comity"
+
+[tool.flwr.app.components]
+serverapp = "$package.server_app:app"
+clientapp = "$package.client_app:app"
+
+# Options of `comity run`; `flwr run -c "rounds=5 rule.c=0.3"` overrides them.
+[tool.flwr.app.config]
+$entries
+# How long the server waits, in seconds: for an answer, and at the start for all clients to be there.
+flower.timeout = 3600
+flower.wait = 600
+"""
+
+CLIENT = '''\
+"""What a node does: any verb of the method, where the data is."""
+
+from comity.flower import client_app
+
+from $package.data import own
+
+app = client_app(own=own)
+'''
+
+SERVER = '''\
+"""What the server does: the run of this app's configuration."""
+
+from comity.flower import server_app
+
+from $package.data import own
+
+app = server_app(own=own)
+'''
+
+DATA = '''\
+"""Where a site puts its own data.
+
+As it stands every node takes its part of the configuration's federation ($data), which is for trying things out: what
+it computes is then what `comity run` computes. For data of your own, write `load` and take the last line out.
+"""
+
+import torch
+from flwr.app import Context
+
+from comity.data import ClientData, Split
+from comity.flower import OwnData
+
+
+def load(context: Context) -> ClientData:
+    """This site's samples: x float32 (n, channels, height, width), y int64 (n,)."""
+    kept = torch.load(str(context.node_config["data"]))  # flower-supernode --node-config "data='/srv/mine.pt' ..."
+    nothing = Split(kept["x"][:0], kept["y"][:0])
+    return ClientData(
+        id=int(context.node_config["partition-id"]),
+        train=Split(kept["x"], kept["y"]),
+        val=nothing,  # FEDORA and a few others need some
+        test=Split(kept["test_x"], kept["test_y"]),
+    )
+
+
+own: OwnData | None = OwnData(shape=(1, 28, 28), classes=10, load=load)
+own = None  # take this line out
+'''
+
+README = """\
+# $title on Flower
+
+Written by `comity flower new`. The app is thin: it imports the installed `comity`, which every machine must have
+(`pip install 'comity[flower]'`). `pyproject.toml` holds the configuration, `$package/data.py` is where a site puts its
+own data.
+
+On one machine, without encryption, to try it:
+
+```sh
+export FLWR_TELEMETRY_ENABLED=0     # Flower sends usage data to its makers unless told not to
+flower-superlink --insecure --host 127.0.0.1 --port 8000 --disable-runtime-dependency-installation &
+for i in $$(seq 0 $last); do
+  flower-supernode --insecure --superlink 127.0.0.1:8000 --port $$((9000 + i)) \\
+    --node-config "partition-id=$$i num-partitions=$clients" &
+done
+mkdir -p ~/.flwr && printf '[superlink.here]\\naddress = "127.0.0.1:8000"\\ninsecure = true\\n' >> ~/.flwr/config.toml
+flwr run . here --stream
+```
+
+With TLS and node authentication, as it should be done between hospitals: docs/deploy.md of comity.
+
+The server sees every client's update: the rules compare them with each other. Secure aggregation, which hides them,
+cannot be combined with this app. What a client keeps to itself stays on its node.
+"""
+
+
+def command(arguments: list[str]) -> int:
+    """``comity flower …``; `arguments` are what follows."""
+    from comity.cli import parse  # it knows the options of a run
+
+    if not arguments or arguments[0] != "new" or len(arguments) < 2 or arguments[1].startswith("-"):
+        if arguments and arguments[-1] in ("--help", "-h"):
+            print(USAGE)
+            return 0
+        raise ComityError(USAGE)
+    entries, _ = parse(arguments[2:], {})
+    folder = Path(arguments[1])
+    write(folder, Config.of(entries))
+    print(f"Wrote {folder}. Its README.md says how to run it.")
+    return 0
+
+
+def write(folder: Path, config: Config) -> None:
+    """The app's files; a folder that holds something already is refused."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ComityError(f"{folder} exists and is not empty; give another folder")
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
+    package = name.replace("-", "_")
+    package = package if package.isidentifier() else f"app_{package}"
+    method = config.method.build()
+    words = {
+        "name": name,
+        "package": package,
+        "title": str(config.method) if method.own_rule() is not None else f"{config.method} + {config.rule}",
+        "version": __version__,
+        "data": str(config.data),
+        "entries": toml(entries_of(config)),
+        "clients": str(config.clients),
+        "last": str(config.clients - 1),
+    }
+    files = {
+        "pyproject.toml": PYPROJECT,
+        "README.md": README,
+        f"{package}/__init__.py": "",
+        f"{package}/client_app.py": CLIENT,
+        f"{package}/server_app.py": SERVER,
+        f"{package}/data.py": DATA,
+    }
+    for file, text in files.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(Template(text).substitute(words))
+
+
+def toml(entries: UserConfig) -> str:
+    """Lines of a TOML table; dotted keys become tables of their own by themselves."""
+    return "\n".join(f"{key} = {_value(value)}" for key, value in entries.items())
+
+
+def _value(value: UserConfigValue) -> str:
+    return json.dumps(value) if isinstance(value, (bool, str)) else repr(value)

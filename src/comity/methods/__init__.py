@@ -13,6 +13,8 @@ from comity.methods.fedavg import FedAvg
 from comity.methods.fedcalm import FedCALM
 from comity.methods.fedcp import FedCP
 from comity.methods.fedfomo import FedFomo
+from comity.methods.fedfv import FedFV
+from comity.methods.fedmgdaplus import FedMGDAPlus
 from comity.methods.fedora import FEDORA
 from comity.methods.fedpac import FedPAC
 from comity.methods.fedper import FedPer
@@ -56,6 +58,8 @@ METHODS = {
     "pFedHN": PFedHN,
     "IFCA": IFCA,
     "FeSEM": FeSEM,
+    "FedMGDA+": FedMGDAPlus,
+    "FedFV": FedFV,
     "FEDORA": FEDORA,
 }
 """By the name on the command line."""
@@ -73,6 +77,8 @@ __all__ = [
     "FedAvg",
     "FedCP",
     "FedFomo",
+    "FedFV",
+    "FedMGDAPlus",
     "FedPAC",
     "FedCALM",
     "FedPG",

@@ -38,10 +38,13 @@ class APFL(Method):
         mixture = copy.deepcopy(client.model)
         mixture.write(self.personal(client, received))  # and the received model into client.model
         losses: list[Tensor] = []
-        with client.model.training() as w, mixture.training() as mixed:
-            own = mixture.split(v)[: len(mixed)]  # views: to train them is to train v
-            common_steps = client.training.optimiser(w, client.lr)
-            own_steps = client.training.optimiser(own, client.lr)
+        own = mixture.split(v)[: len(mixture.parameters())]  # views: to train them is to train v
+        with (
+            client.model.training() as w,
+            mixture.training() as mixed,
+            client.optimiser(w) as common_steps,
+            client.optimiser(own) as own_steps,
+        ):
             for x, y in client.batches(client.training.epochs):
                 loss = mixture.loss(x, y)
                 grads = list(torch.autograd.grad(loss, mixed))

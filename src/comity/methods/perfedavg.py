@@ -52,8 +52,7 @@ class PerFedAvg(Method):
     def fit(self, client: Client, received: Payload) -> Payload:
         self.load(client, received)
         alpha, losses = self._alpha(client), []
-        with client.model.training() as w:
-            steps = client.training.optimiser(w, client.lr if self.beta is None else self.beta)
+        with client.model.training() as w, client.optimiser(w, self.beta) as steps:
             for batches in self.groups(client):
                 grads, loss = self.meta_gradient(client.model, w, alpha, batches)
                 steps.step(grads)

@@ -43,9 +43,8 @@ class PFedMe(Method):
         self.load(client, received)
         model, losses = client.model, []
         eta = client.lr if self.eta is None else self.eta
-        with model.training() as theta:
+        with model.training() as theta, client.optimiser(theta, self.personal_lr) as steps:
             w = [param.detach().clone() for param in theta]
-            steps = client.training.optimiser(theta, self.personal_lr)
             for x, y in client.batches(client.training.epochs):
                 for _ in range(self.K):
                     loss = model.loss(x, y)

@@ -3,6 +3,7 @@
 It reads run folders, and neither the engine nor torch is imported for it.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,7 +121,8 @@ def _write(file: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         os.replace(part, file)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise ComityError(f"output {file} could not be written: {error.strerror}") from error
 
 

@@ -38,8 +38,6 @@ STYLE = {
     "ytick.major.width": 0.6,
     "pdf.fonttype": 42,  # letters stay letters; publishers refuse the outlines of type 3
     "savefig.dpi": 300,
-    "savefig.bbox": "tight",
-    "savefig.pad_inches": 0.03,
 }
 DASHES = {"plain": (0, (4, 2.5)), "local": (0, (1, 1.5)), "rules": ["-", (0, (1, 1.8)), "-.", (0, (7, 2))]}
 

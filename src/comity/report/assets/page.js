@@ -327,7 +327,7 @@ if (kept) {
   document.querySelectorAll("details").forEach((node, i) => {
     node.open = Boolean(kept.open[i]);
   });
-  scrollTo(0, kept.scroll);
+  scrollTo({ top: kept.scroll, behavior: "instant" });
 }
 addEventListener("scrollend", keep);
 addEventListener("pagehide", keep);

@@ -1,0 +1,160 @@
+"""How much memory and time a merge of large checkpoints takes, beside reading the files twice.
+
+    python benchmarks/files.py                      # 20 clients of 1.2 GB, 25 GB of disk
+    python benchmarks/files.py --size 100MB         # the same with less
+
+Makes sharded bf16 checkpoints of a language model's shapes, forgets them from the page cache, merges them by ``comity
+aggregate`` in a process of its own, reads them twice for comparison, and deletes them.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from comity.files._memory import parse_bytes, show_bytes
+
+WIDTH, INNER, WORDS, SHARDS = 1024, 2816, 16_000, 3
+
+WORKER = """
+import json, resource, sys, time
+from comity.files import aggregate_command
+from comity.files._memory import peak
+started = time.perf_counter()
+aggregate_command(json.loads(sys.argv[1]))
+seconds = time.perf_counter() - started
+read = int(next(line for line in open("/proc/self/io") if line.startswith("rchar")).split()[1])
+used = resource.getrusage(resource.RUSAGE_SELF)
+cpu = used.ru_utime + used.ru_stime
+print(json.dumps({"seconds": seconds, "peak": peak(), "read": read, "cpu": cpu}))
+"""
+
+
+def shapes(size: int) -> dict[str, tuple[int, ...]]:
+    """Layers of a decoder until they make up ``size`` bytes of bf16."""
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (WORDS, WIDTH)}
+    block = {
+        "input_layernorm": (WIDTH,),
+        **{f"self_attn.{name}_proj": (WIDTH, WIDTH) for name in "qkvo"},
+        "mlp.gate_proj": (INNER, WIDTH),
+        "mlp.up_proj": (INNER, WIDTH),
+        "mlp.down_proj": (WIDTH, INNER),
+    }
+    for k in range(max(1, round((size / 2 - WORDS * WIDTH) / sum(map(_numel, block.values()))))):
+        found |= {f"model.layers.{k}.{name}.weight": shape for name, shape in block.items()}
+    return found
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def make(folder: Path, layers: dict[str, tuple[int, ...]], client: int | None) -> None:
+    """A sharded checkpoint: the base, or the base moved by what a client learnt."""
+    noise = torch.randn(2**22, generator=torch.Generator().manual_seed(0))
+    names = list(layers)
+    shards = [names[k::SHARDS] for k in range(SHARDS)]
+    homes = {}
+    folder.mkdir(parents=True)
+    for k, own in enumerate(shards):
+        file = f"model-{k + 1:05d}-of-{SHARDS:05d}.safetensors"
+        tensors = {}
+        for name in own:
+            numel, place = _numel(layers[name]), names.index(name)
+            numbers = 0.05 * _window(noise, 31 * place, numel)
+            if client is not None:
+                numbers += 0.004 * _window(noise, 31 * place + 7, numel) * (1 if client % 4 else -1)
+                numbers += 0.008 * _window(noise, 31 * place + 104_729 * (client + 1), numel)
+            tensors[name] = numbers.bfloat16().view(layers[name])
+            homes[name] = file
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": homes}))
+
+
+def _window(noise: torch.Tensor, start: int, numel: int) -> torch.Tensor:
+    return noise.roll(start % len(noise)).repeat(numel // len(noise) + 1)[:numel]
+
+
+def forget(folder: Path) -> None:
+    """Out of the page cache, these files only."""
+    for file in _files(folder):
+        handle = os.open(file, os.O_RDONLY)
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from sorted(file for file in folder.rglob("*.safetensors") if "new" not in file.parts)
+
+
+def read_twice(folder: Path) -> float:
+    buffer = bytearray(2**23)
+    started = time.perf_counter()
+    for _ in range(2):
+        forget(folder)
+        for path in _files(folder):
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--size", default="1.2GB", help="of each checkpoint")
+    parser.add_argument("--memory", default="2GB")
+    parser.add_argument("--rule", default="ConFREE")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    options = parser.parse_args()
+    layers = shapes(parse_bytes(options.size))
+    size = 2 * sum(map(_numel, layers.values()))
+    needed, free = (options.clients + 2) * size, shutil.disk_usage(options.folder).free
+    if needed > 0.95 * free:
+        fits = 0.9 * free / (options.clients + 2)
+        sys.exit(
+            f"{show_bytes(needed)} of disk are needed and {show_bytes(free)} are free: --size {fits / 1e6:.0f}MB fits"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="comity-files-", dir=options.folder))
+    try:
+        make(folder / "base", layers, None)
+        for i in range(options.clients):
+            make(folder / f"client-{i:02d}", layers, i)
+        forget(folder)
+        clients = [str(folder / f"client-{i:02d}") for i in range(options.clients)]
+        arguments = [str(folder / "base"), *clients, "--rule", options.rule, "--memory", options.memory]
+        command = [sys.executable, "-c", WORKER, json.dumps([*arguments, "-o", str(folder / "new")])]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        found = json.loads(lines[-1])
+        twice = read_twice(folder)
+        total = sum(file.stat().st_size for file in _files(folder))
+        print(lines[-2])
+        machine = f"{platform.machine()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}"
+        print(f"\n{machine}, load {os.getloadavg()[0]:.1f}\n")
+        print("| | |\n|---|---|")
+        print(
+            f"| files | {options.clients} clients and a base, {show_bytes(size)} of bf16 each, {len(layers)} layers |"
+        )
+        print(f"| limit | {options.memory} |")
+        print(f"| peak memory of the process | {show_bytes(found['peak'])} |")
+        print(f"| bytes read | {found['read'] / total:.3f} times the files |")
+        print(f"| time | {found['seconds']:.0f} s ({found['cpu']:.0f} s of processor) |")
+        print(f"| reading the files twice and doing nothing | {twice:.0f} s |")
+        print(f"| ratio | {found['seconds'] / twice:.2f} |")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
