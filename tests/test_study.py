@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from comity.methods import Client, Method, Payload
 from comity.rules import Mean, Rule
 from comity.studies import Show, _study, study
 from comity.studies._crew import Job, Message
-from comity.studies._grid import Names, at_scale, expand, local_of, merge, seeds_of
+from comity.studies._grid import Names, at_scale, expand, local_of, merge, override, seeds_of
 from comity.studies._tune import Search, Walk, candidates, groups
 
 
@@ -143,12 +144,54 @@ def test_scales_and_layers() -> None:
         at_scale({"rounds": 1}, "paper")
 
 
+def test_what_is_given_beside_a_file_wins_over_its_grids_and_sweeps_too() -> None:
+    sweep = {"data": ["mnist", "digits"], "lr": [0.1, 0.2], "model.widths": [1]}
+    methods = ["FedRep", {"name": "Ditto", "lam": 1, "rule": OTHER}]
+    entries = {
+        "grid": [{"method": "FedAvg", "lr": 1}, {"sweep": sweep}],
+        "sweep": sweep,
+        "method": methods,
+        "rounds": 1,
+    }
+    assert override(entries, {"data": "digits", "model": "cnn"}) == {
+        "grid": [{"method": "FedAvg", "lr": 1}, {"sweep": {"lr": [0.1, 0.2]}}],
+        "sweep": {"lr": [0.1, 0.2]},
+        "method": methods,
+        "rounds": 1,
+        "data": "digits",
+        "model": "cnn",
+    }
+    over = override(entries, {"rule": "Mean", "sweep": {"clients": [3]}, "lr": 7})
+    assert over["grid"] == [{"method": "FedAvg"}, {}]
+    assert over["sweep"] == {"clients": [3]}
+    assert over["method"] == ["FedRep", {"name": "Ditto", "lam": 1}]
+
+
 @pytest.mark.parametrize(
     ("given", "seeds"), [(3, [0, 1, 2]), ("2", [0, 1]), ("0,4,7", [0, 4, 7]), ("5,", [5]), ([3, 1], [3, 1])]
 )
 def test_seeds(given: Any, seeds: list[int]) -> None:
     assert seeds_of({"seeds": given}) == seeds
     assert seeds_of({"seed": 4}) == [4]
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ({"sweep": ["lr"]}, "sweep must hold `option: value` lines"),
+        ({"sweep": {"lr": 0.1}}, "sweep lr must be a list of values, got 0.1"),
+        ({"grid": {"lr": 0.1}}, "grid must be a list of entries"),
+        ({"desk": 3}, "desk must hold"),
+        ({"tune": "rule.c"}, "tune must hold"),
+        ({"sweeps": {}}, "unknown option 'sweeps'"),
+        ({"seeds": 2.5}, "seeds must be"),
+        ({"method": []}, "method must name at least one"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(entries: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ComityError, match=re.escape(told)):
+        study(entries, out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
 
 
 def test_names_say_what_varies_and_nothing_else() -> None:
@@ -551,6 +594,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--method", "FedAvg,"], "method must name at least one"),
     (["--seeds", "x"], "seeds must be a number of seeds (3) or different seeds (0,4,7), got 'x'"),
     (["--seeds", "1,1"], "seeds must be"),
+    (["--seed", "x"], "seed must be a whole number, got 'x'"),
     (["--sweep", "rule.c"], "--sweep takes key=values"),
     (["--sweep", "rule.nothing=1,2"], "unknown option of rule 'nothing'"),
     (["--sweep", "seed=1,2"], "sweep seed: cannot be swept; use seeds"),
@@ -600,19 +644,13 @@ def test_ctrl_c_ends_the_rounds_and_says_how_to_go_on(elsewhere: Path) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_examples_are_found_and_expand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "examples"]) == 0
-    told = capsys.readouterr().out
-    from comity.studies import examples
-
-    assert {"demo", "confree-table1"} <= set(examples())
-    for name, file in examples().items():
-        assert name in told
-        entries = yaml.safe_load(file.read_text())
-        for scale in (None, *(scale for scale in ("desk", "paper") if scale in entries)):
-            assert expand(at_scale(entries, scale))
+    assert {"demo", "confree-table1"} <= set(capsys.readouterr().out.split())
     assert main(["reproduce", "dmeo"]) == 2
     assert "did you mean demo" in capsys.readouterr().err
+    assert main(["reproduce"]) == 2
+    assert "takes the name of an example: confree-table1, " in capsys.readouterr().err
 
 
 def test_the_demo_at_a_smaller_scale(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:

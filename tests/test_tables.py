@@ -13,6 +13,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from comity import ComityError
 from comity.config import Config
 from comity.loading import LoadedRun
 from comity.tables import ACCURACY, Gain, Spread, Table, Varying, flatten, told
@@ -23,7 +24,7 @@ def write(folder: Path, accuracy: float, *, harmed: int | None = 1, val: bool = 
     config = Config(**options)
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(config.plain()))
-    last = {"round": 10, "eval/L-acc/mean": accuracy, "eval/L-acc/worst10": accuracy - 0.2}
+    last = {"round": 10, "eval/L-acc/mean": accuracy, "eval/L-acc/worst10": accuracy - 0.2, "eval/G-acc/mean": 0.625}
     best = last | {"eval/L-acc/mean": accuracy + 0.01, "chosen by": "validation" if val else "test: do not compare"}
     result = {
         "title": "Local" if config.method.name == "Local" else f"{config.method} + {config.rule}",
@@ -164,6 +165,7 @@ def test_options_of_a_rule_make_lines_and_settings_make_blocks(tmp_path: Path) -
     assert "**alpha=1.0**" in table.markdown()
     rows = list(csv.DictReader(io.StringIO(table.csv())))
     assert [row["partition.alpha"] for row in rows] == ["0.1"] * 3 + ["1.0"] * 3
+    assert [row["rule.c"] for row in rows] == ["", "0.3", "0.6"] * 2
 
 
 def test_options_of_different_rules_do_not_vary() -> None:
@@ -190,6 +192,17 @@ def test_the_best_round_only_where_validation_chose_it(tmp_path: Path) -> None:
     assert "best round" not in Table.of([peeked]).markdown()
     assert "| FedAvg | 80.00 |  | 81.00 |" in Table.of([chosen]).markdown()
     assert "| FedAvg | 80.00 |  | – |" in Table.of([chosen, peeked]).markdown()
+
+
+def test_columns_are_chosen(runs: list[LoadedRun]) -> None:
+    table = Table.of(runs)
+    assert "G-acc" not in table.markdown()
+    assert {row["G-acc"] for row in csv.DictReader(io.StringIO(table.csv()))} == {"62.5"}
+    first = table.only(["G-acc", "MB"]).markdown().splitlines()
+    assert first[0] == "|  | accuracy | difference to Mean | G-acc | MB a round |"
+    assert first[2] == "| Local | 50.00 ± 0.00 |  | 62.50 ± 0.00 | 2.00 |"
+    with pytest.raises(ComityError, match="unknown column 'harm'; did you mean harmed"):
+        table.only(["harm"])
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])

@@ -312,18 +312,18 @@ def _table(arguments: list[str]) -> int:
     from comity.loading import LoadedRun, LoadedStudy, load
     from comity.tables import Table as StudyTable
 
-    folders, form = [], "terminal"
+    folders, chosen = [], {"--format": "terminal", "--columns": ""}
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
-        if name == "--format":
-            form = value if equals else next(rest, "")
+        if name in chosen:
+            chosen[name] = value if equals else next(rest, "")
         elif argument.startswith("-"):
-            raise unknown("option", argument, ["--format"])
+            raise unknown("option", argument, chosen)
         else:
             folders.append(load(argument))
     if not folders:
-        raise ComityError("comity table takes study or run folders, and --format md, tex or csv")
+        raise ComityError("comity table takes study or run folders, --format md, tex or csv, and --columns")
     if len(folders) == 1 and isinstance(folders[0], LoadedStudy):
         table = folders[0].table()
     else:
@@ -331,7 +331,9 @@ def _table(arguments: list[str]) -> int:
         table = StudyTable.of(runs)
     if not table.blocks:
         raise ComityError("no run is finished yet")
-    texts = {"md": table.markdown, "tex": table.latex, "csv": table.csv}
+    if chosen["--columns"]:
+        table = table.only(chosen["--columns"].split(","))
+    form, texts = chosen["--format"], {"md": table.markdown, "tex": table.latex, "csv": table.csv}
     if form == "terminal":
         _wide(Console()).print(table)
     elif form in texts:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from comity._errors import unknown
 from comity.config import COMPONENTS, Config
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class Column:
     """Whether ± is shown; CSV always has it."""
     whole: bool = False
     """Whether it counts something."""
+    extra: bool = False
+    """Whether it is shown in CSV alone, unless it is asked for."""
 
 
 def _percent(*path: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -171,6 +174,9 @@ COLUMNS = (
     Column("conflict", "conflict", _percent("conflict-rate"), 0),
     Column("MB", "MB a round", lambda r: (r["bytes a round"]["down"] + r["bytes a round"]["up"]) / 1e6, 2),
     Column("seconds", "s a round", _seconds, 2),
+    Column("S-acc", "S-acc", _percent("last", "eval/S-acc/mean"), 2, True, extra=True),
+    Column("G-acc", "G-acc", _percent("last", "eval/G-acc/mean"), 2, True, extra=True),
+    Column("global", "common model", _percent("last", "eval/global-acc/mean"), 2, True, extra=True),
 )
 
 # The table.
@@ -183,6 +189,8 @@ class Line:
     method: str
     rule: str | None
     """``None`` where the method has none to choose: Local, and methods that bring their own."""
+    options: Flat
+    """Those of method and rule that other lines have otherwise."""
     results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     gain: Gain | None = None
     """Over the same method with Mean."""
@@ -219,6 +227,19 @@ class Table:
     notes: list[str]
     columns: tuple[Column, ...]
 
+    def only(self, names: Sequence[str]) -> "Table":
+        """With these columns, by their names in CSV; accuracy comes first in any case."""
+        known = {column.name: column for column in COLUMNS}
+        for name in names:
+            if name not in known:
+                raise unknown("column", name, known)
+        chosen = [known[name] for name in dict.fromkeys((ACCURACY.name, *names))]
+        return replace(self, columns=tuple(replace(column, extra=False) for column in chosen))
+
+    @property
+    def _shown(self) -> list[Column]:
+        return [column for column in self.columns if not column.extra]
+
     @classmethod
     def of(cls, runs: Sequence["LoadedRun"], planned: int = 0) -> "Table":
         """The finished ones among ``runs``."""
@@ -231,7 +252,8 @@ class Table:
             method = _named(flat["method"], varying.of(flat, "method"))
             rule = _named(flat["rule"], varying.of(flat, "rule")) if "rule" in flat else None
             _, found = blocks.setdefault(repr(options), (options, {}))
-            found.setdefault((method, rule), Line(method, rule)).results[run.options["seed"]] = run.result
+            line = found.setdefault((method, rule), Line(method, rule, varying.of(flat, "method", "rule")))
+            line.results[run.options["seed"]] = run.result
         made = [Block(options, _under_methods(found.values())) for options, found in blocks.values()]
         lines = [line for block in made for line in block.lines]
         columns = tuple(column for column in COLUMNS if any(line.spread(column) for line in lines))
@@ -249,14 +271,13 @@ class Table:
             unbound = options.update(width=1000)
             return max((Measurement.get(console, unbound, block).maximum for block in drawn), default=0)
 
-        kept = self
+        kept = replace(self, columns=tuple(self._shown))
         while len(kept.columns) > 1 and width(kept) > options.max_width:
             kept = replace(kept, columns=kept.columns[:-1])
         yield from map(kept._drawn, kept.blocks)
         for note in self.notes:
             yield Text(note, style="dim")
-        if kept is not self:
-            missing = [column.heading for column in self.columns[len(kept.columns) :]]
+        if missing := [column.heading for column in self._shown[len(kept.columns) :]]:
             yield Text(f"Too narrow for: {', '.join(missing)}.", style="dim")
 
     def _drawn(self, block: Block) -> "RichTable":
@@ -307,34 +328,33 @@ class Table:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
     def _headings(self) -> list[str]:
-        first, *others = (column.heading for column in self.columns)
+        first, *others = (column.heading for column in self._shown)
         return ["", first, "difference to Mean", *others]
 
     def _cells(self, line: Line) -> list[str]:
         seeds = max(len(other.results) for block in self.blocks for other in block.lines)
         missing = f" ({len(line.results)} of {seeds} seeds)" if len(line.results) < seeds else ""
-        cells = [_number(line.spread(column), column) for column in self.columns]
+        cells = [_number(line.spread(column), column) for column in self._shown]
         return [line.label + missing, cells[0], str(line.gain or ""), *cells[1:]]
 
     # For programs.
 
     def csv(self) -> str:
         """One row a line, in full precision; means and standard deviations over seeds."""
-        keys = list(dict.fromkeys(key for block in self.blocks for key in block.options))
+        rows = [(block.options | line.options, line) for block in self.blocks for line in block.lines]
+        keys = list(dict.fromkeys(key for options, _ in rows for key in options))
         header = [*keys, "method", "rule", "seeds", "difference", "low", "high", "mark"]
         header += [part for column in self.columns for part in (column.name, f"{column.name} std")]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(header)
-        for block in self.blocks:
-            for line in block.lines:
-                gain = line.gain
-                row: list[Any] = [*(_show(block.options[key]) if key in block.options else "" for key in keys)]
-                row += [line.method, line.rule or "", " ".join(map(str, sorted(line.results)))]
-                row += [gain.mean, gain.low, gain.high, gain.mark] if gain else [None] * 4
-                for spread in map(line.spread, self.columns):
-                    row += [spread.mean, spread.std] if spread else [None, None]
-                writer.writerow(row)
+        for options, line in rows:
+            row: list[Any] = [_show(options[key]) if key in options else "" for key in keys]
+            row += [line.method, line.rule or "", " ".join(map(str, sorted(line.results)))]
+            row += [line.gain.mean, line.gain.low, line.gain.high, line.gain.mark] if line.gain else [None] * 4
+            for spread in map(line.spread, self.columns):
+                row += [spread.mean, spread.std] if spread else [None, None]
+            writer.writerow(row)
         return text.getvalue()
 
 

@@ -49,15 +49,17 @@ def method_of(server: Server) -> FEDORA:
 # Step 0.
 
 
+@pytest.mark.parametrize("samples", [24, 200])
 @pytest.mark.parametrize("labels", [False, True])
-def test_the_basis_are_the_leading_singular_vectors(tiny: dict[str, Any], labels: bool) -> None:
-    """By the eigenvectors of X Xᵀ, samples as columns."""
-    site = site_of(Config(**tiny, method={"name": "FEDORA", "p": 3, "labels": labels}))
+def test_the_basis_are_the_leading_singular_vectors(tiny: dict[str, Any], labels: bool, samples: int) -> None:
+    """Fewer samples than pixels, and more."""
+    site = site_of(Config(**(tiny | {"data": tiny["data"] | {"samples": samples}}), method="FEDORA"))
     client = client_of(site, 2)
     X = client.data.train.x.reshape(len(client.data.train), -1).double()
     if labels:
         X = torch.cat([X, torch.eye(4, dtype=torch.float64)[client.data.train.y]], 1)
-    leading = torch.linalg.eigh(X.T @ X).eigenvectors[:, -3:].flip(1)
+    assert (len(X) > X.shape[1]) == (samples == 200)
+    leading = torch.linalg.svd(X.T).U[:, :3]
     basis = FEDORA(p=3, labels=labels).basis(client, {})["basis"]
     assert basis.shape == (3, 64 + 4 * labels)
     assert basis.dtype == torch.float32

@@ -124,7 +124,7 @@ def _grow(
         for number in range(1, last + 1):
             now = accuracy * (1 - 0.5 * np.exp(-3 * number / max(1, last))) if number < last else accuracy
             for i in ids:
-                table.writerow([number, i, sizes[i], tests, now[i], 1 - now[i], "", "", "", ""])
+                table.writerow([number, i, sizes[i], tests, now[i], 1 - now[i], *[""] * 5])
             record: dict[str, Any] = {
                 "round": number,
                 "cohort": ids,

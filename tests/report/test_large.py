@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,9 @@ from run_folders import make
 from test_page import data_of
 
 from comity.report import write
+from comity.report._cells import Cell, Setting, Study
+from comity.report._payload import COSINES, cosine_budget
+from comity.report._read import Run
 
 MOST_BYTES, MOST_SECONDS = 15e6, 3.0
 
@@ -25,7 +27,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layers = [f"body.layer{i // 2}.{'weight' if i % 2 == 0 else 'bias'}" for i in range(18)]
     for rule in ("Mean", "ConFREE", "CALM"):
         accuracy = random.uniform(0.5, 0.9, 20).tolist()
-        model = make(folder / "models" / rule, accuracy, alone=[0.6] * 20, rule=rule, rounds=150, layers=layers)
+        model = make(folder / "models" / rule, accuracy, alone=[0.6] * 20, rule=rule, rounds=100, layers=layers)
         config = yaml.safe_load((model / "config.yaml").read_text())
         for method in range(17):
             for seed in range(4):
@@ -47,6 +49,21 @@ def test_size(large: Path) -> None:
     assert len(kept) >= 51  # at least one seed of each cell shows its weights
 
 
+def test_many_clients_leave_out_cosines_not_runs() -> None:
+    """400 clients: a matrix is 160 kB, 200 of them are too many for a page."""
+
+    def run(seed: int) -> Run:
+        config = {"clients": 400, "seed": seed, "method": {"name": "FedRep"}, "rule": {"name": "Mean"}}
+        return Run(Path(f"run{seed}"), config)
+
+    cells = [Cell("FedRep", "Mean", {}, {seed: run(seed) for seed in range(3)}) for _ in range(67)]
+    held, single = cosine_budget(Study([Setting({}, cells)], []))
+    assert 0 < len(held) * 400**2 <= COSINES
+    assert single == 0
+    held, single = cosine_budget(Study([Setting({}, cells[:3])], []))
+    assert len(held) == 9
+
+
 @pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed")
 def test_it_opens_quickly(large: Path, tmp_path: Path) -> None:
     with browser(tmp_path) as tab:
@@ -54,5 +71,4 @@ def test_it_opens_quickly(large: Path, tmp_path: Path) -> None:
         seconds = min(tab.open(large) for _ in range(2))
         assert tab.problems == []
         assert tab.js("document.querySelectorAll('#plot-convergence [data-of]').length") > 0
-    started = time.process_time()
-    assert seconds < MOST_SECONDS, (seconds, started)
+    assert seconds < MOST_SECONDS

@@ -192,7 +192,7 @@ def test_a_line_that_is_just_being_written_is_none_yet(tmp_path: Path) -> None:
     with (path / "rounds.jsonl").open("a") as stream:
         stream.write('{"round": 3, "coho')
     with (path / "clients.csv").open("a") as stream:
-        stream.write("3,0,10,20,0.9,0.1,,,,\r\n3,1,10")
+        stream.write("3,0,10,20,0.9,0.1,,,,,\r\n3,1,10")
     run = study_of([path]).runs[0]
     assert run.round == 2
     assert run.clients["L-acc"] == [0.6] * 3

@@ -200,6 +200,18 @@ def test_watching(tmp_path: Path) -> None:
     assert len(published) <= 8  # only news are written
 
 
+def test_ctrl_c_leaves_a_page_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "run", [0.5] * 3, rounds=5, done=1)
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    file = tmp_path / "r.html"
+    assert command([str(tmp_path), "-o", str(file), "--watch", "--quiet"]) == 0
+    assert data_of(file.read_text())["live"] is None
+
+
 def test_a_folder_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
     run = make(tmp_path / "run", [0.5] * 3, rounds=5, done=1)
     reader = Reader()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity.files._checkpoint import Checkpoint
+from comity.files._memory import show_bytes
 from comity.files._plan import Pair
 from comity.files._reader import Reader
 
@@ -118,9 +119,9 @@ class Products:
         models += [self.reader.base] if self.reader.base is not None else []
         needed = 8 * copies * sum(model.entries[name].numel for model in models for name in (pair.A, pair.B))
         if needed > self.reader.room:
+            left = show_bytes(max(self.reader.room, 0))
             raise ComityError(
-                f"the factors of {pair.module!r} need {needed / 1e6:,.0f} MB of memory; only "
-                f"{self.reader.room / 1e6:,.0f} MB are left for them"
+                f"the factors of {pair.module!r} need {show_bytes(needed)} of memory; {left} are left for them"
             )
 
 

@@ -280,11 +280,11 @@ def weigh(rule: Rule, u: FileUpdates) -> Weights:
 
 def _lr(rule: Rule) -> float:
     """What `Rule.finish` multiplies the update by; momentum has nothing to go on in one merge."""
-    if isinstance(rule, Mean):
+    if isinstance(rule, Mean) and type(rule).finish is Mean.finish:
         return rule.lr
-    if type(rule).finish is not Rule.finish:
-        raise ComityError(f"{rule!r} changes the combined update as a whole, which cannot be done in pieces")
-    return 1.0
+    if type(rule).finish is Rule.finish:
+        return 1.0
+    raise ComityError(f"{rule!r} changes the combined update as a whole, which cannot be done in pieces")
 
 
 # The second pass.

@@ -9,12 +9,13 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import Entry
+from comity.files._memory import show_bytes
 from comity.rules import Updates
 from comity.rules._threads import in_order
 from comity.rules._updates import LARGEST, LONGEST, WIDEST
 
 MOST = 2**28  # bytes of updates held at once, even where there is room for more: larger pieces are no faster
-SPARE = 0.8  # of the memory given; the rest is for what allocators keep to themselves
+SPARE = 1e8  # bytes for what threads and allocators keep to themselves, where there is room for it
 
 
 class Reader:
@@ -34,7 +35,7 @@ class Reader:
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.base, self.clients, self.skip, self.advance = base, clients, skip, advance
-        self.room = SPARE * memory
+        self.room = memory - min(SPARE, memory / 2)
         self.bad: dict[int, str] = {}
         self._space = torch.empty(0, dtype=torch.uint8)
 
@@ -63,14 +64,13 @@ class Reader:
             U, base = self.updates(entry.name, start, stop, self.good)
             total = coefficients.to(U) @ U
             new = (total if base is None else total.add_(base)).to(entry.dtype)
-            if not finite(new):
+            if not finite(total, entry.dtype):
                 raise ComityError(f"tensor {entry.name!r} would not be finite as {entry.kind}; nothing is written")
             yield new
 
     def updates(self, name: str, start: int, stop: int, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """(n, stop − start) updates, in memory that the next call uses again, and the base they start from."""
-        entries = [client.entries[name] for client in (*self.clients, *([self.base] if self.base else []))]
-        dtype = torch.float64 if any(entry.kind == "F64" for entry in entries) else torch.float32
+        dtype = self._precision(name)
         base = None if self.base is None else self._base(name, start, stop, dtype)
         needed = len(rows) * (stop - start) * dtype.itemsize
         if len(self._space) < needed:
@@ -102,7 +102,7 @@ class Reader:
         """Where to cut a tensor so that all its updates fit; at the places where `Updates` cuts its matrix."""
         entries = [self.clients[i].entries[name] for i in rows]
         entries += [self.base.entries[name]] if self.base is not None else []
-        size = 8 if any(entry.kind == "F64" for entry in entries) else 4
+        size = self._precision(name).itemsize
         # numbers that are not row by row are held whole, and laid out anew
         whole = sum(2 * entry.nbytes for entry in entries if entry.stride is not None)
         threads = torch.get_num_threads()
@@ -110,14 +110,16 @@ class Reader:
         column = len(rows) * size + 3 * size + threads * 8
         fits = int(min(self.room - whole, MOST) // column)
         if fits < 1:
-            raise ComityError(
-                f"tensor {name!r} needs {(whole + column) / 1e6:,.0f} MB of memory at least; only "
-                f"{max(self.room, 0) / 1e6:,.0f} MB are left for it"
-            )
+            needed, left = show_bytes(whole + column), show_bytes(max(self.room, 0))
+            raise ComityError(f"tensor {name!r} needs {needed} of memory at least; {left} are left for it")
         step = max(1, min(WIDEST, LARGEST // max(1, len(rows))))
         width = fits - fits % step if fits >= step else fits
         numel = entries[0].numel
         return ((start, min(start + width, numel)) for start in range(0, numel, width))
+
+    def _precision(self, name: str) -> torch.dtype:
+        models = (*self.clients, *([self.base] if self.base is not None else []))
+        return torch.float64 if any(model.entries[name].kind == "F64" for model in models) else torch.float32
 
     def _base(self, name: str, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         assert self.base is not None
@@ -143,9 +145,10 @@ class Reader:
         self.bad[i] = str(error)
 
 
-def finite(numbers: Tensor) -> bool:
-    """Whether all are; `torch.isfinite` would take several times their memory."""
-    return math.isfinite(float(numbers.sum(dtype=torch.float64)))
+def finite(numbers: Tensor, dtype: torch.dtype | None = None) -> bool:
+    """Whether all are, and stay so as another dtype; `torch.isfinite` would take several times their memory."""
+    largest = float(torch.linalg.vector_norm(numbers, math.inf))
+    return largest <= torch.finfo(dtype or numbers.dtype).max
 
 
 def total_bytes(base: Checkpoint | None, clients: Sequence[Checkpoint], names: Sequence[str]) -> int:

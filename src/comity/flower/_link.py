@@ -57,7 +57,9 @@ class GridLink(Link):
         self._who: dict[int, int] = {}
         """The client of each node that said so, in the order in which they did."""
         self._queries: dict[str, tuple[int, float]] = {}
-        """Nodes that were asked who they are, and until when we wait for them to say."""
+        """Nodes that were asked who they are, and until when they may say."""
+        self._silent: set[int] = set()
+        """Nodes that owe us an answer: they are asked who they are like others, but nobody waits for them."""
         self._refused: dict[int, float] = {}
         """Nodes that gave no good answer, and until when they are not asked again."""
 
@@ -94,8 +96,8 @@ class GridLink(Link):
                 replies[cid] = _wire.read_answer(reply.content)
         for cid in waiting.values():
             self.failures[cid] = f"did not answer within {limit:g} s"
-            del self._who[nodes[cid]]
-            self._ask_who([nodes[cid]], wait=0)  # it has to show that it is there before it is trusted again
+            del self._who[nodes[cid]]  # it has to say again who it is before it is trusted
+            self._silent.add(nodes[cid])
         if not replies and (verb != "fit" or raised == len(payloads)):
             # A round without anybody may pass; a question that the method cannot do without, or a method that fails
             # everywhere, may not.
@@ -144,22 +146,30 @@ class GridLink(Link):
     def _look(self) -> None:
         online, now = set(self.grid.get_node_ids()), time.monotonic()
         self._who = {node: cid for node, cid in self._who.items() if node in online}
-        self._queries = {name: query for name, query in self._queries.items() if query[0] in online}
+        self._silent &= online
         self._refused = {node: until for node, until in self._refused.items() if node in online and until > now}
+        self._queries = {name: (node, u) for name, (node, u) in self._queries.items() if node in online and u > now}
         asked = {node for node, _ in self._queries.values()}
-        self._ask_who(sorted(online - self._who.keys() - asked - self._refused.keys()), self.patience.query)
-        latest = max((until for _, until in self._queries.values()), default=now)
-        for reply in self._replies(self._queries, latest - now):
+        self._ask_who(online - self._who.keys() - asked - self._refused.keys())
+        awaited = [until for node, until in self._queries.values() if node not in self._silent]
+        for reply in self._replies(self._queries, max(awaited, default=now) - now):
             self._introduce(reply)
+            if not any(node not in self._silent for node, _ in self._queries.values()):
+                break
+        self._silent |= {node for node, _ in self._queries.values()}
 
-    def _ask_who(self, nodes: list[int], wait: float) -> None:
-        until = time.monotonic() + wait
-        questions = {node: Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY) for node in nodes}
+    def _ask_who(self, nodes: set[int]) -> None:
+        wait = self.patience.query
+        questions = {
+            node: Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY, ttl=wait) for node in nodes
+        }
         if questions:
+            until = time.monotonic() + wait
             self._queries |= {name: (node, until) for name, node in self._push(questions).items()}
 
     def _introduce(self, reply: Message) -> None:
         node, _ = self._queries.pop(reply.metadata.reply_to_message_id)
+        self._silent.discard(node)
         if reply.has_error():
             wrong = _told(reply)
         else:

@@ -67,6 +67,9 @@ class WithRule(Strategy):
         # The wrapped strategy's own steps, whatever stands in for them while it runs.
         self._own = {step: getattr(self.strategy, step) for step in STEPS}
 
+    def __repr__(self) -> str:
+        return f"WithRule({self.rule!r}, {type(self.strategy).__name__})"
+
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """The wrapped strategy's own loop (a user's may save models or stop early) with our steps in it."""
         for step in STEPS:
@@ -208,7 +211,7 @@ class WithRule(Strategy):
             if sent is not None:
                 if not np.issubdtype(sent.dtype, np.floating):
                     value = np.rint(value)
-                value = value.astype(sent.dtype).reshape(sent.shape)
+                value = np.asarray(value, dtype=sent.dtype).reshape(sent.shape)
             record[name] = Array(value)
         return record
 

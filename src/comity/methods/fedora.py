@@ -74,14 +74,19 @@ class FEDORA(Method):
 
     def basis(self, client: Client, received: Payload) -> Payload:
         """Step 0: the first p left singular vectors of the samples (columns), as rows; zeros where there are fewer."""
-        X = client.data.train.x.flatten(1)
+        x, y = client.data.train.x, client.data.train.y
+        X = x.flatten(1).double()
         if self.labels:
             with torch.no_grad():
-                classes = client.model.net.eval()(client.data.train.x[:1]).shape[1]
-            X = torch.cat([X, F.one_hot(client.data.train.y, classes)], 1)
-        _, sigma, V = torch.linalg.svd(X, full_matrices=False)
-        rank = min(self.p, int((sigma > 1e-6 * sigma[0]).sum()))
-        return {"basis": torch.cat([V[:rank], V.new_zeros(self.p - rank, X.shape[1])])}
+                classes = client.model.net.eval()(x[:1]).shape[1]
+            X = torch.cat([X, F.one_hot(y, classes)], 1)
+        wide = len(X) < X.shape[1]  # the smaller of the two Gram matrices costs a fraction of the decomposition of X
+        squares, vectors = torch.linalg.eigh(X @ X.mT if wide else X.mT @ X)
+        rank = min(self.p, int((squares > 1e-12 * squares[-1]).sum()))
+        leading = vectors.mT.flip(0)[:rank]
+        basis = X.new_zeros(self.p, X.shape[1])
+        basis[:rank] = F.normalize(leading @ X) if wide else leading
+        return {"basis": basis.float()}
 
     def fit(self, client: Client, received: Payload) -> Payload:
         model, own, hat = client.model, client.keep["own"], received["theta"]

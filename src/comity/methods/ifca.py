@@ -13,7 +13,8 @@ class IFCA(Method):
     training samples, trains theta_k, and the server averages within clusters; a cluster without clients stays as it
     is. The K initial models must differ: the others are the first with the numbers of each layer in a new order, drawn
     from the seed, which is as good a draw of any initialisation that fills a layer independently. The paper averages
-    without weights; here the rule says. The variant that shares the body between the clusters is left out.
+    without weights; here the rule says. A model that no client picks never moves: then another seed helps. The variant
+    that shares the body between the clusters is left out.
 
     Options:
         clusters: number of models; the paper has 4 for rotated MNIST and 2 for rotated CIFAR

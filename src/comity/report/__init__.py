@@ -52,15 +52,19 @@ def command(arguments: list[str]) -> int:
 
         need(figures)
 
+    said = ""
+
     def tell(words: str) -> None:
-        if "--quiet" not in flags:
+        nonlocal said
+        if "--quiet" not in flags and words != said:
             print(words, flush=True)
+        said = words
 
     def publish(study: Study, live: float | None) -> None:
         _write(file, page(study, live=live))
         if live:
             done = sum(run.finished for run in study.runs)
-            tell(f"{done} of {len(study.runs)} runs finished; {answer(study).lead}")
+            tell(f"{done} of {_count(study)} finished. {answer(study).lead}")
 
     if "--watch" in flags:
         from comity.report._watch import watch
@@ -74,8 +78,12 @@ def command(arguments: list[str]) -> int:
         drawn = draw(study, figures)
         tell(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")
     told = answer(study)
-    tell(f"{told.lead} {told.more}".strip() + f"\nReport: {file} ({_size(file)}, {len(study.runs)} runs)")
+    tell(f"{told.lead} {told.more}".strip() + f"\nReport: {file} ({_size(file)}, {_count(study)})")
     return 0
+
+
+def _count(study: Study) -> str:
+    return f"{len(study.runs)} run{'s' if len(study.runs) != 1 else ''}"
 
 
 def _parse(arguments: list[str]) -> tuple[list[Path], str, Path | None, set[str]]:

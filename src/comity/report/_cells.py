@@ -280,7 +280,7 @@ def _know_alone(cell: Cell, setting: Setting) -> None:
             continue
         if run.transfer is not None:
             mine = dict(zip(run.clients["client"], run.clients["L-acc"], strict=True))
-            gain = {int(client): value for client, value in run.transfer["gain"].items()}
+            gain = {int(client): value for client, value in run.transfer["gain"].items() if value is not None}
             cell.alone[seed] = {client: mine[client] - value for client, value in gain.items() if client in mine}
         elif local is not None and seed in local.runs and local.runs[seed].finished:
             other = local.runs[seed].clients

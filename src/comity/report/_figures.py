@@ -100,6 +100,7 @@ class _Pen:
             return []
         for ending in (".png", ".pdf"):
             self.figure.savefig(path.with_name(path.name + ending))
+            self.figure.set_layout_engine("none")  # it stays as it was laid out
         return [path.with_name(path.name + ".pdf")]
 
     def colours(self, name: str) -> Any:

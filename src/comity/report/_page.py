@@ -14,7 +14,7 @@ from comity import __version__
 from comity.report._cells import Study, accuracy, show
 from comity.report._payload import payload
 from comity.report._statistics import Difference
-from comity.report._table import COLUMNS, Entry, Row, rows
+from comity.report._table import COLUMNS, NONE, Entry, Row, rows
 from comity.report._words import Answer, Transfer, answer, minus, percent
 
 SCRIPTS = ("charts.js", "state.js", "learning.js", "clients.js", "conflict.js", "costs.js", "page.js")
@@ -195,9 +195,10 @@ def _results(study: Study) -> str:
     heads = [_head("method + rule", "Method, and rule that combines the updates", "name")]
     if several:
         heads.append(_head("setting", "What differs between the settings", "words"))
-    heads += [_head(label, meaning, "") for label, meaning in COLUMNS.items()]
+    told = [any(row.entries[i] != NONE for row in found) for i in range(len(COLUMNS))]
+    heads += [_head(*column, "") for column, shown in zip(COLUMNS.items(), told, strict=True) if shown]
     news = [i == 0 or row.setting != found[i - 1].setting for i, row in enumerate(found)]
-    body = "".join(_row(row, study, several, new) for row, new in zip(found, news, strict=True))
+    body = "".join(_row(row, study, several, new, told) for row, new in zip(found, news, strict=True))
     only = '<label><input type="checkbox" id="only"><span></span></label>' if several else ""
     kind = "scroll long" if len(found) > LONG else "scroll"
     return (
@@ -217,7 +218,7 @@ def _head(label: str, meaning: str, kind: str) -> str:
     )
 
 
-def _row(row: Row, study: Study, several: bool, new: bool) -> str:
+def _row(row: Row, study: Study, several: bool, new: bool, told: list[bool]) -> str:
     cell = row.cell
     rule = f" <span>+ {escape(cell.rule_label)}</span>" if cell.rule else ""
     note = " <span>(each client alone)</span>" if cell.reference else ""
@@ -232,7 +233,7 @@ def _row(row: Row, study: Study, several: bool, new: bool) -> str:
     if several:
         label = study.settings[row.setting].label
         parts.append(f'<td class="words" data-v="{escape(f"{row.setting:04d} {label}")}">{escape(label)}</td>')
-    parts += [_entry(entry) for entry in row.entries]
+    parts += [_entry(entry) for entry, shown in zip(row.entries, told, strict=True) if shown]
     return "".join(parts) + "</tr>"
 
 

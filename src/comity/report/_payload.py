@@ -41,7 +41,7 @@ NUMBERS = {
 def payload(study: Study) -> dict[str, Any]:
     """Everything for the plots. ``cells`` and ``runs`` point at each other by their places."""
     weights = _Weights(study)
-    cosines = _cosine_rounds(study)
+    held, single = cosine_budget(study)
     partitions: dict[str, int] = {}
     tables: list[dict[str, Any]] = []
     cells: list[dict[str, Any]] = []
@@ -60,7 +60,7 @@ def payload(study: Study) -> dict[str, Any]:
             known["numbers"]["gain"] = None if gain is None else [digits(gain.mean), digits(gain.half)]
             for run in cell.runs.values():
                 known["runs"].append(len(runs))
-                runs.append(_run(cell, run, cosines))
+                runs.append(_run(cell, run, single if id(run) in held else None))
                 runs[-1] |= {"cell": len(cells), "w": weights.of(run)}
                 if run.partition is not None:
                     key = f"{run.partition.name} {run.partition.counts.tolist()}"
@@ -193,7 +193,8 @@ def pack(values: Floats) -> str:
     return base64.b64encode(np.ascontiguousarray(values).astype(np.uint8).tobytes()).decode()
 
 
-def _run(cell: Cell, run: Run, cosine_rounds: int) -> dict[str, Any]:
+def _run(cell: Cell, run: Run, single: int | None) -> dict[str, Any]:
+    """``single``: how many rounds' cosines besides their mean; ``None`` for no cosines at all."""
     clients = cell.clients(run)
     known: dict[str, Any] = {
         "seed": run.seed,
@@ -212,9 +213,14 @@ def _run(cell: Cell, run: Run, cosine_rounds: int) -> dict[str, Any]:
     conflict = None if cell.reference else Conflict.of(run)
     if conflict is not None:
         known["agree"] = several(conflict.agreement, 3)
-        known["cos"] = {"n": len(conflict.mean), "mean": _pack_cosines(conflict.mean)}
-        chosen = thin(sorted(conflict.rounds), cosine_rounds) if cosine_rounds else []
-        known["cos"] |= {"rounds": chosen, "each": [_pack_cosines(conflict.rounds[number]) for number in chosen]}
+    if conflict is not None and single is not None:
+        rounds = thin(sorted(conflict.rounds), single) if single else []
+        known["cos"] = {
+            "n": len(conflict.mean),
+            "mean": _pack_cosines(conflict.mean),
+            "rounds": rounds,
+            "each": [_pack_cosines(conflict.rounds[number]) for number in rounds],
+        }
     return known
 
 
@@ -223,10 +229,23 @@ def _pack_cosines(matrix: Floats) -> str:
     return pack(np.where(np.isnan(matrix), 255, np.round(120 + 120 * np.clip(np.nan_to_num(matrix), -1, 1))))
 
 
-def _cosine_rounds(study: Study) -> int:
-    """How many single rounds' matrices of each run fit into the page beside the mean."""
-    sizes = [int(run.config.get("clients", 0)) ** 2 for run in study.runs]
-    return int(max(0, min(12, COSINES // max(1, sum(sizes)) - 1)))
+def cosine_budget(study: Study) -> tuple[set[int], int]:
+    """Whose cosines the page holds (by ``id``), and how many single rounds of each beside their mean.
+
+    All runs' where they fit; else those of one seed of each cell, as many as fit.
+    """
+    rivals = [cell for cell in study.cells if not cell.reference and cell.counted]
+    first = [cell.counted[0] for cell in rivals]
+    runs = [run for cell in rivals for run in cell.runs.values()]
+    if sum(map(_matrix_size, runs)) > COSINES:
+        room = np.cumsum([_matrix_size(run) for run in first]) <= COSINES
+        runs = [run for run, fits in zip(first, room, strict=True) if fits]
+    whole = sum(map(_matrix_size, runs))
+    return {id(run) for run in runs}, min(12, COSINES // whole - 1) if whole else 0
+
+
+def _matrix_size(run: Run) -> int:
+    return int(run.config.get("clients", 0)) ** 2
 
 
 class _Weights:

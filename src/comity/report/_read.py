@@ -109,13 +109,14 @@ class Run:
         clients = int(self.config.get("clients", 0))
         layers: dict[str, Floats] = {}
         for record in _records(self.path / "weights.jsonl", lambda number: number in chosen):
-            ids, rows = record["ids"], np.array(record["coefficients"], dtype=np.float64, ndmin=2)
+            rows = np.array(record["coefficients"], dtype=np.float64, ndmin=2)
+            # rows that a rule remembers from earlier rounds have names of their own
+            places = [i for i, client in enumerate(record["ids"]) if isinstance(client, int) and 0 <= client < clients]
+            members = [record["ids"][i] for i in places]
             for name, row in zip(self._names(record.get("group", ""), len(rows)), rows, strict=False):
                 if name not in layers:
                     layers[name] = np.full((clients, len(rounds)), np.nan)
-                for client, value in zip(ids, row, strict=False):
-                    if isinstance(client, int) and 0 <= client < clients:
-                        layers[name][client, place[record["round"]]] = value
+                layers[name][members, place[record["round"]]] = row[places]
         return Weights(rounds, layers) if layers else None
 
     @cached_property
@@ -232,7 +233,7 @@ def read(path: Path, config: Mapping[str, Any] | None = None) -> Run:
     try:
         result = _json(path / "result.json")
         rounds, series, conflict = _rounds(path / "rounds.jsonl")
-        clients = result["clients"] if result is not None else _newest(path / "clients.csv")
+        clients = _numbers(result["clients"]) if result is not None else _newest(path / "clients.csv")
         return Run(path, config, result, rounds, series, conflict, clients, _partition(path / "partition.json"))
     except OSError as error:
         raise ComityError(f"{error.filename or path} could not be read: {error.strerror}") from error
@@ -297,6 +298,11 @@ def _columns(known: dict[str, dict[int, float]], length: int) -> dict[str, Float
         columns[key] = np.full(length, np.nan)
         columns[key][list(values)] = [np.nan if value is None else value for value in values.values()]
     return columns
+
+
+def _numbers(columns: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
+    """What was not a number is null in JSON."""
+    return {name: [float("nan") if value is None else value for value in values] for name, values in columns.items()}
 
 
 def _newest(file: Path) -> dict[str, list[float]]:

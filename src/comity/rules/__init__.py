@@ -6,6 +6,8 @@
 tensor([0.6676, 1.0015])
 """
 
+from typing import TYPE_CHECKING, Any
+
 from comity.rules._rule import Block, Outcome, Rule, SolverWarning, Weights
 from comity.rules._solvers import Solution
 from comity.rules._updates import DroppedWarning, Updates
@@ -21,6 +23,9 @@ from comity.rules.projection import Projection
 from comity.rules.protect import Protected, protected_directions
 from comity.rules.released import ReleasedConFREE
 from comity.rules.torchjd import TorchJD
+
+if TYPE_CHECKING:
+    from comity.files import aggregate as aggregate_files
 
 RULES: dict[str, type[Rule]] = {
     "Mean": Mean,
@@ -49,5 +54,16 @@ __all__ = [
     "protected_directions", "Protected",
     # for a rule of your own
     "Rule", "Block", "Solution", "Weights",
+    # checkpoints in files
+    "aggregate_files",
 ]
 # fmt: on
+
+
+def __getattr__(name: str) -> Any:
+    # rules know nothing of files; only who asks for this has them imported
+    if name == "aggregate_files":
+        from comity.files import aggregate
+
+        return aggregate
+    raise AttributeError(f"module 'comity.rules' has no attribute {name!r}")

@@ -92,7 +92,8 @@ class Rule:
         coefficients = torch.zeros(G.shape[:2], dtype=torch.float64)
         residuals = torch.zeros(len(G), dtype=torch.float64)
         notes: dict[str, Tensor] = {}
-        present, losses = u.ages.numpy() == 0, u.losses
+        ages, sizes, losses = u.ages.numpy(), u.sizes.numpy(), None if u.losses is None else u.losses.numpy()
+        present = ages == 0
         for place, whole in enumerate(G.numpy()):
             moved = np.flatnonzero(whole.diagonal() > STILL**2)
             if not present[moved].any():
@@ -105,9 +106,9 @@ class Rule:
                     A=A,
                     unit=unit,
                     present=int(present.sum()),
-                    sizes=u.sizes.numpy()[moved],
-                    losses=None if losses is None else losses.numpy()[moved],
-                    ages=u.ages.numpy()[moved],
+                    sizes=sizes[moved],
+                    losses=None if losses is None else losses[moved],
+                    ages=ages[moved],
                     place=place,
                 )
             )
@@ -225,6 +226,8 @@ def _lengths(G: Tensor, x: Tensor) -> Tensor:
 
 def _norms(layout: Layout, vector: Tensor) -> Tensor:
     """(L,) the length of each layer."""
-    with one_thread():
-        norms = [torch.linalg.vector_norm(layer, dtype=torch.float64) for layer in layout.split(vector)]
-    return torch.stack(norms).cpu()
+    norm = torch.linalg.vector_norm
+    with one_thread():  # pieces in the rows' own precision, put together in float64
+        pieces = [torch.split(layer.reshape(-1), 2**16) for layer in layout.split(vector)]
+        lengths = [norm(torch.stack([norm(piece) for piece in layer]).double()) for layer in pieces]
+    return torch.stack(lengths).cpu()

@@ -86,32 +86,32 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
     def certified(x: Array, bound: float) -> Solution:
         return Solution(x, (bound - float((b + times(A.T, times(A, x))).min())) / max(1.0, abs(bound)))
 
-    w = min_norm(A).x
-    nearest = norm(times(A, w))
     best = Solution(np.zeros(len(a)), np.inf)
-    if (
-        nearest <= 1e-13
-    ):  # 0 is in the hull: at best somebody gains nothing, and to hurt nobody, if in reach, is optimal
-        x = cone(A, g).x
-        best = certified(x * min(1.0, rho / max(norm(times(A, x)), 1e-300)), float(b @ w + rho * nearest))
     high = 1.01 * float(np.sqrt((A * A).sum(0).max())) / rho
-    low = max(nearest / rho, 1e-14 * high)
-    tau = max(norm(A.mean(1)) / rho, low)
-    for _ in range(50):
-        if best.residual <= 1e-11:
-            break
+    low = 1e-14 * high
+    tau = _crossing(A, g, rho, low, high, norm(A.mean(1)) / rho)
+    for attempt in range(50):
         w = min_norm(A + tau * g[:, None]).x
         reach = norm(times(A, w))
         if reach > 0:
             found = certified((rho / reach) * w, float(b @ w + rho * reach))
             best = min(best, found, key=residual)
+        if attempt == 2 and best.residual > 1e-11:
+            nearest = min_norm(A).x
+            if norm(times(A, nearest)) <= 1e-13:
+                # 0 is in the hull: somebody gains nothing at best, so to hurt nobody is optimal, if it is in reach
+                x = cone(A, g).x
+                x = x * min(1.0, rho / max(norm(times(A, x)), 1e-300))
+                best = min(best, certified(x, float(b @ nearest + rho * norm(times(A, nearest)))), key=residual)
+        if best.residual <= 1e-11:
+            break
         low, high = (tau, high) if reach > rho * tau else (low, tau)
-        tau = _crossing(A[:, w > 0], g, rho, low, high)
+        tau = _crossing(A[:, w > 0], g, rho, low, high, math.sqrt(low * high))
     return best
 
 
-def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
-    """The τ in (low, high) with |Aw| = rho τ for the w, Σw = 1, that minimises |Aw + τg|; or the middle."""
+def _crossing(A: Array, g: Array, rho: float, low: float, high: float, otherwise: float) -> float:
+    """The τ in (low, high) with |Aw| = rho τ for the w, Σw = 1, that minimises |Aw + τg|."""
     solve = factor(gram(A) + 1.0)  # Σw is fixed, so (Σw)² may be added; affinely independent columns make it regular
     if solve is not None:
         ones, turned = solve(np.ones(A.shape[1])), solve(times(A.T, g))
@@ -122,7 +122,7 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float) -> float:
         for tau in ((v + height) / u, (v - height) / u) if u != 0 else ():
             if low < tau < high:
                 return tau
-    return math.sqrt(low * high)
+    return otherwise
 
 
 def box(G: Array, q: Array, upper: Array) -> Solution:

@@ -145,7 +145,8 @@ PLOTS.push({
     const { theme } = frame,
       run = focusRun(),
       cosines = cosinesOf(run);
-    if (!cosines) return nothing(frame);
+    if (!cosines)
+      return nothing(frame, run.agree ? "To keep this page small it holds this of other runs only." : undefined);
     const gain = new Map(gains(run).map((client) => [client.id, client.gain])),
       ids = Array.from({ length: cosines.n }, (_, i) => i);
     const order =

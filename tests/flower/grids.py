@@ -1,0 +1,43 @@
+"""What several tests need: running over a grid in this process, and grids that misbehave."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Message
+from torch import Tensor
+
+from comity import Config
+from comity.engine import Run
+from comity.flower import InProcessGrid, client_app
+from comity.flower._link import Patience
+from comity.flower._server import over
+from comity.flower._wire import tensors
+
+HASTY = Patience(answer=0.3, query=0.3, start=0.5)
+
+
+class Silent(InProcessGrid):
+    """Nodes of the clients in ``silent`` get their messages and never answer."""
+
+    silent: frozenset[int] = frozenset()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            context = self.contexts.get(message.metadata.dst_node_id)
+            if context is not None and context.node_config["partition-id"] in self.silent:
+                ids.append(message.object_id)
+            else:
+                ids += super().push_messages([message])
+        return ids
+
+
+def on_grid(config: Config, **settings: Any) -> tuple[Run, InProcessGrid]:
+    """A run with all its clients on a grid in this process."""
+    grid = InProcessGrid(client_app(config), config.clients)
+    return over(grid, config, **settings), grid
+
+
+def kept(grid: InProcessGrid, config: Config, cid: int) -> dict[str, Tensor]:
+    """What a client has in its context."""
+    return tensors(grid.contexts[grid.node_of(cid)].state.array_records[f"keep-{config.key}"])

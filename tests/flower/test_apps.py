@@ -1,0 +1,302 @@
+"""ClientApp and ServerApp from a configuration, a site's own data, what it keeps, and the app that is written."""
+
+import importlib
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from flwr.cli.build import build_fab_from_disk
+from flwr.clientapp.mod import LocalDpMod
+from flwr.common.config import flatten_dict
+from grids import HASTY, kept, on_grid
+from safetensors.torch import load_file
+
+from comity import ComityError, Config
+from comity.data import ClientData
+from comity.engine import run, site_of
+from comity.flower import InProcessGrid, OwnData, client_app, command, server_app
+from comity.flower._client import verbs_of
+from comity.flower._new import write
+from comity.flower._server import _link_settings, over
+from comity.flower._settings import config_of, entries_of
+from comity.methods import METHODS
+
+
+def serve(app: Any, grid: InProcessGrid, settings: dict[str, Any] | None = None) -> None:
+    app(grid, Context(7, 1, {}, RecordDict(), settings or {}))
+
+
+def test_a_configuration_survives_flowers_flat_entries(tiny: dict[str, Any]) -> None:
+    for options in (
+        {},
+        tiny,
+        {"method": {"name": "FedPAC", "head_lr": None}, "rule": {"name": "CALM", "eps": 0.3, "scale": "layer"}},
+        {"partition": {"name": "dirichlet", "alpha": 0.1}, "model": {"name": "mlp", "widths": (30, 20)}, "seed": 5},
+        {"method": "FEDORA", "moment": "fitted", "out": "runs/here", "optimizer": "Adam", "val_share": 0.1},
+    ):
+        config = Config(**options)
+        entries = entries_of(config)
+        assert all(type(value) in (bool, int, float, str) for value in entries.values())
+        assert config_of(entries | {"flower.timeout": 3}).plain() == config.plain()
+
+
+def test_apps_take_the_configuration_of_the_run(tiny: dict[str, Any], tmp_path: Path) -> None:
+    config = Config(**tiny, method="FedRep", rule="ConFREE")
+    settings = entries_of(config) | {"out": str(tmp_path / "here"), "flower.timeout": 60.0, "rounds": 2}
+    serve(server_app(), InProcessGrid(client_app(), config.clients, run_config=settings), settings)
+    (folder,) = (tmp_path / "here").iterdir()
+    assert folder.name == "flower-7"
+    last = json.loads((folder / "result.json").read_text())
+    expected = run(config.with_(rounds=2)).result
+    assert last["last"] == expected["last"]
+    assert last["clients"] == expected["clients"]
+
+
+def test_settings_of_the_link() -> None:
+    chosen = _link_settings({"timeout": 5, "timeout-trial": 2.5, "wait": 9, "clients": 3})
+    assert chosen["at_least"] == 3
+    patience = chosen["patience"]
+    assert (patience.of("fit"), patience.of("trial"), patience.start) == (5, 2.5, 9)
+    with pytest.raises(ComityError, match=r"unknown setting flower.tiemout; known: timeout"):
+        _link_settings({"tiemout": 5})
+
+
+def test_verbs_are_the_methods_of_a_client_and_what_it_received() -> None:
+    assert verbs_of(METHODS["FedAvg"]()) == ["fit"]
+    assert verbs_of(METHODS["FEDORA"]()) == ["basis", "fit"]
+    assert verbs_of(METHODS["S-FedPG"]()) == ["fit", "trial"]
+    for method in METHODS.values():
+        assert set(verbs_of(method())) <= {"fit", "basis", "trial"}
+
+
+# A site's own data.
+
+
+def test_a_sites_own_data_are_loaded_where_they_are(tiny: dict[str, Any]) -> None:
+    """Each node sees its own samples alone, and what is learnt from them is the same as from the federation."""
+    config = Config(**tiny, method="FedRep", rule="ConFREE")
+    federation = site_of(config).federation
+    loaded: list[int] = []
+
+    def load(context: Context) -> ClientData:
+        cid = int(context.node_config["partition-id"])
+        loaded.append(cid)
+        return federation.clients[cid]
+
+    own = OwnData(federation.shape, federation.classes, load)
+    done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
+    here = run(config)
+    assert torch.equal(done.server.theta, here.server.theta)
+    assert sorted(loaded) == list(range(config.clients))
+    assert done.columns == {key: value for key, value in here.columns.items() if key not in ("S-acc", "G-acc")}
+    assert len(done.federation) == config.clients
+    assert done.federation.counts.sum() == 0  # the server has no data
+
+
+def test_sites_with_and_without_validation_data_go_together(tiny: dict[str, Any]) -> None:
+    config = Config(**tiny, val_share=0.2)
+    federation = site_of(config).federation
+
+    def load(context: Context) -> ClientData:
+        mine = federation.clients[int(context.node_config["partition-id"])]
+        empty = type(mine.val)(mine.val.x[:0], mine.val.y[:0])
+        return mine if mine.id else ClientData(mine.id, mine.train, empty, mine.test)
+
+    own = OwnData(federation.shape, federation.classes, load)
+    done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
+    assert "L-acc" in done.columns
+    assert "val-acc" not in done.columns
+
+
+def test_local_of_own_data_is_never_taken_from_a_cache(tiny: dict[str, Any], tmp_path: Path) -> None:
+    config = Config(**(tiny | {"reference": "auto", "out": tmp_path / "run", "rounds": 1}))
+    federation = site_of(config).federation
+    own = OwnData(
+        federation.shape,
+        federation.classes,
+        lambda context: federation.clients[int(context.node_config["partition-id"])],
+    )
+    done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
+    assert done.result["transfer"]["local"] > 0
+    assert not (tmp_path / ".local").exists()
+
+
+# What a site keeps.
+
+
+def test_a_node_that_is_started_again_goes_on_from_its_folder(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Its SuperNode's memory is lost; with a folder of its own, nothing is."""
+    config = Config(**(tiny | {"method": "FedRep", "rounds": 3, "clients": 3}))
+    straight = run(config)
+
+    def with_restart(folders: bool) -> Any:
+        configs = [{"keep": str(tmp_path / str(cid))} if folders else {} for cid in range(3)]
+
+        class Restarting(InProcessGrid):
+            def answer(self, message: Any) -> Any:
+                if (message.metadata.message_type, message.metadata.group_id) == ("train.fit", "3"):
+                    self.contexts[message.metadata.dst_node_id].state = RecordDict()
+                return super().answer(message)
+
+        return over(Restarting(client_app(config), 3, node_configs=configs), config)
+
+    assert with_restart(folders=True).columns == straight.columns
+    assert with_restart(folders=False).columns != straight.columns
+
+
+def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_path: Path) -> None:
+    config = Config(**(tiny | {"method": "FedRep", "clients": 2, "rounds": 2}))
+    folders = [tmp_path / str(cid) for cid in range(2)]
+    grid = InProcessGrid(client_app(config), 2, node_configs=[{"keep": str(folder)} for folder in folders])
+    done = over(grid, config)
+    site = site_of(config)
+    for cid, folder in enumerate(folders):
+        net = site.model().net
+        net.load_state_dict(load_file(folder / "model.safetensors"))
+        data = site.federation.clients[cid].test
+        hits = (net.eval()(data.x).argmax(1) == data.y).double().mean()
+        assert float(hits) == done.columns["L-acc"][cid]
+    with pytest.raises(ComityError, match="save_models would have every site send its own model to the server"):
+        over(grid, config.with_(save_models=True))
+
+
+def test_another_run_does_not_find_what_the_last_one_kept(tiny: dict[str, Any], tmp_path: Path) -> None:
+    config = Config(**(tiny | {"method": "FedRep", "clients": 2, "rounds": 1}))
+    first, second = (
+        over(
+            InProcessGrid(client_app(config), 2, node_configs=[{"keep": str(tmp_path / str(c))} for c in "01"]), config
+        )
+        for _ in range(2)
+    )
+    assert first.columns == second.columns
+
+
+def test_what_a_client_keeps_never_leaves_it(tiny: dict[str, Any]) -> None:
+    """The head of FedRep is nowhere in what goes over the grid."""
+    config = Config(**(tiny | {"method": "FedRep", "rounds": 1}))
+    carried: list[int] = []
+
+    class Watched(InProcessGrid):
+        def answer(self, message: Any) -> Any:
+            reply = super().answer(message)
+            for content in (message.content, reply.content):
+                for record in content.array_records.values():
+                    carried.extend(array.numpy().size for array in record.values())
+            return reply
+
+    grid = Watched(client_app(config), config.clients)
+    done = over(grid, config)
+    assert set(carried) == {done.server.layout.size}
+    assert kept(grid, config, 0)["personal"].numel() > 0
+
+
+# Mods.
+
+
+def test_flowers_mods_see_what_is_trained_and_nothing_else(tiny: dict[str, Any]) -> None:
+    config = Config(**tiny, method="FedRep", rule="ConFREE")
+    clip = LocalDpMod(clipping_norm=0.01, sensitivity=0.0, epsilon=1.0, delta=1e-5)
+    grid = InProcessGrid(client_app(config, mods=[clip]), config.clients)
+    clipped = over(grid, config)
+    start, plain = site_of(config).model().read("shared"), run(config).server.theta
+    # ConFREE's update is at most (1 + c) times as long as the longest that it is given
+    assert 0 < float((clipped.server.theta - start).norm()) <= 3 * 1.5 * 0.01 + 1e-6
+    assert float((plain - start).norm()) > 0.1
+    noisy = LocalDpMod(clipping_norm=0.01, sensitivity=0.02, epsilon=10.0, delta=1e-5)
+    other = over(InProcessGrid(client_app(config, mods=[noisy]), config.clients), config)
+    assert other.server.theta.dtype == torch.float32
+    assert not torch.equal(other.server.theta, clipped.server.theta)
+    assert "failed" not in other.records[-1]
+
+
+def test_a_mod_that_cannot_work_is_named(tiny: dict[str, Any]) -> None:
+    """FedPAC sends more than it receives, which Flower's mods do not clip: better no answer than an open one."""
+    clip = LocalDpMod(clipping_norm=1.0, sensitivity=0.0, epsilon=1.0, delta=1e-5)
+    config = Config(**tiny, method="FedPAC")
+    done = over(InProcessGrid(client_app(config, mods=[clip]), config.clients), config, patience=HASTY)
+    assert all("LocalDpMod expects the keys" in why for why in done.records[0]["failed"].values())
+    assert "weights" not in done.records[0]
+
+
+# The app that is written.
+
+
+@pytest.fixture
+def written(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "My app 1"
+    write(folder, Config(**tiny, method="S-FedPG"))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_the_written_app_runs_and_is_the_run(written: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    about = tomllib.loads((written / "pyproject.toml").read_text())
+    components = about["tool"]["flwr"]["app"]["components"]
+    server, client = (
+        importlib.import_module(components[side].split(":")[0]).app for side in ("serverapp", "clientapp")
+    )
+    settings = flatten_dict(about["tool"]["flwr"]["app"]["config"]) | {"out": str(tmp_path / "out")}
+    serve(server, InProcessGrid(client, 5, run_config=settings), settings)
+    result = json.loads((tmp_path / "out" / "flower-7" / "result.json").read_text())
+    assert result["clients"] == run(**tiny, method="S-FedPG").columns
+
+
+def test_the_written_app_can_be_bundled(written: Path) -> None:
+    bundle = build_fab_from_disk(written)
+    assert len(bundle) < 20_000
+    assert (written / "README.md").read_text().startswith("# S-FedPG on Flower")
+    assert "num-partitions=5" in (written / "README.md").read_text()
+
+
+def test_comity_flower_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "app"
+    options = ["--method", "FedRep", "--rule", "ConFREE", "--rule.c", "0.3", "--clients", "3", "--rounds", "2"]
+    assert command(["new", str(folder), *options]) == 0
+    assert "README.md says how to run it" in capsys.readouterr().out
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert (
+        config_of(flatten_dict(settings)).plain()
+        == Config(method="FedRep", rule={"name": "ConFREE", "c": 0.3}, clients=3, rounds=2).plain()
+    )
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
+        "README.md",
+        "app/__init__.py",
+        "app/client_app.py",
+        "app/data.py",
+        "app/server_app.py",
+        "pyproject.toml",
+    ]
+    with pytest.raises(ComityError, match="exists and is not empty; give another folder"):
+        command(["new", str(folder)])
+    with pytest.raises(ComityError, match=r"unknown option '--metod'"):
+        command(["new", str(tmp_path / "other"), "--metod", "FedAvg"])
+    for wrong in ([], ["old"], ["new"], ["new", "--rounds", "3"]):
+        with pytest.raises(ComityError, match="comity flower new DIR"):
+            command(wrong)
+    assert command(["new", "--help"]) == 0
+
+
+def test_without_flower_nothing_else_changes_and_asking_for_it_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["flwr"] = None
+import comity, comity.engine, comity.cli, comity.rules, comity.methods
+assert not [name for name in sys.modules if name.startswith("flwr.")]
+try:
+    import comity.flower
+except comity.ComityError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "flower is not installed: pip install 'comity[flower]'\n"
+
+
+def test_nothing_of_comity_needs_flower_but_its_room(tiny: dict[str, Any]) -> None:
+    there, _ = on_grid(Config(**(tiny | {"rounds": 1})))
+    assert there.done

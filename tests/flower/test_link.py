@@ -1,0 +1,219 @@
+"""The whole engine over a grid: the same bits as through threads, and nothing lost when nodes fail, leave or return."""
+
+import logging
+import time
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Error, Message, RecordDict
+from grids import HASTY, Silent, kept, on_grid
+
+from comity import ComityError, Config
+from comity.engine import Run, run
+from comity.flower import GridLink, InProcessGrid, client_app
+from comity.flower._link import Patience, _told
+from comity.flower._server import over
+from comity.methods import Client, Method, Payload
+from helpers import bits
+
+
+def told(done: Run) -> list[dict[str, Any]]:
+    """Everything that is recorded of a run, but not how long it took."""
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in done.records]
+
+
+def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
+    """The same bits everywhere, what clients keep included, and the same numbers."""
+    config = there.config
+    mine, theirs = bits(here), bits(there)
+    for cid in here.server.link.states():
+        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, config, cid).items()}
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]), name
+        assert tensor.shape == theirs[name].shape
+    assert here.columns == there.columns
+    assert repr(told(here)) == repr(told(there))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "FedAvg"},
+        {"method": "FedRep", "rule": "ConFREE"},
+        {"method": "FedPAC"},
+        {"method": "FEDORA"},
+        {"method": "S-FedPG"},
+        {"method": "FedAvg", "rule": "FedFV", "participation": 0.6, "dropout": 0.3, "momentum": 0.5}
+        | {"optimizer_state": "keep", "attack": "scale", "malicious": 0.2},
+        {"method": "FedRep", "rule": "ConFREE", "model": "resnet4", "rounds": 2, "clients": 3},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_the_same_bits_as_through_threads(tiny: dict[str, Any], options: dict[str, Any]) -> None:
+    config = Config(**(tiny | options))
+    there, grid = on_grid(config)
+    assert_same(run(config), there, grid)
+
+
+def test_the_same_bits_with_nodes_at_work_side_by_side(tiny: dict[str, Any]) -> None:
+    config = Config(**tiny, method="FedRep")
+    grid = InProcessGrid(client_app(config), config.clients, workers=3)
+    assert_same(run(config), over(grid, config), grid)
+
+
+def test_local_is_trained_over_the_grid_too(tiny: dict[str, Any]) -> None:
+    config = Config(**(tiny | {"method": "FedRep", "reference": "auto"}))
+    there, grid = on_grid(config)
+    assert there.result["transfer"] == run(config).result["transfer"]
+    assert len(grid.contexts[grid.node_of(0)].state) == 2  # what FedRep keeps, and what Local does
+
+
+class Clumsy(Method):
+    def fit(self, client: Client, received: Payload) -> Payload:
+        if client.id == 1:
+            client.keep["spoilt"] = torch.ones(1)
+            raise RuntimeError("out of 'memory'\nagain")
+        reply = super().fit(client, received)
+        if client.id == 3:
+            reply["theta"] = reply["theta"] * float("nan")
+        return reply
+
+
+def test_a_client_that_fails_is_named_and_the_round_goes_on(tiny: dict[str, Any]) -> None:
+    config = Config(**tiny, method=f"{__name__}.Clumsy")
+    there, grid = on_grid(config)
+    assert_same(run(config), there, grid)
+    for record in there.records:
+        assert record["failed"]["1"] == "fit: RuntimeError: out of 'memory'\nagain"
+        assert record["failed"]["3"] == "fit: sent theta that is not finite"
+    assert "spoilt" not in kept(grid, config, 1)
+
+
+class Broken(Method):
+    def fit(self, client: Client, received: Payload) -> Payload:
+        raise ZeroDivisionError("my own mistake")
+
+
+def test_a_method_that_fails_everywhere_stops_the_run(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ComityError, match=r"no client answered 'fit' in round 1; client 0: ZeroDivisionError: my own"):
+        on_grid(Config(**tiny, method=f"{__name__}.Broken"))
+
+
+def test_a_silent_node_is_a_failure_of_that_round_and_is_back_when_it_answers(tiny: dict[str, Any]) -> None:
+    config = Config(**(tiny | {"method": "FedRep", "rounds": 4, "eval_every": 4}))
+
+    grid = Silent(client_app(config), config.clients)
+
+    class Watching(GridLink):
+        def deliver(self, verb: str, payloads: Any, round: int) -> dict[int, Payload]:
+            grid.silent = frozenset({2}) if round == 2 else frozenset()
+            time.sleep(0.1)  # what it was asked in vain is forgotten, and it is asked anew
+            return super().deliver(verb, payloads, round)
+
+    patience = Patience(answer=0.3, query=0.1, start=5)
+    done = run(config, link=lambda c, _: Watching(grid, c.clients, c.key, patience))
+    failed = [record.get("failed", {}) for record in done.records]
+    assert failed[0] == failed[3] == {}
+    assert failed[1] == {"2": "fit: did not answer within 0.3 s"}
+    assert failed[2] in ({}, {"2": "fit: is not connected"})  # nobody waits for one that kept silent to say who it is
+    assert done.columns["client"] == list(range(config.clients))
+
+
+def test_a_node_that_left_and_one_that_came_back_under_another_id(tiny: dict[str, Any]) -> None:
+    config = Config(**(tiny | {"method": "FedRep", "rounds": 3}))
+    grid = InProcessGrid(client_app(config), config.clients)
+
+    class Watching(GridLink):
+        def deliver(self, verb: str, payloads: Any, round: int) -> dict[int, Payload]:
+            if (verb, round) == ("fit", 2):
+                del grid.contexts[grid.node_of(4)]
+            if (verb, round) == ("fit", 3):
+                grid.add_node(4, config.clients)
+            return super().deliver(verb, payloads, round)
+
+    done = run(config, link=lambda c, _: Watching(grid, c.clients, c.key, HASTY))
+    assert [list(record.get("failed", {})) for record in done.records] == [[], ["4"], []]
+    assert done.records[1]["failed"]["4"] == "evaluate: is not connected"
+    assert [len(record["weights"][0]["ids"]) for record in done.records] == [5, 4, 5]
+    assert done.columns["client"] == [0, 1, 2, 3, 4]
+
+
+def link_for(grid: InProcessGrid, clients: int = 5, **settings: Any) -> GridLink:
+    return GridLink(grid, clients, patience=HASTY, **settings)
+
+
+def test_nodes_are_asked_who_they_are_once_and_the_newest_counts(tiny: dict[str, Any]) -> None:
+    asked: list[int] = []
+
+    class Counting(InProcessGrid):
+        def answer(self, message: Message) -> Message:
+            asked.append(message.metadata.dst_node_id)
+            return super().answer(message)
+
+    grid = Counting(client_app(Config(**tiny)), 5)
+    link = link_for(grid)
+    link._gather()
+    assert link.nodes == {cid: grid.node_of(cid) for cid in range(5)}
+    old, new = grid.node_of(2), grid.add_node(2, 5)
+    for _ in range(3):
+        link._gather()
+    assert sorted(asked) == sorted(grid.contexts)
+    assert link.nodes[2] == new
+    del grid.contexts[new]
+    link._gather()
+    assert link.nodes[2] == old
+
+
+def test_nodes_that_are_no_client_are_left_out(tiny: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    grid = InProcessGrid(client_app(Config(**tiny)), 5)
+    grid.add_node(5, 5)
+    nameless = grid.add_node(6, 5)
+    del grid.contexts[nameless].node_config["partition-id"]
+    link = link_for(grid)
+    logging.getLogger("flwr").propagate = True
+    try:
+        link._gather()
+    finally:
+        logging.getLogger("flwr").propagate = False
+    assert sorted(link.nodes) == list(range(5))
+    assert "its partition-id is 5; clients are 0 to 4" in caplog.text
+    assert "does not say which client it is" in caplog.text
+
+
+def test_it_waits_for_enough_clients_and_says_so_when_they_do_not_come(tiny: dict[str, Any]) -> None:
+    config = Config(**tiny)
+    grid = InProcessGrid(client_app(config), 3)
+    with pytest.raises(ComityError, match=r"3 of 5 clients are connected after 0.5 s; 5 were waited for"):
+        over(grid, config, patience=HASTY)
+    done = over(grid, config, patience=HASTY, at_least=2)
+    assert done.columns["client"] == [0, 1, 2]
+    assert all(record["failed"]["4"] == "evaluate: is not connected" for record in done.records)
+
+
+def test_a_round_passes_when_nobody_of_its_cohort_is_there(tiny: dict[str, Any]) -> None:
+    config = Config(**(tiny | {"participation": 0.2, "rounds": 6}))
+    grid = InProcessGrid(client_app(config), 3)
+    done = over(grid, config, patience=HASTY, at_least=1)
+    alone = {cid for record in done.records for cid in record["cohort"]}
+    assert alone & {3, 4}, "this seed samples no absent client"
+    assert all(record.get("weights") is None for record in done.records if record["cohort"][0] > 2)
+
+
+def test_a_node_of_another_configuration_is_refused(tiny: dict[str, Any]) -> None:
+    grid = InProcessGrid(client_app(Config(**tiny, seed=1)), 5)
+    with pytest.raises(ComityError, match=r"client 0: ComityError: this node has another configuration"):
+        over(grid, Config(**tiny), patience=HASTY)
+
+
+def test_a_verb_may_have_a_patience_of_its_own() -> None:
+    patience = Patience(answer=10, verbs={"trial": 2})
+    assert (patience.of("fit"), patience.of("trial")) == (10, 2)
+
+
+def test_an_error_of_flowers_own_is_told_as_it_is() -> None:
+    InProcessGrid(client_app(), 1)  # messages can be made only where there is a run
+    asked = Message(RecordDict(), dst_node_id=1, message_type="query")
+    for reason, words in (("Node Unavailable", "Node Unavailable"), (None, "failed with code 3")):
+        assert _told(Message(Error(3, reason), reply_to=asked)) == words

@@ -1,0 +1,350 @@
+"""Drop-in strategies: a Flower app changes its strategy and nothing else."""
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    Result,
+    Strategy,
+)
+
+from comity import ComityError, rules
+from comity.flower import CALM, ConFREE, FedFV, FedMGDAPlus, InProcessGrid, WithRule
+from comity.rules import Mean
+
+SIZES = [3, 5, 4, 8]
+NAMES = ("body.weight", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked", "scale", "head.bias")
+
+
+def model(seed: int = 0) -> dict[str, torch.Tensor]:
+    """Layers, BatchNorm's statistics and its counter, which has no dimension, and a number that has none either."""
+    random = torch.Generator().manual_seed(seed)
+    return {
+        "body.weight": torch.randn(3, 4, generator=random),
+        "bn.running_mean": torch.randn(3, generator=random),
+        "bn.running_var": torch.rand(3, generator=random) + 0.5,
+        "bn.num_batches_tracked": torch.tensor(10 * seed),
+        "scale": torch.randn((), generator=random),
+        "head.bias": torch.randn(4, generator=random).double(),
+    }
+
+
+def reply_of(cid: int, received: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """A client that moves everything towards a model of its own."""
+    own = model(cid + 1)
+    trained = {
+        name: value + 0.5 * (own[name] - value) if value.is_floating_point() else own[name]
+        for name, value in received.items()
+    }
+    return trained, {"num-examples": SIZES[cid], "train_loss": 1.0 + cid, "accuracy": 0.1 * cid}
+
+
+@dataclass
+class Reply:
+    cid: int
+    arrays: dict[str, torch.Tensor]
+    metrics: dict[str, Any]
+
+
+class App(ClientApp):
+    """Clients as above; ``spoil`` changes what one of them would reply."""
+
+    def __init__(self, spoil: Any = None) -> None:
+        super().__init__()
+
+        @self.train()
+        def train(message: Message, context: Context) -> Message:
+            cid = int(context.node_config["partition-id"])
+            reply = Reply(cid, *reply_of(cid, message.content["arrays"].to_torch_state_dict()))
+            if spoil is not None:
+                spoil(reply)
+            records = {"arrays": ArrayRecord(reply.arrays), "metrics": MetricRecord(reply.metrics)}
+            return Message(RecordDict(records), reply_to=message)
+
+        @self.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            cid = int(context.node_config["partition-id"])
+            metrics = MetricRecord({"num-examples": SIZES[cid], "accuracy": 0.5})
+            return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+def start(strategy: Strategy, spoil: Any = None, rounds: int = 2, clients: int = 4) -> tuple[Result, InProcessGrid]:
+    grid = InProcessGrid(App(spoil), clients)
+    return strategy.start(grid, ArrayRecord(model()), num_rounds=rounds), grid
+
+
+def arrays_of(result: Result) -> dict[str, torch.Tensor]:
+    return dict(result.arrays.to_torch_state_dict())
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    logger = logging.getLogger("flwr")
+    logger.propagate, before = True, logger.propagate
+    yield caplog
+    logger.propagate = before
+
+
+def test_the_mean_is_what_fedavg_makes_and_shapes_and_types_stay() -> None:
+    plain, ours = (arrays_of(start(strategy)[0]) for strategy in (FedAvg(), WithRule(Mean())))
+    assert tuple(ours) == NAMES
+    for name, value in model().items():
+        assert ours[name].shape == value.shape
+        assert ours[name].dtype == value.dtype
+        near = 1e-6 if value.is_floating_point() else 0.5
+        torch.testing.assert_close(ours[name].double(), plain[name].double(), rtol=0, atol=near)
+    assert ours["bn.num_batches_tracked"] == round(sum(n * 10 * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rule"),
+    [
+        (ConFREE(0.3), rules.ConFREE(0.3)),
+        (ConFREE(0.3, scope="layer"), rules.ConFREE(0.3, scope="layer")),
+        (CALM(scale="layer"), rules.CALM(scale="layer")),
+        (FedMGDAPlus(0.2), rules.FedMGDAPlus(0.2)),
+        (FedFV(0.2), rules.FedFV(0.2)),
+    ],
+    ids=repr,
+)
+def test_the_update_is_the_rules_own(strategy: WithRule, rule: rules.Rule) -> None:
+    result, grid = start(strategy, rounds=1)
+    before, layers = model(), [name for name in NAMES if "bn" not in name]
+    nodes = sorted(grid.contexts)  # the order in which the rule sees them
+    cids = [int(grid.contexts[node].node_config["partition-id"]) for node in nodes]
+    updates = [
+        {name: reply_of(cid, before)[0][name].double() - before[name].double() for name in layers} for cid in cids
+    ]
+    combined = rule(updates, sizes=[SIZES[c] for c in cids], losses=[1.0 + c for c in cids])
+    after = arrays_of(result)
+    for name in layers:
+        torch.testing.assert_close(after[name].double(), before[name].double() + combined[name], rtol=1e-5, atol=1e-6)
+    assert repr(strategy.rule) == repr(rule)
+
+    told = result.train_metrics_clientapp[1]
+    assert told["train_loss"] == pytest.approx(sum(n * (1.0 + c) for c, n in enumerate(SIZES)) / sum(SIZES))
+    assert told["coefficient-nodes"] == nodes
+    assert 0 <= told["conflict-rate"] <= 1
+    assert len(told["conflict-rate-by-layer"]) == len(layers)
+    assert told["dropped"] == 0
+    assert told["residual"] <= 1e-8
+    if strategy.rule.scope == "layer":
+        assert [key for key in told if key.startswith("coefficients")] == [f"coefficients/{name}" for name in layers]
+    else:
+        assert len(told["coefficients"]) == 4
+    assert result.evaluate_metrics_clientapp[1] == {"accuracy": 0.5}
+
+
+def test_the_order_in_which_replies_arrive_does_not_matter() -> None:
+    grid, strategy = InProcessGrid(App(), 4), ConFREE()
+    messages = strategy.configure_train(1, ArrayRecord(model()), ConfigRecord(), grid)
+    replies = list(grid.send_and_receive(messages))
+    one, _ = strategy.aggregate_train(1, replies)
+    other, _ = strategy.aggregate_train(1, reversed(replies))
+    assert one == other
+
+
+def bad(reply: Reply) -> None:
+    if reply.cid == 1:
+        reply.arrays["head.bias"][2] = math.nan
+    if reply.cid == 2:
+        reply.arrays["bn.running_var"][0] = math.inf
+
+
+def misfit(reply: Reply) -> None:
+    if reply.cid == 1:
+        del reply.arrays["scale"]
+    if reply.cid == 2:
+        reply.arrays["body.weight"] = reply.arrays["body.weight"].T
+
+
+def weightless(reply: Reply) -> None:
+    reply.metrics["num-examples"] = 0 if reply.cid == 1 else math.nan if reply.cid == 2 else float(SIZES[reply.cid])
+
+
+def endless(reply: Reply) -> None:
+    if reply.cid in (1, 2):
+        reply.arrays["body.weight"] = reply.arrays["body.weight"] * 1e30
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (bad, ["array 'head.bias' is not finite", "array 'bn.running_var' is not finite"]),
+        (misfit, ["array 'scale' is not in both it and the others", r"has shape (4, 3), not (3, 4)"]),
+        (weightless, ["its num-examples is 0", "its num-examples is nan"]),
+        (endless, ["its length is beyond float32"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_reply_that_cannot_be_used_is_dropped_named_and_counted(
+    spoil: Any, why: list[str], log: pytest.LogCaptureFixture
+) -> None:
+    strategy = ConFREE()
+    result, grid = start(strategy, spoil)
+    good = sorted(grid.node_of(cid) for cid in (0, 3))
+    for round in (1, 2):
+        told = result.train_metrics_clientapp[round]
+        assert told["dropped"] == 2
+        assert told["coefficient-nodes"] == good
+        expected = (SIZES[0] * 1.0 + SIZES[3] * 4.0) / (SIZES[0] + SIZES[3])
+        assert told["train_loss"] == pytest.approx(expected)
+    assert all(torch.isfinite(value).all() for value in arrays_of(result).values())
+    for words in why:
+        assert words in log.text
+    for cid in (1, 2):
+        assert f"the reply of node {grid.node_of(cid)} is dropped" in log.text
+
+
+def test_failing_clients_are_left_to_flower(log: pytest.LogCaptureFixture) -> None:
+    def fails(reply: Reply) -> None:
+        if reply.cid == 0:
+            raise RuntimeError("out of memory")
+
+    result, _ = start(ConFREE(), fails)
+    assert "aggregate_train: Received 3 results and 1 failures" in log.text
+    assert "out of memory" in log.text
+    assert len(result.train_metrics_clientapp[2]["coefficients"]) == 3
+
+
+def test_a_round_without_any_good_reply_changes_nothing() -> None:
+    def none(reply: Reply) -> None:
+        reply.arrays["scale"] = reply.arrays["scale"] * math.nan
+
+    result, _ = start(ConFREE(), none, rounds=1)
+    assert len(result.arrays) == 0  # as FedAvg has it when nobody answers
+    assert result.train_metrics_clientapp[1] == {"dropped": 4}
+
+
+def test_clients_that_send_a_part_of_the_model_alone() -> None:
+    def body(reply: Reply) -> None:
+        for name in list(reply.arrays):
+            if name != "body.weight":
+                del reply.arrays[name]
+
+    plain, ours = (arrays_of(start(strategy, body)[0]) for strategy in (FedAvg(), WithRule(Mean())))
+    assert list(ours) == list(plain) == ["body.weight"]
+    torch.testing.assert_close(ours["body.weight"], plain["body.weight"].float())
+
+
+def test_everything_of_the_wrapped_strategy_stays() -> None:
+    merged: list[str] = []
+
+    def aggregate(contents: list[RecordDict], key: str) -> MetricRecord:
+        merged.append(key)
+        return MetricRecord({"best": max(content["metrics"]["accuracy"] for content in contents)})
+
+    options = {"fraction_train": 0.5, "fraction_evaluate": 0.75, "min_train_nodes": 2, "weighted_by_key": "accuracy"}
+
+    def positive(reply: Reply) -> None:
+        reply.metrics["accuracy"] += 0.1
+
+    for strategy in (
+        ConFREE(**options, train_metrics_aggr_fn=aggregate),
+        ConFREE(strategy=FedAvg(**options, train_metrics_aggr_fn=aggregate)),
+    ):
+        strategy.strategy.evaluate_metrics_aggr_fn = lambda contents, _: MetricRecord({"n": len(contents)})
+        result, _ = start(strategy, positive)
+        assert all(len(told["coefficients"]) == 2 for told in result.train_metrics_clientapp.values())
+        assert all(0.1 <= told["best"] <= 0.4 for told in result.train_metrics_clientapp.values())
+        assert result.evaluate_metrics_clientapp[2] == {"n": 3}
+    assert set(merged) == {"accuracy"}
+
+
+def test_a_strategys_own_loop_is_kept_and_given_back(log: pytest.LogCaptureFixture) -> None:
+    class Mine(FedAvg):
+        def start(self, *args: Any, **kwargs: Any) -> Result:
+            result = super().start(*args, **kwargs)
+            result.evaluate_metrics_serverapp[99] = MetricRecord({"mine": 1})
+            return result
+
+    inner = Mine()
+    result, _ = start(WithRule(rules.ConFREE(), inner))
+    assert 99 in result.evaluate_metrics_serverapp
+    assert "coefficients" in result.train_metrics_clientapp[1]
+    assert "Rule: ConFREE()" in log.text
+    assert not {"configure_train", "aggregate_train", "summary"} & vars(inner).keys()
+
+
+@pytest.mark.parametrize("server", [FedAdam, lambda: FedAvgM(server_momentum=0.9), FedMedian])
+def test_a_servers_optimiser_takes_the_rules_update(server: Any) -> None:
+    """With one client the rule's update is the client's own, whatever the rule: then both must step alike."""
+    options = {"min_train_nodes": 1, "min_available_nodes": 1, "min_evaluate_nodes": 1}
+    inner, wrapped = server(), server()
+    for strategy in (inner, wrapped):
+        vars(strategy).update(options)
+    plain, ours = (arrays_of(start(strategy, clients=1)[0]) for strategy in (inner, WithRule(rules.ConFREE(), wrapped)))
+    for name in ("body.weight", "scale", "head.bias"):
+        torch.testing.assert_close(ours[name].double(), plain[name].double(), rtol=1e-5, atol=1e-6)
+        assert ours[name].dtype == model()[name].dtype
+
+
+def test_it_may_be_wrapped_itself() -> None:
+    strategy = DifferentialPrivacyServerSideFixedClipping(ConFREE(), 0.0, clipping_norm=1e6, num_sampled_clients=4)
+    grid = InProcessGrid(App(lambda reply: reply.arrays.pop("bn.num_batches_tracked", None)), 4)
+    first = model()
+    del first["bn.num_batches_tracked"]
+    result = strategy.start(grid, ArrayRecord(first), num_rounds=1)
+    assert len(result.train_metrics_clientapp[1]["coefficients"]) == 4
+
+
+def test_a_rule_that_remembers_does_so_from_round_to_round() -> None:
+    strategy = FedFV(tau=1, fraction_train=0.5)
+    result, _ = start(strategy, rounds=6)
+    assert any(len(told["coefficient-nodes"]) > 2 for told in result.train_metrics_clientapp.values())
+
+
+def test_losses_come_from_the_metric_that_is_named() -> None:
+    def renamed(reply: Reply) -> None:
+        reply.metrics["loss-before"] = reply.metrics.pop("train_loss")
+
+    with pytest.raises(ComityError, match=r"FedFV\(\) needs every client's loss; node \d+ sends no number as"):
+        start(FedFV(), renamed)
+    start(FedFV(loss_key="loss-before"), renamed)
+
+
+def test_which_arrays_are_averaged_can_be_said() -> None:
+    averaged = arrays_of(start(ConFREE(average=["*"]), rounds=1)[0])
+    plain = arrays_of(start(FedAvg(), rounds=1)[0])
+    for name, value in averaged.items():
+        torch.testing.assert_close(
+            value.double(), plain[name].double(), rtol=1e-6, atol=1e-6 if "num" not in name else 1
+        )
+    through = start(ConFREE(average=[]), rounds=1)[0].train_metrics_clientapp[1]
+    assert len(through["conflict-rate-by-layer"]) == 5
+
+
+def test_half_precision_stays_half() -> None:
+    grid, strategy = InProcessGrid(App(), 1), WithRule(Mean(), min_train_nodes=1, min_available_nodes=1)
+    sent = ArrayRecord({"w": Array(np.ones(3, dtype=np.float16))})
+    (asked,) = strategy.configure_train(1, sent, ConfigRecord(), grid)
+    reply = Message(RecordDict({"arrays": sent, "metrics": MetricRecord({"num-examples": 1})}), reply_to=asked)
+    failed = Message(Error(0, "gone"), reply_to=asked)
+    arrays, _ = strategy.aggregate_train(1, [reply, failed])
+    assert arrays is not None
+    assert arrays["w"].dtype == "float16"
+
+
+def test_options_for_a_strategy_that_is_given_are_refused() -> None:
+    with pytest.raises(ComityError, match="fraction_train are options of the strategy; give them to it"):
+        ConFREE(strategy=FedAvg(), fraction_train=0.5)
+    with pytest.raises(TypeError, match="fraction_trian"):
+        ConFREE(fraction_trian=0.5)
+
+
+def test_a_grid_is_a_grid() -> None:
+    assert issubclass(InProcessGrid, Grid)
