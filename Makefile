@@ -1,14 +1,17 @@
-# Two commands: `make demo` and `make test`. Both make .venv first, once; nothing is reinstalled while constraints.txt and pyproject.toml stay as they are.
+# Two commands: `make demo` and `make test`. Both make .venv first, once; nothing is reinstalled while constraints.txt and
+# pyproject.toml stay as they are.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # One thread for each worker: two OpenMP pools on one core fight each other.
 export OMP_NUM_THREADS := 1
+export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit test-flower docs clean
 
 demo: $(VENV)/core
-	$(BIN)/comity run --overwrite --out runs/demo
+	$(BIN)/comity reproduce demo --out studies/demo
+	$(BIN)/comity report studies/demo -o studies/demo/report.html
 
 test: lint types unit
 
@@ -21,6 +24,13 @@ types: $(VENV)/dev
 
 unit: $(VENV)/dev
 	$(BIN)/pytest
+
+# Real SuperLinks and SuperNodes on loopback; a few minutes.
+test-flower: $(VENV)/dev
+	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py
+
+docs: $(VENV)/dev
+	$(BIN)/python docs/make_methods.py
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "comity needs Python 3.11 or newer; set PYTHON=python3.x")'

@@ -183,7 +183,7 @@ def test_seeds(given: Any, seeds: list[int]) -> None:
         ({"grid": {"lr": 0.1}}, "grid must be a list of entries"),
         ({"desk": 3}, "desk must hold"),
         ({"tune": "rule.c"}, "tune must hold"),
-        ({"sweeps": {}}, "unknown option 'sweeps'"),
+        ({"sweeps": {"lr": [1]}}, "unknown option 'sweeps'"),
         ({"seeds": 2.5}, "seeds must be"),
         ({"method": []}, "method must name at least one"),
     ],

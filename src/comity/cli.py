@@ -275,7 +275,7 @@ def _study(arguments: list[str], example: str | None = None) -> int:
         return 130
     if "quiet" not in flags:
         _wide(console).print(done.table())
-        console.print(f"Study folder: [bold]{out}[/], with table.md, table.tex and table.csv", highlight=False)
+        _wide(console).print(f"Study folder: [bold]{out}[/], with table.md, table.tex and table.csv", highlight=False)
     for title, error in done.failed.items():
         print(f"comity: {title} failed: {error}", file=sys.stderr)
     if done.failed:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -37,3 +38,10 @@ def test_the_attack_reaches_the_average_and_honest_clients_alone_are_counted(
     wanted = clean.server.theta + sizes[liar] / sum(sizes) * (lie - trained)
     torch.testing.assert_close(attacked.server.theta, wanted, rtol=1e-5, atol=1e-6)
     assert torch.equal(run(**options, attack=attack).server.theta, attacked.server.theta)
+
+
+def test_harm_under_attack_is_measured_for_honest_clients(tiny: dict[str, Any], tmp_path: Path) -> None:
+    done = run(**(tiny | {"clients": 10, "reference": "auto"}), attack="scale", out=tmp_path / "x")
+    (liar,) = done.result["malicious"]
+    assert str(liar) not in done.result["transfer"]["gain"]
+    assert len(done.result["transfer"]["gain"]) == 9

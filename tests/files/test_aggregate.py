@@ -149,7 +149,7 @@ def test_the_system_counts_the_same(tmp_path: Path) -> None:
     before = _read_so_far()
     aggregate(start, files, tmp_path / "new.safetensors")
     total = sum(file.stat().st_size for file in (start, *files))
-    assert 2 * total <= _read_so_far() - before <= 2 * total + 200_000
+    assert 2 * total - 1000 <= _read_so_far() - before <= 2 * total + 200_000  # headers are read once
 
 
 def _read_so_far() -> int:

@@ -40,11 +40,11 @@ def start(example: ModuleType, client: Any, settings: dict[str, Any]) -> None:
 
 
 def test_it_learns_and_flowers_history_has_the_conflict_rate(
-    example: ModuleType, capsys: pytest.CaptureFixture[str]
+    example: ModuleType, log: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
     start(example, example.client, SETTINGS)
-    told = capsys.readouterr().err
+    told = log.text
     assert "Sampled 3 nodes (out of 5)" in told
     assert "Received 3 results and 0 failures" in told
     assert "conflict-rate" in told
@@ -54,15 +54,16 @@ def test_it_learns_and_flowers_history_has_the_conflict_rate(
 
 @pytest.mark.parametrize("epsilon", [0.0, 500.0])
 def test_clipping_and_local_differential_privacy(
-    example: ModuleType, capsys: pytest.CaptureFixture[str], epsilon: float
+    example: ModuleType, log: pytest.LogCaptureFixture, epsilon: float
 ) -> None:
     settings = SETTINGS | {"num-server-rounds": 1, "clipping-norm": 0.5, "epsilon": epsilon}
     start(example, example.private_client, settings)
-    told = capsys.readouterr().err
+    told = log.text
     assert "parameters are clipped by value: 0.5000" in told
     assert ("local DP noise" in told) == (epsilon > 0)
     assert "Received 3 results and 0 failures" in told
 
 
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 def test_it_can_be_bundled() -> None:
     assert len(build_fab_from_disk(EXAMPLE)) < 20_000

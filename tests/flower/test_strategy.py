@@ -1,8 +1,6 @@
 """Drop-in strategies: a Flower app changes its strategy and nothing else."""
 
-import logging
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,14 +87,6 @@ def start(strategy: Strategy, spoil: Any = None, rounds: int = 2, clients: int =
 
 def arrays_of(result: Result) -> dict[str, torch.Tensor]:
     return dict(result.arrays.to_torch_state_dict())
-
-
-@pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    logger = logging.getLogger("flwr")
-    logger.propagate, before = True, logger.propagate
-    yield caplog
-    logger.propagate = before
 
 
 def test_the_mean_is_what_fedavg_makes_and_shapes_and_types_stay() -> None:

@@ -37,7 +37,7 @@ def contrast(a: str, b: str) -> float:
 def test_series_are_told_apart(theme: str, sight: str) -> None:
     seen = oklab(linear(themes()[theme]["series"]) @ np.transpose(SIGHT[sight]))
     apart = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + np.eye(len(seen))
-    assert apart.min() > 0.075  # Okabe and Ito's eight reach 0.05
+    assert apart.min() > 0.08  # Okabe and Ito's eight reach 0.076
 
 
 @pytest.mark.parametrize("sight", SIGHT)

@@ -43,7 +43,23 @@ def test_loss(tmp_path: Path) -> None:
 
 def test_inside_the_noise(tmp_path: Path) -> None:
     told = compare(tmp_path, [0.02, -0.01, 0.0], same_partition=True)
-    assert told.lead.startswith("ConFREE changes FedRep by +0.3 ± 3.8 points, which is inside the noise; with FedRep")
+    assert told.lead.startswith(
+        "ConFREE changes FedRep by +0.3 ± 3.8 points, which is inside the noise; with FedRep + ConFREE, 20 of"
+    )
+
+
+def test_all_inside_the_noise(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for rule, by in (("Mean", 0.0), ("ConFREE", 0.01 - 0.03 * seed), ("CALM", -0.05 * seed)):
+            accuracy = shifted(0.1 + by)
+            make(tmp_path / f"{rule}{seed}", accuracy, alone=ALONE, rule=rule, seed=seed, same_partition=True)
+    told = answer(study_of([tmp_path]))
+    assert told.lead == (
+        "No rule changes a method by more than the noise of 2 seeds; with the best, FedRep + Mean, 20 of 20 clients "
+        "gain over training alone, nobody loses."
+    )
+    assert "The largest difference to Mean is that of FedRep + CALM by −2.5 ± 31.8 points." in told.more
+    assert "Both comparisons with Mean are inside the noise." in told.more
 
 
 def test_one_seed(tmp_path: Path) -> None:

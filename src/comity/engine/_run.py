@@ -195,8 +195,10 @@ def _run(
         callback.on_start(run)
     if server.round == 0:
         server.method.begin(server)
-    while not run.done and not stop():
+    stopping = stop()
+    while not run.done and not stopping:
         record = server.step()
+        stopping = stop()
         last, general = run.done, config.general_every
         if last or server.round % config.eval_every == 0:
             _, run.columns = server.evaluate(last or (general > 0 and server.round % general == 0))
@@ -207,7 +209,7 @@ def _run(
         run.records.append(record)
         if folder is not None:
             folder.add_round(record)
-            if last or stop() or server.round % config.checkpoint_every == 0:
+            if last or stopping or server.round % config.checkpoint_every == 0:
                 folder.save(server, config)
         for callback in callbacks:
             callback.on_round(run, record)
@@ -256,10 +258,11 @@ def _local(
 
 
 def _accuracies(folder: Folder, config: Config) -> dict[int, float]:
-    clients = folder.result()["clients"]
-    if len(clients["client"]) != config.clients:
-        raise ComityError(f"reference {folder.path} has {len(clients['client'])} clients, this run {config.clients}")
-    return _by_client(clients)
+    result = folder.result()
+    count = len(result["clients"]["client"]) + len(result["malicious"])
+    if count != config.clients:
+        raise ComityError(f"reference {folder.path} has {count} clients, this run {config.clients}")
+    return _by_client(result["clients"])
 
 
 def _by_client(columns: Columns) -> dict[int, float]:

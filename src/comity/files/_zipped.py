@@ -7,7 +7,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -194,7 +194,7 @@ class NpzFile(Archive):
         with self.archive.open(info) as stream:
             self.headers[name] = info, stream.read(length)
         stride = None
-        if fortran and len(shape) > 1:
+        if fortran and len(shape) > 1 and 0 not in shape:
             stride = tuple(int(np.prod(shape[:axis], dtype=object)) for axis in range(len(shape)))
         # in a compressed member the offset is that among its own bytes
         offset = start + length if info.compress_type == zipfile.ZIP_STORED else length
@@ -235,5 +235,11 @@ class NpzFile(Archive):
                         for block in encoded(self.entries[name], fresh[name]()):
                             stream.write(block)
                     else:
-                        with self.archive.open(info) as old:
-                            shutil.copyfileobj(old, stream, BLOCK)
+                        self._copy(info, stream)
+
+    def _copy(self, info: zipfile.ZipInfo, target: IO[bytes]) -> None:
+        try:
+            with self.archive.open(info) as old:
+                shutil.copyfileobj(old, target, BLOCK)
+        except BROKEN as error:
+            raise self.wrong(f"{info.filename!r} is broken ({error})") from error

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from comity._errors import ComityError
 from comity.config import Config
@@ -59,7 +59,7 @@ class _ClientApp(ClientApp):
 
     def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod]) -> None:
         super().__init__()
-        self._config, self._own, self._fit_mods = config, own, list(mods)
+        self._config, self._own, self._fit_mods = config, own, [_heard(mod) for mod in mods]
         self._workshops: dict[tuple[str, int | None], _Workshop] = {}
         self._ready = False
 
@@ -153,6 +153,16 @@ def partition_id(context: Context) -> int:
     if "partition-id" not in context.node_config:
         raise ComityError('this node does not say which client it is; start it with --node-config "partition-id=0"')
     return int(context.node_config["partition-id"])
+
+
+def _heard(mod: Mod) -> Mod:
+    """Flower's mods address some of their errors to the reply that they refuse, where nobody hears them."""
+
+    def answering(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = mod(message, context, call_next)
+        return Message(reply.error, reply_to=message) if reply.has_error() else reply
+
+    return answering
 
 
 def _introduce(message: Message, context: Context) -> Message:

@@ -18,7 +18,8 @@ from comity.methods import Payload
 
 POLL = 0.005, 1.0
 """Seconds between two looks for replies, at first and at most. Flower's own ``send_and_receive`` looks every 3."""
-RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.LOAD_CLIENT_APP_EXCEPTION
+AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
+"""Errors that the SuperLink reports of a node; all others are the app's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ class GridLink(Link):
             cid = waiting.pop(reply.metadata.reply_to_message_id)
             if reply.has_error():
                 self.failures[cid] = _told(reply)
-                raised += reply.error.code in RAISED
+                raised += reply.error.code not in AWAY
             else:
                 replies[cid] = _wire.read_answer(reply.content)
         for cid in waiting.values():

@@ -170,7 +170,7 @@ def _sweep(pen: _Pen, key: str) -> bool:
             value = cell.options.get(key, setting.options.get(key))
             lines.setdefault((cell.reference, *rest), []).append((value, cell.spread(accuracy), cell))
     values = {value for line in lines.values() for value, _, _ in line if value is not None}
-    if len(values) < 2:
+    if not any(len({value for value, _, _ in line if value is not None}) > 1 for line in lines.values()):
         return False
     numeric = all(isinstance(value, (int, float)) for value in values)
     order = sorted(values) if numeric else list(dict.fromkeys(v for line in lines.values() for v, _, _ in line))

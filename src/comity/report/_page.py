@@ -24,7 +24,7 @@ SECTIONS = {
     "learning": (
         "Learning",
         "How learning goes",
-        "Every evaluated round of every method, and what the swept options do.",
+        "Every method round by round, and what the options do that were swept.",
     ),
     "clients": (
         "Clients",
@@ -75,7 +75,7 @@ def page(study: Study, *, live: float | None = None) -> str:
         _results(study),
         *(_section(key, *words[1:]) for key, words in SECTIONS.items()),
         _setup(study),
-        f"<footer>Made by comity {escape(__version__)} on {time.strftime('%-d %B %Y at %H:%M')}. "
+        f"<footer>Made by comity {escape(__version__)} on {time.strftime('%d %B %Y at %H:%M').lstrip('0')}. "
         "One file, nothing is loaded from elsewhere.</footer>",
         "</main>",
     ]

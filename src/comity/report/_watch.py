@@ -12,6 +12,8 @@ from comity.report._read import Run, read
 EVERY = 3.0  # seconds between looks
 PATIENCE = 20.0  # seconds without news after the last run finished: a study may be about to start another one
 
+RESTING = 10  # times as long as writing a page took
+
 FILES = ("config.yaml", "rounds.jsonl", "result.json")
 
 
@@ -52,12 +54,14 @@ def watch(
     It ends when all runs are finished and stay so for a while, or with Ctrl-C.
     """
     reader = Reader()
+    started = time.monotonic()
     study = look(reader)
     publish(study, every)
     state, news = reader.state, time.monotonic()
+    work = news - started
     try:
         while not (study.finished and time.monotonic() - news >= patience):
-            time.sleep(every)
+            time.sleep(max(every, RESTING * work))  # the runs need the machine more than their onlooker
             try:
                 study = look(reader)
             except ComityError:
@@ -65,6 +69,7 @@ def watch(
             if reader.state != state:
                 state, news = reader.state, time.monotonic()
                 publish(study, every)
+                work = time.monotonic() - news
     except KeyboardInterrupt:
         pass
     publish(study, None)

@@ -87,14 +87,19 @@ def answer(study: Study) -> Answer:
     if not any(cell.finished for cell in study.cells if not cell.reference):
         lead, setting, cell = _waiting(study)
         return Answer(lead, "", details, notes, setting, cell)
-    if comparisons:
-        chosen = _chosen(comparisons)
-        setting, cell = chosen.setting, chosen.cell
-        lead, more = _compared(chosen, comparisons, several)
-    else:
-        setting, cell = _best(study)
+    setting, cell = _best(study)
+    named = ""
+    if not comparisons:
         lead, more = _reaches(setting, cell, study)
-    told, doubts = told_transfer(cell, named=cell.label if comparisons and chosen.difference.verdict == "noise" else "")
+    else:
+        chosen = _chosen(comparisons)
+        lead, more = _compared(chosen, comparisons, several)
+        if chosen.difference.verdict != "noise" or len(comparisons) == 1:
+            setting, cell = chosen.setting, chosen.cell
+        if chosen.difference.verdict == "noise":
+            best = "the best, " if cell is not chosen.cell else ""
+            named = f"{best}{cell.label}{_where(setting, several)}, "
+    told, doubts = told_transfer(cell, named)
     return Answer(f"{lead}; {told}.", " ".join([*more, *doubts, *_tally(comparisons)]), details, notes, setting, cell)
 
 
@@ -103,16 +108,14 @@ def _chosen(comparisons: list[Comparison]) -> Comparison:
     order = {"gain": 3, "loss": 2, "noise": 1, "one seed": 0}
     best = max(order[c.difference.verdict] for c in comparisons)
     judged = [c for c in comparisons if order[c.difference.verdict] == best]
-    return max(judged, key=lambda c: abs(c.difference.mean) if best == order["loss"] else c.difference.mean)
+    return max(judged, key=lambda c: c.difference.mean if best == order["gain"] else abs(c.difference.mean))
 
 
 def _compared(chosen: Comparison, comparisons: list[Comparison], several: bool) -> tuple[str, list[str]]:
     if chosen.difference.verdict == "noise" and len(comparisons) > 1:
-        lead = (
-            f"No rule changes a method by more than the noise of {_seeds(comparisons)}: the largest difference is "
-            f"{signed(chosen.difference)} points, of {chosen.cell.label}{_where(chosen.setting, several)}"
-        )
-        return lead, [_meaning(chosen.difference)]
+        largest = f"{chosen.cell.label}{_where(chosen.setting, several)} by {signed(chosen.difference)} points"
+        lead = f"No rule changes a method by more than the noise of {_seeds(comparisons)}"
+        return lead, [f"The largest difference to Mean is that of {largest}.", _meaning(chosen.difference)]
     return _sentence(chosen, several)
 
 
@@ -156,8 +159,9 @@ def told_transfer(cell: Cell, named: str = "") -> tuple[str, list[str]]:
     transfer = Transfer.of(cell)
     if transfer is None:
         return "how the clients would do alone is not known", ["Without a Local run nobody can be called harmed."]
-    start = f"with {named} " if named else ""
-    told = f"{start}{transfer.gaining} of {transfer.clients} clients gain over training alone, "
+    start = f"with {named}" if named else ""
+    verb = "gains" if transfer.gaining == 1 else "gain"
+    told = f"{start}{transfer.gaining} of {transfer.clients} clients {verb} over training alone, "
     harmed, doubts = transfer.harmed, []
     if transfer.pooled:
         doubts.append(
@@ -247,7 +251,8 @@ def _tally(comparisons: Sequence[Comparison]) -> list[str]:
     ]
     told = [f"{count} {'is ' + one if count == 1 else many}" for count, one, many in parts if count]
     if len(told) == 1:
-        return [f"All {told[0].replace(' ', ' comparisons with Mean ', 1)}."]
+        count, _, verdict = told[0].partition(" ")
+        return [f"{'Both' if count == '2' else f'All {count}'} comparisons with Mean {verdict}."]
     return [f"Of {len(comparisons)} comparisons with Mean {listed(told)}."]
 
 

@@ -219,8 +219,8 @@ function facts(run, all) {
         .map((count, label) => [count, label])
         .filter(([count]) => count)
         .sort((a, b) => b[0] - a[0]);
-    const told = top.slice(0, 3).map(([count, label]) => `${label} (${Math.round((100 * count) / sum(row))} %)`);
-    return told.join(", ") + (top.length > 3 ? ` +${top.length - 3}` : "");
+    const told = top.slice(0, 2).map(([count, label]) => `${label} (${Math.round((100 * count) / sum(row))} %)`);
+    return told.join(", ") + (top.length > 2 ? ` +${top.length - 2}` : "");
   };
   const opponents = (id) => {
     const against = run.ids
@@ -233,11 +233,11 @@ function facts(run, all) {
   return [
     ["client", ({ id }) => html("b", { class: "harm" }, String(id))],
     ["loss, points", ({ gain }) => html("span", { class: "harm" }, points(gain))],
-    ["test samples lost", ({ gain, test }) => `${Math.max(0, Math.round(-gain * test))} of ${test}`],
-    ["training samples", ({ train }) => `${brief(train)} (${rank(train)})`],
+    ["tests lost", ({ gain, test }) => `${Math.max(0, Math.round(-gain * test))} of ${test}`],
+    ["training samples", ({ train }) => `${brief(train)}, ${rank(train)}`],
     part && ["classes (share)", ({ id }) => held(id)],
     run.overlap && ["class overlap", ({ id }) => or(run.overlap[id], (value) => percent(value, 0))],
-    run.w && part && ["weight ÷ share of samples", ({ id }) => or(pullOf(run, id), (value) => `${brief(value)}×`)],
+    run.w && part && ["weight ÷ share of data", ({ id }) => or(pullOf(run, id), (value) => `${fixed(value, 2)}×`)],
     cosines && ["agreement", ({ id }) => or(run.agree[id], (value) => fixed(value, 2))],
     cosines && ["opposed most by", ({ id }) => opponents(id)],
   ].filter(Boolean);

@@ -18,7 +18,7 @@ const REASONS = {
     "weight",
     "part of all the weight ÷ part of all samples",
     (run, i, id) => pullOf(run, id),
-    (v) => `${brief(v)}×`,
+    (v) => `${fixed(v, 2)}×`,
   ],
   alone: ["accuracy alone", "accuracy when it trains alone", (run, i) => run.alone?.[i], (v) => percent(v, 0)],
 };
@@ -119,7 +119,7 @@ PLOTS.push({
   id: "cosines",
   section: "conflict",
   title: () => `Who pulls against whom: ${aboutRun()}`,
-  how: "Cosine of two clients' updates. Blue: both want the same change. Red: what helps one hurts the other. White: unrelated, or never in the same round. Numbers of harmed clients are red.",
+  how: "Cosine of two clients' updates. Blue: both want the same change. Red: what helps one hurts the other. No colour: unrelated, or never in the same round. Numbers of harmed clients are red.",
   there: () => data.runs.some((run) => run.cos),
   choices: () => [
     ...choose.run(),

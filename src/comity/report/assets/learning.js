@@ -70,20 +70,20 @@ function lines(frame, what, { across, label, share }) {
 }
 
 // Cells that differ by the swept option alone, under the chosen conditions, are a curve.
-function sweptCurves() {
+function sweptCurves(swept = state.sweep) {
   const conditions = data.settings[state.setting].options,
     curves = new Map();
   const part = (key) => key.split(".")[0],
     own = (key) => ["method", "rule"].includes(part(key));
   for (const cell of data.cells) {
     const options = data.settings[cell.setting].options;
-    if (Object.keys(conditions).some((key) => key !== state.sweep && conditions[key] !== options[key])) continue;
-    if (cell.ref && own(state.sweep)) continue;
-    const rest = Object.entries(cell.options).filter(([key]) => own(key) && key !== state.sweep);
+    if (Object.keys(conditions).some((key) => key !== swept && conditions[key] !== options[key])) continue;
+    if (cell.ref && own(swept)) continue;
+    const rest = Object.entries(cell.options).filter(([key]) => own(key) && key !== swept);
     const more = rest.length ? ` (${rest.map(([key, value]) => `${key.split(".")[1]}=${value}`).join(", ")})` : "";
     const label = [cell.methodName, cell.ruleName].filter(Boolean).join(" + ") + more;
     if (!curves.has(label)) curves.set(label, { label, cell, rule: cell.ruleName + more, at: [] });
-    curves.get(label).at.push([{ ...options, ...cell.options }[state.sweep], cell]);
+    curves.get(label).at.push([{ ...options, ...cell.options }[swept], cell]);
   }
   const list = [...curves.values()],
     others = list.filter((curve) => !curve.cell.ref);
@@ -94,6 +94,12 @@ function sweptCurves() {
     curve.style = (theme) => looks(theme, curve.cell, methods, labels, rules);
   });
   return list;
+}
+
+// Options that some method and rule was run with several values of; tuning alone leaves one value for each.
+function sweepable() {
+  const several = ({ at }) => new Set(at.map(([value]) => value).filter((value) => value !== undefined)).size > 1;
+  return data.varying.filter((option) => sweptCurves(option.key).some(several));
 }
 
 PLOTS.push({
@@ -125,9 +131,9 @@ PLOTS.push({
   wide: true,
   title: () => `${SWEPT[state.sweepOf][0].replace(/^./, (c) => c.toUpperCase())} against ${sweptName()}`,
   how: "One curve for each method and rule, with the standard deviation over seeds (for gains and differences: the 95 % interval). A level line is a rule that does not have this option.",
-  there: () => data.varying.length > 0,
+  there: () => sweepable().length > 0,
   choices: () => [
-    { label: "option", key: "sweep", options: data.varying.map((option) => [option.key, option.name]) },
+    { label: "option", key: "sweep", options: sweepable().map((option) => [option.key, option.name]) },
     data.varying.length > 1 && choose.setting(),
     choose.of(
       "show",

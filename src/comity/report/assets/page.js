@@ -30,7 +30,7 @@ function settle() {
     );
   }
   if (!runsOf(focus()).some((run) => run.seed === state.seed)) state.seed = null;
-  if (!data.varying.some((option) => option.key === state.sweep)) state.sweep = data.varying[0]?.key;
+  if (!sweepable().some((option) => option.key === state.sweep)) state.sweep = sweepable()[0]?.key;
   if (state.matrix !== "mean" && !focusRun().cos?.rounds.includes(Number(state.matrix))) state.matrix = "mean";
   if (!focusRun().agree && state.reason === "agree") state.reason = "train";
 }
@@ -218,7 +218,7 @@ function picture(plot) {
     key = (plot.draw(inner) || []).filter((entry) => !entry.cell || !state.hidden[entry.label]);
   const outer = new Frame(inner.width + 40, theme);
   const back = outer.add("rect", { width: outer.width, fill: theme.page });
-  outer.text(20, 30, plot.title(), { size: 15, weight: 650, colour: theme.ink });
+  outer.text(20, 30, shorten(plot.title(), inner.width - 20, 15), { size: 15, weight: 650, colour: theme.ink });
   fill(inner.root, { x: 20, y: 46 }, []);
   outer.root.append(inner.root);
   let x = 20,

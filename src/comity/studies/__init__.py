@@ -1,0 +1,10 @@
+"""Studies: grids of runs, compared. ``comity.study(...)`` and ``comity study`` are the doors.
+
+The package is not called ``study`` because ``comity.study`` is the function.
+"""
+
+from comity.studies._examples import about, examples, find_example
+from comity.studies._show import Show
+from comity.studies._study import study
+
+__all__ = ["Show", "about", "examples", "find_example", "study"]

@@ -1,0 +1,163 @@
+"""Runs side by side: each in a process of its own, or one after another in this one.
+
+A process is fed one configuration after another through its standard input and answers in JSON lines. When the study
+is killed, that input ends and the process ends with it; its run folder is as good as any that was killed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from comity._errors import ComityError
+from comity.config import Config
+
+Message = dict[str, Any]
+"""``{"round": 3, "accuracy": 0.8}`` on the way; at the end ``{"end": "done"}``, ``{"end": "stopped"}`` or
+``{"end": "failed", "error": ..., "traceback": ...}``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    config: Config
+    title: str
+    needs: "Job | None" = None
+    """What must be done before: the Local that this run is measured against."""
+
+
+Hear = Callable[[Job, Message], None]
+
+
+def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool], log: Path) -> dict[Job, Message]:
+    """How each run ended; those that a stop kept from beginning are missing. Ready ones begin in their order."""
+    ends: dict[Job, Message] = {}
+    waiting = list(jobs)
+
+    def listen(job: Job, message: Message) -> None:
+        if "end" in message:
+            ends[job] = message
+        hear(job, message)
+
+    def following() -> Job | None:
+        """The next run that may begin; those that wait for one that failed fail with it."""
+        for job in list(waiting):
+            before = None if job.needs is None or job.needs not in jobs else ends.get(job.needs, {"end": "waiting"})
+            if before is None or before["end"] == "done":
+                waiting.remove(job)
+                return job
+            if before["end"] == "failed":
+                waiting.remove(job)
+                listen(job, before | {"error": f"its Local failed: {before['error']}"})
+        return None
+
+    if crew == 1:
+        while not stop() and (job := following()):
+            work(job.config.plain(), lambda message, job=job: listen(job, message), stop)  # type: ignore[misc]
+        return ends
+    inbox: SimpleQueue[tuple[Worker, Message]] = SimpleQueue()
+    idle: list[Worker] = []
+    busy: dict[Worker, Job] = {}
+    told = False
+    try:
+        while True:
+            while not stop() and (len(busy) < crew) and (job := following()):
+                worker = idle.pop() if idle else Worker(inbox, log)
+                busy[worker] = job
+                worker.tell(job.config.plain())
+            if not busy:
+                return ends
+            if stop() and not told:
+                told = True
+                for worker in busy:
+                    worker.tell("stop")
+            try:
+                worker, message = inbox.get(timeout=0.2)
+            except Empty:
+                continue
+            if worker not in busy:  # it died while it had nothing to do
+                idle.remove(worker)
+                worker.close()
+                continue
+            job = busy[worker]
+            if "end" in message:
+                del busy[worker]
+                if message.get("gone"):
+                    worker.close()
+                    message = {"end": "stopped"} if stop() else message
+                else:
+                    idle.append(worker)
+            listen(job, message)
+    finally:
+        for worker in (*idle, *busy):
+            worker.close()
+
+
+def work(entries: dict[str, Any], tell: Callable[[Message], None], stop: Callable[[], bool]) -> None:
+    """One run from where it was, with its end told whatever happens."""
+    from comity.engine import Callback, Run, TensorBoard, run
+
+    class Tell(Callback):
+        def on_round(self, run: Run, record: dict[str, Any]) -> None:
+            tell({"round": record["round"], "accuracy": record.get("eval/L-acc/mean")})
+
+    try:
+        config = Config.of(entries)
+        assert config.out is not None
+        if not (config.out / "config.yaml").exists():
+            for part in config.out.glob(".*.part"):  # what a kill left before the run had begun
+                part.unlink()
+        done = run(config, resume=True, callbacks=[Tell(), *([TensorBoard()] if config.tensorboard else [])], stop=stop)
+        tell({"end": "done" if done.done else "stopped"})
+    except Exception as error:
+        told = str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"
+        tell({"end": "failed", "error": told, "traceback": traceback.format_exc()})
+
+
+class Worker:
+    """A process that does one run after another."""
+
+    def __init__(self, inbox: "SimpleQueue[tuple[Worker, Message]]", log: Path) -> None:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        with log.open("a") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "comity.studies._worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C is the study's to answer
+            )
+        self.listener = Thread(target=self._listen, args=(inbox,), daemon=True)
+        self.listener.start()
+
+    def _listen(self, inbox: "SimpleQueue[tuple[Worker, Message]]") -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as answers:
+            for line in answers:
+                inbox.put((self, json.loads(line)))
+        code = self.process.wait()
+        error = f"the process ended with code {code}" + (" (killed; out of memory?)" if code == -9 else "")
+        inbox.put((self, {"end": "failed", "gone": True, "error": error, "traceback": "see log.txt"}))
+
+    def tell(self, order: Any) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone, and _listen says so
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+
+    def close(self) -> None:
+        """Its input ends, and so does the process, whatever it is at."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait()
+        self.listener.join()

@@ -1,0 +1,301 @@
+"""A study from its entries to its table."""
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from comity._components import convert, plain
+from comity._errors import ComityError
+from comity.config import Config, read_yaml
+from comity.loading import LoadedRun, LoadedStudy
+from comity.studies._crew import Job, Message, execute
+from comity.studies._grid import Entries, Names, at_scale, expand, local_of, override, section
+from comity.studies._show import Show
+from comity.studies._tune import Group, Search, groups
+
+
+def study(
+    config: str | Path | Mapping[str, Any] | None = None,
+    *,
+    scale: str | None = None,
+    overwrite: bool = False,
+    show: Show | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> LoadedStudy:
+    """Run every cell of a grid that is not done yet, and Local for each seed and setting; then write the table.
+
+    ``study(method=["FedRep", "APFL"], rule=["Mean", "ConFREE"], seeds=3, sweep={"partition.alpha": [0.1, 1]},
+    data="digits", out="studies/x")``, or ``study("study.yaml")`` with options over it; dotted options as
+    ``**{"rule.c": 0.4}``. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
+    is asked after every round.
+    """
+    entries = read_yaml(Path(config)) if isinstance(config, (str, Path)) else dict(config or {})
+    entries = override(at_scale(entries, scale), options)
+    if entries.get("out") is None:
+        raise ComityError("a study needs out, the folder that its runs go into")
+    return _Study(entries, overwrite, show or Show(), stop).run()
+
+
+class _Study:
+    def __init__(self, entries: Entries, overwrite: bool, show: Show, stop: Callable[[], bool]) -> None:
+        self.entries, self.overwrite, self.show, self.stop = entries, overwrite, show, stop
+        self.out = Path(entries["out"])
+        if self.out.is_file() or (self.out.is_dir() and not (self.out / "study.yaml").exists() and _shown(self.out)):
+            raise ComityError(f"out {self.out} is not empty and holds no study; give another --out")
+        self.cells = expand(entries | {"out": None})
+        if any(cell.reference not in ("auto", "none") for cell in self.cells):
+            raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
+        tune = section(entries, "tune")
+        self.groups = groups(self.cells, tune, _at_least_1(entries, "budget"))
+        self.names = Names([*_locals(self.cells), *self.cells], tune)
+        self.folders = _folders(self.out)
+        """Where each run is, or will be, by key."""
+        self.ours: set[str] = set()
+        """Those that belong to this study as it is now."""
+        self.crew, self.workers = self.split()
+        self.ends: dict[str, Message] = {}
+        """How each run of this session ended, by key."""
+
+    def split(self) -> tuple[int, int]:
+        """Runs side by side, one a core, and the workers of each, as many as fit.
+
+        The same for all runs of the study, so that their seconds can be compared.
+        """
+        cores, first = os.cpu_count() or 1, self.cells[0]
+        usual = cores // max(1, first.workers) if first.device == "cpu" else 1  # a GPU is for one run at a time
+        crew = _at_least_1(self.entries, "jobs") or max(1, min(usual, len(self.cells)))
+        return crew, first.workers or max(1, cores // crew)
+
+    def run(self) -> LoadedStudy:
+        known = [cell for group in self.groups if not group.searches for cell in group.cells]
+        known = [*_locals(self.cells), *known]
+        self.check([config for config in (*known, *self.cells) if not self.finished(config)])
+        with _locked(self.out):
+            self.ours = {config.key for config in known}
+            for config in known:
+                self.place(config)  # refuses what is in the way
+            self.show.say(
+                f"{len(self.cells)} cells and {len(_locals(self.cells))} times Local, {self.crew} runs side by side, "
+                f"workers in each: {self.workers}."
+            )
+            _write(self.out / "study.yaml", yaml.safe_dump(_plain(self.entries), sort_keys=False))
+            self.note()
+            self.search()
+            if not self.stop():
+                final = [cell for group in self.groups if not group.failed for cell in group.settled()]
+                for config in final:
+                    self.move_in(config)
+                self.perform([*_locals(final), *final])
+            self.note()
+        return LoadedStudy(self.out)
+
+    def check(self, cells: Sequence[Config]) -> None:
+        """Refuse what cannot run, before anything is written: data, partition, method and rule of each cell."""
+        from comity.engine import federation_of, site_of
+
+        settings: dict[str, dict[str, Config]] = {}
+        for cell in cells:  # other seeds would tell the same
+            about = repr((cell.data, cell.partition, cell.clients, cell.test_share, cell.val_share))
+            settings.setdefault(about, {}).setdefault(cell.with_(seed=0).key, cell)
+        for same in settings.values():
+            federation = federation_of(next(iter(same.values())))
+            for cell in same.values():
+                site_of(cell, federation)
+
+    # Where runs are.
+
+    def place(self, config: Config, tried: str = "") -> Path:
+        """The folder that holds this run already, or the one it will have: in ``.tuning`` while a value is tried."""
+        if config.key not in self.folders:
+            folder = self.home(config, tried)
+            there = next((key for key, other in self.folders.items() if other == folder), None)
+            if there in self.ours:  # names that differ by their case alone
+                folder = folder.with_name(f"{folder.name}-{config.key[:6]}")
+            elif there is not None:
+                self.replace(folder, config)
+                del self.folders[there]
+            self.folders[config.key] = folder
+        self.ours.add(config.key)
+        return self.folders[config.key]
+
+    def home(self, config: Config, tried: str = "") -> Path:
+        return self.out / (".tuning" if tried else "runs") / self.names.slug(config, tried)
+
+    def replace(self, folder: Path, config: Config) -> None:
+        """What an earlier study left under this name makes room, if the user says so."""
+        if not self.overwrite:
+            old, new = LoadedRun(folder).options, config.plain()
+            differ = [key for key in new if new[key] != old.get(key) and key not in ("out", "workers", "reference")]
+            raise ComityError(
+                f"{folder} holds a run of another configuration ({', '.join(differ)} differ); "
+                "give another --out, or --overwrite to replace it"
+            )
+        shutil.rmtree(folder)
+
+    def finished(self, config: Config) -> bool:
+        folder = self.folders.get(config.key)
+        return folder is not None and (folder / "result.json").exists()
+
+    def move_in(self, config: Config) -> None:
+        """A run that a search has done already moves in among the others."""
+        tried = self.folders.get(config.key)
+        if tried is None or tried.parent.name != ".tuning":
+            return
+        del self.folders[config.key]
+        home = self.place(config)
+        home.parent.mkdir(parents=True, exist_ok=True)
+        tried.rename(home)
+        entries = read_yaml(home / "config.yaml") | {"out": str(home)}
+        _write(home / "config.yaml", yaml.safe_dump(entries, sort_keys=False))
+
+    # What is done.
+
+    def perform(self, runs: Iterable[Config]) -> None:
+        """Have these runs done, if they are not yet, Local before those that are measured against it."""
+        wanted = {config.key: config for config in runs}
+        jobs: dict[str, Job] = {}
+        for key, config in wanted.items():
+            if self.finished(config):
+                continue
+            folder, local = self.place(config), local_of(config)
+            ready = config.with_(out=folder, workers=self.workers)
+            measured = config.reference == "auto" and local.key != key
+            if measured:
+                ready = ready.with_(reference=str(self.place(local)))
+            title = f"trying {folder.name}" if folder.parent.name == ".tuning" else self.names.title(config)
+            jobs[key] = Job(ready, title, jobs.get(local.key) if measured else None)
+        log = self.out / "log.txt"
+        self.show.begin(list(jobs.values()), len(wanted) - len(jobs))
+        try:
+            ends = execute(list(jobs.values()), min(self.crew, len(jobs)), self.show.hear, self.stop, log)
+        finally:
+            self.show.end()
+            if log.exists() and not log.stat().st_size:
+                log.unlink()
+        self.ends |= {job.config.key: end for job, end in ends.items()}
+
+    def search(self) -> None:
+        """Try values until every search is over; how they did goes into ``tuning.json``."""
+        searches = [(group, search) for group in self.groups for search in group.searches]
+        if not searches:
+            return
+        runs = sum(search.most * len(group.cells) for group, search in searches)
+        self.show.say(f"Tuning by validation: {len(searches)} searches, at most {runs} runs (--budget for fewer).")
+        while not self.stop():
+            under_way = [(group, search) for group in self.groups if (search := group.current)]
+            batch = [(s, value, group.with_(s, value)) for group, s in under_way for value in s.wanted()]
+            if not batch:
+                return
+            for search, value, cells in batch:
+                for config in cells:
+                    self.place(config, f"{search.key.partition('.')[2]}{value}")
+            every = [config for _, _, cells in batch for config in cells]
+            self.perform([*_locals(every), *every])
+            if self.stop():
+                return
+            for search, value, cells in batch:
+                search.tried[value] = fmean(self.validation(config) for config in cells)
+            _write(self.out / "tuning.json", _json([self.told(*pair) for pair in searches]))
+
+    def validation(self, config: Config) -> float:
+        """NaN for a run that failed."""
+        if not self.finished(config):
+            return math.nan
+        return float(LoadedRun(self.place(config)).result["last"]["eval/val-acc/mean"])
+
+    # What is left behind.
+
+    def told(self, group: Group, search: Search) -> dict[str, Any]:
+        return {
+            "for": self.names.title(group.cells[0]).rpartition(",")[0],
+            "option": search.key,
+            "chosen": search.chosen,
+            "chosen by": "validation accuracy in the last round, mean over clients and seeds",
+            "seeds": [cell.seed for cell in group.cells],
+            "tried": [{"value": v, "validation": None if math.isnan(s) else s} for v, s in search.tried.items()],
+        }
+
+    def note(self) -> None:
+        """The plan in ``cells.json`` and, as soon as a run is done, the table."""
+        cells = []
+        for group in [Group(_locals(self.cells), []), *self.groups]:
+            settled = not (group.current or group.failed)
+            for config in group.settled() if settled else group.cells:
+                folder = self.folders.get(config.key, self.home(config)) if settled else self.home(config)
+                end = self.ends.get(config.key, {})
+                if group.failed:
+                    end = {"error": f"every value that was tried for {group.failed.key} failed", "traceback": ""}
+                entry = {"folder": str(folder.relative_to(self.out)), "title": self.names.title(config)}
+                failure = {key: end[key] for key in ("error", "traceback") if key in end}
+                if entry not in cells:
+                    cells.append(entry | failure)
+        _write(self.out / "cells.json", _json(cells))
+        table = LoadedStudy(self.out).table()
+        if table.blocks:
+            for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+                _write(self.out / f"table.{ending}", text)
+
+
+def _locals(cells: Iterable[Config]) -> list[Config]:
+    """The Local that each of these is measured against, every one once."""
+    return list({(local := local_of(cell)).key: local for cell in cells if cell.reference == "auto"}.values())
+
+
+def _shown(folder: Path) -> bool:
+    return any(not path.name.startswith(".") for path in folder.iterdir())
+
+
+def _folders(out: Path) -> dict[str, Path]:
+    """The runs that a study holds, by key."""
+    files = sorted([*out.glob("runs/*/config.yaml"), *out.glob(".tuning/*/config.yaml")])
+    return {Config.load(file).key: file.parent for file in files}
+
+
+def _at_least_1(entries: Entries, key: str) -> int | None:
+    number = convert(entries.get(key), int | None, key)
+    if number is not None and number < 1:
+        raise ComityError(f"{key} must be at least 1, got {number}")
+    return int(number) if number is not None else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else plain(value)
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Two studies in one folder would write over each other. The lock of a study that was killed is free."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as file:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ComityError(f"another study is running in {out}") from None
+        yield
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _write(file: Path, text: str) -> None:
+    """As a whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(text)
+    part.replace(file)

@@ -1,0 +1,150 @@
+"""The search for an option's value by validation accuracy, never by test."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from comity._errors import ComityError
+from comity.config import Config
+from comity.studies._grid import has, put
+
+Value = Any
+
+
+@dataclass(frozen=True)
+class Walk:
+    """From the middle both ways while it gets better, as ConFREE (Zheng et al., AAAI 2025) says of its c."""
+
+    low: float
+    high: float
+    step: float = 0.1
+
+    @property
+    def start(self) -> float:
+        """0.5, or the middle of a range without it."""
+        if self.low <= 0.5 <= self.high:
+            return 0.5
+        return round(self.low + self.step * round((self.high - self.low) / self.step / 2), 10)
+
+    def after(self, value: float, way: int) -> float | None:
+        following = round(value + way * self.step, 10)
+        return following if self.low - 1e-9 <= following <= self.high + 1e-9 else None
+
+    def __len__(self) -> int:
+        return 1 + sum(int(abs(end - self.start) / self.step + 1e-9) for end in (self.low, self.high))
+
+
+Candidates = Walk | list[Value]
+
+
+def candidates(key: str, given: Any) -> Candidates:
+    """``0.1:0.9`` (or ``0.1:0.9:0.2`` for another step) walks; ``0.1,1,10`` and ``[0.1, 1, 10]`` are all tried."""
+    if key.partition(".")[0] not in ("method", "rule") or "." not in key:
+        raise ComityError(f"tune {key}: only options of a method or rule, such as rule.c, are tuned")
+    if isinstance(given, str) and ":" in given:
+        try:
+            walk = Walk(*map(float, given.split(":")))
+        except (TypeError, ValueError):
+            walk = Walk(1, 0)
+        if not (walk.low < walk.high and walk.step > 0):
+            raise ComityError(f"tune {key} must be low:high, low:high:step or a list of values, got {given!r}")
+        return walk
+    values = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else None
+    if not values:
+        raise ComityError(f"tune {key} must be low:high, low:high:step or a list of values, got {given!r}")
+    return values
+
+
+@dataclass
+class Search:
+    """One option, for one method with one rule in one setting, over all seeds."""
+
+    key: str
+    candidates: Candidates
+    most: int
+    """How many values may be tried."""
+    tried: dict[Value, float] = field(default_factory=dict)
+    """Mean validation accuracy over clients and seeds; NaN where a run failed."""
+
+    def wanted(self) -> list[Value]:
+        """What to try next; nothing when the search is over."""
+        if isinstance(self.candidates, list):
+            new = [value for value in self.candidates if value not in self.tried]
+        else:
+            walk, new = self.candidates, [] if self.candidates.start in self.tried else [self.candidates.start]
+            for way in (1, -1):
+                here, there = walk.start, walk.after(walk.start, way)
+                while there is not None and there in self.tried and self.tried[there] > self.tried[here]:
+                    here, there = there, walk.after(there, way)
+                if there is not None and there not in self.tried:
+                    new.append(there)
+        return new[: self.most - len(self.tried)]
+
+    @property
+    def chosen(self) -> Value | None:
+        """The best, the earliest tried among equals; ``None`` if every run failed."""
+        known = [value for value, score in self.tried.items() if not math.isnan(score)]
+        return max(known, key=lambda value: self.tried[value], default=None)
+
+
+@dataclass
+class Group:
+    """Cells that differ by their seed alone, and the searches that they need, one after another."""
+
+    cells: list[Config]
+    searches: list[Search]
+
+    @property
+    def current(self) -> Search | None:
+        """The search that is under way; ``None`` when all are over, or one found nothing that runs."""
+        for search in self.searches:
+            if search.wanted():
+                return search
+            if search.chosen is None:
+                return None
+        return None
+
+    def with_(self, search: Search, value: Value) -> list[Config]:
+        """The cells with ``value`` for a search's option and what earlier searches chose for theirs."""
+        cells = self.cells
+        for earlier in self.searches[: self.searches.index(search)]:
+            cells = [put(config, earlier.key, earlier.chosen) for config in cells]
+        return [put(config, search.key, value) for config in cells]
+
+    @property
+    def failed(self) -> Search | None:
+        return next((search for search in self.searches if search.tried and search.chosen is None), None)
+
+    def settled(self) -> list[Config]:
+        """The cells as the searches leave them."""
+        return self.with_(self.searches[-1], self.searches[-1].chosen) if self.searches else self.cells
+
+
+def groups(cells: list[Config], tune: Mapping[str, Any], budget: int | None) -> list[Group]:
+    """All cells by group, in their order. A budget of runs is shared equally among the searches."""
+    spaces = {key: candidates(key, given) for key, given in tune.items()}
+    found: dict[str, Group] = {}
+    for config in cells:
+        searches = [
+            Search(key, _typed(config, key, space), len(space)) for key, space in spaces.items() if has(config, key)
+        ]
+        found.setdefault(config.with_(seed=0).key, Group([], searches)).cells.append(config)
+    for key in spaces:
+        if not any(search.key == key for group in found.values() for search in group.searches):
+            raise ComityError(f"tune {key}: no method or rule of this study has this option")
+    if budget is not None:
+        once = sum(len(group.cells) * len(group.searches) for group in found.values())
+        if budget < once:
+            raise ComityError(f"budget {budget} is too small: trying one value in every search takes {once} runs")
+        for search in (search for group in found.values() for search in group.searches):
+            search.most = min(search.most, budget // once)
+    return list(found.values())
+
+
+def _typed(config: Config, key: str, space: Candidates) -> Candidates:
+    """Values as the option has them, wherever they were written: ``"10"`` as ``10.0``."""
+    if isinstance(space, Walk):
+        return space
+    kind, _, option = key.partition(".")
+    return list(dict.fromkeys(getattr(put(config, key, value), kind).options[option] for value in space))

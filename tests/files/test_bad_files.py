@@ -1,0 +1,309 @@
+"""A bad file is named in one line and nothing is written, or it is left out and that is said."""
+
+import json
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import LOAD, SAVE, SHAPES, assert_close, merged, models, save_all, save_sharded
+from safetensors.torch import load_file, save_file
+
+from comity import ComityError
+from comity.files import aggregate, aggregate_command, inspect
+from comity.rules import ConFREE, DroppedWarning
+
+
+def _cut(path: Path, share: float) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    return path
+
+
+def _changed(kind: str, **change: torch.Tensor | None) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        model = models()[1][0] | {name.replace("_", ".", 1): value for name, value in change.items()}
+        return SAVE[kind]({name: value for name, value in model.items() if value is not None}, path)
+
+    return make
+
+
+def _written(suffix: str, data: bytes) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        path.with_suffix(suffix).write_bytes(data)
+        return path.with_suffix(suffix)
+
+    return make
+
+
+def _renamed(kind: str, suffix: str) -> Callable[[Path], Path]:
+    return lambda path: SAVE[kind](models()[1][0], path).rename(path.with_suffix(suffix))
+
+
+def _with_nan(value: float, name: str = "head.weight") -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        model = dict(models()[1][0])
+        model[name] = model[name].clone()
+        model[name].view(-1)[3] = value
+        return SAVE["safetensors"](model, path)
+
+    return make
+
+
+def _corrupt_npz(path: Path) -> Path:
+    """The header says what it should; the bytes behind it do not unpack."""
+    file = SAVE["compressed"](models()[1][0], path)
+    data = bytearray(file.read_bytes())
+    info = next(i for i in zipfile.ZipFile(file).infolist() if i.filename == "head.weight.npy")
+    for k in range(2000, 2100):
+        data[info.header_offset + k] ^= 0x5A
+    file.write_bytes(bytes(data))
+    return file
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return print, ("this must never be printed",)
+
+
+def _evil_torch(path: Path) -> Path:
+    torch.save({"w": torch.ones(2), "x": Evil()}, path.with_suffix(".pt"))
+    return path.with_suffix(".pt")
+
+
+def _objects(path: Path) -> Path:
+    np.savez(path.with_suffix(".npz"), w=np.array([Evil()], dtype=object), allow_pickle=True)
+    return path.with_suffix(".npz")
+
+
+def _old_torch(path: Path) -> Path:
+    torch.save(models()[1][0], path.with_suffix(".pt"), _use_new_zipfile_serialization=False)
+    return path.with_suffix(".pt")
+
+
+def _index(change: Callable[[dict[str, str]], object]) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        folder = save_sharded(models()[1][0], path)
+        index = folder / "model.safetensors.index.json"
+        homes = json.loads(index.read_text())["weight_map"]
+        change(homes)
+        index.write_text(json.dumps({"weight_map": homes}))
+        return folder
+
+    return make
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "not there": (lambda p: p.with_suffix(".safetensors"), "no such file"),
+    "no known name": (_written("", b"x"), "must end in one of"),
+    "empty": (_written(".safetensors", b""), "not a safetensors file, or cut short"),
+    "text": (_written(".safetensors", b"hello, this is no model " * 9), "not a safetensors file"),
+    "cut short": (lambda p: _cut(SAVE["safetensors"](models()[1][0], p), 0.9), "cut short"),
+    "torch cut short": (lambda p: _cut(SAVE["pt"](models()[1][0], p), 0.9), "cut short"),
+    "npz cut short": (lambda p: _cut(SAVE["npz"](models()[1][0], p), 0.9), "cut short"),
+    "torch as safetensors": (
+        lambda p: SAVE["pt"](models()[1][0], p).rename(p.with_suffix(".safetensors")),
+        "not a safe",
+    ),
+    "safetensors as torch": (
+        lambda p: SAVE["safetensors"](models()[1][0], p).rename(p.with_suffix(".pt")),
+        "not a torch",
+    ),
+    "npz as torch": (lambda p: SAVE["npz"](models()[1][0], p).rename(p.with_suffix(".pt")), "torch cannot load it"),
+    "torch as npz": (lambda p: SAVE["pt"](models()[1][0], p).rename(p.with_suffix(".npz")), "holds no arrays"),
+    "pickle": (_written(".pt", pickle.dumps({"w": 1})), "not a torch file"),
+    "evil pickle": (_evil_torch, "more than tensors and plain values"),
+    "evil array": (_objects, "Python objects"),
+    "old torch": (_old_torch, "older than torch 1.6"),
+    "no tensors": (lambda p: (torch.save({"a": 1}, p.with_suffix(".pt")), p.with_suffix(".pt"))[1], "no state dict"),
+    "corrupt npz": (_corrupt_npz, "'head.weight' is broken"),
+    "missing": (_changed("safetensors", head_bias=None), "'head.bias' is missing"),
+    "shape": (_changed("safetensors", head_bias=torch.ones(71)), r"'head.bias' has shape \(71,\), not \(70,\)"),
+    "one more": (_changed("safetensors", tail_bias=torch.ones(2)), "'tail.bias' is not in"),
+    "whole numbers": (_changed("pt", head_bias=torch.ones(70).int()), "'head.bias' is I32"),
+    "nan": (_with_nan(float("nan")), "'head.weight': 1 of its numbers are not finite"),
+    "infinite": (_with_nan(float("inf")), "'head.weight': 1 of its numbers are not finite"),
+    "too long": (_with_nan(1e25), "too long for float32"),
+    "nan in a buffer": (_with_nan(float("nan"), "bn.running_var"), "'bn.running_var': 1 of its numbers"),
+    "empty folder": (lambda p: (p.mkdir(), p)[1], "no weight files"),
+    "index without": (_index(lambda homes: homes.clear()), "no weight_map"),
+    "index elsewhere": (_index(lambda homes: homes.update({"bn.bias": "../x.safetensors"})), "not the name of a"),
+    "index of less": (_index(lambda homes: homes.pop("bn.bias")), "'bn.bias' of .* is not in it"),
+    "index of more": (_index(lambda homes: homes.update({"x": homes["bn.bias"]})), "'x' is not in"),
+    "shard gone": (_index(lambda homes: homes.update({"bn.bias": "gone.safetensors"})), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_client(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, told = BAD[case]
+    base, clients = models()
+    start, files = save_all("safetensors", base, clients[1:], tmp_path / "in")
+    bad = make(tmp_path / "in" / "bad")
+    new = tmp_path / "new.safetensors"
+    with pytest.raises(ComityError, match=told) as error:
+        aggregate(start, [files[0], bad, *files[1:]], new)
+    assert "\n" not in str(error.value)
+    assert str(bad) in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    with pytest.warns(DroppedWarning, match=told):
+        done = aggregate(start, [files[0], bad, *files[1:]], new, ConFREE(0.4), skip_bad=True)
+    assert list(done.dropped) == ["bad"]
+    assert done.ids == ("client-0", "client-1", "client-2")
+    assert_close(load_file(new), merged(ConFREE(0.4), base, clients[1:]))
+    assert "never be printed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("case", ["not there", "cut short", "evil pickle", "nan"])
+def test_a_bad_base(case: str, tmp_path: Path) -> None:
+    make, _ = BAD[case]
+    _, files = save_all("safetensors", *models(), tmp_path / "in")
+    bad = make(tmp_path / "in" / "bad")
+    for skip in (False, True):
+        with pytest.raises(ComityError, match=str(bad)):
+            aggregate(bad, files, tmp_path / f"new{bad.suffix}", skip_bad=skip)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_several_bad_ones_are_counted(tmp_path: Path) -> None:
+    start, files = save_all("safetensors", *models(), tmp_path / "in")
+    for file in files[1:3]:
+        _cut(file, 0.5)
+    with pytest.raises(ComityError, match=r"client-1.*\(1 more files are bad\)"):
+        aggregate(start, files, tmp_path / "new.safetensors")
+    with pytest.warns(DroppedWarning) as warned:
+        found = inspect(start, files, skip_bad=True)
+    assert list(found.dropped) == ["client-1", "client-2"]
+    assert len(warned) == 2
+
+
+@pytest.mark.parametrize("make", [_with_nan(float("nan")), lambda p: _cut(SAVE["safetensors"](models()[1][0], p), 0.5)])
+def test_nobody_left(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    start = SAVE["safetensors"](models()[0], tmp_path / "base")
+    bad = make(tmp_path / "bad")
+    with pytest.raises(ComityError, match=r"bad\.safetensors"):
+        aggregate(start, [bad], tmp_path / "new.safetensors", skip_bad=True)
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+def test_of_updates_the_odd_one_out_is_bad(tmp_path: Path) -> None:
+    _, clients = models()
+    odd = clients[0] | {"head.bias": torch.ones(3)}
+    files = [SAVE["safetensors"](m, tmp_path / f"client-{i}") for i, m in enumerate([odd, *clients[1:]])]
+    with pytest.raises(ComityError, match=r"client-0.*has shape \(3,\)"):
+        aggregate(None, files, tmp_path / "new.safetensors")
+    with pytest.warns(DroppedWarning):
+        done = aggregate(None, files, tmp_path / "new.safetensors", skip_bad=True)
+    assert list(done.dropped) == ["client-0"]
+
+
+def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
+    start, files = save_all("safetensors", *models(), tmp_path / "in")
+
+    def change(done: int, total: int) -> None:
+        if done > total / 2:
+            shutil.copy(files[1], files[0])
+
+    with pytest.raises(ComityError, match=r"client-0.*changed while it was being read"):
+        aggregate(start, files, tmp_path / "new.safetensors", progress=change)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+# What is asked for.
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"only": ["lora_*"]}, "--only 'lora_.' fits no tensor"),
+        ({"exclude": ["nothing"]}, "--exclude 'nothing' fits no tensor"),
+        ({"exclude": ["*"]}, "no floating tensor of it is left to merge"),
+        ({"memory": "much"}, "memory must be an amount such as 2GB"),
+        ({"memory": 100}, "of memory at least"),
+        ({"lora": "products"}, "no PEFT adapter"),
+        ({"rule": "Confre"}, "did you mean ConFREE"),
+        ({"rule": {"name": "ConFREE", "c": 2}}, "c is 2"),
+        ({"rule": "FedFV"}, "needs the clients' losses"),
+    ],
+)
+def test_wrong_options(options: dict[str, object], told: str, tmp_path: Path) -> None:
+    start, files = save_all("safetensors", *models(), tmp_path / "in")
+    with pytest.raises(ComityError, match=told):
+        aggregate(start, files, tmp_path / "new.safetensors", **options)  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_wrong_outputs(tmp_path: Path) -> None:
+    base, clients = models()
+    start, files = save_all("safetensors", base, clients, tmp_path / "in")
+    folder, shards = save_all("sharded", base, clients, tmp_path / "shards")
+    taken = tmp_path / "taken.safetensors"
+    save_file({"a": torch.ones(1)}, taken)
+    (tmp_path / "folder.safetensors").mkdir()
+    for inputs, output, told in [
+        ((start, files), "new.pt", "must end in .safetensors"),
+        ((start, files), "new", "must end in .safetensors"),
+        ((start, files), "taken.safetensors", "give --overwrite"),
+        ((start, files), "in/client-0.safetensors", "one of the inputs"),
+        ((folder, shards), "new.safetensors", "must be a folder"),
+        ((folder, shards), "shards/base/inner", "one of the inputs, or in it"),
+        ((start, [files[0], files[0]]), "new.safetensors", "given twice"),
+        ((start, [start, files[0]]), "new.safetensors", "base and a client"),
+        ((start, []), "new.safetensors", "no client files"),
+    ]:
+        with pytest.raises(ComityError, match=told):
+            aggregate(*inputs, tmp_path / output)
+    with pytest.raises(ComityError, match="it cannot be replaced"):
+        aggregate(start, files, tmp_path / "folder.safetensors", overwrite=True)
+    assert load_file(taken).keys() == {"a"}
+    aggregate(start, files, taken, overwrite=True)
+    assert SHAPES.keys() <= load_file(taken).keys()
+    for _ in range(2):
+        aggregate(folder, shards, tmp_path / "new", overwrite=True)
+    assert SHAPES.keys() <= LOAD["sharded"](tmp_path / "new").keys()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"in", "shards", "taken.safetensors", "folder.safetensors", "new"}
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, files = save_all("safetensors", *models(), tmp_path / "in")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("comity.files._output.os.fsync", full)
+    with pytest.raises(ComityError, match=r"could not be written \(No space left on device"):
+        aggregate(start, files, tmp_path / "new.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_tensors_that_share_some_bytes(tmp_path: Path) -> None:
+    flat = torch.arange(10.0)
+    torch.save({"a": flat[:6], "b": flat[4:]}, tmp_path / "base.pt")
+    torch.save({"a": flat[:6] + 1, "b": flat[4:] + 1}, tmp_path / "client.pt")
+    with pytest.raises(ComityError, match="'a' and 'b' share some of their bytes"):
+        aggregate(tmp_path / "base.pt", [tmp_path / "client.pt"], tmp_path / "new.pt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "needs -o"),
+        (["-o"], "-o needs a value"),
+        (["-o", "x.pt"], "takes a base and the clients' files"),
+        (["--as-updates", "-o", "x.pt"], "takes the clients' updates"),
+        (["--rul", "x"], "did you mean --rule"),
+        (["a", "b", "-o", "x.pt", "--buffers", "drop"], "--buffers must be average | keep"),
+        (["a", "b", "-o", "x.pt", "--memory", "10MB"], "Python and torch alone take"),
+        (["a", "b", "-o", "x.pt", "--rule.z", "1"], "unknown option of rule ConFREE 'z'"),
+    ],
+)
+def test_wrong_commands(arguments: list[str], told: str) -> None:
+    with pytest.raises(ComityError) as error:
+        aggregate_command(arguments)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,138 @@
+"""A real SuperLink and real SuperNodes on this machine's loopback, all of which end with the test."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+BIN = Path(sys.executable).parent
+PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+LIMIT = 900.0
+"""Seconds that a test may take, on a machine that has other things to do."""
+
+T = TypeVar("T")
+
+
+def commands(program: str) -> list[list[str]]:
+    """The commands of docs/deploy.md that start with ``program``: what is written there is what is tried here."""
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith(program)]
+
+
+def connection() -> str:
+    """The page's connection to a SuperLink."""
+    (found,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    return str(found)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Deployment:
+    """Starts programs, each in a process group of its own with its output in a file, and ends them on the way out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.until = folder, time.monotonic() + LIMIT
+        self.port, *self.node_ports = free_ports(4)
+        self.home = folder / "flwr-home"
+        self.home.mkdir()
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.env = os.environ | {
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_HOME": str(self.home),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def __enter__(self) -> "Deployment":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in list(self.running):
+            self.kill(name)
+        self._sweep()
+        if kind is not None:
+            for file in sorted(self.folder.glob("*.log")):
+                print(f"--- {file.name}\n{file.read_text()[-3000:]}")
+
+    def start(self, name: str, command: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                command, cwd=self.folder, env=self.env, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self, name: str) -> None:
+        """The program and whatever it started, at once."""
+        process = self.running.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+
+    def _sweep(self) -> None:
+        """What has left its group all the same: whoever has our own FLWR_HOME is ours."""
+        ours = f"FLWR_HOME={self.home}\0".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if ours in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+            except (OSError, ProcessLookupError):
+                continue
+
+    def call(self, command: list[str], fails: bool = False) -> str:
+        """A program that ends by itself; what it said."""
+        with subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                said, _ = process.communicate(timeout=max(1.0, self.until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        assert (process.returncode != 0) == fails, f"{shlex.join(command)}\n{said}"
+        return said
+
+    def log(self, name: str) -> str:
+        file = self.folder / f"{name}.log"
+        return file.read_text() if file.exists() else ""
+
+    def wait(self, what: str, found: Callable[[], T]) -> T:
+        """The first true answer; every program must be alive while we wait for it."""
+        while time.monotonic() < self.until:
+            if answer := found():
+                return answer
+            for name, process in self.running.items():
+                assert process.poll() is None, f"{name} ended with {process.returncode}:\n{self.log(name)[-3000:]}"
+            time.sleep(0.2)
+        raise AssertionError(f"{what} did not come within {LIMIT:g} s")
+
+    def replaced(self, command: list[str], other: Mapping[str, str] | None = None) -> list[str]:
+        """A command of the page for this machine."""
+        here = {"server.example.org": "localhost", "0.0.0.0": "127.0.0.1", "8000": str(self.port)} | dict(other or {})
+        pattern = re.compile("|".join(map(re.escape, here)))
+        return [pattern.sub(lambda match: here[match[0]], word) for word in command]

@@ -1,0 +1,135 @@
+"""Real processes on loopback: COMITY_PROCESS_TESTS=1 pytest -n 0 -m processes tests/flower (or make test-flower)."""
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from deployment import Deployment, commands, connection
+from safetensors import safe_open
+
+from comity import Config
+from comity.engine import Run, run
+from comity.flower import command
+from comity.flower._new import write
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif("COMITY_PROCESS_TESTS" not in os.environ, reason="COMITY_PROCESS_TESTS is not set"),
+]
+
+NODES = 3
+
+
+@pytest.fixture
+def config(tiny: dict[str, Any]) -> Config:
+    return Config(**(tiny | {"method": "FedRep", "rule": "ConFREE", "clients": NODES, "rounds": 2, "eval_every": 2}))
+
+
+def the_only(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def rounds(out: Path) -> list[dict[str, Any]]:
+    """What the run has told so far."""
+    return [json.loads(line) for file in out.glob("*/rounds.jsonl") for line in file.read_text().splitlines()]
+
+
+def assert_same_bits(out: Path, here: Run) -> None:
+    folder = the_only(out)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["clients"] == here.columns
+    assert result["failures"] == 0
+    with safe_open(folder / "checkpoint" / "state.safetensors", framework="pt") as file:
+        assert torch.equal(file.get_tensor("server/theta"), here.server.theta)
+
+
+def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
+    """Two rounds give the simulator's bits. Then a node is killed at work: the round ends without it, and it returns."""
+    write(tmp_path / "app", config)
+    with Deployment(tmp_path) as here:
+        (here.home / "config.toml").write_text(
+            f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n'
+        )
+
+        def node(cid: int) -> list[str]:
+            address = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--port", str(here.node_ports[cid])]
+            return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={NODES}"]
+
+        loopback = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
+        here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation"])
+        here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
+        for cid in range(NODES):
+            here.start(f"node-{cid}", node(cid))
+        for cid in range(NODES):
+            here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
+
+        two = tmp_path / "two"
+        here.call(["flwr", "run", "app", "here", "-c", f"out='{two}'"])
+        here.wait("the end of two rounds", lambda: list(two.glob("*/result.json")))
+        assert_same_bits(two, run(config))
+
+        long = tmp_path / "long"
+        here.call(["flwr", "run", "app", "here", "-c", f"out='{long}' rounds=30 eval_every=30"])
+        here.wait("the first round", lambda: rounds(long))
+        at_work = len(re.findall("Receiving: train.fit", here.log("node-2")))
+        here.wait("work", lambda: len(re.findall("Receiving: train.fit", here.log("node-2"))) > at_work)
+        here.kill("node-2")
+        lost = here.wait("a round without it", lambda: [r for r in rounds(long) if "2" in r.get("failed", {})])[0]
+        assert lost["failed"].keys() == {"2"}
+        assert "conflict" in lost  # of those that were there
+        here.start("node-2", node(2))
+        back = here.wait(
+            "a round with it again",
+            lambda: [r for r in rounds(long) if r["round"] > lost["round"] and "2" not in r.get("failed", {})],
+        )[0]
+        assert back["cohort"] == [0, 1, 2]
+
+
+def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of docs/deploy.md. A node whose key is not registered does not get in."""
+    monkeypatch.chdir(tmp_path)
+    with Deployment(tmp_path) as here:
+        (new,) = commands("comity flower new")
+        assert command(new[2:]) == 0
+
+        authority, request, sign = commands("openssl")
+        (extension,) = commands("printf")
+        here.call(here.replaced(authority))
+        here.call(here.replaced(request))
+        here.call(["sh", "-c", " ".join([shlex.join(here.replaced(extension[:2])), *extension[2:]])])
+        here.call(here.replaced(sign))
+        (superlink,) = commands("flower-superlink")
+        here.start("superlink", here.replaced(superlink))
+        here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
+        (here.home / "config.toml").write_text(
+            connection().replace("server.example.org:8000", f"localhost:{here.port}")
+        )
+
+        (keygen,), (register,), (node,) = map(commands, ("ssh-keygen", "flwr supernode register", "flower-supernode"))
+        for cid in range(NODES):
+            own = {"site-0": f"site-{cid}", "partition-id=0": f"partition-id={cid}"}
+            own["/var/lib/comity"] = str(tmp_path / f"keep-{cid}")
+            mine = [*here.replaced(node, own), "--port", str(here.node_ports[cid])]
+            here.call(here.replaced(keygen, own))
+            if cid == 0:
+                assert "Failed to activate SuperNode" in here.call(mine, fails=True)
+            here.call(here.replaced(register, own))
+            here.start(f"node-{cid}", mine)
+        for cid in range(NODES):
+            here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
+
+        (start,) = commands("flwr run")
+        assert start[-1] == "rounds=2 out='/srv/runs'"
+        start = here.replaced([word for word in start if word != "--stream"], {"/srv": str(tmp_path)})
+        start[-1] += " eval_every=2 reference='none'"  # so that it does not take longer than it must
+        here.call(start)
+        here.wait("the end", lambda: list((tmp_path / "runs").glob("*/result.json")))
+        options = {"clients": NODES, "rounds": 2, "eval_every": 2, "reference": "none"}
+        assert_same_bits(tmp_path / "runs", run(method="FedRep", rule="ConFREE", **options))
+        assert all((tmp_path / f"keep-{cid}" / "model.safetensors").exists() for cid in range(NODES))
