@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -53,7 +54,7 @@ def measured(config: Config, links: Links) -> tuple[list[float], torch.Tensor]:
         return False
 
     done = run(config, link=links, stop=stop)
-    return [after - before for before, after in zip(marks[1:], marks[2:], strict=False)], done.server.theta
+    return [after - before for before, after in pairwise(marks[1:])], done.server.theta
 
 
 def main() -> None:

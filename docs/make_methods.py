@@ -15,8 +15,8 @@ CLIENTS, ROUNDS = 4, 2
 HEAD = """\
 # Methods
 
-A method says how clients learn and what they share; a [rule](rules.md) says how the server combines what they share. Any
-rule can take the place of a method's averaging step, unless the method brings its own.
+A method says how clients learn and what they share; a [rule](rules.md) says how the server combines it. Any rule can take
+the place of a method's averaging step, unless the method brings its own.
 
 ```
 comity run --method FedRep --method.head_epochs 5 --rule ConFREE --rule.c 0.4
@@ -97,7 +97,9 @@ def page() -> str:
             f"{acts} | {kept:.2f} | {down:.2f} | {up:.2f} | {listed} |"
         )
         sections.append(section(name, method, doc))
-    table = "| method | paper | shared | rule acts on | kept | down | up | options |\n|---|---|---|---|---|---|---|---|\n"
+    table = (
+        "| method | paper | shared | rule acts on | kept | down | up | options |\n|---|---|---|---|---|---|---|---|\n"
+    )
     head = HEAD.format(size=size, clients=CLIENTS)
     return head + table + "\n".join(rows) + "\n" + OWN + "\n" + "\n".join(sections)
 

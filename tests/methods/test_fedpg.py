@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import client_of
 from torch import Tensor
 
 from comity import ComityError, Config
@@ -12,6 +11,7 @@ from comity.engine import Run, run, site_of
 from comity.methods import FedPG, SFedPG
 from comity.methods.sfedpg import unfairness
 from comity.rules.fair_descent import evening
+from helpers import client_of
 
 SHIFTED = {"label_shift": 0.9, "feature_shift": 0.5}
 
