@@ -15,8 +15,8 @@ CLIENTS, ROUNDS = 4, 2
 HEAD = """\
 # Methods
 
-A method says how clients learn and what they share; a [rule](rules.md) says how the server combines it. Any rule can take
-the place of a method's averaging step, unless the method brings its own.
+A method says how clients learn and what they share; a [rule](rules.md) says how the server combines it. Any rule can
+take the place of a method's averaging step, unless the method brings its own.
 
 ```
 comity run --method FedRep --method.head_epochs 5 --rule ConFREE --rule.c 0.4

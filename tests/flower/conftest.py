@@ -15,6 +15,10 @@ with warnings.catch_warnings():
     import typer  # noqa: F401
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "processes: starts SuperLink and SuperNodes; needs COMITY_PROCESS_TESTS=1")
+
+
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """What Flower's log says."""

@@ -59,7 +59,7 @@ def test_apps_take_the_configuration_of_the_run(tiny: dict[str, Any], tmp_path: 
 
 
 def test_settings_of_the_link() -> None:
-    chosen = _link_settings({"timeout": 5, "timeout-trial": 2.5, "wait": 9, "clients": 3})
+    chosen = _link_settings({"timeout": 5, "timeout-trial": 2.5, "timeout-fit": 0, "wait": 9, "clients": 3})
     assert chosen["at_least"] == 3
     patience = chosen["patience"]
     assert (patience.of("fit"), patience.of("trial"), patience.start) == (5, 2.5, 9)

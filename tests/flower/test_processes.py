@@ -50,7 +50,7 @@ def assert_same_bits(out: Path, here: Run) -> None:
 
 
 def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
-    """Two rounds give the simulator's bits. Then a node is killed at work: the round ends without it, and it returns."""
+    """Two rounds give the simulator's bits. Then a node is killed at work: the round ends without it; it returns."""
     write(tmp_path / "app", config)
     with Deployment(tmp_path) as here:
         (here.home / "config.toml").write_text(

@@ -8,9 +8,15 @@ from run_folders import make
 from comity._errors import ComityError
 from comity.report import command
 from comity.report._cells import study_of
-from comity.report._figures import draw, need
+from comity.report._figures import STYLE, draw, need
 
 pytest.importorskip("matplotlib", reason="matplotlib, of the extra `report`, is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels take time, and nobody looks at these."""
+    monkeypatch.setitem(STYLE, "savefig.dpi", 40)
 
 
 def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layers = [f"body.layer{i // 2}.{'weight' if i % 2 == 0 else 'bias'}" for i in range(18)]
     for rule in ("Mean", "ConFREE", "CALM"):
         accuracy = random.uniform(0.5, 0.9, 20).tolist()
-        model = make(folder / "models" / rule, accuracy, alone=[0.6] * 20, rule=rule, rounds=100, layers=layers)
+        model = make(folder / "models" / rule, accuracy, alone=[0.6] * 20, rule=rule, rounds=60, layers=layers)
         config = yaml.safe_load((model / "config.yaml").read_text())
         for method in range(17):
             for seed in range(4):

@@ -42,6 +42,13 @@ class Member(NamedTuple):
 class Archive(WeightFile):
     """What both have in common."""
 
+    def unzipped(self, otherwise: str) -> zipfile.ZipFile:
+        with self.opened() as file:  # a file that is not there has its own words
+            start = file.read(4)
+        if start != b"PK\3\4":
+            raise self.wrong(otherwise)
+        return zipfile.ZipFile(self.path)
+
     def members(self, archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, int]]:
         """Each file of the archive and where its bytes begin."""
         for info in archive.infolist():
@@ -58,15 +65,12 @@ class TorchFile(Archive):
     shares = True
 
     def found(self) -> dict[str, Entry]:
-        with self.opened() as file:
-            if not zipfile.is_zipfile(file):
-                raise self.wrong("it is not a torch file, or cut short, or older than torch 1.6: torch.save it again")
         try:
-            with zipfile.ZipFile(self.path) as archive:
+            with self.unzipped("it is not a torch file, or older than torch 1.6: torch.save it again") as archive:
                 self.directory = archive.start_dir
                 members = [Member(info, at, at + info.file_size) for info, at in self.members(archive)]
         except BROKEN as error:
-            raise self.wrong(f"it is a broken archive ({error})") from error
+            raise self.wrong(f"it is a broken torch file, or cut short ({error})") from error
         self.storages = {member.start: member for member in members if "/data/" in member.info.filename}
         entries = {name: self._entry(name, tensor) for name, tensor in state_dict(self._loaded()).items()}
         if not entries:
@@ -161,11 +165,8 @@ class NpzFile(Archive):
         self._stream: tuple[str, Any, int] | None = None
         entries: dict[str, Entry] = {}
         self.headers: dict[str, tuple[zipfile.ZipInfo, bytes]] = {}
-        with self.opened() as file:
-            if not zipfile.is_zipfile(file):
-                raise self.wrong("it is not an npz file, or cut short")
         try:
-            self.archive = zipfile.ZipFile(self.path)
+            self.archive = self.unzipped("it is not an npz file")
             for info, start in self.members(self.archive):
                 if info.filename.endswith(".npy"):
                     entry = self._entry(info, start)
@@ -173,7 +174,7 @@ class NpzFile(Archive):
                         raise self.wrong(f"it holds {entry.name!r} twice")
                     entries[entry.name] = entry
         except BROKEN as error:
-            raise self.wrong(f"it is a broken npz file ({error})") from error
+            raise self.wrong(f"it is a broken npz file, or cut short ({error})") from error
         if not entries:
             raise self.wrong("it holds no arrays")
         return entries

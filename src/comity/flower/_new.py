@@ -2,14 +2,16 @@
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from string import Template
 
-from flwr.app.user_config import UserConfig, UserConfigValue
+from flwr.app.user_config import UserConfig
 
 from comity import __version__
 from comity._errors import ComityError
 from comity.config import Config
+from comity.flower._client import verbs_of
 from comity.flower._settings import entries_of
 
 USAGE = "comity flower new DIR [options of comity run]: write a Flower app that runs this configuration"
@@ -39,9 +41,14 @@ clientapp = "$package.client_app:app"
 # Options of `comity run`; `flwr run -c "rounds=5 rule.c=0.3"` overrides them.
 [tool.flwr.app.config]
 $entries
-# How long the server waits, in seconds: for an answer, and at the start for all clients to be there.
-flower.timeout = 3600
-flower.wait = 600
+
+# How long the server waits, in seconds: for an answer, for the answer to one verb where that is another (not 0), for a
+# new node to say which client it is, and at the start for so many clients to be there (0 for all).
+flower.timeout = 3600.0
+$timeouts
+flower.timeout-query = 60.0
+flower.wait = 600.0
+flower.clients = 0
 """
 
 CLIENT = '''\
@@ -152,6 +159,7 @@ def write(folder: Path, config: Config) -> None:
         "version": __version__,
         "data": str(config.data),
         "entries": toml(entries_of(config)),
+        "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in (*verbs_of(method), "evaluate")),
         "clients": str(config.clients),
         "last": str(config.clients - 1),
     }
@@ -170,9 +178,13 @@ def write(folder: Path, config: Config) -> None:
 
 
 def toml(entries: UserConfig) -> str:
-    """Lines of a TOML table; dotted keys become tables of their own by themselves."""
-    return "\n".join(f"{key} = {_value(value)}" for key, value in entries.items())
-
-
-def _value(value: UserConfigValue) -> str:
-    return json.dumps(value) if isinstance(value, (bool, str)) else repr(value)
+    """Lines of a TOML table, under the headings that ``comity run --help`` has."""
+    lines, last = [], None
+    groups = {f.name: f.metadata["group"] for f in fields(Config)}
+    for key, value in entries.items():
+        group = groups[key.partition(".")[0]]
+        if group != last:
+            lines.append(f"# {group}")
+        last = group
+        lines.append(f"{key} = {json.dumps(value) if isinstance(value, (bool, str)) else repr(value)}")
+    return "\n".join(lines)

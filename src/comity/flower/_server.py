@@ -58,15 +58,16 @@ def over(
 
 def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
     """From the entries ``flower.timeout``, ``flower.timeout-fit``, ``flower.wait`` and ``flower.clients``."""
-    verbs = {key.removeprefix("timeout-"): float(v) for key, v in given.items() if key.startswith("timeout-")}
-    named: dict[str, Any] = {"verbs": verbs}
-    for key, name in (("timeout", "answer"), ("timeout-query", "query"), ("wait", "start")):
-        if key in given:
-            named[name] = float(given[key])
-    unknown = [key for key in given if key not in ("timeout", "wait", "clients") and not key.startswith("timeout-")]
-    if unknown:
-        raise ComityError(f"unknown setting {OURS}.{unknown[0]}; known: timeout, timeout-<verb>, wait, clients")
-    return {"patience": Patience(**named), "at_least": int(given["clients"]) if "clients" in given else None}
+    named = {"timeout": "answer", "timeout-query": "query", "wait": "start"}
+    chosen: dict[str, Any] = {"verbs": {}}
+    for key, value in given.items():
+        if key in named:
+            chosen[named[key]] = float(value)
+        elif key.startswith("timeout-"):
+            chosen["verbs"] |= {key.removeprefix("timeout-"): float(value)} if float(value) else {}
+        elif key != "clients":
+            raise ComityError(f"unknown setting {OURS}.{key}; known: timeout, timeout-<verb>, wait, clients")
+    return {"patience": Patience(**chosen), "at_least": int(given.get("clients", 0)) or None}
 
 
 class Logged(Callback):

@@ -1,18 +1,18 @@
-"""A configuration as Flower knows it: flat entries of the app's pyproject.toml, overridden by ``flwr run -c``."""
+"""A configuration as Flower knows it: flat entries of the app's pyproject.toml, overridden by ``flwr run -c``.
+
+Flower lets nobody override what an app does not list, so every option is listed, also those that are left alone.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app.user_config import UserConfig
+from flwr.app.user_config import UserConfig, UserConfigValue
 
 from comity._components import Component
-from comity._errors import ComityError
 from comity.config import COMPONENTS, Config
 
 OURS = "flower"
 """Entries ``flower.*`` say how to run on Flower; they are no options of a run."""
-ALWAYS = ("data", "partition", "clients", "model", "method", "rule", "rounds", "epochs", "batch_size", "lr", "seed")
-"""Options that an app shows even where they have their default."""
 
 
 def config_of(entries: Mapping[str, Any]) -> Config:
@@ -20,39 +20,29 @@ def config_of(entries: Mapping[str, Any]) -> Config:
     nested: dict[str, Any] = {}
     for key, value in entries.items():
         room, dot, option = key.partition(".")
-        if room == OURS:
-            continue
-        if dot:
+        if dot and room != OURS:
             nested.setdefault(room, {})[option] = value
-        else:
+        elif not dot:
             nested[room] = value
-    return Config.of(nested)
+    return Config.of({key: value for key, value in nested.items() if value != {"name": "none"}})
 
 
 def entries_of(config: Config) -> UserConfig:
-    """What an app's pyproject.toml holds: what is not the default, and what everybody wants to see."""
-    usual = Config()
+    """Every option with a plain value; ``none`` stands for nothing."""
     entries: UserConfig = {}
-    for key, value in ((key, getattr(config, key)) for key in config.plain()):
-        if key in COMPONENTS and value is not None:
-            entries |= _component(value)
-        elif value is not None and (key in ALWAYS or value != getattr(usual, key)):
-            entries[key] = _flat(value)
+    for key in config.plain():
+        value = getattr(config, key)
+        if isinstance(value, Component):
+            entries[f"{key}.name"] = value.name
+            entries |= {f"{key}.{name}": _flat(option) for name, option in value.options.items()}
+        else:
+            entries[f"{key}.name" if key in COMPONENTS else key] = _flat(value)
     return entries
 
 
-def _component(component: Component) -> UserConfig:
-    try:
-        usual = Component.parse(component.kind, component.name).options
-    except ComityError:  # it has options that it cannot do without
-        usual = {}
-    own = {name: value for name, value in component.options.items() if name not in usual or value != usual[name]}
-    return {f"{component.kind}.name": component.name} | {
-        f"{component.kind}.{name}": _flat(value) for name, value in own.items()
-    }
-
-
-def _flat(value: Any) -> bool | int | float | str:
+def _flat(value: Any) -> UserConfigValue:
     if isinstance(value, (bool, int, float, str)):
         return value
-    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)
