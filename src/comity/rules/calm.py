@@ -16,6 +16,13 @@ class CALM(Rule):
     d = g + Σλᵢ Δᵢ with λ in [0, C] minimising ½λᵀGλ − βᵀλ, βᵢ = eps|Δᵢ| − g·Δᵢ. As printed (``scale="none"``) the
     margin has the units of a length: the smaller a layer's updates, the more they are stretched. ``scale="layer"``
     takes eps relative to the layer's mean |Δᵢ|. The update of one client alone is kept as it is.
+
+    Options:
+        eps: how much every client must gain
+        C: price of a client falling short; the paper's best are 0.1, 1, 10 and 100
+        scope: each layer by itself (the paper), or the whole model at once
+        scale: eps as printed, or relative to the layer's updates
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate = "relative KKT residual"

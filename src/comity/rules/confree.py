@@ -18,6 +18,14 @@ class ConFREE(Projection):
     simplex minimising g·Δw + c|g||Δw| (Equation 13 prints d for this g). Departures: the update of one client alone is
     kept as it is, where the formula stretches it; and where 0 is in the hull of the updates, so that w has no
     direction, d is the non-conflicting update nearest to g, if in reach. `released` is what the authors' code computes.
+
+    Options:
+        c: how far from the projected mean to look for a better update, 0 to 1; the paper starts at 0.5
+        scope: the whole model at once (the paper), or each layer by itself (the released code)
+        order: project off all others at once, or one after the other
+        rescale: factor on the result; the released code has 1/(1+c²)
+        seed: of the random orders
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate = "relative duality gap"

@@ -23,6 +23,8 @@ class FairDescent(Remembering):
 
     Options:
         unit: the length that all updates are brought to: the median of those present, or their mean
+        scope: the whole model at once, or each layer by itself (FedLF)
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate = "duality gap over the mean squared length"

@@ -17,6 +17,11 @@ class FedFV(Remembering):
     Wang et al., IJCAI 2021. The share ``alpha`` of clients with the largest losses keep their updates as they are.
     Absent are those last seen in the tau rounds before this one (the released code counts this one among them): of each
     round, oldest first, the sum of those that conflict. The length is that of the uniform mean. Needs losses.
+
+    Options:
+        alpha: share of the clients with the largest losses whose updates stay as they are
+        tau: how many rounds back absent clients count
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     needs_losses = True

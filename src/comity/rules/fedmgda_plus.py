@@ -11,6 +11,12 @@ class FedMGDAPlus(Rule):
 
     Hu et al., IEEE TNSE 2022: min |Σλᵢ Δᵢ/|Δᵢ||² over λ on the simplex with |λᵢ − nᵢ/n| ≤ eps (1/N in the
     paper: give no sizes), and the update lr Σλᵢ Δᵢ/|Δᵢ|. With ``norm_restore`` lr is the length of the uniform mean.
+
+    Options:
+        eps: how far a weight may be from the client's share; 0 is the mean of normalised updates, 1 is MGDA
+        lr: the server's learning rate, the length of a step being at most this
+        norm_restore: make the step as long as the uniform mean instead
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate = "duality gap"

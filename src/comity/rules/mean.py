@@ -13,6 +13,12 @@ class Mean(Rule):
     """The average, by data size or uniform, with the server's learning rate and momentum.
 
     FedAvg (McMahan et al., AISTATS 2017); with momentum FedAvgM (Hsu et al., 2019): v ← momentum·v + mean, update lr·v.
+
+    Options:
+        weighting: by how many samples a client has, or all alike
+        lr: the server's learning rate
+        momentum: the server's momentum
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     def __init__(

@@ -8,6 +8,10 @@ class MGDA(Rule):
     """The shortest update in the convex hull of all: it helps every client by the square of its own length, or is 0.
 
     Désidéri, 2012: min |Σwᵢ Δᵢ|² on the simplex, solved exactly and not by a few steps of Frank and Wolfe.
+
+    Options:
+        scope: the whole model at once, or each layer by itself
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate = "duality gap over the mean squared length"

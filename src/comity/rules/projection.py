@@ -19,6 +19,12 @@ class Projection(Rule):
     ConFREE, Equation 9 (Zheng et al., AAAI 2025): Δᵢ − Σⱼ (Δᵢ·Δⱼ/|Δⱼ|²) Δⱼ over the j with Δᵢ·Δⱼ < 0, all at once. With
     ``order="sequential"`` one j after the other, in a random order for each i, as in PCGrad (Yu et al., NeurIPS 2020).
     Neither makes the mean free of conflict when there are more than two clients.
+
+    Options:
+        scope: the whole model at once, or each layer by itself
+        order: project off all others at once, or one after the other
+        seed: of the random orders
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     def __init__(

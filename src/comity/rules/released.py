@@ -15,6 +15,10 @@ class ReleasedConFREE(ConFREE):
     Layer by layer; projection one after the other, in random orders and without the division by |Δⱼ|², so that it does
     next to nothing to updates much shorter than 1; w by SLSQP at its default tolerance from the uniform start, which it
     often never leaves; all over 1 + c². Orders are seeded here. The residual is the true duality gap, under no target.
+
+    Options:
+        c: as in ConFREE
+        seed: of the random orders
     """
 
     target = np.inf

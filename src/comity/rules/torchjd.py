@@ -16,6 +16,12 @@ class TorchJD(Rule):
     Quinton and Rey, 2024. It is given the Gram matrix with mean diagonal 1. Some weigh a sum and not a mean (PCGrad):
     ``length="mean"`` makes them comparable. The random ones are seeded here; those that keep a state between rounds are
     refused, for a run could not save it.
+
+    Options:
+        weighting: which of TorchJD's weightings
+        scope: the whole model at once, or each layer by itself
+        seed: of its random numbers
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     counts = True
