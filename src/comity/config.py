@@ -8,7 +8,7 @@ from typing import Any, Literal, get_type_hints
 
 import yaml
 
-from comity._components import Component, convert, plain
+from comity._components import Component, convert, find, plain
 from comity._errors import ComityError, unknown
 
 COMPONENTS = ("data", "partition", "model", "method", "rule")
@@ -32,7 +32,7 @@ class Config:
     )
     clients: int = _option(20, "data", "number of clients")
     test_share: float = _option(0.3, "data", "share of a client's samples that is kept for testing")
-    val_share: float = _option(0.0, "data", "share of the rest that is kept for validation")
+    val_share: float = _option(0.0, "data", "share of the rest that is kept for validation; some methods need one")
 
     model: Any = _option("cnn", "learning", "architecture; `comity list models`, or the path of your own class")
     method: Any = _option("FedAvg", "learning", "how clients learn and what they share; `comity list methods`")
@@ -91,6 +91,10 @@ class Config:
             else:
                 value = convert(value, hints[f.name], f.name)
             object.__setattr__(self, f.name, value)
+        if not self.val_share:
+            # written down here, so that Local beside a method that validates trains on as many samples
+            _, method = find("method", self.method.name)
+            object.__setattr__(self, "val_share", getattr(method, "validation", 0.0))
         _check(self)
 
     @classmethod

@@ -151,17 +151,18 @@ def test_a_node_that_is_started_again_goes_on_from_its_folder(tiny: dict[str, An
 
 
 def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_path: Path) -> None:
-    config = Config(**(tiny | {"method": "FedRep", "clients": 2, "rounds": 2}))
+    config = Config(**(tiny | {"method": "FedRep", "clients": 2, "rounds": 2, "reference": "auto"}))
     folders = [tmp_path / str(cid) for cid in range(2)]
     grid = InProcessGrid(client_app(config), 2, node_configs=[{"keep": str(folder)} for folder in folders])
     done = over(grid, config)
     site = site_of(config)
     for cid, folder in enumerate(folders):
         net = site.model().net
-        net.load_state_dict(load_file(folder / "model.safetensors"))
+        net.load_state_dict(load_file(folder / "model-fedrep.safetensors"))
         data = site.federation.clients[cid].test
         hits = (net.eval()(data.x).argmax(1) == data.y).double().mean()
         assert float(hits) == done.columns["L-acc"][cid]
+        assert (folder / "model-local.safetensors").exists()  # it may be the better one for this site
     with pytest.raises(ComityError, match="save_models would have every site send its own model to the server"):
         over(grid, config.with_(save_models=True))
 

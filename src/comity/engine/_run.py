@@ -70,7 +70,7 @@ def federation_of(config: Config) -> Federation:
         clients=config.clients,
         seed=config.seed,
         test_share=config.test_share,
-        val_share=config.val_share or config.method.build().validation,
+        val_share=config.val_share,
     )
 
 

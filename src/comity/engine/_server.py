@@ -140,8 +140,9 @@ class Server:
     def step(self) -> dict[str, Any]:
         """One round; what happened in it."""
         self.round += 1
-        self.record = {"round": self.round}
-        before = _traffic(self.link)
+        first = self.round == 1  # what was asked before it counts with it
+        self.record = {"round": self.round} | (self.record if first else {})
+        before = (0, 0) if first else _traffic(self.link)
         started = time.perf_counter()
         cohort = self.sample()
         lost = self.lose(cohort)

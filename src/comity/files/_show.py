@@ -15,8 +15,6 @@ LONGEST = 34
 
 def show(found: Inspection, console: Console) -> None:
     console.print(Text(f"{numbers(found)} · {found.source}", style="dim"))
-    for name, why in found.dropped.items():
-        console.print(Text(f"left out: {name}: {why}", style="yellow"))
     console.print(Text(conflict(found), style="bold"))
     console.print(Text(answer(found), style="bold red" if found.mean.harmed else "bold green"))
     _rules(found, console)

@@ -17,7 +17,7 @@ except ImportError as error:
 
 from comity.flower._client import OwnData, client_app
 from comity.flower._grid import InProcessGrid
-from comity.flower._link import GridLink
+from comity.flower._link import GridLink, Patience
 from comity.flower._new import command
 from comity.flower._server import server_app
 from comity.flower._strategy import CALM, ConFREE, FedFV, FedMGDAPlus, WithRule
@@ -27,7 +27,7 @@ __all__ = [
     # drop-in strategies
     "WithRule", "ConFREE", "CALM", "FedMGDAPlus", "FedFV",
     # whole methods
-    "client_app", "server_app", "OwnData", "GridLink", "command",
+    "client_app", "server_app", "OwnData", "GridLink", "Patience", "command",
     # for tests
     "InProcessGrid",
 ]

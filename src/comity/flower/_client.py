@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from threading import Lock
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -61,15 +62,16 @@ class _ClientApp(ClientApp):
         super().__init__()
         self._config, self._own, self._fit_mods = config, own, [_heard(mod) for mod in mods]
         self._workshops: dict[tuple[str, int | None], _Workshop] = {}
-        self._ready = False
+        self._ready, self._lock = False, Lock()
 
     def __call__(self, message: Message, context: Context) -> Message:
-        if not self._ready:
-            self._register(self._config or config_of(context.run_config))
+        with self._lock:
+            if not self._ready:
+                self._register(self._config or config_of(context.run_config))
+                self._ready = True
         return super().__call__(message, context)
 
     def _register(self, config: Config) -> None:
-        self._ready = True
         runs = {each.key: each for each in (config, alone(config))}
         verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())}
 
@@ -87,7 +89,8 @@ class _ClientApp(ClientApp):
         if asked.run not in runs:
             raise ComityError("this node has another configuration than the server; start both from the same app")
         cid = partition_id(context)
-        workshop = self._workshop(asked.run, runs[asked.run], cid, context)
+        with self._lock:
+            workshop = self._workshop(asked.run, runs[asked.run], cid, context)
         keep = Keep(context, asked.run)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
         reply = workshop.work(cid, keep, verb or category, asked)
@@ -103,15 +106,15 @@ class _ClientApp(ClientApp):
             config = config.with_(**{key: value for key, value in here.items() if value is not None})
             own = self._own
             mine = None if own is None else own.federation(config.clients, _numbered(own.load(context), cid))
-            self._workshops[name] = _Workshop(site_of(config, mine), general=own is None)
+            self._workshops[name] = _Workshop(site_of(config, mine), str(config.method), general=own is None)
         return self._workshops[name]
 
 
 class _Workshop:
     """A site, and models to lend to those who work there."""
 
-    def __init__(self, site: Site, general: bool) -> None:
-        self.site, self.general = site, general
+    def __init__(self, site: Site, method: str, general: bool) -> None:
+        self.site, self.method, self.general = site, method, general
         self._models: SimpleQueue[Model] = SimpleQueue()
 
     def work(self, cid: int, keep: Keep, verb: str, asked: _wire.Question) -> dict[str, object]:
@@ -125,7 +128,7 @@ class _Workshop:
             if verb == "evaluate" and keep.folder is not None:
                 exported, _ = self.site.work(model, cid, now, "export", received, asked.round)
                 model.write(exported["model"])
-                keep.save_model(model.state_dict())
+                keep.save_model(self.method, model.state_dict())
             return reply
         finally:
             self._models.put(model)

@@ -37,10 +37,10 @@ class Keep:
             self._save(self.folder / f"{self.name}.safetensors", kept)
         self.context.state[self.name] = Arrays().record(kept)
 
-    def save_model(self, state_dict: Kept) -> None:
-        """The site's own model under the network's own names, for the site itself to use."""
+    def save_model(self, method: str, state_dict: Kept) -> None:
+        """The site's own model under the network's own names, for the site itself to use; Local's is beside it."""
         if self.folder is not None:
-            self._save(self.folder / "model.safetensors", state_dict)
+            self._save(self.folder / f"model-{method.lower()}.safetensors", state_dict)
 
     def _save(self, file: Path, kept: Kept) -> None:
         whole = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in kept.items()}

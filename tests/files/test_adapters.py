@@ -1,0 +1,279 @@
+"""PEFT's adapters: its names, its configuration, factor by factor and through the products."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from comity import ComityError
+from comity.files import aggregate, inspect
+from comity.files._lora import Factors, minus, norm, stacked, truncated
+from comity.rules import CALM, ConFREE, DroppedWarning, Rule, Updates
+
+CONFIG = {
+    "alpha_pattern": {},
+    "auto_mapping": None,
+    "base_model_name_or_path": "meta-llama/Llama-3.2-1B",
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "inference_mode": True,
+    "lora_alpha": 16,
+    "lora_dropout": 0.05,
+    "modules_to_save": None,
+    "peft_type": "LORA",
+    "r": 4,
+    "rank_pattern": {},
+    "target_modules": ["q_proj", "v_proj"],
+    "task_type": "CAUSAL_LM",
+    "use_dora": False,
+    "use_rslora": False,
+}
+MODULES = [f"base_model.model.model.layers.{k}.self_attn.{name}_proj" for k in range(2) for name in "qv"]
+INPUTS, OUTPUTS = 24, 18
+
+
+def adapter(
+    seed: int, like: dict[str, Tensor] | None = None, rank: int = 4, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """As `get_peft_model` makes one, or as a client leaves it: B begins with 0."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for module in MODULES:
+        A, B = torch.randn(rank, INPUTS, generator=generator), 0.3 * torch.randn(OUTPUTS, rank, generator=generator)
+        if like is not None:
+            A, B = like[f"{module}.lora_A.weight"].float() + 0.1 * A, like[f"{module}.lora_B.weight"].float() + B
+        found |= {f"{module}.lora_A.weight": A.to(dtype), f"{module}.lora_B.weight": B.to(dtype)}
+    return found
+
+
+def save_adapter(folder: Path, tensors: dict[str, Tensor], suffix: str = ".safetensors", **config: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | config, indent=2))
+    (folder / "README.md").write_text("made in a test")
+    if suffix == ".bin":
+        torch.save(tensors, folder / "adapter_model.bin")
+    else:
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def federation(
+    folder: Path, count: int = 3, **config: Any
+) -> tuple[Path, list[Path], dict[str, Tensor], list[dict[str, Tensor]]]:
+    base = adapter(0)
+    base |= {name: torch.zeros_like(value) for name, value in base.items() if "lora_B" in name}
+    clients = [adapter(i + 1, base) for i in range(count)]
+    files = [save_adapter(folder / f"clinic-{i}", client, **config) for i, client in enumerate(clients)]
+    return save_adapter(folder / "base", base, **config), files, base, clients
+
+
+def products(tensors: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """ΔW of every module, in float64."""
+    return {
+        module: scale * tensors[f"{module}.lora_B.weight"].double() @ tensors[f"{module}.lora_A.weight"].double()
+        for module in MODULES
+    }
+
+
+def test_factor_by_factor(tmp_path: Path) -> None:
+    start, files, base, clients = federation(tmp_path / "in")
+    done = aggregate(start, files, tmp_path / "new", ConFREE(0.4), only=["lora_*"])
+    update = ConFREE(0.4)([{name: client[name] - base[name] for name in sorted(base)} for client in clients])
+    found = load_file(tmp_path / "new" / "adapter_model.safetensors")
+    assert found.keys() == base.keys()
+    for name, value in update.items():
+        torch.testing.assert_close(found[name], base[name] + value)
+    assert (tmp_path / "new" / "adapter_config.json").read_text() == (start / "adapter_config.json").read_text()
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {path.name for path in start.iterdir()}
+    assert done.ids == ("clinic-0", "clinic-1", "clinic-2")
+    assert not done.lost
+
+
+@pytest.mark.parametrize("rule", [ConFREE(0.4), CALM()], ids=["ConFREE", "CALM"])
+@pytest.mark.parametrize(
+    ("config", "scale"), [({}, 4.0), ({"use_rslora": True}, 8.0), ({"alpha_pattern": {"self_attn.[qv]_proj": 2}}, 0.5)]
+)
+def test_through_products(rule: Rule, config: dict[str, Any], scale: float, tmp_path: Path) -> None:
+    start, files, base, clients = federation(tmp_path / "in", **config)
+    done = aggregate(start, files, tmp_path / "new", rule, lora="products")
+    before = products(base, scale)
+    updates = [{m: W - before[m] for m, W in products(client, scale).items()} for client in clients]
+    update = rule(updates)
+    found = load_file(tmp_path / "new" / "adapter_model.safetensors")
+    assert {name: value.shape for name, value in found.items()} == {name: value.shape for name, value in base.items()}
+    assert {value.dtype for value in found.values()} == {torch.float32}
+    lost, length = [], []
+    for module, W in products(found, scale).items():
+        exact = before[module] + update[module]
+        sigma = torch.linalg.svdvals(exact)
+        best = float(sigma[4:].norm() / sigma.norm())  # no matrix of rank 4 is nearer
+        assert done.lost[module] == pytest.approx(best, rel=1e-4)
+        assert float((exact - W).norm() / exact.norm()) == pytest.approx(best, rel=1e-4)
+        lost.append(float((exact - W).norm()))
+        length.append(float(exact.norm()))
+    overall = torch.tensor(lost).norm() / torch.tensor(length).norm()
+    assert done.lost_overall == pytest.approx(float(overall), rel=1e-4)
+    torch.testing.assert_close(done.coefficients, rule.apply(Updates(updates)).coefficients, rtol=1e-6, atol=1e-9)
+
+
+def test_nothing_is_lost_where_the_rank_suffices(tmp_path: Path) -> None:
+    """The product of one client has the rank that it had."""
+    start, files, *_ = federation(tmp_path / "in", 1)
+    done = aggregate(start, files, tmp_path / "new", lora="products")
+    assert set(done.lost) == set(MODULES)
+    assert 0 < done.lost_overall < 1e-6  # of float32
+    found, expected = (
+        load_file(tmp_path / "new" / "adapter_model.safetensors"),
+        load_file(files[0] / "adapter_model.safetensors"),
+    )
+    for module, W in products(found, 4.0).items():
+        torch.testing.assert_close(W, products(expected, 4.0)[module], rtol=1e-5, atol=1e-5)
+
+
+def test_rounding_counts_as_lost(tmp_path: Path) -> None:
+    base = adapter(0, dtype=torch.bfloat16)
+    start = save_adapter(tmp_path / "base", base)
+    client = save_adapter(tmp_path / "client", adapter(1, base, dtype=torch.bfloat16))
+    done = aggregate(start, [client], tmp_path / "new", lora="products")
+    assert 1e-4 < done.lost_overall < 1e-2
+
+
+def test_updates_of_other_ranks_and_strengths(tmp_path: Path) -> None:
+    """FlexLoRA's case: every client adapts by the rank that it can afford; products can be added all the same."""
+    ranks = (4, 2, 6)
+    tensors = [adapter(i, rank=rank) for i, rank in enumerate(ranks)]
+    files = [
+        save_adapter(tmp_path / f"clinic-{rank}", own, r=rank, lora_alpha=3 * rank)
+        for own, rank in zip(tensors, ranks, strict=True)
+    ]
+    start = save_adapter(tmp_path / "base", adapter(9))
+    for base in (None, start):
+        done = aggregate(base, files, tmp_path / "new", "Mean", lora="products", overwrite=True)
+        found = products(load_file(tmp_path / "new" / "adapter_model.safetensors"), 3.0 if base is None else 4.0)
+        for module in MODULES:
+            exact = sum(products(own, 3.0)[module] for own in tensors) / 3
+            sigma = torch.linalg.svdvals(exact)
+            assert float((found[module] - exact).norm() / exact.norm()) == pytest.approx(done.lost[module], rel=1e-4)
+            assert done.lost[module] == pytest.approx(float(sigma[4:].norm() / sigma.norm()), rel=1e-4)
+    with pytest.raises(ComityError, match=r"clinic-2.*has shape \(2, 24\)"):
+        aggregate(start, files, tmp_path / "other", "Mean")
+
+
+def test_other_tensors_of_an_adapter(tmp_path: Path) -> None:
+    """A head that is trained whole, a convolution, an embedding."""
+    extra = {
+        "base_model.model.score.weight": torch.ones(3, INPUTS),
+        "base_model.model.conv.lora_A.weight": torch.randn(4, 5, 3, 3),
+        "base_model.model.conv.lora_B.weight": torch.randn(7, 4, 1, 1),
+        "base_model.model.embed.lora_embedding_A": torch.randn(4, 50),
+        "base_model.model.embed.lora_embedding_B": torch.randn(12, 4),
+    }
+    start = save_adapter(tmp_path / "base", adapter(0) | extra, ".bin", modules_to_save=["score"])
+    moved = {name: value + 1 for name, value in extra.items()}
+    client = save_adapter(tmp_path / "client", adapter(0) | moved, ".bin", modules_to_save=["score"])
+    done = aggregate(start, [client], tmp_path / "new", "Mean", lora="products")
+    found = torch.load(tmp_path / "new" / "adapter_model.bin", weights_only=True)
+    assert torch.equal(found["base_model.model.score.weight"], torch.full((3, INPUTS), 2.0))
+    assert done.layers[0] == "base_model.model.score.weight"
+    for end in ("conv.lora_{}.weight", "embed.lora_embedding_{}"):
+        A, B = (f"base_model.model.{end.format(factor)}" for factor in "AB")
+        W = found[B].flatten(1) @ found[A].flatten(1)
+        torch.testing.assert_close(W, moved[B].flatten(1) @ moved[A].flatten(1), rtol=1e-4, atol=1e-4)
+
+
+def test_inspected_by_products(tmp_path: Path) -> None:
+    start, files, base, clients = federation(tmp_path / "in")
+    found = inspect(start, files, lora="products")
+    before = products(base, 4.0)
+    u = Updates([{m: W - before[m] for m, W in products(client, 4.0).items()} for client in clients])
+    r = u.gram.diagonal().sqrt()
+    torch.testing.assert_close(found.cosines, u.gram / r / r[:, None])
+    assert found.layers == tuple(MODULES)
+    assert found.numbers == (INPUTS * OUTPUTS,) * 4
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"lora_alpha": None}, "lora_alpha is None; it must be a positive number"),
+        ({"lora_alpha": True}, "lora_alpha is True"),
+        ({"alpha_pattern": {"[": 3}}, "no regular expression"),
+        ({"alpha_pattern": [1]}, "it must map patterns to numbers"),
+    ],
+)
+def test_bad_configurations(config: dict[str, Any], told: str, tmp_path: Path) -> None:
+    start, files, base, _ = federation(tmp_path / "in")
+    bad = save_adapter(tmp_path / "in" / "bad", base, **config)
+    with pytest.raises(ComityError, match=told) as error:
+        aggregate(start, [*files, bad], tmp_path / "new", lora="products")
+    assert str(bad / "adapter_config.json") in str(error.value)
+    with pytest.warns(DroppedWarning):
+        done = aggregate(start, [*files, bad], tmp_path / "new", lora="products", skip_bad=True)
+    assert list(done.dropped) == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({f"{MODULES[0]}.lora_B.weight": torch.ones(OUTPUTS, 3)}, "have no product"),
+        ({f"{MODULES[0]}.lora_B.weight": torch.ones(5, 4)}, r"has shape \(5, 24\), not \(18, 24\)"),
+        ({f"{MODULES[0]}.lora_A.weight": torch.full((4, INPUTS), torch.nan)}, "are not finite"),
+        ({f"{MODULES[0]}.lora_A.weight": None}, "is missing"),
+    ],
+)
+def test_bad_factors(change: dict[str, Tensor | None], told: str, tmp_path: Path) -> None:
+    start, files, _, clients = federation(tmp_path / "in")
+    tensors = {name: value for name, value in (clients[0] | change).items() if value is not None}
+    bad = save_adapter(tmp_path / "in" / "bad", tensors)
+    with pytest.raises(ComityError, match=told):
+        aggregate(start, [*files, bad], tmp_path / "new", lora="products")
+    with pytest.warns(DroppedWarning, match=told):
+        done = aggregate(start, [*files, bad], tmp_path / "new", "Mean", lora="products", skip_bad=True)
+    expected = aggregate(start, files, tmp_path / "other", "Mean", lora="products")
+    assert done.lost == expected.lost
+
+
+def test_factors_beyond_the_memory(tmp_path: Path) -> None:
+    start, files, *_ = federation(tmp_path / "in")
+    with pytest.raises(ComityError, match=r"of memory; .* are left for them"):
+        aggregate(start, files, tmp_path / "new", lora="products", memory=10_000)
+
+
+# The algebra.
+
+
+def test_a_small_difference_of_large_products_keeps_its_digits() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    base = Factors(1e6 * random(9, 3), 1e6 * random(3, 7))
+    small, other = 1e-6 * random(9, 3), 1e-6 * random(3, 7)
+    found = minus(Factors(base.left + small, base.right + other), base)
+    exact = (base.left + small - base.left) @ (base.right + other) + base.left @ (base.right + other - base.right)
+    torch.testing.assert_close(found.left @ found.right, exact, rtol=1e-12, atol=0)
+    assert norm(found) == pytest.approx(float(exact.norm()), rel=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6, 12])
+def test_truncation(rank: int) -> None:
+    generator = torch.Generator().manual_seed(rank)
+    parts = [
+        Factors(torch.randn(10, 2, generator=generator).double(), torch.randn(2, 8, generator=generator).double())
+        for _ in range(3)
+    ]
+    whole = stacked(parts)
+    W = sum(part.left @ part.right for part in parts)
+    best, length = truncated(whole, rank)
+    assert best.left.shape == (10, rank)
+    assert best.right.shape == (rank, 8)
+    sigma = torch.linalg.svdvals(W)
+    assert length == pytest.approx(float(sigma.norm()))
+    assert float((best.left @ best.right - W).norm()) == pytest.approx(float(sigma[rank:].norm()), abs=1e-12)
+    torch.testing.assert_close(best.left.norm(dim=0), best.right.norm(dim=1))  # both of one size
