@@ -35,7 +35,7 @@ def models(count: int = 4, dtype: torch.dtype = torch.float32, seed: int = 0) ->
     common = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     clients = []
     for i in range(count):
-        way = 0.06 if i % 3 else -0.02
+        way = 0.06 if i % 4 else -0.06
         moved = {
             name: (value.float() + way * common[name] + 0.05 * torch.randn(value.shape, generator=generator)).to(dtype)
             for name, value in base.items()

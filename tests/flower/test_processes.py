@@ -132,4 +132,4 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
         here.wait("the end", lambda: list((tmp_path / "runs").glob("*/result.json")))
         options = {"clients": NODES, "rounds": 2, "eval_every": 2, "reference": "none"}
         assert_same_bits(tmp_path / "runs", run(method="FedRep", rule="ConFREE", **options))
-        assert all((tmp_path / f"keep-{cid}" / "model.safetensors").exists() for cid in range(NODES))
+        assert all((tmp_path / f"keep-{cid}" / "model-fedrep.safetensors").exists() for cid in range(NODES))

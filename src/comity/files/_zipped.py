@@ -162,26 +162,28 @@ class NpzFile(Archive):
     """What numpy.savez wrote: arrays as files of an archive, each after a short header."""
 
     def found(self) -> dict[str, Entry]:
-        self._stream: tuple[str, Any, int] | None = None
+        self._stream: Inflating | None = None
+        self.headers: dict[str, tuple[zipfile.ZipInfo, int, bytes]] = {}
         entries: dict[str, Entry] = {}
-        self.headers: dict[str, tuple[zipfile.ZipInfo, bytes]] = {}
         try:
-            self.archive = self.unzipped("it is not an npz file")
-            for info, start in self.members(self.archive):
-                if info.filename.endswith(".npy"):
-                    entry = self._entry(info, start)
-                    if entry.name in entries:
-                        raise self.wrong(f"it holds {entry.name!r} twice")
-                    entries[entry.name] = entry
+            with self.unzipped("it is not an npz file") as archive:
+                for info, start in self.members(archive):
+                    if info.filename.endswith(".npy"):
+                        entry = self._entry(archive, info, start)
+                        if entry.name in entries:
+                            raise self.wrong(f"it holds {entry.name!r} twice")
+                        entries[entry.name] = entry
         except BROKEN as error:
             raise self.wrong(f"it is a broken npz file, or cut short ({error})") from error
         if not entries:
             raise self.wrong("it holds no arrays")
         return entries
 
-    def _entry(self, info: zipfile.ZipInfo, start: int) -> Entry:
+    def _entry(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int) -> Entry:
         name = info.filename.removesuffix(".npy")
-        with self.archive.open(info) as stream:
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"array {name!r} is compressed by method {info.compress_type}")
+        with archive.open(info) as stream:
             version = np.lib.format.read_magic(stream)
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             if version not in readers:
@@ -192,55 +194,78 @@ class NpzFile(Archive):
             raise ValueError(f"array {name!r} holds Python objects, which are not loaded")
         if length + int(np.prod(shape, dtype=object)) * dtype.itemsize != info.file_size:
             raise ValueError(f"array {name!r} has {info.file_size - length:,} bytes for shape {shape}")
-        with self.archive.open(info) as stream:
-            self.headers[name] = info, stream.read(length)
+        with archive.open(info) as stream:
+            self.headers[name] = info, start, stream.read(length)
         stride = None
         if fortran and len(shape) > 1 and 0 not in shape:
             stride = tuple(int(np.prod(shape[:axis], dtype=object)) for axis in range(len(shape)))
-        # in a compressed member the offset is that among its own bytes
+        # of a compressed array the offset is that among its own bytes
         offset = start + length if info.compress_type == zipfile.ZIP_STORED else length
         return Entry(name, shape, NUMPY_KINDS.get(dtype.str, dtype.str), offset, stride)
 
     def piece(self, entry: Entry, start: int, stop: int) -> Tensor:
-        info, _ = self.headers[entry.name]
+        info, begin, _ = self.headers[entry.name]
         if info.compress_type == zipfile.ZIP_STORED:
             return super().piece(entry, start, stop)
+        taken = torch.empty(stop - start, dtype=torch.uint8)
         try:
-            if self._stream is None or self._stream[0] != entry.name or self._stream[2] != start:
-                stream = self.archive.open(info)
-                stream.seek(entry.offset + start)
-            else:
-                stream = self._stream[1]
-            taken = torch.empty(stop - start, dtype=torch.uint8)
-            rest = view(taken)
-            while len(rest):
-                block = stream.read(min(len(rest), BLOCK))
-                if not block:
-                    raise self.wrong(f"array {entry.name!r} is cut short")
-                rest[: len(block)] = block
-                rest = rest[len(block) :]
-        except (*BROKEN, OSError) as error:
+            if self._stream is None or self._stream.info is not info or self._stream.at != entry.offset + start:
+                self._stream = Inflating(self, info, begin)
+                self._stream.skip(entry.offset + start)
+            self._stream.into(view(taken))
+        except (zlib.error, ValueError) as error:
             raise self.wrong(f"array {entry.name!r} is broken ({error})") from error
-        self._stream = entry.name, stream, stop
         return taken
 
     def write(self, target: BinaryIO, fresh: Fresh) -> None:
-        with zipfile.ZipFile(target, "w", allowZip64=True) as written:
-            for info in self.archive.infolist():
+        with zipfile.ZipFile(self.path) as archive, zipfile.ZipFile(target, "w") as written:
+            for info in archive.infolist():
                 same = zipfile.ZipInfo(info.filename, info.date_time)
                 same.compress_type, same.external_attr = info.compress_type, info.external_attr
                 name = info.filename.removesuffix(".npy")
                 with written.open(same, "w", force_zip64=True) as stream:
                     if name in fresh and name in self.headers:
-                        stream.write(self.headers[name][1])
+                        stream.write(self.headers[name][2])
                         for block in encoded(self.entries[name], fresh[name]()):
                             stream.write(block)
                     else:
-                        self._copy(info, stream)
+                        self._copy(archive, info, stream)
 
-    def _copy(self, info: zipfile.ZipInfo, target: IO[bytes]) -> None:
+    def _copy(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: IO[bytes]) -> None:
         try:
-            with self.archive.open(info) as old:
+            with archive.open(info) as old:
                 shutil.copyfileobj(old, target, BLOCK)
         except BROKEN as error:
             raise self.wrong(f"{info.filename!r} is broken ({error})") from error
+
+
+class Inflating:
+    """A compressed file of an archive, unpacked from its beginning on; between two pieces no file is open."""
+
+    def __init__(self, file: WeightFile, info: zipfile.ZipInfo, start: int) -> None:
+        self.file, self.info = file, info
+        self.at = 0
+        self._next, self._end = start, start + info.compress_size
+        self._packed = b""
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._sum = 0
+
+    def skip(self, to: int) -> None:
+        while self.at < to:
+            self.into(memoryview(bytearray(min(BLOCK, to - self.at))))
+
+    def into(self, space: memoryview) -> None:
+        while len(space):
+            if not self._packed:
+                stop = min(self._next + BLOCK, self._end)
+                self._packed, self._next = self.file.bytes(self._next, stop).numpy().tobytes(), stop
+            block = self._inflate.decompress(self._packed, min(len(space), BLOCK))
+            if not block and (self._inflate.eof or self._next == self._end):
+                raise ValueError("it ends too early")
+            self._packed = self._inflate.unconsumed_tail
+            space[: len(block)] = block
+            space = space[len(block) :]
+            self._sum = zlib.crc32(block, self._sum)
+            self.at += len(block)
+        if self.at == self.info.file_size and self._sum != self.info.CRC:
+            raise ValueError("its checksum is another")
