@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-torch.set_num_threads(1)
+from helpers import TINY
 
-TINY: dict[str, Any] = {
-    "data": {"name": "synthetic", "samples": 24, "classes": 4, "size": 8, "noise": 0.5},
-    "model": {"name": "mlp", "widths": (16,)},
-    "clients": 5,
-    "rounds": 3,
-    "batch_size": 8,
-    "lr": 0.1,
-    "workers": 1,
-    "reference": "none",
-}
-"""Options of a run that takes a tenth of a second."""
+torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -1,9 +1,23 @@
 """What several tests need."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from comity.engine import Client, Run, Site
+
+TINY: dict[str, Any] = {
+    "data": {"name": "synthetic", "samples": 24, "classes": 4, "size": 8, "noise": 0.5},
+    "model": {"name": "mlp", "widths": (16,)},
+    "clients": 5,
+    "rounds": 3,
+    "batch_size": 8,
+    "lr": 0.1,
+    "workers": 1,
+    "reference": "none",
+}
+"""Options of a run that takes a tenth of a second."""
 
 
 def client_of(site: Site, cid: int = 0, round: int = 1) -> Client:

@@ -242,7 +242,7 @@ def written(out: Path) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """A study of two methods, two rules and two seeds."""
-    from conftest import TINY
+    from helpers import TINY
 
     out = tmp_path_factory.mktemp("study") / "x"
     options = TINY | {"reference": "auto", "jobs": 1, "rounds": 2, "method": "FedAvg,FedRep", "seeds": 2, "out": out}

@@ -132,9 +132,8 @@ def test_no_two_methods_are_the_same(tiny: dict[str, Any]) -> None:
             assert not equal(models[a], models[b]), (a, b)
 
 
-@pytest.mark.parametrize("method", ["FedAvg", "FedRep", "LG-FedAvg", "Ditto"])
-@pytest.mark.parametrize("model", ["vit-tiny", "resnet10", "lenet5"])
+@pytest.mark.parametrize("method", ["FedAvg", "FedRep"])
+@pytest.mark.parametrize("model", ["resnet10", "lenet5", "cnn-fedpg"])
 def test_every_model_can_be_trained(tiny: dict[str, Any], method: str, model: str) -> None:
-    depth = {"depth": 1} if model == "vit-tiny" else {}
-    done = run(**(tiny | {"model": {"name": model} | depth, "rounds": 1, "clients": 2}), method=method)
+    done = run(**(tiny | {"model": model, "rounds": 1, "clients": 2}), method=method)
     assert torch.isfinite(done.server.theta).all()

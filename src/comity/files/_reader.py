@@ -11,7 +11,7 @@ from comity.files._checkpoint import Checkpoint
 from comity.files._file import Entry
 from comity.files._memory import show_bytes
 from comity.rules import Updates
-from comity.rules._threads import in_order
+from comity.rules._threads import in_order, one_thread
 from comity.rules._updates import LARGEST, LONGEST, WIDEST
 
 MOST = 2**28  # bytes of updates held at once, even where there is room for more: larger pieces are no faster
@@ -48,27 +48,38 @@ class Reader:
         every = range(len(self.clients))
         products = torch.zeros(len(self.clients), len(self.clients), dtype=torch.float64)
         for start, stop in self.pieces(name, every):
-            U, _ = self.updates(name, start, stop, every)
-            products += Updates(self._judged(name, U)).grams[0]
+            U, _ = self.updates(name, start, stop, every, judge=True)
+            products += Updates(U).grams[0]
         return products
 
     def check(self, name: str) -> None:
         """Whether a tensor that no rule sees is finite everywhere."""
         every = range(len(self.clients))
         for start, stop in self.pieces(name, every):
-            self._judged(name, self.updates(name, start, stop, every)[0])
+            self.updates(name, start, stop, every, judge=True)
 
     def combined(self, entry: Entry, coefficients: Tensor) -> Iterator[Tensor]:
         """The new numbers of a tensor in pieces: the base and the updates of the good clients, as the entry's kind."""
-        for start, stop in self.pieces(entry.name, self.good):
-            U, base = self.updates(entry.name, start, stop, self.good)
-            total = coefficients.to(U) @ U
-            new = (total if base is None else total.add_(base)).to(entry.dtype)
-            if not finite(total, entry.dtype):
+        rows = self.good
+        for start, stop in self.pieces(entry.name, rows):
+            U, base = self.updates(entry.name, start, stop, rows)
+            x, new = coefficients.to(U), torch.empty(stop - start, dtype=entry.dtype)
+
+            def combine(
+                first: int, U: Tensor = U, base: Tensor | None = base, x: Tensor = x, new: Tensor = new
+            ) -> bool:
+                part = slice(first, first + WIDEST)
+                total = x @ U[:, part]
+                new[part] = total if base is None else total.add_(base[part])
+                return finite(total, new.dtype)
+
+            if not all(in_order(combine, range(0, stop - start, WIDEST))):
                 raise ComityError(f"tensor {entry.name!r} would not be finite as {entry.kind}; nothing is written")
             yield new
 
-    def updates(self, name: str, start: int, stop: int, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    def updates(
+        self, name: str, start: int, stop: int, rows: Sequence[int], *, judge: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """(n, stop − start) updates, in memory that the next call uses again, and the base they start from."""
         dtype = self._precision(name)
         base = None if self.base is None else self._base(name, start, stop, dtype)
@@ -79,20 +90,21 @@ class Reader:
         U = self._space[:needed].view(dtype).view(len(rows), stop - start)
 
         def load(place: int) -> None:
-            i = rows[place]
-            if i in self.bad:
-                U[place] = 0
-                return
+            i, row = rows[place], U[place]
             try:
+                if i in self.bad:
+                    row.zero_()
+                    return
                 numbers = self.clients[i].read(name, start, stop)
+                row.copy_(numbers)
+                if base is not None:
+                    row -= base
+                if judge:
+                    self._judge(i, name, row)
+                self.advance(numbers.nbytes)
             except ComityError as error:
                 self.leave(i, error)
-                U[place] = 0
-                return
-            U[place].copy_(numbers)
-            if base is not None:
-                U[place] -= base
-            self.advance(numbers.nbytes)
+                row.zero_()
 
         for _ in in_order(load, range(len(rows))):
             pass
@@ -125,19 +137,18 @@ class Reader:
         assert self.base is not None
         numbers = self.base.read(name, start, stop)
         self.advance(numbers.nbytes)
-        base = numbers.to(dtype)
-        if not finite(base):
+        with one_thread():
+            base = numbers.to(dtype)
+            whole = finite(base)
+        if not whole:
             raise self.base.wrong(f"tensor {name!r} is not finite; leave it as it is with --exclude {name!r}")
         return base
 
-    def _judged(self, name: str, U: Tensor) -> Tensor:
-        squares = torch.linalg.vector_norm(U, dim=1).double() ** 2
-        for i in (~(squares < LONGEST)).nonzero()[:, 0].tolist():
-            wrong = int((~torch.isfinite(U[i])).sum())
+    def _judge(self, i: int, name: str, update: Tensor) -> None:
+        if not float(torch.linalg.vector_norm(update)) ** 2 < LONGEST:
+            wrong = int((~torch.isfinite(update)).sum())
             told = f"{wrong:,} of its numbers are not finite" if wrong else "its update is too long for float32"
-            self.leave(i, self.clients[i].wrong(f"tensor {name!r}: {told}"))
-            U[i] = 0
-        return U
+            raise self.clients[i].wrong(f"tensor {name!r}: {told}")
 
     def leave(self, i: int, error: ComityError) -> None:
         if not self.skip:
