@@ -99,21 +99,15 @@ class Deployment:
                 continue
 
     def call(self, command: list[str], fails: bool = False) -> str:
-        """A program that ends by itself; what it said."""
-        with subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                said, _ = process.communicate(timeout=max(1.0, self.until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
+        """A program that ends by itself; what it said. What it left running ends with it."""
+        self.start("call", command)
+        process = self.running["call"]
+        try:
+            process.wait(timeout=max(1.0, self.until - time.monotonic()))
+        finally:
+            self.kill("call")
+        said = self.log("call")
+        (self.folder / "call.log").unlink()
         assert (process.returncode != 0) == fails, f"{shlex.join(command)}\n{said}"
         return said
 
