@@ -6,6 +6,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+digits = load_digits()
+
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -22,7 +24,6 @@ class Net(nn.Module):
 
 def load_data(partition_id: int, num_partitions: int) -> tuple[DataLoader, DataLoader]:  # type: ignore[type-arg]
     """One client's part by a Dirichlet distribution over classes, four fifths of it to train on."""
-    digits = load_digits()
     random = np.random.default_rng(0)
     mine = []
     for label in range(10):
