@@ -34,8 +34,11 @@ def test_it_says_what_the_updates_say(found: Inspection) -> None:
     assert float(found.weight.sum()) == pytest.approx(1)
     changes = torch.tensor([[found.loss(j, float(found.effects[i, j])) for j in range(4)] for i in range(4)])
     torch.testing.assert_close(changes, harm(u, 0.1).float())
-    for verdict, rule in zip(found.verdicts, (Mean(), ConFREE(length="mean"), CALM(length="mean")), strict=True):
-        gains = improvement(u, rule.apply(u).coefficients)
+    plain = Mean().apply(u).update.double().norm()
+    for verdict, rule in zip(found.verdicts, (Mean(), ConFREE(), CALM()), strict=True):
+        outcome = rule.apply(u)
+        assert verdict.length == pytest.approx(float(outcome.update.double().norm() / plain), rel=1e-5)
+        gains = improvement(u, outcome.coefficients) / verdict.length
         torch.testing.assert_close(verdict.gains, gains, rtol=1e-5, atol=1e-8)
         torch.testing.assert_close(verdict.shares, gains / u.gram.diagonal(), rtol=1e-5, atol=1e-8)
         assert verdict.worst == int((gains / u.gram.diagonal()).argmin())

@@ -58,6 +58,7 @@ class Deployment:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_HOME": str(self.home),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "OMP_NUM_THREADS": "1",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from grids import HASTY, Silent, kept, on_grid
 
 from comity import ComityError, Config
@@ -200,6 +200,23 @@ def test_a_node_of_another_configuration_is_refused(tiny: dict[str, Any]) -> Non
     grid = InProcessGrid(client_app(Config(**tiny, seed=1)), 5)
     with pytest.raises(ComityError, match=r"client 0: ComityError: this node has another configuration"):
         over(grid, Config(**tiny), patience=HASTY)
+
+
+def test_an_answer_that_cannot_be_read_is_that_clients_failure(tiny: dict[str, Any]) -> None:
+    class Garbled(InProcessGrid):
+        def answer(self, message: Message) -> Message:
+            reply = super().answer(message)
+            if message.metadata.message_type == "train.fit" and message.metadata.dst_node_id == self.node_of(1):
+                return Message(RecordDict({"arrays": MetricRecord()}), reply_to=message)
+            if message.metadata.message_type == "train.fit" and message.metadata.dst_node_id == self.node_of(2):
+                reply.content["arrays"] = ArrayRecord({"theta": Array("float32", (2,), "numpy.ndarray", b"12")})
+            return reply
+
+    config = Config(**tiny)
+    done = over(Garbled(client_app(config), 5), config, patience=HASTY)
+    assert done.records[0]["failed"].keys() == {"1", "2"}
+    assert all("sent what cannot be read" in why for why in done.records[0]["failed"].values())
+    assert done.columns["client"] == [0, 1, 2, 3, 4]
 
 
 def test_a_verb_may_have_a_patience_of_its_own() -> None:

@@ -107,9 +107,8 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
         (superlink,) = commands("flower-superlink")
         here.start("superlink", here.replaced(superlink))
         here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
-        (here.home / "config.toml").write_text(
-            connection().replace("server.example.org:8000", f"localhost:{here.port}")
-        )
+        (named,) = here.replaced([connection()], {"/srv/federation": str(tmp_path)})
+        (here.home / "config.toml").write_text(named)
 
         (keygen,), (register,), (node,) = map(commands, ("ssh-keygen", "flwr supernode register", "flower-supernode"))
         for cid in range(NODES):

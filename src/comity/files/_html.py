@@ -100,10 +100,10 @@ def _rules(found: Inspection) -> str:
     known = found.lr is not None
     rows = []
     for rule in found.verdicts:
-        name, worst, _, change, harmed = map(escape, verdict(found, rule))
+        name, worst, _, change, harmed, length = map(escape, verdict(found, rule))
         share = _share(float(rule.shares[rule.worst]))
-        rows.append([f"<b>{name}</b>", worst, share, *([change] if known else []), harmed])
-    heads = ["rule", "worst-off client", "its gain", *(["change of its loss"] if known else []), "harmed"]
+        rows.append([f"<b>{name}</b>", worst, share, *([change] if known else []), harmed, length])
+    heads = ["rule", "worst-off client", "its gain", *(["change of its loss"] if known else []), "harmed", "length"]
     order = sorted(range(len(found.ids)), key=lambda j: _last(float(found.mean.shares[j])))
     each = []
     for j in order:

@@ -17,9 +17,11 @@ from comity.rules.projection import TOUCH
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule would do to each client, to first order."""
+    """What a rule would do to each client, to first order, by a step as long as the mean's."""
 
     rule: str
+    length: float
+    """How many times as long as the mean's its own step is."""
     gains: Tensor
     """(N,) d·Δⱼ: by how much each client's loss falls, times the learning rate."""
     shares: Tensor
@@ -86,8 +88,8 @@ def inspect(
 ) -> Inspection:
     """Read the clients' files once and say what is in them; inputs as for `aggregate`.
 
-    ``rules`` come after the plain mean; by default ConFREE and CALM, all as long as the mean, so that they are compared
-    by where they lead.
+    ``rules`` come after the plain mean, by default ConFREE and CALM. All are judged at the length of the mean, so that
+    they are compared by where they lead and not by how far.
     """
     if lr is not None and not 0 < lr < float("inf"):
         raise ComityError(f"lr is {lr!r}; it must be a positive number")
@@ -95,17 +97,18 @@ def inspect(
     if sizes is not None and not isinstance(sizes, Mapping):
         sizes, _ = read_sizes(Path(sizes))
     u, _ = survey(inputs, sizes, None, memory, skip_bad, progress, passes=1)
-    others = (ConFREE(length="mean"), CALM(length="mean")) if rules is None else rules
+    others = (ConFREE(), CALM()) if rules is None else rules
     squares = u.gram.diagonal()
+    plain = float(torch.linalg.vector_norm(_lengths(u.grams, u.shares)))
     verdicts = []
     for rule in (Mean(), *others):
         coefficients = weigh(rule, u).coefficients
-        gains = improvement(u, coefficients)
-        length = torch.linalg.vector_norm(_lengths(u.grams, coefficients))
+        own = float(torch.linalg.vector_norm(_lengths(u.grams, coefficients)))
+        gains = improvement(u, coefficients) * (plain / own if own else 0.0)
         shares = torch.where(squares > 0, gains / squares, torch.nan)
-        harmed = (gains < -TOUCH * length * squares.sqrt()).nonzero()[:, 0].tolist()
+        harmed = (gains < -TOUCH * plain * squares.sqrt()).nonzero()[:, 0].tolist()
         worst_first = tuple(sorted(harmed, key=lambda j: float(shares[j])))
-        verdicts.append(Verdict(type(rule).__name__, gains, shares, worst_first))
+        verdicts.append(Verdict(type(rule).__name__, own / plain if plain else 0.0, gains, shares, worst_first))
     return Inspection(
         source="files are updates" if base is None else str(base),
         ids=tuple(map(str, u.ids)),

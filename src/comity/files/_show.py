@@ -33,11 +33,13 @@ def _table(title: str, *headings: str) -> Table:
 
 def _rules(found: Inspection, console: Console) -> None:
     known = found.lr is not None
-    table = _table("What each rule would do", "rule", "worst off", "gain", *(["its loss"] if known else []), "harmed")
+    heads = ("rule", "worst off", "gain", *(["its loss"] if known else []), "harmed", "length")
+    table = _table("What each rule would do", *heads)
     for rule in found.verdicts:
-        name, worst, gain, change, harmed = verdict(found, rule)
+        name, worst, gain, change, harmed, length = verdict(found, rule)
         cells = [name, short(worst), gain, *([change] if known else []), harmed]
-        table.add_row(*(Text(cell, style="red" if rule.harmed and i else "") for i, cell in enumerate(cells)))
+        red = "red" if rule.harmed else ""
+        table.add_row(*(Text(cell, style=red if i else "") for i, cell in enumerate(cells)), length)
     console.print(table)
     console.print(Text(MEANING, style="dim"))
 

@@ -45,22 +45,21 @@ def answer(found: Inspection) -> str:
     """Whom the plain mean would harm."""
     mean, count = found.mean, len(found.ids)
     if not mean.harmed:
-        return (
-            f"The plain mean would harm none of {several(count, 'client')}." if count > 1 else "It is merged as it is."
-        )
+        return f"The plain mean would harm none of the {count} clients." if count > 1 else "It is merged as it is."
     told = [f"{found.ids[j]} ({percent(float(mean.shares[j]))})" for j in mean.harmed]
-    return f"The plain mean would harm {len(mean.harmed)} of {several(count, 'client')}: {some(told)}."
+    return f"The plain mean would harm {len(mean.harmed)} of the {count} clients: {some(told)}."
 
 
 def verdict(found: Inspection, rule: Verdict) -> list[str]:
-    """A row: the rule, the worst-off client, its share, how its loss changes, how many are harmed."""
+    """A row: the rule, the worst-off client, its share, how its loss changes, how many are harmed, its own length."""
     j = rule.worst
     share = float(rule.shares[j])
     row = [rule.rule, found.ids[j], percent(share), loss(found.loss(j, share))]
-    return [*row, f"{len(rule.harmed)} of {len(found.ids)}" if rule.harmed else "nobody"]
+    harmed = f"{len(rule.harmed)} of {len(found.ids)}" if rule.harmed else "nobody"
+    return [*row, harmed, f"{rule.length:.3g}×"]
 
 
 MEANING = (
-    "To first order. 100 % is what a client's own update would bring to its own loss; below 0 its loss rises. "
-    "Rules are compared at the length of the mean."
+    "To first order: 100 % is what a client's own update would bring to its own loss, below 0 its loss rises. All are "
+    "judged by a step as long as the mean's; the last column says how long the rule's own is."
 )

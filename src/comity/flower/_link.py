@@ -93,8 +93,11 @@ class GridLink(Link):
             if reply.has_error():
                 self.failures[cid] = _told(reply)
                 raised += reply.error.code not in AWAY
-            else:
+                continue
+            try:
                 replies[cid] = _wire.read_answer(reply.content)
+            except (KeyError, TypeError, ValueError) as error:
+                self.failures[cid] = f"sent what cannot be read: {error}"
         for cid in waiting.values():
             self.failures[cid] = f"did not answer within {limit:g} s"
             del self._who[nodes[cid]]  # it has to say again who it is before it is trusted
@@ -117,7 +120,7 @@ class GridLink(Link):
         """Replies as they come, until whoever takes them out of ``waiting`` misses none, or time is up."""
         until, pause = time.monotonic() + seconds, POLL[0]
         while waiting:
-            came = list(self.grid.pull_messages(list(waiting)))
+            came = [reply for reply in self.grid.pull_messages(list(waiting)) if _asked_for(reply, waiting)]
             yield from came
             if came:
                 pause = POLL[0]
@@ -174,7 +177,7 @@ class GridLink(Link):
         if reply.has_error():
             wrong = _told(reply)
         else:
-            cid = reply.content.metric_records["metrics"]["partition-id"]
+            cid = next((record.get("partition-id") for record in reply.content.metric_records.values()), None)
             if cid in self.clients:
                 assert isinstance(cid, int)
                 log(INFO, "Client %d is node %d", cid, node)
@@ -183,6 +186,10 @@ class GridLink(Link):
             wrong = f"its partition-id is {cid}; clients are 0 to {len(self.clients) - 1}"
         log(WARNING, "Node %d takes no part: %s", node, wrong)
         self._refused[node] = time.monotonic() + self.patience.query
+
+
+def _asked_for(reply: Message, waiting: Mapping[str, object]) -> bool:
+    return reply.metadata.reply_to_message_id in waiting
 
 
 def _told(reply: Message) -> str:

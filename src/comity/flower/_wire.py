@@ -70,7 +70,7 @@ def answer(payload: Payload) -> RecordDict:
 
 
 def read_answer(content: RecordDict) -> Payload:
-    payload: Payload = tensors(next(iter(content.array_records.values())))
+    payload: Payload = tensors(content.array_records["arrays"])
     for numbers in content.metric_records.values():
         payload |= dict(numbers)
     for rest in content.config_records.values():

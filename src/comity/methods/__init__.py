@@ -41,9 +41,6 @@ METHODS = {
     "FedRep": FedRep,
     "LG-FedAvg": LGFedAvg,
     "Ditto": Ditto,
-    "S-FedPG": SFedPG,
-    "FedPG": FedPG,
-    "FedCALM": FedCALM,
     "Per-FedAvg": PerFedAvg,
     "APFL": APFL,
     "pFedMe": PFedMe,
@@ -61,6 +58,9 @@ METHODS = {
     "FedMGDA+": FedMGDAPlus,
     "FedFV": FedFV,
     "FEDORA": FEDORA,
+    "FedCALM": FedCALM,
+    "FedPG": FedPG,
+    "S-FedPG": SFedPG,
 }
 """By the name on the command line."""
 

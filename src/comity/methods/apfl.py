@@ -10,7 +10,7 @@ from comity.methods._method import Client, Method, Payload
 class APFL(Method):
     """A FedAvg model w, beside it an own one v, and what a client uses lies between them.
 
-    Deng et al., arXiv:2003.13461, Algorithm 1: v̄ = alpha v + (1 − alpha) w. At every step, all at the old values,
+    Deng et al., 2020 (arXiv:2003.13461), Algorithm 1: v̄ = alpha v + (1 − alpha) w. At every step, all at old values,
     w ← w − lr ∇f(w) and v ← v − lr alpha ∇f(v̄), and at the first step of a round
     alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, kept in [0, 1]. Common code takes v's gradient at v instead, moves alpha at every
     batch and overwrites v by v̄. BatchNorm's statistics are measured on v̄ itself, not mixed. alpha fixed at 1 is Local
