@@ -81,6 +81,11 @@ def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
         losses[key] = method
 
 
+def test_the_page_of_methods_has_each() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    assert [name for name in METHODS if f"\n## {name}\n" not in page] == [], "run `make docs`"
+
+
 if __name__ == "__main__":
     written = {method: learnt(method) for method in METHODS}
     GOLDEN.write_text(json.dumps(written, indent=2) + "\n")

@@ -117,7 +117,7 @@ def _tell(done: Merge, console: Console, seconds: float) -> None:
         for layer in worst:
             console.print(Text(f"{100 * done.lost[layer]:6.2f} % lost in {layer}", style="dim"))
         told = f"{100 * done.lost_overall:.2f} % of the merged products is lost"
-        console.print(Text(f"{told} by keeping their rank and by rounding (relative error)"))
+        console.print(Text(f"{told} by keeping their rank and by rounding (relative error)"), soft_wrap=True)
     stretch = done.stretch[~done.stretch.isnan()]
     span = f"{float(stretch.min()):.2f}–{float(stretch.max()):.2f}" if len(stretch) else "–"
     parts = [

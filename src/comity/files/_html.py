@@ -103,7 +103,7 @@ def _rules(found: Inspection) -> str:
         name, worst, _, change, harmed, length = map(escape, verdict(found, rule))
         share = _share(float(rule.shares[rule.worst]))
         rows.append([f"<b>{name}</b>", worst, share, *([change] if known else []), harmed, length])
-    heads = ["rule", "worst-off client", "its gain", *(["change of its loss"] if known else []), "harmed", "length"]
+    heads = ["rule", "worst-off client", "its gain", *(["change of its loss"] if known else []), "harmed", "own step"]
     order = sorted(range(len(found.ids)), key=lambda j: _last(float(found.mean.shares[j])))
     each = []
     for j in order:

@@ -24,20 +24,22 @@ def show(found: Inspection, console: Console) -> None:
         _cosines(found, console)
 
 
-def _table(title: str, *headings: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 1), title=f"\n{title}", title_justify="left", title_style="bold cyan")
+def _table(console: Console, title: str, *headings: str) -> Table:
+    console.print(Text(f"
+{title}", style="bold cyan"))  # a table's own title is broken at the table's width
+    table = Table(box=None, padding=(0, 2, 0, 1))
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", header_style="dim", no_wrap=True)
+        table.add_column(heading, justify="right" if i and heading else "left", header_style="dim", no_wrap=True)
     return table
 
 
 def _rules(found: Inspection, console: Console) -> None:
     known = found.lr is not None
-    heads = ("rule", "worst off", "gain", *(["its loss"] if known else []), "harmed", "length")
-    table = _table("What each rule would do", *heads)
+    heads = ("rule", "worst off", "gain", *(["its loss"] if known else []), "harmed", "own step")
+    table = _table(console, "What each rule would do", *heads)
     for rule in found.verdicts:
         name, worst, gain, change, harmed, length = verdict(found, rule)
-        cells = [name, short(worst), gain, *([change] if known else []), harmed]
+        cells = [name, short(worst, 20), gain, *([change] if known else []), harmed]
         red = "red" if rule.harmed else ""
         table.add_row(*(Text(cell, style=red if i else "") for i, cell in enumerate(cells)), length)
     console.print(table)
@@ -49,7 +51,7 @@ def _hurts(found: Inspection, console: Console) -> None:
     if not pairs:
         return
     title = f"Who would hurt whom: {len(pairs):,} of {len(found.ids) * (len(found.ids) - 1):,} ordered pairs"
-    table = _table(title, "the update of", "alone, to", *([] if found.lr is None else ["its loss"]), "gain")
+    table = _table(console, title, "the update of", "alone, to", *([] if found.lr is None else ["its loss"]), "gain")
     for i, j, share in pairs[:PAIRS]:
         change = [] if found.lr is None else [loss(found.loss(j, share))]
         table.add_row(Text(short(found.ids[i])), Text(short(found.ids[j])), *change, Text(percent(share), style="red"))
@@ -62,7 +64,7 @@ def _layers(found: Inspection, console: Console) -> None:
     rates = found.conflict.layers
     order = sorted(range(len(found.layers)), key=lambda k: -float(rates[k]))
     calm = sum(float(rate) == 0 for rate in rates)
-    table = _table("Layers, most conflict first", "layer", "numbers", "of updates", "conflict", "")
+    table = _table(console, "Layers, most conflict first", "layer", "numbers", "of updates", "conflict", "")
     for k in order[:LAYERS]:
         rate = float(rates[k])
         bar = Text("█" * round(10 * rate), style="red" if rate > 0.5 else "yellow")
@@ -83,7 +85,7 @@ def _cosines(found: Inspection, console: Console) -> None:
         told = f"between {low} and {high}, half of them below {middle}".replace("-", "−")
         console.print(Text(f"\nCosines of {len(values):,} pairs: {told}. The page (--html) has them all.", style="dim"))
         return
-    table = _table("Cosines", "", *(str(j + 1) for j in range(count)))
+    table = _table(console, "Cosines", "", *(str(j + 1) for j in range(count)))
     for i, name in enumerate(found.ids):
         cells = []
         for j, value in enumerate(found.cosines[i].tolist()):

@@ -51,15 +51,15 @@ def answer(found: Inspection) -> str:
 
 
 def verdict(found: Inspection, rule: Verdict) -> list[str]:
-    """A row: the rule, the worst-off client, its share, how its loss changes, how many are harmed, its own length."""
+    """A row: the rule, the worst-off client, its share, how its loss changes, how many are harmed, the rule's own step."""
     j = rule.worst
     share = float(rule.shares[j])
     row = [rule.rule, found.ids[j], percent(share), loss(found.loss(j, share))]
     harmed = f"{len(rule.harmed)} of {len(found.ids)}" if rule.harmed else "nobody"
-    return [*row, harmed, f"{rule.length:.3g}×"]
+    return [*row, harmed, f"{rule.length:.2f}× {percent(share * rule.length)}"]
 
 
 MEANING = (
     "To first order: 100 % is what a client's own update would bring to its own loss, below 0 its loss rises. All are "
-    "judged by a step as long as the mean's; the last column says how long the rule's own is."
+    "judged by a step as long as the mean's; the last column says how long the rule's own is, and what it would bring."
 )
