@@ -59,9 +59,8 @@ def _numel(shape: tuple[int, ...]) -> int:
     return torch.Size(shape).numel()
 
 
-def make(folder: Path, layers: dict[str, tuple[int, ...]], client: int | None) -> None:
-    """A sharded checkpoint: the base, or the base moved by what a client learnt."""
-    noise = torch.randn(2**22, generator=torch.Generator().manual_seed(0))
+def make(folder: Path, layers: dict[str, tuple[int, ...]], client: int | None, noise: torch.Tensor) -> None:
+    """A sharded checkpoint: the base, or the base moved by what a client learnt, all windows on one long noise."""
     names = list(layers)
     shards = [names[k::SHARDS] for k in range(SHARDS)]
     homes = {}
@@ -71,18 +70,14 @@ def make(folder: Path, layers: dict[str, tuple[int, ...]], client: int | None) -
         tensors = {}
         for name in own:
             numel, place = _numel(layers[name]), names.index(name)
-            numbers = 0.05 * _window(noise, 31 * place, numel)
+            numbers = 0.05 * noise[31 * place :][:numel]
             if client is not None:
-                numbers += 0.004 * _window(noise, 31 * place + 7, numel) * (1 if client % 4 else -1)
-                numbers += 0.008 * _window(noise, 31 * place + 104_729 * (client + 1), numel)
+                numbers.add_(noise[31 * place + 9 :][:numel], alpha=0.004 if client % 4 else -0.004)
+                numbers.add_(noise[31 * place + 104_729 * (client + 1) :][:numel], alpha=0.008)
             tensors[name] = numbers.bfloat16().view(layers[name])
             homes[name] = file
         save_file(tensors, folder / file, metadata={"format": "pt"})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": homes}))
-
-
-def _window(noise: torch.Tensor, start: int, numel: int) -> torch.Tensor:
-    return noise.roll(start % len(noise)).repeat(numel // len(noise) + 1)[:numel]
 
 
 def forget(folder: Path) -> None:
@@ -128,9 +123,11 @@ def main() -> None:
         )
     folder = Path(tempfile.mkdtemp(prefix="comity-files-", dir=options.folder))
     try:
-        make(folder / "base", layers, None)
+        reach = max(map(_numel, layers.values())) + 31 * len(layers) + 104_729 * (options.clients + 1)
+        noise = torch.randn(reach, generator=torch.Generator().manual_seed(0))
+        make(folder / "base", layers, None, noise)
         for i in range(options.clients):
-            make(folder / f"client-{i:02d}", layers, i)
+            make(folder / f"client-{i:02d}", layers, i, noise)
         forget(folder)
         clients = [str(folder / f"client-{i:02d}") for i in range(options.clients)]
         arguments = [str(folder / "base"), *clients, "--rule", options.rule, "--memory", options.memory]

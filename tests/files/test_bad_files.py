@@ -222,6 +222,8 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
         ({"only": ["lora_*"]}, "--only 'lora_.' fits no tensor"),
         ({"exclude": ["nothing"]}, "--exclude 'nothing' fits no tensor"),
         ({"exclude": ["*"]}, "no floating tensor of it is left to merge"),
+        ({"buffers": "drop"}, "buffers is 'drop'; it may be 'average' or 'keep'"),
+        ({"lora": "sums"}, "lora is 'sums'"),
         ({"memory": "much"}, "memory must be an amount such as 2GB"),
         ({"memory": 100}, "of memory at least"),
         ({"lora": "products"}, "no PEFT adapter"),

@@ -13,7 +13,8 @@ from comity.flower._link import Patience
 from comity.flower._server import over
 from comity.flower._wire import tensors
 
-HASTY = Patience(answer=0.3, query=0.3, start=0.5)
+HASTY = Patience(answer=60, query=20, start=0.5)
+"""Clients that are not there are not waited for; those that are may take their time, on a busy machine too."""
 
 
 class Silent(InProcessGrid):

@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common.config import flatten_dict
-from grids import HASTY, kept, on_grid
+from grids import HASTY, kept
 from safetensors.torch import load_file
 
 from comity import ComityError, Config
@@ -296,8 +296,3 @@ except comity.ComityError as error:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "flower is not installed: pip install 'comity[flower]'\n"
-
-
-def test_nothing_of_comity_needs_flower_but_its_room(tiny: dict[str, Any]) -> None:
-    there, _ = on_grid(Config(**(tiny | {"rounds": 1})))
-    assert there.done

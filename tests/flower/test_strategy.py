@@ -9,7 +9,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -334,7 +333,3 @@ def test_options_for_a_strategy_that_is_given_are_refused() -> None:
         ConFREE(strategy=FedAvg(), fraction_train=0.5)
     with pytest.raises(TypeError, match="fraction_trian"):
         ConFREE(fraction_trian=0.5)
-
-
-def test_a_grid_is_a_grid() -> None:
-    assert issubclass(InProcessGrid, Grid)

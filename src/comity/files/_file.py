@@ -25,7 +25,7 @@ Fresh = Mapping[str, Callable[[], Iterator[Tensor]]]
 """New contents by name: each tensor's numbers in pieces, row by row, of the dtype that the file has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One tensor of a file."""
 

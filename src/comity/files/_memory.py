@@ -1,7 +1,7 @@
 """How much memory there is to work with."""
 
+import os
 import re
-import resource
 import sys
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def show_bytes(count: float) -> str:
 def resident() -> int:
     """What this process holds now."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return peak()
 
@@ -43,5 +43,7 @@ def peak() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):
+        import resource  # not on every system
+
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024

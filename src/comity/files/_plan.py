@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 
 from comity._errors import ComityError
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import COUNTERS, FLOATS, Entry
+from comity.rules._rule import one_of
 
 Buffers = Literal["average", "keep"]
 Lora = Literal["factors", "products"]
@@ -28,6 +29,10 @@ class Choice:
     exclude: Sequence[str] = ()
     buffers: Buffers = "average"
     lora: Lora = "factors"
+
+    def __post_init__(self) -> None:
+        one_of("buffers", self.buffers, get_args(Buffers))
+        one_of("lora", self.lora, get_args(Lora))
 
     def takes(self, name: str) -> bool:
         chosen = not self.only or any(fits(name, pattern) for pattern in self.only)

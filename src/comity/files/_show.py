@@ -25,8 +25,7 @@ def show(found: Inspection, console: Console) -> None:
 
 
 def _table(console: Console, title: str, *headings: str) -> Table:
-    console.print(Text(f"
-{title}", style="bold cyan"))  # a table's own title is broken at the table's width
+    console.print(Text(f"\n{title}", style="bold cyan"))  # a table's own title is broken at the table's width
     table = Table(box=None, padding=(0, 2, 0, 1))
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i and heading else "left", header_style="dim", no_wrap=True)

@@ -51,7 +51,7 @@ def answer(found: Inspection) -> str:
 
 
 def verdict(found: Inspection, rule: Verdict) -> list[str]:
-    """A row: the rule, the worst-off client, its share, how its loss changes, how many are harmed, the rule's own step."""
+    """A row: the rule, the worst-off client, its share and change of loss, how many are harmed, the rule's own step."""
     j = rule.worst
     share = float(rule.shares[j])
     row = [rule.rule, found.ids[j], percent(share), loss(found.loss(j, share))]

@@ -10,7 +10,7 @@ from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -87,8 +87,10 @@ class InProcessGrid(Grid):
     def _carried(self, message: Message) -> Message:
         if not self.wire or message.has_error():
             return message
-        name, number = message.object_id, message.metadata.message_id
-        contents = {key: part.deflate() for key, part in get_all_nested_objects(message).items()}
+        number = message.metadata.message_id
+        with no_object_id_recompute():
+            name = message.object_id
+            contents = {key: part.deflate() for key, part in get_all_nested_objects(message).items()}
         arrived = inflate_object_from_contents(name, contents)
         assert isinstance(arrived, Message)
         arrived.metadata.__dict__["_message_id"] = number

@@ -148,6 +148,8 @@ class GridLink(Link):
             time.sleep(POLL[1])
 
     def _look(self) -> None:
+        for reply in self._replies(self._queries, 0):
+            self._introduce(reply)
         online, now = set(self.grid.get_node_ids()), time.monotonic()
         self._who = {node: cid for node, cid in self._who.items() if node in online}
         self._silent &= online

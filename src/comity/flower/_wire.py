@@ -4,11 +4,12 @@ A message holds one record of each kind and no more, because Flower's mods (clip
 others. Names, shapes (0-dim and empty ones too) and bits arrive as they were sent.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.constant import SType
 from torch import Tensor
 
 from comity.methods import Payload
@@ -83,4 +84,15 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def tensor(array: Array) -> Tensor:
-    return torch.from_numpy(np.asarray(array.numpy()))
+    """What ``array.numpy()`` holds, read without ``np.load``.
+
+    That one parses the header with ``ast``, which in CPython 3.11 raises SystemError now and then when two threads are
+    at it (gh-106905); a client's thread and the server's would be. The array says its type and shape itself.
+    """
+    data = array.data
+    if array.stype != SType.NUMPY or data[:6] != b"\x93NUMPY":
+        raise ValueError(f"an array of type {array.stype!r}, not {SType.NUMPY!r}")
+    start = 10 + int.from_bytes(data[8:10], "little") if data[6] == 1 else 12 + int.from_bytes(data[8:12], "little")
+    order: Literal["F", "C"] = "F" if b"'fortran_order': True" in data[:start] else "C"
+    view = np.ndarray(array.shape, np.dtype(array.dtype), buffer=data, offset=start, order=order)
+    return torch.from_numpy(view.copy(order="K"))
