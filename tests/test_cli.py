@@ -108,6 +108,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--data", "torn"], "torn.npz"),
     (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
     (["--optimizer", "SDG"], "unknown optimizer 'SDG'"),
+    (["--device", "cuba"], "device 'cuba' cannot be used here"),
 ]
 
 

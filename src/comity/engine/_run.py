@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from comity._errors import ComityError
 from comity._random import generator
 from comity.config import Config, default
-from comity.data import Dirichlet, Federation, Synthetic, federate, load
+from comity.data import ClientData, Dirichlet, Federation, Split, Synthetic, federate, load
 from comity.engine._attacks import Attack
 from comity.engine._callbacks import Callback
 from comity.engine._evaluation import transfer
@@ -74,9 +74,23 @@ def federation_of(config: Config) -> Federation:
     )
 
 
+def on_device(federation: Federation, device: str) -> Federation:
+    """The same clients with their samples where they are trained."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ComityError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
+
+    def moved(split: Split) -> Split:
+        return Split(split.x.to(device), split.y.to(device))
+
+    clients = [ClientData(c.id, moved(c.train), moved(c.val), moved(c.test)) for c in federation.clients]
+    return federation if device == "cpu" else replace(federation, clients=tuple(clients))
+
+
 def site_of(config: Config, federation: Federation | None = None) -> Site:
     """All that clients need; the same on every machine of a federation."""
-    federation = federation or federation_of(config)
+    federation = on_device(federation or federation_of(config), config.device)
     training = Training(
         epochs=config.epochs,
         batch_size=config.batch_size,
