@@ -34,7 +34,7 @@ def model(seed: int = 0) -> dict[str, torch.Tensor]:
         "body.weight": torch.randn(3, 4, generator=random),
         "bn.running_mean": torch.randn(3, generator=random),
         "bn.running_var": torch.rand(3, generator=random) + 0.5,
-        "bn.num_batches_tracked": torch.tensor(10 * seed),
+        "bn.num_batches_tracked": torch.tensor(8 * seed),
         "scale": torch.randn((), generator=random),
         "head.bias": torch.randn(4, generator=random).double(),
     }
@@ -94,9 +94,9 @@ def test_the_mean_is_what_fedavg_makes_and_shapes_and_types_stay() -> None:
     for name, value in model().items():
         assert ours[name].shape == value.shape
         assert ours[name].dtype == value.dtype
-        near = 1e-6 if value.is_floating_point() else 0.5
+        near = 1e-6 if value.is_floating_point() else 0.5  # counters stay whole
         torch.testing.assert_close(ours[name].double(), plain[name].double(), rtol=0, atol=near)
-    assert ours["bn.num_batches_tracked"] == round(sum(n * 10 * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES))
+    assert ours["bn.num_batches_tracked"] == round(sum(n * 8 * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES))
 
 
 @pytest.mark.parametrize(
