@@ -30,7 +30,7 @@ class Patience:
     """For an answer to any verb."""
     verbs: Mapping[str, float] = field(default_factory=dict)
     """For an answer to this verb, where it is another."""
-    query: float = 60.0
+    query: float = 120.0
     """For a node that has just appeared to say which client it is."""
     start: float = 600.0
     """For enough clients to be there at first, and later on for anybody at all."""

@@ -46,7 +46,7 @@ $entries
 # new node to say which client it is, and at the start for so many clients to be there (0 for all).
 flower.timeout = 3600.0
 $timeouts
-flower.timeout-query = 60.0
+flower.timeout-query = 120.0
 flower.wait = 600.0
 flower.clients = 0
 """
