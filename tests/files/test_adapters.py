@@ -95,7 +95,13 @@ def test_factor_by_factor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", [ConFREE(0.4), CALM()], ids=["ConFREE", "CALM"])
 @pytest.mark.parametrize(
-    ("config", "scale"), [({}, 4.0), ({"use_rslora": True}, 8.0), ({"alpha_pattern": {"self_attn.[qv]_proj": 2}}, 0.5)]
+    ("config", "scale"),
+    [
+        ({}, 4.0),
+        ({"use_rslora": True}, 8.0),
+        ({"alpha_pattern": {"self_attn.[qv]_proj": 2}}, 0.5),
+        ({"alpha_pattern": {"^nothing": 3, "^model.layers.*": 2}}, 0.5),
+    ],
 )
 def test_through_products(rule: Rule, config: dict[str, Any], scale: float, tmp_path: Path) -> None:
     start, files, base, clients = federation(tmp_path / "in", **config)
@@ -160,7 +166,10 @@ def test_updates_of_other_ranks_and_strengths(tmp_path: Path) -> None:
             assert float((found[module] - exact).norm() / exact.norm()) == pytest.approx(done.lost[module], rel=1e-4)
             assert done.lost[module] == pytest.approx(float(sigma[4:].norm() / sigma.norm()), rel=1e-4)
     with pytest.raises(ComityError, match=r"clinic-2.*has shape \(2, 24\)"):
-        aggregate(start, files, tmp_path / "other", "Mean")
+        aggregate(start, files[1:], tmp_path / "other", "Mean")
+    for only in ([], ["lora_A.*"], ["lora_B.*"]):
+        with pytest.raises(ComityError, match=r"clinic-4: its scale .* is 3 in .*, not 4; --lora products"):
+            aggregate(start, files[:1], tmp_path / "other", "Mean", only=only)
 
 
 def test_other_tensors_of_an_adapter(tmp_path: Path) -> None:
@@ -236,6 +245,13 @@ def test_bad_factors(change: dict[str, Tensor | None], told: str, tmp_path: Path
         done = aggregate(start, [*files, bad], tmp_path / "new", "Mean", lora="products", skip_bad=True)
     expected = aggregate(start, files, tmp_path / "other", "Mean", lora="products")
     assert done.lost == expected.lost
+
+
+def test_dora_is_more_than_its_product(tmp_path: Path) -> None:
+    start, files, *_ = federation(tmp_path / "in", use_dora=True)
+    with pytest.raises(ComityError, match="use --lora factors"):
+        aggregate(start, files, tmp_path / "new", lora="products")
+    aggregate(start, files, tmp_path / "new", lora="factors")
 
 
 def test_factors_beyond_the_memory(tmp_path: Path) -> None:

@@ -320,6 +320,9 @@ def test_mean_by_size_and_learning_rate(tmp_path: Path) -> None:
         ("name,size\nclient-0,10\n", "no size for client 'client-1'"),
         ("name,size\nclient-0,ten\n", "size of 'client-0' is 'ten'"),
         ("name,size\nclient-0,-1\nclient-1,1\nclient-2,1\nclient-3,1\n", r"size of client 'client-0' is -1\.0"),
+        ("name,size\nclient-0,1\nclient-0,2\n", "'client-0' is in it twice"),
+        ("client-0,1,0.5\n", "the row 'client-0,1,0.5' is not of the form 'name,size'"),
+        ("name,size\nclient-0\n", "the row 'client-0' is not of the form"),
         ("", "columns name and size"),
         ("name,weight\na,1\n", "columns name and size"),
     ],
@@ -382,6 +385,10 @@ def test_names_of_clients(tmp_path: Path) -> None:
         (tmp_path / f"site-{i}").mkdir()
         files.append(SAVE["pt"](client, tmp_path / f"site-{i}" / "model"))
     assert aggregate(start, files, tmp_path / "new.pt").ids == ("site-0", "site-1")
+    with pytest.raises(comity.ComityError, match="could be that of client 'site-0' or 'site-1'"):
+        aggregate(start, files, tmp_path / "other.pt", sizes={"model": 1})
+    alike = [SAVE[kind](client, tmp_path / "a") for kind, client in zip(("pt", "npz"), clients, strict=True)]
+    assert aggregate(start, alike, tmp_path / "other.pt").ids == ("a.pt", "a.npz")
 
 
 def test_one_client_is_kept_as_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A bad file is named in one line and nothing is written, or it is left out and that is said."""
 
 import json
+import os
 import pickle
 import shutil
 import zipfile
@@ -80,6 +81,28 @@ def _objects(path: Path) -> Path:
     return path.with_suffix(".npz")
 
 
+def _packed_torch(path: Path) -> Path:
+    """A pickle of nothing but zeros would unpack to a thousand times its size."""
+    SAVE["pt"](models()[1][0], path)
+    with zipfile.ZipFile(path.with_suffix(".pt")) as old, zipfile.ZipFile(path.with_suffix(".pth"), "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info), zipfile.ZIP_DEFLATED)
+    return path.with_suffix(".pth")
+
+
+def _long_header(path: Path) -> Path:
+    """A header of 200 MB that takes 200 kB."""
+    with zipfile.ZipFile(path.with_suffix(".npz"), "w", zipfile.ZIP_DEFLATED) as archive:
+        header = b"\x93NUMPY\2\0" + (200_000_000).to_bytes(4, "little")
+        archive.writestr("w.npy", header + bytes(200_000_000))
+    return path.with_suffix(".npz")
+
+
+def _pipe(path: Path) -> Path:
+    os.mkfifo(path.with_suffix(".pt"))
+    return path.with_suffix(".pt")
+
+
 def _old_torch(path: Path) -> Path:
     torch.save(models()[1][0], path.with_suffix(".pt"), _use_new_zipfile_serialization=False)
     return path.with_suffix(".pt")
@@ -118,6 +141,9 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "pickle": (_written(".pt", pickle.dumps({"w": 1})), "not a torch file"),
     "evil pickle": (_evil_torch, "more than tensors and plain values"),
     "evil array": (_objects, "Python objects"),
+    "packed torch": (_packed_torch, "a compressed archive"),
+    "long header": (_long_header, r"version \(2, 0\)"),
+    "pipe": (_pipe, "it is not a file"),
     "old torch": (_old_torch, "older than torch 1.6"),
     "no tensors": (lambda p: (torch.save({"a": 1}, p.with_suffix(".pt")), p.with_suffix(".pt"))[1], "no state dict"),
     "corrupt npz": (_corrupt_npz, "'head.weight' is broken"),
@@ -125,10 +151,10 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "shape": (_changed("safetensors", head_bias=torch.ones(71)), r"'head.bias' has shape \(71,\), not \(70,\)"),
     "one more": (_changed("safetensors", tail_bias=torch.ones(2)), "'tail.bias' is not in"),
     "whole numbers": (_changed("pt", head_bias=torch.ones(70).int()), "'head.bias' is I32"),
-    "nan": (_with_nan(float("nan")), "'head.weight': 1 of its numbers are not finite"),
-    "infinite": (_with_nan(float("inf")), "'head.weight': 1 of its numbers are not finite"),
+    "nan": (_with_nan(float("nan")), "'head.weight' is not finite in 1 of its numbers"),
+    "infinite": (_with_nan(float("inf")), "'head.weight' is not finite in 1 of its numbers"),
     "too long": (_with_nan(1e25), "too long for float32"),
-    "nan in a buffer": (_with_nan(float("nan"), "bn.running_var"), "'bn.running_var': 1 of its numbers"),
+    "nan in a buffer": (_with_nan(float("nan"), "bn.running_var"), "'bn.running_var' is not finite in 1 of"),
     "empty folder": (lambda p: (p.mkdir(), p)[1], "no weight files"),
     "index without": (_index(lambda homes: homes.clear()), "no weight_map"),
     "index elsewhere": (_index(lambda homes: homes.update({"bn.bias": "../x.safetensors"})), "not the name of a"),
@@ -201,7 +227,9 @@ def test_of_updates_the_odd_one_out_is_bad(tmp_path: Path) -> None:
     assert list(done.dropped) == ["client-0"]
 
 
-def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_file_that_changes_meanwhile(skip_bad: bool, tmp_path: Path) -> None:
+    """After the rule has weighed the clients none can be left out any more."""
     start, files = save_all("safetensors", *models(), tmp_path / "in")
 
     def change(done: int, total: int) -> None:
@@ -209,7 +237,7 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
             shutil.copy(files[1], files[0])
 
     with pytest.raises(ComityError, match=r"client-0.*changed while it was being read"):
-        aggregate(start, files, tmp_path / "new.safetensors", progress=change)
+        aggregate(start, files, tmp_path / "new.safetensors", skip_bad=skip_bad, progress=change)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -229,7 +257,7 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
         ({"lora": "products"}, "no PEFT adapter"),
         ({"rule": "Confre"}, "did you mean ConFREE"),
         ({"rule": {"name": "ConFREE", "c": 2}}, "c is 2"),
-        ({"rule": "FedFV"}, "needs the clients' losses"),
+        ({"rule": "FedFV"}, "needs the clients' losses: a column loss"),
     ],
 )
 def test_wrong_options(options: dict[str, object], told: str, tmp_path: Path) -> None:
@@ -261,12 +289,22 @@ def test_wrong_outputs(tmp_path: Path) -> None:
             aggregate(*inputs, tmp_path / output)
     with pytest.raises(ComityError, match="it cannot be replaced"):
         aggregate(start, files, tmp_path / "folder.safetensors", overwrite=True)
+    index = folder / "model.safetensors.index.json"
+    for output in (tmp_path, tmp_path / "shards", folder / "..", folder):  # nothing that was read is ever replaced
+        with pytest.raises(ComityError, match=r"a folder that .* lies in"):
+            aggregate(index, shards, output, overwrite=True)
+    with pytest.raises(ComityError, match="one of the inputs"):
+        aggregate(folder, shards, folder, overwrite=True)
     assert load_file(taken).keys() == {"a"}
     aggregate(start, files, taken, overwrite=True)
     assert SHAPES.keys() <= load_file(taken).keys()
     for _ in range(2):
         aggregate(folder, shards, tmp_path / "new", overwrite=True)
     assert SHAPES.keys() <= LOAD["sharded"](tmp_path / "new").keys()
+    (tmp_path / "new" / "notes.txt").write_text("mine")
+    with pytest.raises(ComityError, match=r"holds 'notes.txt' too"):
+        aggregate(folder, shards, tmp_path / "new", overwrite=True)
+    assert (tmp_path / "new" / "notes.txt").read_text() == "mine"
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"in", "shards", "taken.safetensors", "folder.safetensors", "new"}
 
@@ -296,6 +334,7 @@ def test_tensors_that_share_some_bytes(tmp_path: Path) -> None:
     [
         ([], "needs -o"),
         (["-o"], "-o needs a value"),
+        (["a", "b", "-o", "--overwrite"], "-o needs a value"),
         (["-o", "x.pt"], "takes a base and the clients' files"),
         (["--as-updates", "-o", "x.pt"], "takes the clients' updates"),
         (["--rul", "x"], "did you mean --rule"),

@@ -152,8 +152,13 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert aggregate_command([*inputs, "-o", str(new), "--overwrite", "--skip-bad", "--memory", "3 GiB"]) == 0
     out, err = capsys.readouterr()
     assert "3 clients merged by ConFREE()" in out
+    assert "1 file left out" in out
     assert err.startswith(f"comity: left out: {files[1]}: it is not a safetensors file")
     assert inspect_command([*inputs, "--skip-bad"]) == 0
+    capsys.readouterr()
+    with pytest.raises(ComityError, match="exists"):
+        aggregate_command([*inputs, "-o", str(new), "--skip-bad"])
+    assert "left out" in capsys.readouterr().err
     assert aggregate_command(["--as-updates", *inputs[:2], "-o", str(new), "--overwrite"]) == 0
     capsys.readouterr()
     for command in (inspect_command, aggregate_command):

@@ -38,9 +38,12 @@ class Adapter:
     """Whether alpha is over √rank and not over the rank (rsLoRA)."""
     patterns: Mapping[str, float] = field(default_factory=dict)
     """Other alphas of some modules, by regular expression."""
+    dora: bool = False
+    """Whether columns are rescaled after BA is added (DoRA)."""
 
     def scale(self, module: str, rank: int) -> float:
-        # PEFT takes the first pattern that fits the end of a module's name
+        # PEFT takes the first pattern that fits the end of a module's name, as it was before PEFT wrapped it
+        module = module.removeprefix("base_model.model.")
         fits = (alpha for pattern, alpha in self.patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
         alpha = next(fits, self.alpha)
         return float(alpha / (rank**0.5 if self.rooted else rank))
@@ -69,8 +72,10 @@ class Checkpoint:
         """How strong the adapter is, if this is one of PEFT's."""
         return None if self.config is None else _adapter(self.config)
 
-    def home(self, name: str) -> WeightFile:
-        return self._homes[name]
+    def scale(self, module: str, rank: int) -> float:
+        """What the product of a module's factors is multiplied by."""
+        assert self.adapter is not None
+        return self.adapter.scale(module, rank)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
         entry = self.entries[name]
@@ -107,6 +112,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 def open_file(path: Path) -> WeightFile:
     if path.suffix not in FORMATS:
         raise ComityError(f"{path}: its name must end in one of {', '.join(FORMATS)} or {INDEX}, or be a folder's")
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ComityError(f"{path}: it is not a file")
     return FORMATS[path.suffix](path)
 
 
@@ -166,7 +173,7 @@ def _adapter(config: Path) -> Adapter:
             re.compile(pattern)
     except re.error as error:
         raise ComityError(f"{config}: alpha_pattern {pattern!r} is no regular expression ({error})") from error
-    return Adapter(about["lora_alpha"], bool(about.get("use_rslora")), patterns)
+    return Adapter(about["lora_alpha"], bool(about.get("use_rslora")), patterns, bool(about.get("use_dora")))
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -182,6 +189,8 @@ def _json(path: Path) -> dict[str, Any]:
 def names_of(paths: Sequence[Path]) -> list[str]:
     """A name for each client, from as much of its path as tells it from the others."""
     parts = [(*path.absolute().parts[1:-1], _stem(path)) for path in paths]
+    if len(set(parts)) < len(parts):  # a.pt and a.npz in one folder
+        parts = [path.absolute().parts[1:] for path in paths]
     depth = 1
     while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
         depth += 1

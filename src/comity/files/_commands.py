@@ -1,5 +1,6 @@
 """``comity inspect`` and ``comity aggregate``."""
 
+import math
 import sys
 import time
 import warnings
@@ -19,7 +20,8 @@ from comity.files._inspect import inspect
 from comity.files._memory import parse_bytes, peak, resident, show_bytes
 from comity.files._merge import Merge, Progress, aggregate
 from comity.files._plan import Buffers, Lora
-from comity.files._show import show
+from comity.files._show import LAYERS, show
+from comity.files._words import percent, several
 from comity.rules import DroppedWarning, SolverWarning
 
 LEAST = 16_000_000  # bytes to work with, below which pieces are too small to be of use
@@ -57,6 +59,7 @@ comity aggregate: merge clients' checkpoints without harm, at any size
   --quiet          print nothing but errors
 """
 
+OURS = (DroppedWarning, SolverWarning)
 VALUES = {"--only", "--exclude", "--weights", "--lora", "--memory"}
 FLAGS = {"--as-updates", "--skip-bad", "--help"}
 
@@ -113,18 +116,23 @@ def aggregate_command(arguments: list[str]) -> int:
 
 def _tell(done: Merge, console: Console, seconds: float) -> None:
     if done.lost:
-        worst = sorted(done.lost, key=lambda layer: -done.lost[layer])
-        for layer in worst:
-            console.print(Text(f"{100 * done.lost[layer]:6.2f} % lost in {layer}", style="dim"))
+        worst = sorted(done.lost.items(), key=lambda pair: -pair[1])
+        for layer, lost in worst[:LAYERS]:
+            console.print(Text(f"{100 * lost:6.2f} % lost in {layer}", style="dim"))
+        if rest := worst[LAYERS:]:
+            told = f"{100 * rest[0][1]:6.2f} % or less in {several(len(rest), 'more layer')}"
+            console.print(Text(told, style="dim"))
         told = f"{100 * done.lost_overall:.2f} % of the merged products is lost"
         console.print(Text(f"{told} by keeping their rank and by rounding (relative error)"), soft_wrap=True)
-    stretch = done.stretch[~done.stretch.isnan()]
-    span = f"{float(stretch.min()):.2f}–{float(stretch.max()):.2f}" if len(stretch) else "–"
+    clients, layers = several(len(done.ids), "client"), several(len(done.layers), "layer")
+    stretch = [f"{length:.2f}" for length in done.stretch.tolist() if not math.isnan(length)]
+    span = "–".join(dict.fromkeys((min(stretch, key=float), max(stretch, key=float)))) if stretch else ""
     parts = [
-        f"{done.output}: {len(done.ids)} clients merged by {done.rule} in {len(done.layers)} layers",
-        f"{100 * done.conflict.overall:.0f} % of pairs and layers in conflict",
+        f"{done.output}: {clients} merged by {done.rule} in {layers}",
+        f"{several(len(done.dropped), 'file')} left out" if done.dropped else "",
+        f"{percent(done.conflict.overall, False)} of pairs and layers in conflict" if len(done.ids) > 1 else "",
         f"{done.certificate} {done.residual:.0e}" if done.residual else "",
-        f"layers {span} times as long as the mean's",
+        f"layers {span} times as long as the mean's" if span else "",
         f"{seconds:.1f} s, peak memory {show_bytes(peak())}",
     ]
     console.print(Text("; ".join(part for part in parts if part) + "."), soft_wrap=True)
@@ -149,7 +157,7 @@ def _parse(
             raised.add(name)
         elif name in values or (dotted is not None and name.startswith(dotted)):
             value = value if equals else next(rest, "")
-            if not value:
+            if not value or (value.startswith("--") and not equals):
                 raise ComityError(f"{argument} needs a value")
             if name in ("--only", "--exclude"):
                 given.setdefault(name, []).append(value)
@@ -200,13 +208,15 @@ def _progress(console: Console) -> Iterator[Progress | None]:
 def _told() -> Iterator[None]:
     """Warnings of ours as lines; others as they are."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DroppedWarning)
-        warnings.simplefilter("always", SolverWarning)
-        yield
+        for kind in OURS:
+            warnings.simplefilter("always", kind)
+        try:
+            yield
+        finally:
+            told = [str(warning.message) for warning in caught if issubclass(warning.category, OURS)]
+            print("".join(f"comity: {line}\n" for line in told), file=sys.stderr, end="")
     for warning in caught:
-        if issubclass(warning.category, DroppedWarning | SolverWarning):
-            print(f"comity: {warning.message}", file=sys.stderr)
-        else:
+        if not issubclass(warning.category, OURS):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 

@@ -91,15 +91,18 @@ class WeightFile:
         """Bytes ``start`` to ``stop`` of the file."""
         taken = torch.empty(stop - start, dtype=torch.uint8)
         rest = view(taken)
-        with self.opened() as file:
-            file.seek(start)
-            while len(rest):
-                count = file.readinto(rest)
-                if not count:
-                    raise self.wrong("it is cut short")
-                rest = rest[count:]
-            if hasattr(os, "posix_fadvise"):  # what comes next is fetched while this is worked on
-                os.posix_fadvise(file.fileno(), stop, stop - start, os.POSIX_FADV_WILLNEED)
+        try:
+            with self.opened() as file:
+                file.seek(start)
+                while len(rest):
+                    count = file.readinto(rest)
+                    if not count:
+                        raise self.wrong("it is cut short")
+                    rest = rest[count:]
+                if hasattr(os, "posix_fadvise"):  # what comes next is fetched while this is worked on
+                    os.posix_fadvise(file.fileno(), stop, stop - start, os.POSIX_FADV_WILLNEED)
+        except OSError as error:
+            raise self.wrong(f"it cannot be read ({error.strerror})") from error
         return taken
 
     def opened(self) -> io.FileIO:

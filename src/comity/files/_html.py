@@ -14,6 +14,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 STYLE = """
 .body td, .body th { text-align: right; } .body td:first-child, .body th:first-child { text-align: left; }
+.names-2 td:nth-child(2), .names-2 th:nth-child(2) { text-align: left; }
 .body { padding: 8px 20px 12px; } .body td { overflow-wrap: anywhere; } .body .harm { color: var(--harm); }
 .facts td.name { white-space: normal; min-width: 12em; }
 .rate { display: inline-block; height: 9px; border-radius: 3px; background: var(--harm); vertical-align: middle; }
@@ -81,13 +82,13 @@ def _section(heading: str, intro: str, inner: str) -> str:
     return f'<section><h2>{escape(heading)}</h2><p class="intro">{escape(intro)}</p>{inner}</section>'
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already."""
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
+    """Cells are HTML already; ``names`` columns are words, the others numbers."""
     heads = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     kind = "scroll long" if lines.count("<tr>") > LONG else "scroll"
     return (
-        f'<div class="card body"><div class="{kind}"><table class="facts">'
+        f'<div class="card body"><div class="{kind}"><table class="facts names-{names}">'
         f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div></div>"
     )
 
@@ -109,7 +110,7 @@ def _rules(found: Inspection) -> str:
     for j in order:
         gains = [_share(float(rule.shares[j])) for rule in found.verdicts]
         each.append([escape(found.ids[j]), f"{float(found.lengths[j]):.3g}", *gains])
-    inner = _table(heads, rows) + "<details><summary>Every client</summary>"
+    inner = _table(heads, rows, 2) + "<details><summary>Every client</summary>"
     inner += _table(["client", "length of its update", *(f"gain under {rule.rule}" for rule in found.verdicts)], each)
     return _section("What each rule would do", MEANING, inner + "</details>")
 
@@ -129,13 +130,13 @@ def _cosines(found: Inspection) -> str:
 def _matrix(found: Inspection) -> str:
     count = len(found.ids)
     cell = max(5, min(44, 900 // count))
-    margin = min(240, 12 + 6.3 * max(len(name) for name in found.ids)) if count <= LABELLED else 8
+    margin = min(250, 26 + 6.3 * max(len(name) for name in found.ids)) if count <= LABELLED else 8
     top = 22 if count <= LABELLED else 8
     parts = []
     for i, row in enumerate(found.cosines.tolist()):
         y = top + i * cell
         if count <= LABELLED:
-            label = found.ids[i] if len(found.ids[i]) <= 36 else f"…{found.ids[i][-35:]}"
+            label = f"{found.ids[i] if len(found.ids[i]) <= 36 else f'…{found.ids[i][-35:]}'} {i + 1}"
             parts.append(
                 f'<text x="{margin - 8:.0f}" y="{y + cell / 2 + 4:.0f}" text-anchor="end">{escape(label)}</text>'
             )
@@ -180,7 +181,7 @@ def _hurts(found: Inspection) -> str:
         f"{len(pairs):,} of {len(found.ids) * (len(found.ids) - 1):,} ordered pairs are harmful.{more}"
     )
     heads = ["the update of", "would do to", "gain", *(["change of its loss"] if known else [])]
-    return _section("Who would hurt whom", intro, _table(heads, rows))
+    return _section("Who would hurt whom", intro, _table(heads, rows, 2))
 
 
 def _layers(found: Inspection) -> str:

@@ -110,8 +110,7 @@ class Products:
         return Factors(left * self._scale(model, pair), right)
 
     def _scale(self, model: Checkpoint, pair: Pair) -> float:
-        assert model.adapter is not None
-        return model.adapter.scale(pair.module, model.entries[pair.A].shape[0])
+        return model.scale(pair.module, model.entries[pair.A].shape[0])
 
     def _room(self, pair: Pair, rows: Sequence[int], copies: int) -> None:
         """Factors are small beside the model that they adapt; all of one module's are held together."""

@@ -108,9 +108,13 @@ def aggregate(
     if sizes is not None and not isinstance(sizes, Mapping):
         sizes, more = read_sizes(Path(sizes))
         losses = losses or more
-    given = [Path(path) for path in ((base,) if base is not None else ())] + [Path(client) for client in clients]
+    given = [Path(path) for path in (*clients, *([base] if base is not None else []))]
+    given += [file.path for model in (inputs.template, *inputs.clients) for file in model.files]
     folder = becomes_folder(Path(output), inputs.template, given, overwrite)
+    if rule.needs_losses and losses is None:
+        raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
     u, reader = survey(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
+    reader.skip = False  # the rule has counted on who is left
     weights = weigh(rule, u)
     coefficients = factor * weights.coefficients
     merged = _Merged(inputs, reader, u, coefficients)
@@ -207,7 +211,11 @@ def read_sizes(path: Path) -> tuple[dict[str, float], dict[str, float] | None]:
         raise ComityError(f"{path}: it needs the columns name and size, and a row for each client")
     tables: dict[str, dict[str, float]] = {"size": {}, "loss": {}}
     for row in rows:
-        cells = dict(zip(columns, row, strict=False))
+        if len(row) != len(columns):
+            raise ComityError(f"{path}: the row {','.join(row)!r} is not of the form {','.join(columns)!r}")
+        cells = dict(zip(columns, row, strict=True))
+        if cells["name"] in tables["size"]:
+            raise ComityError(f"{path}: {cells['name']!r} is in it twice")
         for column in tables.keys() & cells.keys():
             try:
                 tables[column][cells["name"]] = float(cells[column])
@@ -221,10 +229,13 @@ def _column(table: Mapping[str, float] | None, inputs: Inputs, what: str) -> lis
     if table is None:
         return None
     numbers = []
+    owners: dict[str, str] = {}
     for name, path in zip(inputs.ids, inputs.paths, strict=True):
         keys = [key for key in (name, path.name, path.stem, str(path)) if key in table]
         if not keys:
             raise ComityError(f"there is no {what} for client {name!r}; the table has {', '.join(sorted(table)[:8])}")
+        if (other := owners.setdefault(keys[0], name)) != name:
+            raise ComityError(f"the {what} of {keys[0]!r} could be that of client {other!r} or {name!r}")
         number = float(table[keys[0]])
         if not math.isfinite(number) or (what == "size" and number <= 0):
             raise ComityError(f"the {what} of client {name!r} is {number}")

@@ -21,14 +21,23 @@ def becomes_folder(output: Path, template: Checkpoint, inputs: Iterable[Path], o
     alike = [end for end, kind in FORMATS.items() if isinstance(template.files[0], kind)]
     if not whole and output.suffix not in alike:
         raise ComityError(f"output {output} must end in {' or '.join(alike)}, as {template.files[0].path} does")
-    for given in inputs:
-        if output.resolve() == given.resolve() or (given.is_dir() and output.resolve().is_relative_to(given.resolve())):
+    place = output.resolve()
+    for given in (path.resolve() for path in inputs):
+        if place == given or given in place.parents:
             raise ComityError(f"output {output} is one of the inputs, or in it")
+        if place in given.parents:
+            raise ComityError(f"output {output} is a folder that {given} lies in")
     if output.exists():
         if not overwrite:
             raise ComityError(f"output {output} exists; give --overwrite to replace it")
         if output.is_dir() != whole:
             raise ComityError(f"output {output} is a {'folder' if output.is_dir() else 'file'}; it cannot be replaced")
+        if whole:
+            names = {path.name for path in (*template.sidecars(), *(file.path for file in template.files))}
+            if other := {path.name for path in output.iterdir()} - names:
+                raise ComityError(
+                    f"output {output} holds {min(other)!r} too; a folder with other things stays as it is"
+                )
     return whole
 
 

@@ -1,7 +1,7 @@
 """What happens to each tensor: merged by the rule, averaged, or left as it is."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
@@ -103,6 +103,8 @@ class Plan:
             for name in (pair.A, pair.B):
                 _same(client, name, None)
             _fit(pair, client, template)
+        if client.config is not None and template.config is not None:
+            _as_strong(client, template, {*self.merged})
         for name, entry in client.entries.items():
             if name not in template.entries and entry.kind not in COUNTERS and choice.takes(name):
                 raise client.wrong(f"tensor {name!r} is not in {template.path}")
@@ -116,6 +118,21 @@ def _same(client: Checkpoint, name: str, shape: tuple[int, ...] | None) -> None:
         raise client.wrong(f"tensor {name!r} has shape {entry.shape}, not {shape}")
     if entry.kind not in FLOATS:
         raise client.wrong(f"tensor {name!r} is {entry.kind}, which rules do not combine")
+
+
+def _as_strong(client: Checkpoint, template: Checkpoint, names: Collection[str]) -> None:
+    """Factors mean something beside each other only if their products are scaled alike."""
+    for name, entry in template.entries.items():
+        if (found := FACTOR.fullmatch(name)) and not {name, _second(found)}.isdisjoint(names):
+            scale, usual = (model.scale(found["module"], entry.shape[0]) for model in (client, template))
+            if scale != usual:
+                told = f"its scale (lora_alpha over the rank) is {scale:g} in {found['module']!r}, not {usual:g}"
+                raise client.wrong(f"{told}; --lora products takes that into account")
+
+
+def _second(first: re.Match[str]) -> str:
+    """The name of B to that of A."""
+    return f"{first['module']}.lora_{first['kind'] or ''}B{first['end']}"
 
 
 def _once(template: Checkpoint) -> dict[str, Entry]:
@@ -143,7 +160,7 @@ def _pairs(template: Checkpoint, names: Iterable[str]) -> list[Pair]:
     names, pairs = list(names), []
     for name in names:
         if found := FACTOR.fullmatch(name):
-            other = f"{found['module']}.lora_{found['kind'] or ''}B{found['end']}"
+            other = _second(found)
             if other not in names:
                 raise template.wrong(f"tensor {name!r} has no {other!r} to be multiplied with")
             pair = Pair(found["module"], name, other)
@@ -158,6 +175,8 @@ def _fit(pair: Pair, client: Checkpoint, template: Checkpoint) -> None:
     """Factors that can be multiplied to what the template's can be; their rank may be another."""
     if client.adapter is None:
         raise client.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
+    if client.adapter.dora:
+        raise client.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
     A, B = client.entries[pair.A].shape, client.entries[pair.B].shape
     inputs, outputs = template.entries[pair.A].shape[1:], template.entries[pair.B].shape[:1]
     # a convolution's B is (outputs, rank, 1, 1)

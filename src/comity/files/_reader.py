@@ -44,19 +44,22 @@ class Reader:
         return [i for i in range(len(self.clients)) if i not in self.bad]
 
     def gram(self, name: str) -> Tensor:
-        """(N, N) float64: the products of the updates of one tensor, of all clients; 0 for bad ones."""
+        """(N, N) float64: the products of the updates of one tensor, of all clients; those of bad ones mean nothing."""
         every = range(len(self.clients))
         products = torch.zeros(len(self.clients), len(self.clients), dtype=torch.float64)
         for start, stop in self.pieces(name, every):
-            U, _ = self.updates(name, start, stop, every, judge=True)
-            products += Updates(U).grams[0]
+            U, _ = self.updates(name, start, stop, every)
+            G = Updates(U)._products[0]
+            self._judge(name, U, G.diagonal())
+            products += G
         return products
 
     def check(self, name: str) -> None:
         """Whether a tensor that no rule sees is finite everywhere."""
         every = range(len(self.clients))
         for start, stop in self.pieces(name, every):
-            self.updates(name, start, stop, every, judge=True)
+            U, _ = self.updates(name, start, stop, every)
+            self._judge(name, U, torch.linalg.vector_norm(U, dim=1) ** 2)
 
     def combined(self, entry: Entry, coefficients: Tensor) -> Iterator[Tensor]:
         """The new numbers of a tensor in pieces: the base and the updates of the good clients, as the entry's kind."""
@@ -77,9 +80,7 @@ class Reader:
                 raise ComityError(f"tensor {entry.name!r} would not be finite as {entry.kind}; nothing is written")
             yield new
 
-    def updates(
-        self, name: str, start: int, stop: int, rows: Sequence[int], *, judge: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def updates(self, name: str, start: int, stop: int, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """(n, stop − start) updates, in memory that the next call uses again, and the base they start from."""
         dtype = self._precision(name)
         base = None if self.base is None else self._base(name, start, stop, dtype)
@@ -89,25 +90,24 @@ class Reader:
             self._space = torch.empty(needed, dtype=torch.uint8)
         U = self._space[:needed].view(dtype).view(len(rows), stop - start)
 
-        def load(place: int) -> None:
+        def load(place: int) -> int:
             i, row = rows[place], U[place]
             try:
                 if i in self.bad:
                     row.zero_()
-                    return
+                    return 0
                 numbers = self.clients[i].read(name, start, stop)
                 row.copy_(numbers)
                 if base is not None:
                     row -= base
-                if judge:
-                    self._judge(i, name, row)
-                self.advance(numbers.nbytes)
+                return numbers.nbytes
             except ComityError as error:
                 self.leave(i, error)
                 row.zero_()
+                return 0
 
-        for _ in in_order(load, range(len(rows))):
-            pass
+        for count in in_order(load, range(len(rows))):
+            self.advance(count)
         return U, base
 
     def pieces(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -144,13 +144,16 @@ class Reader:
             raise self.base.wrong(f"tensor {name!r} is not finite; leave it as it is with --exclude {name!r}")
         return base
 
-    def _judge(self, i: int, name: str, update: Tensor) -> None:
-        if not float(torch.linalg.vector_norm(update)) ** 2 < LONGEST:
-            wrong = int((~torch.isfinite(update)).sum())
-            told = f"{wrong:,} of its numbers are not finite" if wrong else "its update is too long for float32"
-            raise self.clients[i].wrong(f"tensor {name!r}: {told}")
+    def _judge(self, name: str, U: Tensor, squares: Tensor) -> None:
+        """Who is not finite shows in the squared length of a row."""
+        for i, square in enumerate(squares.tolist()):
+            if not square < LONGEST and i not in self.bad:
+                wrong = int((~torch.isfinite(U[i])).sum())
+                told = f"is not finite in {wrong:,} of its numbers" if wrong else "has an update too long for float32"
+                self.leave(i, self.clients[i].wrong(f"tensor {name!r} {told}"))
 
     def leave(self, i: int, error: ComityError) -> None:
+        """Go on without a client, where that is wanted and still possible."""
         if not self.skip:
             raise error
         self.bad[i] = str(error)

@@ -71,6 +71,9 @@ class TorchFile(Archive):
                 members = [Member(info, at, at + info.file_size) for info, at in self.members(archive)]
         except BROKEN as error:
             raise self.wrong(f"it is a broken torch file, or cut short ({error})") from error
+        # torch compresses nothing; a pickle that unpacks to gigabytes is not loaded
+        if any(member.info.compress_type or member.info.compress_size != member.info.file_size for member in members):
+            raise self.wrong("it is a compressed archive, which torch.save does not write")
         self.storages = {member.start: member for member in members if "/data/" in member.info.filename}
         entries = {name: self._entry(name, tensor) for name, tensor in state_dict(self._loaded()).items()}
         if not entries:
@@ -101,7 +104,7 @@ class TorchFile(Archive):
         if offset is None:
             raise self.wrong(f"torch {torch.__version__} does not say where its tensors lie; a newer torch does")
         member, first = self.storages.get(offset), tensor.storage_offset() * tensor.element_size()
-        if member is None or member.info.compress_type != zipfile.ZIP_STORED:
+        if member is None:
             raise self.wrong(f"tensor {name!r} is not where the file says it is")
         stride = None if tensor.is_contiguous() else tuple(tensor.stride())
         if stride is not None and not dense(shape, stride):
@@ -182,16 +185,15 @@ class NpzFile(Archive):
     def _entry(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int) -> Entry:
         name = info.filename.removesuffix(".npy")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"array {name!r} is compressed by method {info.compress_type}")
+            raise self.wrong(f"array {name!r} is compressed by method {info.compress_type}")
         with archive.open(info) as stream:
-            version = np.lib.format.read_magic(stream)
-            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            if version not in readers:
+            # later versions are for the long headers of structured arrays, which may unpack to gigabytes
+            if (version := np.lib.format.read_magic(stream)) != (1, 0):
                 raise ValueError(f"array {name!r} is of version {version}")
-            shape, fortran, dtype = readers[version](stream)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
             length = stream.tell()
         if dtype.hasobject:
-            raise ValueError(f"array {name!r} holds Python objects, which are not loaded")
+            raise self.wrong(f"array {name!r} holds Python objects, which are not loaded")
         if length + int(np.prod(shape, dtype=object)) * dtype.itemsize != info.file_size:
             raise ValueError(f"array {name!r} has {info.file_size - length:,} bytes for shape {shape}")
         with archive.open(info) as stream:
