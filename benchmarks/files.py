@@ -3,8 +3,9 @@
     python benchmarks/files.py                      # 20 clients of 1.2 GB, 25 GB of disk
     python benchmarks/files.py --size 100MB         # the same with less
 
-Makes sharded bf16 checkpoints of a language model's shapes, forgets them from the page cache, merges them by ``comity
-aggregate`` in a process of its own, reads them twice for comparison, and deletes them.
+Makes sharded bf16 checkpoints of a language model's shapes, merges them by ``comity aggregate`` in a process of its
+own, reads them twice for comparison, several times in turn, and deletes them. The page cache forgets them before each
+merge and each reading, not between the two passes of either.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -95,9 +97,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def read_twice(folder: Path) -> float:
     buffer = bytearray(2**23)
+    forget(folder)
     started = time.perf_counter()
     for _ in range(2):
-        forget(folder)
         for path in _files(folder):
             with path.open("rb", buffering=0) as file:
                 while file.readinto(buffer):
@@ -111,6 +113,7 @@ def main() -> None:
     parser.add_argument("--size", default="1.2GB", help="of each checkpoint")
     parser.add_argument("--memory", default="2GB")
     parser.add_argument("--rule", default="ConFREE")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
     layers = shapes(parse_bytes(options.size))
@@ -128,29 +131,42 @@ def main() -> None:
         make(folder / "base", layers, None, noise)
         for i in range(options.clients):
             make(folder / f"client-{i:02d}", layers, i, noise)
-        forget(folder)
         clients = [str(folder / f"client-{i:02d}") for i in range(options.clients)]
         arguments = [str(folder / "base"), *clients, "--rule", options.rule, "--memory", options.memory]
-        command = [sys.executable, "-c", WORKER, json.dumps([*arguments, "-o", str(folder / "new")])]
-        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-        found = json.loads(lines[-1])
-        twice = read_twice(folder)
+        command = [sys.executable, "-c", WORKER, json.dumps([*arguments, "-o", str(folder / "new"), "--overwrite"])]
+        runs, twice = [], []
+        for _ in range(options.repeats):
+            forget(folder)
+            lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+            runs.append(json.loads(lines[-1]))
+            twice.append(read_twice(folder))
+            print(lines[-2], f"Reading twice: {twice[-1]:.1f} s; load {os.getloadavg()[0]:.1f}", flush=True)
         total = sum(file.stat().st_size for file in _files(folder))
-        print(lines[-2])
-        machine = f"{platform.machine()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}"
-        print(f"\n{machine}, load {os.getloadavg()[0]:.1f}\n")
-        print("| | |\n|---|---|")
-        print(
-            f"| files | {options.clients} clients and a base, {show_bytes(size)} of bf16 each, {len(layers)} layers |"
-        )
-        print(f"| limit | {options.memory} |")
-        print(f"| peak memory of the process | {show_bytes(found['peak'])} |")
-        print(f"| bytes read | {found['read'] / total:.3f} times the files |")
-        print(f"| time | {found['seconds']:.0f} s ({found['cpu']:.0f} s of processor) |")
-        print(f"| reading the files twice and doing nothing | {twice:.0f} s |")
-        print(f"| ratio | {found['seconds'] / twice:.2f} |")
     finally:
         shutil.rmtree(folder)
+    print(f"\n{processor()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}, n = {len(runs)}\n")
+    print("| | |\n|---|---|")
+    print(f"| files | {options.clients} clients and a base, {show_bytes(size)} of bf16 each, {len(layers)} layers |")
+    print(f"| limit | {options.memory} |")
+    print(f"| peak memory of the process | {show_bytes(max(run['peak'] for run in runs))} at most |")
+    print(f"| bytes read | {max(run['read'] for run in runs) / total:.3f} times the files |")
+    print(f"| time | {spread([run['seconds'] for run in runs])} s |")
+    print(f"| processor time | {spread([run['cpu'] for run in runs])} s |")
+    print(f"| reading the files twice and doing nothing | {spread(twice)} s |")
+    print(f"| ratio | {spread([run['seconds'] / t for run, t in zip(runs, twice, strict=True)], 2)} |")
+
+
+def spread(values: list[float], digits: int = 0) -> str:
+    """The median, and from where to where."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
 
 
 if __name__ == "__main__":

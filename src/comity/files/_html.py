@@ -136,7 +136,7 @@ def _matrix(found: Inspection) -> str:
     for i, row in enumerate(found.cosines.tolist()):
         y = top + i * cell
         if count <= LABELLED:
-            label = f"{found.ids[i] if len(found.ids[i]) <= 36 else f'…{found.ids[i][-35:]}'} {i + 1}"
+            label = f"{found.ids[i] if len(found.ids[i]) <= 36 else f'…{found.ids[i][-35:]}'} · {i + 1}"
             parts.append(
                 f'<text x="{margin - 8:.0f}" y="{y + cell / 2 + 4:.0f}" text-anchor="end">{escape(label)}</text>'
             )
