@@ -19,6 +19,10 @@ TINY: dict[str, Any] = {
 }
 """Options of a run that takes a tenth of a second."""
 
+BY_AUTOGRAD: dict[str, Any] = {"clip": 1e9}
+"""A limit that no gradient reaches: training then goes through autograd, as a loop written out in a test or a method's
+own does, and may be compared with it to the bit."""
+
 
 def client_of(site: Site, cid: int = 0, round: int = 1) -> Client:
     """A client at work, as the engine would make it for its first round."""

@@ -8,15 +8,15 @@ import torch
 from comity import ComityError, Config
 from comity.engine import Training, run, site_of
 from comity.engine._optimiser import optimiser_class
-from helpers import client_of
+from helpers import BY_AUTOGRAD, client_of
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        BY_AUTOGRAD,
         {"momentum": 0.9},
-        {"weight_decay": 0.01},
+        BY_AUTOGRAD | {"weight_decay": 0.01},
         {"clip": 0.05},
         {"momentum": 0.5, "weight_decay": 0.1, "clip": 1.0},
         {"optimizer": "Adam"},

@@ -12,7 +12,7 @@ from comity.data import Split
 from comity.engine import Client, Run, run, site_of
 from comity.methods import APFL
 from comity.nn import Model
-from helpers import client_of
+from helpers import BY_AUTOGRAD, client_of
 
 
 def kept(done: Run, key: str) -> list[Tensor]:
@@ -95,7 +95,7 @@ def test_alpha_stays_a_share(tiny: dict[str, Any], slope: float) -> None:
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "resnet4"])
 def test_alpha_fixed_at_1_is_local_beside_fedavg(tiny: dict[str, Any], model: Any) -> None:
     """BatchNorm's statistics included: they are v's own."""
-    options = tiny | {"model": model, "rounds": 2, "clients": 3}
+    options = tiny | BY_AUTOGRAD | {"model": model, "rounds": 2, "clients": 3}
     alone = run(**options, method="Local")
     done = run(**options, method={"name": "APFL", "alpha": 1.0, "adaptive": False})
     assert equal(kept(done, "v"), kept(alone, "personal"))
@@ -104,8 +104,9 @@ def test_alpha_fixed_at_1_is_local_beside_fedavg(tiny: dict[str, Any], model: An
 
 
 def test_alpha_fixed_at_0_is_fedavg(tiny: dict[str, Any]) -> None:
-    done = run(**tiny, method={"name": "APFL", "alpha": 0.0, "adaptive": False})
-    fedavg = run(**tiny).server.theta
+    options = tiny | BY_AUTOGRAD
+    done = run(**options, method={"name": "APFL", "alpha": 0.0, "adaptive": False})
+    fedavg = run(**options).server.theta
     assert all(torch.equal(model, fedavg) for model in exported(done))
 
 

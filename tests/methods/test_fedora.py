@@ -14,7 +14,7 @@ from comity import ComityError, Config
 from comity.data import Split
 from comity.engine import Client, Run, Server, build, run, site_of
 from comity.methods import FEDORA, Payload
-from helpers import client_of
+from helpers import BY_AUTOGRAD, client_of
 
 RELEASED = {"name": "FEDORA"} | vars(FEDORA.released())
 DIGITS: dict[str, Any] = {
@@ -246,7 +246,7 @@ def test_a_client_follows_what_serves_it_better(tiny: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("lam_form", ["difference", "exp"])
 def test_a_client_does_not_follow_what_serves_it_worse(tiny: dict[str, Any], lam_form: str) -> None:
-    config = Config(**tiny, method={"name": "FEDORA", "lam_form": lam_form})
+    config = Config(**tiny, **BY_AUTOGRAD, method={"name": "FEDORA", "lam_form": lam_form})
     site = site_of(config)
     client = client_of(site, 1)
     alone = trained(client, client.keep["own"], config.lr)

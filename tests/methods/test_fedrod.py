@@ -12,7 +12,7 @@ from comity.engine import Client, Run, build, run, site_of
 from comity.methods.fedrod import balanced_softmax
 from comity.nn import Model
 from comity.rules import Mean, Outcome, Updates
-from helpers import client_of
+from helpers import BY_AUTOGRAD, client_of
 
 HYPER = {"name": "FedROD", "head": "hypernetwork"}
 
@@ -105,9 +105,10 @@ def test_the_personal_loss_never_reaches_what_is_shared(tiny: dict[str, Any]) ->
 
 
 def test_without_the_prior_the_generic_model_is_fedavg(tiny: dict[str, Any]) -> None:
-    fedavg = run(**tiny).server.theta
-    assert torch.equal(run(**tiny, method={"name": "FedROD", "gamma": 0.0}).server.theta, fedavg)
-    assert not torch.equal(run(**tiny, method="FedROD").server.theta, fedavg)
+    options = tiny | BY_AUTOGRAD
+    fedavg = run(**options).server.theta
+    assert torch.equal(run(**options, method={"name": "FedROD", "gamma": 0.0}).server.theta, fedavg)
+    assert not torch.equal(run(**options, method="FedROD").server.theta, fedavg)
 
 
 def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: dict[str, Any]) -> None:

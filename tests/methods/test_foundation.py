@@ -8,7 +8,7 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import Run, run, site_of
-from helpers import client_of
+from helpers import BY_AUTOGRAD, client_of
 
 
 def personal(done: Run, key: str = "personal") -> list[Tensor]:
@@ -20,6 +20,7 @@ def equal(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 def test_local_shares_nothing(tiny: dict[str, Any]) -> None:
+    tiny = tiny | BY_AUTOGRAD
     done = run(**tiny, method="Local")
     assert done.server.theta.numel() == 0
     assert done.result["bytes a round"] == {"down": 0, "up": 0}
@@ -64,7 +65,7 @@ def test_fedper_trains_both_parts_together_and_shares_the_body(tiny: dict[str, A
 
 
 def test_fedrep_fits_the_head_on_the_old_body_then_the_body_on_the_new_head(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, method={"name": "FedRep", "head_epochs": 2})
+    config = Config(**tiny, **BY_AUTOGRAD, method={"name": "FedRep", "head_epochs": 2})
     site = site_of(config)
     client = client_of(site, 2)
     model = site.model()

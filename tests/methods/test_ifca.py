@@ -11,7 +11,7 @@ from torch import Tensor
 from comity import ComityError, Config
 from comity.engine import build, run, site_of
 from comity.methods import IFCA, Payload
-from helpers import client_of
+from helpers import BY_AUTOGRAD, client_of
 
 TWO = {"name": "IFCA", "clusters": 2}
 
@@ -37,7 +37,7 @@ def test_planted_clusters_are_found(tiny: dict[str, Any], seed: int) -> None:
 
 
 def test_a_client_trains_the_model_with_the_least_loss(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, method={"name": "IFCA", "clusters": 3})
+    config = Config(**tiny, **BY_AUTOGRAD, method={"name": "IFCA", "clusters": 3})
     site = site_of(config)
     client, model = client_of(site, 1), site.model()
     centres = torch.stack([near(model.read(), seed) for seed in range(3)])

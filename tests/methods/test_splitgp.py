@@ -11,7 +11,7 @@ from torch import Tensor
 from comity import ComityError, Config
 from comity.engine import Run, run, site_of
 from comity.nn import Model
-from helpers import client_of
+from helpers import BY_AUTOGRAD, client_of
 
 OWN = ("body", "exit")
 
@@ -115,7 +115,7 @@ def test_lam_decides_what_is_shared(tiny: dict[str, Any], lam: float) -> None:
 
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "cnn", "resnet4"])
 def test_without_its_two_ideas_it_is_fedavg(tiny: dict[str, Any], model: Any) -> None:
-    options = tiny | {"model": model, "rounds": 2, "clients": 2, "lr": 0.02}
+    options = tiny | BY_AUTOGRAD | {"model": model, "rounds": 2, "clients": 2, "lr": 0.02}
     done = run(**options, method={"name": "SplitGP", "lam": 0.0, "gamma": 0.0})
     whole = done.site.model()
     size = whole.size("body", "head")

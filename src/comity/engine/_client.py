@@ -10,8 +10,9 @@ from torch import Tensor
 
 from comity._random import generator
 from comity.data import ClientData, Split
+from comity.engine._lockstep import Job, Seat, train
 from comity.engine._optimiser import Optimiser, Training
-from comity.nn import Model
+from comity.nn import Model, chain_of
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Client:
     seed: int
     round: int
     verb: str
+    seat: Seat | None = None
+    """Where it sits, when others train beside it."""
     origin: Tensor | None = field(default=None, init=False)
     """The shared part that fitting started from."""
     train_loss: float = field(default=math.nan, init=False)
@@ -47,13 +50,19 @@ class Client:
         A last batch of one sample is left out when it is not the only one: BatchNorm needs two.
         """
         split = split or self.data.train
+        for index in self.orders(epochs, split):
+            yield split.x[index], split.y[index]
+
+    def orders(self, epochs: int, split: Split | None = None) -> Iterator[Tensor]:
+        """Which samples are in each batch."""
+        count = len(split or self.data.train)
         size, random = self.training.batch_size, self.random("batches")
         for _ in range(epochs):
-            order = torch.randperm(len(split), generator=random)
-            for start in range(0, len(split), size):
+            order = torch.randperm(count, generator=random)
+            for start in range(0, count, size):
                 index = order[start : start + size]
                 if len(index) > 1 or start == 0 or size == 1:
-                    yield split.x[index], split.y[index]
+                    yield index
 
     def sgd(
         self,
@@ -69,10 +78,19 @@ class Client:
         the same parts. ``loss(x, y)`` replaces the cross-entropy.
         """
         model = self.model
+        epochs = self.training.epochs if epochs is None else epochs
+        if loss is None and self.training.plain and chain_of(model.net) is not None:
+            job = Job(self, epochs, parts, self.lr if lr is None else lr, *(pull or (None, 0.0)))
+            if self.seat is None:
+                train([job])
+            else:
+                self.seat.train(job)
+            self.train_loss = job.loss
+            return
         total, count = torch.zeros(()), 0
         with model.training(*parts) as params, self.optimiser(params, lr) as steps:
             anchor = [] if pull is None else model.split(pull[0], *parts)[: len(params)]
-            for x, y in self.batches(self.training.epochs if epochs is None else epochs):
+            for x, y in self.batches(epochs):
                 value = (loss or model.loss)(x, y)
                 grads = list(torch.autograd.grad(value, params))
                 if pull is not None:

@@ -3,14 +3,19 @@
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 
 from torch import Tensor
 
+from comity.engine._lockstep import Seat, side_by_side
 from comity.engine._site import Site
 from comity.methods import Payload
-from comity.nn import Model
+from comity.nn import Model, stack_size
+
+LOOKING = "evaluate", "export"
+"""Verbs in which nobody trains."""
 
 
 def size_of(payload: Payload) -> int:
@@ -22,6 +27,8 @@ class Link(ABC):
     """Carries verbs to clients. ``failures`` names the clients that did not answer the last question, and why."""
 
     clients: Sequence[int]
+    workers = 1
+    """Threads of this process that work while a question is under way, and that the server may use between."""
 
     def __init__(self) -> None:
         self.failures: dict[int, str] = {}
@@ -52,7 +59,9 @@ class Link(ABC):
 
 
 class Threads(Link):
-    """Clients are jobs for a few threads of this process: one model a thread, one set of tensors a client."""
+    """Clients are jobs for a few threads of this process: one model a thread, or a stack of small ones that train as
+    one, and one set of tensors a client.
+    """
 
     def __init__(self, site: Site, workers: int) -> None:
         super().__init__()
@@ -60,36 +69,63 @@ class Threads(Link):
         self.clients = range(len(site.federation.clients))
         self.keeps: dict[int, dict[str, Tensor]] = {}
         self.workers = max(1, min(workers, len(self.clients)))
-        self.models: SimpleQueue[Model] = SimpleQueue()
+        self.together = min(stack_size(site.model()), -(-len(self.clients) // self.workers))
+        """Clients that train as one."""
+        self.benches: SimpleQueue[list[Model]] = SimpleQueue()
         for _ in range(self.workers):
-            self.models.put(site.model())
+            self.benches.put(site.models(self.together))
+        # Threads stay: a new one would first have to make the buffers that products need.
+        self.pool = ThreadPoolExecutor(self.workers)
+        self.seats = ThreadPoolExecutor(self.workers * self.together)
 
     def deliver(self, verb: str, payloads: Mapping[int, Payload], round: int) -> dict[int, Payload]:
+        results: dict[int, Payload | Exception] = {}
         # The largest first, so that no thread is left with a long job at the end.
         order = sorted(payloads, key=lambda cid: -len(self.site.federation.clients[cid].train))
-        with ThreadPoolExecutor(self.workers) as pool:
-            jobs = {cid: pool.submit(self._work, cid, verb, payloads[cid], round) for cid in order}
-        replies = {cid: job.result() for cid, job in jobs.items() if job.exception() is None}
-        self.failures = {cid: _told(job) for cid, job in jobs.items() if job.exception() is not None}
-        if self.failures and not replies:
-            raise next(error for job in jobs.values() if (error := job.exception()) is not None)
+        jobs = [self.pool.submit(self._work, group, verb, payloads, round, results) for group in self._groups(order)]
+        for job in jobs:
+            job.result()
+        errors = {cid: result for cid, result in results.items() if isinstance(result, Exception)}
+        replies = {cid: result for cid, result in results.items() if not isinstance(result, Exception)}
+        self.failures = {cid: f"{type(error).__name__}: {error}" for cid, error in errors.items()}
+        if errors and not replies:
+            raise next(iter(errors.values()))
         return replies
 
-    def _work(self, cid: int, verb: str, payload: Payload, round: int) -> Payload:
-        model = self.models.get()
+    def _groups(self, order: list[int]) -> list[list[int]]:
+        """Clients of about one size, as many groups for each worker."""
+        turns = -(-len(order) // (self.workers * self.together))
+        size = max(1, -(-len(order) // (self.workers * turns))) if order else 1
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def _work(
+        self,
+        group: list[int],
+        verb: str,
+        payloads: Mapping[int, Payload],
+        round: int,
+        results: dict[int, Payload | Exception],
+    ) -> None:
+        bench = self.benches.get()
+
+        def work(cid: int, model: Model, seat: Seat | None = None) -> None:
+            try:
+                keep, payload = self.keeps.get(cid), payloads[cid]
+                results[cid], self.keeps[cid] = self.site.work(model, cid, keep, verb, payload, round, seat)
+            except Exception as error:  # the client's own failure: told, and the round goes on
+                results[cid] = error
+
         try:
-            reply, self.keeps[cid] = self.site.work(model, cid, self.keeps.get(cid), verb, payload, round)
-            return reply
+            if len(group) == 1 or verb in LOOKING:
+                for cid in group:
+                    work(cid, bench[0])
+            else:
+                side_by_side(self.seats, [partial(work, *pair) for pair in zip(group, bench, strict=False)])
         finally:
-            self.models.put(model)
+            self.benches.put(bench)
 
     def states(self) -> dict[int, dict[str, Tensor]]:
         return self.keeps
 
     def restore(self, states: dict[int, dict[str, Tensor]]) -> None:
         self.keeps = states
-
-
-def _told(job: Future[Payload]) -> str:
-    error = job.exception()
-    return f"{type(error).__name__}: {error}"

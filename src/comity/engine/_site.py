@@ -12,9 +12,10 @@ from comity.data import Federation
 from comity.engine._attacks import Attack
 from comity.engine._client import Client
 from comity.engine._evaluation import TestPool, evaluate, judged
+from comity.engine._lockstep import Seat
 from comity.engine._optimiser import Training
 from comity.methods import Method, Payload
-from comity.nn import Model
+from comity.nn import Model, line_up
 
 
 class Site:
@@ -45,22 +46,35 @@ class Site:
 
     def model(self) -> Model:
         """A model of its own for each worker."""
-        return Model(copy.deepcopy(self._net).to(self.device), self.method.shared, self.buffers)
+        return self.models(1)[0]
+
+    def models(self, count: int) -> list[Model]:
+        """Models for clients that train side by side."""
+        nets = (copy.deepcopy(self._net).to(self.device) for _ in range(count))
+        models = [Model(net, self.method.shared, self.buffers) for net in nets]
+        line_up(models)
+        return models
 
     @cached_property
     def tests(self) -> TestPool:
         return TestPool.of(self.federation)
 
     def work(
-        self, model: Model, cid: int, keep: dict[str, Tensor] | None, verb: str, received: Payload, round: int
+        self,
+        model: Model,
+        cid: int,
+        keep: dict[str, Tensor] | None,
+        verb: str,
+        received: Payload,
+        round: int,
+        seat: Seat | None = None,
     ) -> tuple[Payload, dict[str, Tensor]]:
         """Do ``verb`` for a client that kept ``keep`` (``None``: it was never asked before); what it keeps now.
 
         A client that fails on the way keeps what it had.
         """
-        client = Client(
-            cid, self.federation.clients[cid], dict(keep or {}), model, self.training, self.seed, round, verb
-        )
+        data = self.federation.clients[cid]
+        client = Client(cid, data, dict(keep or {}), model, self.training, self.seed, round, verb, seat)
         counted = len(model.counters) > 0
         if keep is None:
             model.write(self.initial)

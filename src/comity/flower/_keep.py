@@ -55,4 +55,5 @@ class Keep:
         with safe_open(file, framework="pt") as opened:
             if (opened.metadata() or {}).get("run") != str(self.context.run_id):
                 return None
-            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            # cloned, so that it lies in memory as it did before
+            return {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118

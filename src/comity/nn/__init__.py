@@ -1,5 +1,6 @@
 """Models: the architectures of the papers, and a module seen as one vector."""
 
+from comity.nn._chain import Descent, Step, chain_of, line_up, lines, stack_size
 from comity.nn._cnn import CNN, CNNFedPG, LeNet5
 from comity.nn._mlp import MLP
 from comity.nn._model import BUFFERS, Model
@@ -27,6 +28,7 @@ __all__ = [
     "MLP",
     "MODELS",
     "CNNFedPG",
+    "Descent",
     "LeNet5",
     "Model",
     "NFResNet18",
@@ -35,5 +37,10 @@ __all__ = [
     "ResNet10",
     "ResNet18",
     "ResNet34",
+    "Step",
     "ViTTiny",
+    "chain_of",
+    "line_up",
+    "lines",
+    "stack_size",
 ]

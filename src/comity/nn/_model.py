@@ -35,6 +35,9 @@ class Model:
             part: list(child.parameters()) for part, child in net.named_children()
         }
         self._tensors[BUFFERS] = [tensor for tensor in net.buffers() if tensor.is_floating_point()]
+        self.stack: list[Tensor] = []
+        """Where the parameters lie, this model's at ``seat``, when it trains as one with others; see ``line_up``."""
+        self.seat = 0
         self._counters = [tensor for tensor in net.buffers() if not tensor.is_floating_point()]
 
         unknown = set(shared) - set(self._tensors)

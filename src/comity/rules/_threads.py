@@ -7,6 +7,9 @@ from typing import TypeVar
 
 import torch
 
+WORTH_IT = 16
+"""Tasks from which on threads save more than it takes to start them."""
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -22,10 +25,11 @@ def one_thread() -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def in_order(work: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+def in_order(work: Callable[[Task], Result], tasks: Sequence[Task], threads: int | None = None) -> Iterator[Result]:
     """``work`` of every task, unsplit, on as many threads as torch has here; results in the order of the tasks."""
-    with one_thread() as threads:
-        if threads == 1 or len(tasks) == 1:
+    with one_thread() as usual:
+        threads = threads or usual
+        if threads == 1 or len(tasks) < WORTH_IT:
             yield from map(work, tasks)
         else:
             with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:

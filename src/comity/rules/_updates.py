@@ -39,8 +39,9 @@ class Updates:
     """N updates of one layout: the matrix of their rows, its Gram matrices, and who sent them.
 
     ``rows`` is an (N, P) tensor or array (a memory-mapped one is read in pieces and never copied whole), a list of
-    vectors, or a list of state dicts. A member whose shape is not the most common one, or that is not finite, is
-    dropped and named in ``dropped``; the rest goes on.
+    vectors, or a list of state dicts; with ``base`` they are models, and updates are what they differ from it by.
+    ``threads`` read them, torch's own number by default; it changes no bit. A member whose shape is not the most
+    common one, or that is not finite, is dropped and named in ``dropped``; the rest goes on.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class Updates:
         sizes: Sequence[float] | Tensor | None = None,
         losses: Sequence[float] | Tensor | None = None,
         ids: Sequence[Id] | None = None,
+        base: Tensor | None = None,
+        threads: int | None = None,
     ) -> None:
         count = len(rows)
         if count == 0:
@@ -68,6 +71,7 @@ class Updates:
             raise ComityError(f"sizes are {self._sizes.tolist()}; each must be positive")
         self._losses = None if losses is None else torch.as_tensor(losses, dtype=torch.float64)[good]
         self._ages = torch.zeros(len(good), dtype=torch.int64)
+        self._base, self._based, self._threads = base, len(good), threads
         self._dropped = {ids[i]: reason for i, reason in misshaped.items()}
         _warn(self._dropped)
 
@@ -169,6 +173,7 @@ class Updates:
         """These and the updates that absent clients sent ``ages`` rounds ago; the plain mean stays that of these."""
         both = object.__new__(Updates)
         both._parts, both.layout = (*self._parts, rows), self.layout
+        both._base, both._based, both._threads = self._base, self._based, self._threads
         both._ids = (*self._ids, *ids)
         both._sizes = torch.cat((self._sizes, torch.zeros(len(ids), dtype=torch.float64)))
         unknown = torch.full((len(ids),), math.nan, dtype=torch.float64)
@@ -216,12 +221,16 @@ class Updates:
     def _take(self, columns: slice, rows: list[int] | None = None) -> Tensor:
         parts = [part[:, columns] for part in self._parts]
         U = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self._base is not None:
+            U = U.clone() if len(parts) == 1 else U
+            U[: self._based] -= self._base[columns]
         return U if rows is None else U[rows]
 
     def _row(self, i: int) -> Tensor:
+        base = self._base if i < self._based else None
         for part in self._parts:
             if i < len(part):
-                return part[i]
+                return part[i] if base is None else part[i] - base
             i -= len(part)
         raise IndexError(i)
 
@@ -234,6 +243,7 @@ class Updates:
                 for k, layer in enumerate(self.layout.layers)
                 for start in range(layer.start, layer.stop, width)
             ],
+            self._threads,
         )
 
 

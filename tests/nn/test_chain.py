@@ -1,0 +1,136 @@
+"""Training without autograd gives autograd's numbers, and a client's bits do not depend on who trains beside it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from comity import Config
+from comity.engine import run, site_of
+from comity.nn import MODELS, Model, chain_of, line_up, stack_size
+from comity.nn._net import Net
+from helpers import BY_AUTOGRAD, assert_same, bits, client_of
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"batch_size": 100}], ids=str)
+@pytest.mark.parametrize("pull", [0.0, 0.7, 50.0])
+@pytest.mark.parametrize("parts", [(), ("head",), ("body",)], ids=str)
+@pytest.mark.parametrize("model", [{"name": "mlp", "widths": (33, 7)}, {"name": "mlp", "widths": ()}, "lenet5", "cnn"])
+def test_it_is_sgd_by_autograd(
+    tiny: dict[str, Any], model: Any, parts: tuple[str, ...], pull: float, options: dict[str, Any]
+) -> None:
+    """Of any parts, with weight decay and pull; 50 · lr is all the way to the anchor."""
+    config = Config(**(tiny | {"model": model, "lr": 0.02} | options))
+    client, reference = (client_of(site_of(c), 1) for c in (config, config.with_(**BY_AUTOGRAD)))
+    assert chain_of(client.model.net) is not None
+    if not client.model.parameters(*parts):
+        pytest.skip("a body without layers")
+    anchor = torch.randn(client.model.size(*parts), generator=torch.Generator().manual_seed(0)) / 10
+    before = client.model.read()
+    for each in (client, reference):
+        each.sgd(2, *parts, pull=(anchor, pull) if pull else None)
+    # a few steps in float32, rounded otherwise
+    torch.testing.assert_close(client.model.read(), reference.model.read(), rtol=1e-4, atol=1e-6)
+    assert client.train_loss == pytest.approx(reference.train_loss, rel=1e-5)
+    size = client.model.size("body")
+    untouched = {(): slice(0, 0), ("head",): slice(0, size), ("body",): slice(size, None)}[parts]
+    assert torch.equal(client.model.read()[untouched], before[untouched])
+    assert not torch.equal(client.model.read(), before)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("data", ["digits", {"name": "synthetic", "samples": 30, "classes": 3, "size": 5}], ids=str)
+@pytest.mark.parametrize("widths", [(16,), (33, 7), ()], ids=str)
+@pytest.mark.parametrize("method", ["FedAvg", {"name": "FedProx", "mu": 0.3}, "FedRep", "Ditto"], ids=str)
+def test_who_trains_beside_a_client_changes_no_bit(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, method: Any, widths: tuple[int, ...], data: Any, workers: int
+) -> None:
+    """Widths and batches that fill no line of memory, clients of many sizes, some with less than a batch."""
+    options = tiny | {
+        "data": data,
+        "model": {"name": "mlp", "widths": widths},
+        "batch_size": 7,
+        "clients": 30 if data == "digits" else 9,
+        "rounds": 2,
+    }
+    together = run(**options | {"method": method, "workers": workers})
+    assert data != "digits" or len({len(client.train) // 7 for client in together.federation.clients}) > 5
+    monkeypatch.setattr("comity.engine._link.stack_size", lambda _: 1)
+    assert_same(together, run(**options | {"method": method}))
+
+
+def test_a_client_that_fails_beside_others_fails_alone(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(Config(**tiny))
+    usual = type(site.method).load
+
+    def load(self: Any, client: Any, received: Any) -> None:
+        if client.id == 2 and client.verb == "fit":
+            raise ValueError("no data today")
+        usual(self, client, received)
+
+    monkeypatch.setattr(type(site.method), "load", load)
+    done = run(**(tiny | {"rounds": 1}))
+    assert done.records[0]["failed"] == {"2": "fit: ValueError: no data today"}
+    monkeypatch.setattr("comity.engine._link.stack_size", lambda _: 1)
+    assert torch.equal(done.server.theta, run(**(tiny | {"rounds": 1})).server.theta)
+
+
+def test_an_error_in_the_training_itself_is_each_clients_own(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("comity.nn.Descent.step", broken)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run(**tiny)
+
+
+def test_models_that_are_lined_up_are_still_models() -> None:
+    nets = [MODELS["mlp"]((1, 5, 5), 3, widths=(7,)) for _ in range(3)]
+    plain = [Model(net) for net in nets]
+    vectors = [model.read() for model in plain]
+    line_up(plain)
+    x = torch.randn(4, 1, 5, 5)
+    for model, vector in zip(plain, vectors, strict=True):
+        assert torch.equal(model.read(), vector)
+        model.write(2 * vector)
+        assert torch.equal(model.read(), 2 * vector)
+        assert torch.isfinite(model.net(x)).all()
+    assert torch.equal(plain[0].read(), 2 * vectors[0])  # writing one leaves the others alone
+
+
+def test_what_is_no_chain_is_left_to_autograd(tiny: dict[str, Any]) -> None:
+    for name in ("resnet4", "vit-tiny"):
+        assert chain_of(MODELS[name]((3, 32, 32), 10)) is None
+
+    class Twice(Net):
+        def __init__(self) -> None:
+            super().__init__((1, 4, 4), 2)
+            self.body, self.head = nn.Sequential(nn.Flatten(), nn.Linear(16, 16)), nn.Linear(16, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.head(self.body(x)) * 2
+            return logits
+
+    class WithDropout(Net):
+        def __init__(self) -> None:
+            super().__init__((1, 4, 4), 2)
+            self.body, self.head = nn.Sequential(nn.Flatten(), nn.Dropout()), nn.Linear(16, 2)
+
+    assert chain_of(Twice()) is None
+    assert chain_of(WithDropout()) is None
+    assert chain_of(site_of(Config(**tiny, method="FedROD")).model().net) is None  # it has a second head
+    assert stack_size(Model(MODELS["cnn"]((3, 32, 32), 10))) == 1
+    assert stack_size(Model(MODELS["mlp"]((1, 28, 28), 10))) == 7
+    assert stack_size(Model(MODELS["mlp"]((3, 224, 224), 10))) == 1
+
+
+def test_the_fast_way_learns_what_the_other_does(tiny: dict[str, Any]) -> None:
+    """Through whole rounds the two stay within rounding of each other."""
+    for model in ({"name": "mlp", "widths": (16,)}, "lenet5"):
+        one, other = (run(**(tiny | {"model": model}), **way) for way in ({}, BY_AUTOGRAD))
+        for name, tensor in bits(one).items():
+            torch.testing.assert_close(tensor, bits(other)[name], rtol=1e-3, atol=1e-5)
+        assert not torch.equal(one.server.theta, one.site.model().read("shared"))
