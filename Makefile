@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit test-flower docs clean
+.PHONY: demo test lint types unit test-flower bench docs clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -28,6 +28,10 @@ unit: $(VENV)/dev
 # Real SuperLinks and SuperNodes on loopback; a few minutes.
 test-flower: $(VENV)/dev
 	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py
+
+# Speed as ratios in one run, with generous bounds; docs/performance.md has the measurements.
+bench: $(VENV)/dev
+	$(BIN)/pytest -n 0 -q benchmarks
 
 docs: $(VENV)/dev
 	$(BIN)/python docs/make_methods.py

@@ -1,11 +1,12 @@
 """A round here, by the usual eager loop, and what the machine could do at best: the same steps by each, in turn.
 
-    python benchmarks/round.py [--models cnn mlp lenet5 resnet10 vit-tiny] [--repeats 5] [--peers fluke flwr]
+    python benchmarks/round.py [--models cnn mlp lenet5 resnet10 vit-tiny] [--shape 3 32 32] [--repeats 5]
 
-20 clients with 100 CIFAR-shaped samples each, batches of 10, one epoch. The eager loop is a DataLoader,
-``torch.optim.SGD`` and torch's own number of threads, one client after another, on the same module. The floor is the
-steps' floating-point operations (torch.utils.flop_counter) at the rate of a 2048³ product on all cores, measured in the
-same run. ``--peers`` needs their packages; see benchmarks/peers.py.
+20 clients with 100 samples each (CIFAR-shaped by default), batches of 10, one epoch. The eager loop is a DataLoader,
+``torch.optim.SGD`` and torch's own number of threads, one client after another, on the same net as it is usually
+written: a ReLU before the pooling, where here it comes after, with the same numbers. The floor is the steps'
+floating-point operations (torch.utils.flop_counter) at the rate of a 2048³ product on all cores, measured in the same
+run. Other frameworks: benchmarks/peers.py.
 """
 
 import argparse
@@ -25,23 +26,24 @@ from torch.utils.flop_counter import FlopCounterMode
 from comity import Config
 from comity.data import ClientData, Federation, Split
 from comity.engine import build
-from comity.engine._memory import keep_freed_memory
 from comity.nn import MODELS
+from comity.nn._net import Net
 
-SHAPE, CLASSES, BATCH, LR = (3, 32, 32), 10, 10, 0.005
+Shape = tuple[int, int, int]
+CIFAR, CLASSES, BATCH, LR = (3, 32, 32), 10, 10, 0.005
 CORES = os.cpu_count() or 1
 
 
-def federation(clients: int, samples: int, tests: int = 30) -> Federation:
+def federation(clients: int, samples: int, shape: Shape = CIFAR, tests: int = 30) -> Federation:
     """Random images: what is measured is time."""
     random = torch.Generator().manual_seed(0)
 
     def split(count: int) -> Split:
-        x = torch.randn(count, *SHAPE, generator=random).contiguous(memory_format=torch.channels_last)
+        x = torch.randn(count, *shape, generator=random).contiguous(memory_format=torch.channels_last)
         return Split(x, torch.randint(CLASSES, (count,), generator=random))
 
     members = (ClientData(cid, split(samples), split(0), split(tests)) for cid in range(clients))
-    return Federation("noise", SHAPE, CLASSES, tuple(members), seed=0, partition="none")
+    return Federation("noise", shape, CLASSES, tuple(members), seed=0, partition="none")
 
 
 class Here:
@@ -49,19 +51,18 @@ class Here:
 
     def __init__(self, data: Federation, model: str, method: str, workers: int = 0) -> None:
         options = {"model": model, "method": method, "lr": LR, "batch_size": BATCH, "workers": workers}
-        keep_freed_memory()
         _, self.server = build(Config(clients=len(data), reference="none", **options), data)
 
     def round(self) -> None:
         torch.set_num_threads(1)
-        self.server.step()
+        self.training = self.server.step()["seconds"]["train"]
 
 
 class Eager:
     """What most code does: the same module, steps and average."""
 
     def __init__(self, data: Federation, model: str, method: str) -> None:
-        self.net = MODELS[model](SHAPE, CLASSES)
+        self.net = as_usual(MODELS[model](data.shape, CLASSES))
         self.heads = [copy.deepcopy(self.net.head.state_dict()) for _ in data.clients]
         self.rep = method == "FedRep"
         self.loaders = [
@@ -97,10 +98,21 @@ class Eager:
             optimiser.step()
 
 
-def flops(model: str, method: str) -> int:
+def as_usual(net: Net) -> Net:
+    """Each ReLU before its pooling."""
+    if isinstance(net.body, nn.Sequential):
+        layers = dict(net.body.named_children())
+        for name in list(layers):
+            if name.startswith("pool"):
+                layers[name], layers[f"act{name[4:]}"] = layers[f"act{name[4:]}"], layers[name]
+        net.body = nn.Sequential(*layers.values())
+    return net
+
+
+def flops(model: str, method: str, shape: Shape) -> int:
     """Of the steps of one batch."""
-    net = MODELS[model](SHAPE, CLASSES)
-    x, y = torch.randn(BATCH, *SHAPE), torch.zeros(BATCH, dtype=torch.int64)
+    net = MODELS[model](shape, CLASSES)
+    x, y = torch.randn(BATCH, *shape), torch.zeros(BATCH, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
         for part in (net.head, net.body) if method == "FedRep" else (net,):
             net.requires_grad_(False)
@@ -134,15 +146,19 @@ class Spread:
         return f"{self.median:.3f} ({min(self.values):.3f}–{max(self.values):.3f})"
 
 
-def compare(model: str, method: str, repeats: int, clients: int = 20, samples: int = 100) -> dict[str, Spread]:
+def compare(
+    model: str, method: str, repeats: int, shape: Shape = CIFAR, clients: int = 20, samples: int = 100
+) -> dict[str, Spread]:
     """Seconds a round of each, taken in turn, after one round of each that does not count."""
-    data = federation(clients, samples)
-    work = clients * (samples // BATCH) * flops(model, method)
-    ways = {"here": Here(data, model, method), "eager": Eager(data, model, method)}
-    taken: dict[str, list[float]] = {"here": [], "eager": [], "floor": []}
+    data = federation(clients, samples, shape)
+    work = clients * (samples // BATCH) * flops(model, method, shape)
+    here = Here(data, model, method)
+    ways = {"here": here, "eager": Eager(data, model, method)}
+    taken: dict[str, list[float]] = {"here": [], "training": [], "eager": [], "floor": []}
     for repeat in range(repeats + 1):
         for name, way in ways.items():
             taken[name].append(seconds(way.round))
+        taken["training"].append(here.training)
         taken["floor"].append(work / gemm_rate())
         if repeat == 0:
             taken = {name: [] for name in taken}
@@ -153,17 +169,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["cnn", "mlp", "lenet5", "resnet10", "vit-tiny"])
     parser.add_argument("--methods", nargs="+", default=["FedAvg", "FedRep"])
+    parser.add_argument("--shape", type=int, nargs=3, default=CIFAR)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     print(f"{CORES} cores, torch {torch.__version__}, {args.repeats} rounds of each: median (least–most) seconds\n")
-    print("| model | method | here | eager loop | floor | eager ÷ here | floor ÷ here |")
-    print("|---|---|---:|---:|---:|---:|---:|")
+    print("| model | method | here | of it training | eager loop | floor | eager ÷ here | floor ÷ training |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     for model in args.models:
         for method in args.methods:
-            taken = compare(model, method, args.repeats)
-            here, eager, floor = (taken[name] for name in ("here", "eager", "floor"))
-            ratios = f"{eager.median / here.median:.1f} × | {floor.median / here.median:.0%}"
-            print(f"| {model} | {method} | {here} | {eager} | {floor} | {ratios} |", flush=True)
+            taken = compare(model, method, args.repeats, tuple(args.shape))
+            here, training, eager, floor = (taken[name] for name in ("here", "training", "eager", "floor"))
+            ratios = f"{eager.median / here.median:.1f} × | {floor.median / training.median:.0%}"
+            print(f"| {model} | {method} | {here} | {training.median:.3f} | {eager} | {floor} | {ratios} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     except ComityError as error:
         print(f"comity: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("comity: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -78,6 +78,12 @@ class Config:
     out: Path | None = _option(
         None, "running", "run folder; by default runs/<method>-<rule>-<data>-<seed>", decides=False
     )
+    store: Literal["memory", "disk"] = _option(
+        "memory",
+        "running",
+        "where each client's tensors lie: disk for more clients or larger models than memory holds",
+        decides=False,
+    )
     checkpoint_every: int = _option(10, "running", "rounds between checkpoints", decides=False)
     save_models: bool = _option(False, "running", "save each client's model at the end", decides=False)
     tensorboard: bool = _option(False, "running", "write TensorBoard events into the run folder", decides=False)

@@ -23,23 +23,23 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 where, config = sys.argv[1], Config.load(Path(sys.argv[2]))
-train, save = Client.sgd, folder.save_file
+train, save = Client.sgd, folder._save
 
 def sgd(client, *args, **kwargs):
     train(client, *args, **kwargs)
     if client.round == 4 and client.id == 2:
         die()
 
-def save_file(tensors, path, metadata):
-    save(tensors, path, metadata=metadata)
-    if metadata["round"] == "4":
+def dying(path, tensors, about):
+    save(path, tensors, about)
+    if about["round"] == "4":
         os.truncate(path, os.path.getsize(path) // 2)
         die()
 
 if where == "round":
     Client.sgd = sgd
 elif where == "checkpoint":
-    folder.save_file = save_file
+    folder._save = dying
 elif where == "line":
     add = folder.Folder.add_round
     def add_round(self, record):

@@ -94,7 +94,7 @@ def test_participation_and_dropout(tiny: dict[str, Any]) -> None:
 
 
 class Clumsy(Method):
-    """FedAvg with a client that fails and one that sends what is no number."""
+    """FedAvg with a client that fails, one that sends what is no number, and one that sends another model's."""
 
     def fit(self, client: Client, received: Payload) -> Payload:
         if client.id == 1:
@@ -103,6 +103,8 @@ class Clumsy(Method):
         reply = super().fit(client, received)
         if client.id == 3:
             reply["theta"] = reply["theta"] * float("nan")
+        if client.id == 4:
+            reply["theta"] = reply["theta"][:-1]
         return reply
 
 
@@ -111,10 +113,24 @@ def test_a_client_that_fails_is_named_and_the_round_goes_on(tiny: dict[str, Any]
     for record in done.records:
         assert record["failed"]["1"] == "fit: RuntimeError: out of memory"
         assert record["failed"]["3"] == "fit: sent theta that is not finite"
-        assert record["weights"][0]["ids"] == [0, 2, 4]
+        assert record["failed"]["4"] == "fit: sent theta of another shape"
+        assert record["weights"][0]["ids"] == [0, 2]
     assert torch.isfinite(done.server.theta).all()
     assert "spoilt" not in done.server.link.states()[1]
-    assert done.result["failures"] == 6
+    assert done.result["failures"] == 9
+
+
+def test_conflict_is_measured_on_some_of_very_many_clients(tiny: dict[str, Any], monkeypatch: Any) -> None:
+    whole = run(**tiny)
+    monkeypatch.setattr("comity.engine._server.MOST", 3)
+    some = run(**tiny)
+    assert torch.equal(whole.server.theta, some.server.theta)
+    drawn = [entry["cosines"][0]["ids"] for entry in some.records]
+    assert all(len(ids) == 3 and ids == sorted(ids) for ids in drawn)
+    assert len({tuple(ids) for ids in drawn}) > 1
+    assert some.records[0]["weights"][0]["ids"] == [0, 1, 2, 3, 4]
+    every = run(**tiny, rule="ConFREE")
+    assert every.records[0]["cosines"][0]["ids"] == [0, 1, 2, 3, 4]  # its rule needs them all
 
 
 class Broken(Method):

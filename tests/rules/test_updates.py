@@ -184,3 +184,29 @@ def test_state_dicts_in_state_dict_out(U):
     }
     torch.testing.assert_close(LAYOUT.vector(update), ConFREE()(U))
     assert repr(Updates(U, layout=LAYOUT)) == "Updates(5 of Layout(3 layers, 60 numbers))"
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_models_less_their_base_are_updates(threads: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    layout = Layout([("w", (40, 1000)), ("b", (40,))])
+    base = torch.randn(layout.size, generator=random)
+    models = [base + torch.randn(layout.size, generator=random) for _ in range(5)]
+    models[3][7] = float("nan")
+    based = Updates(models, layout=layout, base=base, threads=threads)
+    plain = Updates(torch.stack(models) - base, layout=layout)
+    for u in (based, plain):
+        with pytest.warns(DroppedWarning):
+            u.grams  # noqa: B018
+    assert torch.equal(based.grams, plain.grams)
+    assert based.ids == plain.ids == (0, 1, 2, 4)
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    assert torch.equal(based.combine(weights), plain.combine(weights))
+    assert torch.equal(based.row(3), models[4] - base)
+    joined = based.joined(["old"], torch.ones(1, layout.size), torch.tensor([1]))
+    assert torch.equal(joined.row(4), torch.ones(layout.size))  # what is remembered is an update already
+    assert torch.equal(joined.grams[:, :4, :4], plain.grams)
+    few = joined.only([1, 4])
+    assert few.ids == (1, "old")
+    assert torch.equal(few.gram, joined.gram[[1, 4]][:, [1, 4]])
+    assert torch.equal(few.row(0), models[1] - base)

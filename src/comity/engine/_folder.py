@@ -12,13 +12,23 @@ from typing import Any
 import torch
 import yaml
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from comity._errors import ComityError
 from comity.config import Config, read_yaml
 from comity.data import Federation
 from comity.engine._server import Server
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 @contextlib.contextmanager
@@ -167,12 +177,7 @@ class Folder:
             )  # a client that keeps nothing has been asked all the same
         about = {"round": str(server.round), "key": config.key, "traffic": json.dumps(server.link.traffic)}
         with atomically(self.checkpoint_file) as part:
-            # safetensors refuses tensors that share memory, as a client's first model and theta may, and channels_last
-            copies = {
-                name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-                for name, tensor in tensors.items()
-            }
-            save_file(copies, part, metadata=about)
+            _save(part, tensors, about)
 
     def restore(self, server: Server, config: Config) -> bool:
         """Put the server and its clients back to the checkpoint; ``False`` when there is none."""
@@ -182,7 +187,10 @@ class Folder:
             with safe_open(self.checkpoint_file, framework="pt") as file:
                 about = file.metadata() or {}
                 # cloned into torch's own memory: the bits of a matrix product depend on how its operands are aligned
-                tensors: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+                tensors: dict[str, Tensor] = {}
+                for name in file.keys():  # noqa: SIM118
+                    tensor = file.get_tensor(name).clone()
+                    tensors[name] = server.link.hold(tensor) if name.startswith("client/") else tensor
         except (SafetensorError, OSError) as error:
             raise ComityError(
                 f"checkpoint {self.checkpoint_file} cannot be read ({error}); give --overwrite to start anew"
@@ -206,6 +214,22 @@ class Folder:
                 server.rule_states.setdefault(path[1], {})["/".join(path[2:])] = tensor
         server.link.restore(clients)
         return True
+
+
+def _save(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+    """A safetensors file, written a tensor at a time: ``save_file`` would copy all of them first."""
+    tensors = dict(sorted(tensors.items(), key=lambda entry: -entry[1].element_size()))  # so that all are aligned
+    header: dict[str, Any] = {"__metadata__": about}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 from torch import Tensor
 
+from comity.engine._disk import Disk
 from comity.engine._lockstep import Seat, side_by_side
 from comity.engine._site import Site
 from comity.methods import Payload
@@ -57,15 +59,19 @@ class Link(ABC):
     def restore(self, states: dict[int, dict[str, Tensor]]) -> None:
         """Give clients back what they kept."""
 
+    def hold(self, tensor: Tensor) -> Tensor:
+        """The same tensor, where this link has clients' tensors lie."""
+        return tensor
+
 
 class Threads(Link):
     """Clients are jobs for a few threads of this process: one model a thread, or a stack of small ones that train as
     one, and one set of tensors a client.
     """
 
-    def __init__(self, site: Site, workers: int) -> None:
+    def __init__(self, site: Site, workers: int, disk: Disk | None = None) -> None:
         super().__init__()
-        self.site = site
+        self.site, self.disk = site, disk
         self.clients = range(len(site.federation.clients))
         self.keeps: dict[int, dict[str, Tensor]] = {}
         self.workers = max(1, min(workers, len(self.clients)))
@@ -83,8 +89,12 @@ class Threads(Link):
         # The largest first, so that no thread is left with a long job at the end.
         order = sorted(payloads, key=lambda cid: -len(self.site.federation.clients[cid].train))
         jobs = [self.pool.submit(self._work, group, verb, payloads, round, results) for group in self._groups(order)]
-        for job in jobs:
-            job.result()
+        try:
+            for job in jobs:
+                job.result()
+        finally:
+            for job in jobs:
+                job.cancel()  # after an interrupt, what has not begun; done ones do not mind
         errors = {cid: result for cid, result in results.items() if isinstance(result, Exception)}
         replies = {cid: result for cid, result in results.items() if not isinstance(result, Exception)}
         self.failures = {cid: f"{type(error).__name__}: {error}" for cid, error in errors.items()}
@@ -111,7 +121,8 @@ class Threads(Link):
         def work(cid: int, model: Model, seat: Seat | None = None) -> None:
             try:
                 keep, payload = self.keeps.get(cid), payloads[cid]
-                results[cid], self.keeps[cid] = self.site.work(model, cid, keep, verb, payload, round, seat)
+                reply, keep = self.site.work(model, cid, keep, verb, payload, round, seat)
+                results[cid], self.keeps[cid] = self._held(reply), self._held(keep)
             except Exception as error:  # the client's own failure: told, and the round goes on
                 results[cid] = error
 
@@ -123,6 +134,12 @@ class Threads(Link):
                 side_by_side(self.seats, [partial(work, *pair) for pair in zip(group, bench, strict=False)])
         finally:
             self.benches.put(bench)
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        return tensor if self.disk is None else self.disk.hold(tensor)
+
+    def _held(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: self.hold(value) if isinstance(value, Tensor) else value for name, value in values.items()}
 
     def states(self) -> dict[int, dict[str, Tensor]]:
         return self.keeps

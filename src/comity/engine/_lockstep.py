@@ -42,7 +42,7 @@ class Job:
     @property
     def kind(self) -> tuple[object, ...]:
         """Jobs that agree in this can be done as one."""
-        return self.parts, self.lr, self.pull, self.batch
+        return self.parts, self.lr, self.anchor is None, self.pull, self.batch
 
 
 class Seat:

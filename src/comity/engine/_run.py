@@ -18,10 +18,10 @@ from comity.config import Config, default
 from comity.data import ClientData, Dirichlet, Federation, Split, Synthetic, federate, load
 from comity.engine._attacks import Attack
 from comity.engine._callbacks import Callback
+from comity.engine._disk import Disk
 from comity.engine._evaluation import transfer
 from comity.engine._folder import Folder, atomically, to_json, write_text
 from comity.engine._link import Link, Threads
-from comity.engine._memory import keep_freed_memory
 from comity.engine._optimiser import Training, optimiser_class
 from comity.engine._server import Server
 from comity.engine._site import Site
@@ -135,7 +135,8 @@ def rule_of(config: Config, method: Method) -> Rule:
 
 def threads(config: Config, site: Site) -> Link:
     """The way to clients that are on this machine."""
-    return Threads(site, config.workers or os.cpu_count() or 1)
+    disk = Disk(config.out) if config.store == "disk" else None
+    return Threads(site, config.workers or os.cpu_count() or 1, disk)
 
 
 def build(config: Config, federation: Federation | None = None, link: Links = threads) -> tuple[Site, Server]:
@@ -177,7 +178,6 @@ def run(
     before = torch.get_num_threads()
     # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)
-    keep_freed_memory()
     try:
         return _run(config, resume, overwrite, callbacks, stop, federation, link)
     finally:

@@ -15,6 +15,9 @@ from comity.engine._link import Link
 from comity.methods import Method, Payload
 from comity.rules import Outcome, Rule, Updates, conflict_rate, cosines
 
+MOST = 256
+"""Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
+
 
 class Server:
     """What the server half of a method sees. ``theta`` is the shared vector: parameters first, then buffers."""
@@ -118,15 +121,23 @@ class Server:
             threads=self.link.workers,
         )
         if rule is None:
-            updates.grams  # noqa: B018 - needed below in any case; the rule then makes no pass of its own
+            if self.rule.needs_gram or len(cids) <= MOST:
+                updates.grams  # noqa: B018 - needed below in any case; the rule then makes no pass of its own
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
             self.outcome = outcome = self.rule.apply(updates)
             self.rule_states[group] = self.rule.state
-            self._note(group, updates, outcome)
+            self._note(group, self._some(updates), outcome)
         else:
             outcome = rule.apply(updates)
         buffers = torch.stack([rows[cid][layout.size :] for cid in cids]) - base[layout.size :]
         return base + torch.cat([outcome.update, (sizes / sizes.sum()).to(buffers) @ buffers])
+
+    def _some(self, updates: Updates) -> Updates:
+        """The updates whose conflict is measured: all, or where that is more work than all else, some."""
+        if self.rule.needs_gram or len(updates) <= MOST:
+            return updates
+        chosen = torch.randperm(len(updates), generator=self.random("conflict"))[:MOST].sort().values.tolist()
+        return updates.only(chosen)
 
     def _note(self, group: str, updates: Updates, outcome: Outcome) -> None:
         layers = [f"{group}/{name}" if group else name for name in updates.layout.names]
@@ -145,6 +156,7 @@ class Server:
     def step(self) -> dict[str, Any]:
         """One round; what happened in it."""
         self.round += 1
+        self.outcome = None  # and with it the rows of the last round
         first = self.round == 1  # what was asked before it counts with it
         self.record = {"round": self.round} | (self.record if first else {})
         before = (0, 0) if first else _traffic(self.link)

@@ -169,6 +169,17 @@ class Updates:
         """(P,) the update of ``ids[i]``."""
         return self._row(self._kept[i])
 
+    def only(self, chosen: Sequence[int]) -> "Updates":
+        """Those of ``ids[i]`` for ``i`` in ``chosen``."""
+        kept = [self._kept[i] for i in chosen]
+        few = object.__new__(Updates)
+        few._parts, few.layout = tuple(self._part(i) for i in kept), self.layout
+        few._ids, few._sizes = tuple(self._ids[i] for i in kept), self._sizes[kept]
+        few._losses = None if self._losses is None else self._losses[kept]
+        few._ages, few._dropped, few._threads = self._ages[kept], {}, self._threads
+        few._base, few._based = self._base, sum(i < self._based for i in kept)
+        return few
+
     def joined(self, ids: Sequence[Id], rows: Tensor, ages: Tensor) -> "Updates":
         """These and the updates that absent clients sent ``ages`` rounds ago; the plain mean stays that of these."""
         both = object.__new__(Updates)
@@ -227,10 +238,14 @@ class Updates:
         return U if rows is None else U[rows]
 
     def _row(self, i: int) -> Tensor:
-        base = self._base if i < self._based else None
+        row = self._part(i)[0]
+        return row if self._base is None or i >= self._based else row - self._base
+
+    def _part(self, i: int) -> Tensor:
+        """(1, P) as it was given."""
         for part in self._parts:
             if i < len(part):
-                return part[i] if base is None else part[i] - base
+                return part[i : i + 1]
             i -= len(part)
         raise IndexError(i)
 

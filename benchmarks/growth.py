@@ -1,0 +1,98 @@
+"""How a round grows with the number of clients, in time and memory.
+
+    python benchmarks/growth.py [--clients 20 100 500 2000] [--model mlp] [--store memory] [--samples 50]
+    python benchmarks/growth.py --model resnet18 --clients 500 --samples 2 --store disk
+
+Each client has the same work: ``--samples`` Fashion-MNIST-shaped samples in batches of 10, one epoch, FedAvg. Every
+size runs in a process of its own, three rounds of which the first does not count. Memory is what the process has for
+itself (RssAnon, looked at every 10 ms), above what it had before the run; files that are mapped are not in it, since
+the system takes them back when it needs the room.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 10
+
+
+def memory() -> int:
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> dict[str, float]:
+    from comity import Config
+    from comity.data import ClientData, Federation, Split
+    from comity.engine import build
+
+    torch.set_num_threads(1)
+    random = torch.Generator().manual_seed(0)
+
+    def split(count: int) -> Split:
+        return Split(torch.randn(count, *SHAPE, generator=random), torch.randint(CLASSES, (count,), generator=random))
+
+    members = tuple(ClientData(cid, split(samples), split(0), split(2)) for cid in range(clients))
+    data = Federation("noise", SHAPE, CLASSES, members, seed=0, partition="none")
+    before = most = memory()
+    done = False
+
+    def watch() -> None:
+        nonlocal most
+        while not done:
+            most = max(most, memory())
+            time.sleep(0.01)
+
+    threading.Thread(target=watch, daemon=True).start()
+    _, server = build(Config(clients=clients, model=model, store=store, batch_size=BATCH, reference="none"), data)
+    taken = [server.step()["seconds"] for _ in range(rounds + 1)][1:]
+    done = True
+    steps = clients * -(-samples // BATCH)
+    return {
+        "train": min(seconds["train"] for seconds in taken) / steps * 1e3,
+        "aggregate": min(seconds["aggregate"] for seconds in taken) / steps * 1e3,
+        "memory": most - before,
+        "row": server.theta.numel() * 4,
+    }
+
+
+def grown(clients: int, model: str, store: str, samples: int, rounds: int = 2) -> dict[str, float]:
+    """``measure`` in a process of its own."""
+    arguments = json.dumps([clients, model, store, samples, rounds])
+    done = subprocess.run([sys.executable, __file__, "--measure", arguments], stdout=subprocess.PIPE, check=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[20, 100, 500, 2000])
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--store", default="memory")
+    parser.add_argument("--samples", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measure(*json.loads(args.measure))))
+        return
+    print("| clients | training, ms a client-step | aggregation, ms a client-step | memory | rows of all clients |")
+    print("|---:|---:|---:|---:|---:|")
+    for clients in args.clients:
+        m = grown(clients, args.model, args.store, args.samples, args.rounds)
+        rows = clients * m["row"]
+        print(
+            f"| {clients:,} | {m['train']:.3f} | {m['aggregate']:.3f} | {m['memory'] / 1e6:,.0f} MB | "
+            f"{rows / 1e6:,.0f} MB |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

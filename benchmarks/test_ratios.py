@@ -1,0 +1,61 @@
+"""That nothing has become slow: ratios inside one run, with room for a busy machine. ``make bench`` runs this."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from growth import grown
+from round import Here, compare, federation, seconds
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "shape", "eager", "floor"),
+    [
+        ("cnn", "FedAvg", (3, 32, 32), 1.2, 0.35),
+        ("cnn", "FedRep", (3, 32, 32), 1.2, 0.35),
+        ("lenet5", "FedAvg", (3, 32, 32), 1.2, 0.05),
+        ("mlp", "FedAvg", (1, 28, 28), 1.7, 0.08),
+        ("mlp", "FedAvg", (1, 8, 8), 2.2, 0.03),
+    ],
+)
+def test_a_round_is_faster_than_the_eager_loop(
+    model: str, method: str, shape: tuple[int, int, int], eager: float, floor: float
+) -> None:
+    taken = compare(model, method, repeats=3, shape=shape)
+    best = {name: min(spread.values) for name, spread in taken.items()}
+    assert best["eager"] / best["here"] > eager
+    assert best["floor"] / best["training"] > floor
+
+
+def test_the_cost_of_a_step_does_not_grow_with_the_clients() -> None:
+    few, many = (grown(clients, "mlp", "memory", samples=50) for clients in (50, 500))
+    assert many["train"] < 1.4 * few["train"]
+    assert many["memory"] < 3 * 500 * many["row"] + 100e6
+
+
+def test_on_disk_memory_does_not_grow_with_the_clients() -> None:
+    many = grown(500, "mlp", "disk", samples=20)
+    assert many["memory"] < 0.5 * 500 * many["row"]
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "FedRep"])
+def test_evaluation_is_a_small_part_of_a_round(method: str) -> None:
+    torch.set_num_threads(1)
+    here = Here(federation(50, 100, tests=43), "cnn", method)
+    here.round()
+    training, looking = (
+        min(seconds(work) for _ in range(3)) for work in (here.round, lambda: here.server.evaluate(general=False))
+    )
+    assert looking < 0.35 * training
+
+
+def test_the_command_line_is_there_at_once() -> None:
+    def started() -> float:
+        before = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "comity", "--help"], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - before
+
+    assert min(started() for _ in range(3)) < 2
