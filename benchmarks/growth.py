@@ -1,10 +1,10 @@
 """How a round grows with the number of clients, in time and memory.
 
     python benchmarks/growth.py [--clients 20 100 500 2000] [--model mlp] [--store memory] [--samples 50]
-    python benchmarks/growth.py --model resnet18 --clients 500 --samples 2 --store disk
+    python benchmarks/growth.py --model resnet18 --clients 500 --samples 2 --store disk --rounds 0
 
 Each client has the same work: ``--samples`` Fashion-MNIST-shaped samples in batches of 10, one epoch, FedAvg. Every
-size runs in a process of its own, three rounds of which the first does not count. Memory is what the process has for
+size runs in a process of its own, ``--rounds`` after one that does not count (unless it is the only one). Memory is what the process has for
 itself (RssAnon, looked at every 10 ms), above what it had before the run; files that are mapped are not in it, since
 the system takes them back when it needs the room.
 """
@@ -51,7 +51,8 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
 
     threading.Thread(target=watch, daemon=True).start()
     _, server = build(Config(clients=clients, model=model, store=store, batch_size=BATCH, reference="none"), data)
-    taken = [server.step()["seconds"] for _ in range(rounds + 1)][1:]
+    taken = [server.step()["seconds"] for _ in range(rounds + 1)]
+    taken = taken[1:] or taken
     done = True
     steps = clients * -(-samples // BATCH)
     return {

@@ -15,10 +15,10 @@ from typing import Any
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 import torch
-from round import BATCH, CIFAR, CLASSES, CORES, LR, Eager, Here, Spread, as_usual, federation, seconds
 
 from comity.data import Federation
 from comity.nn import MODELS
+from round import BATCH, CIFAR, CLASSES, CORES, LR, Eager, Here, Spread, as_usual, federation, seconds
 
 CLIENTS, SAMPLES, MODEL, REPEATS = 20, 100, "cnn", 5
 

@@ -204,9 +204,11 @@ def test_models_less_their_base_are_updates(threads: int) -> None:
     assert torch.equal(based.combine(weights), plain.combine(weights))
     assert torch.equal(based.row(3), models[4] - base)
     joined = based.joined(["old"], torch.ones(1, layout.size), torch.tensor([1]))
+    with pytest.warns(DroppedWarning):
+        joined.grams  # noqa: B018
     assert torch.equal(joined.row(4), torch.ones(layout.size))  # what is remembered is an update already
     assert torch.equal(joined.grams[:, :4, :4], plain.grams)
     few = joined.only([1, 4])
     assert few.ids == (1, "old")
-    assert torch.equal(few.gram, joined.gram[[1, 4]][:, [1, 4]])
+    torch.testing.assert_close(few.gram, joined.gram[[1, 4]][:, [1, 4]], rtol=1e-6, atol=0)  # float32 products
     assert torch.equal(few.row(0), models[1] - base)
