@@ -4,9 +4,9 @@
     python benchmarks/growth.py --model resnet18 --clients 500 --samples 2 --store disk --rounds 0
 
 Each client has the same work: ``--samples`` Fashion-MNIST-shaped samples in batches of 10, one epoch, FedAvg. Every
-size runs in a process of its own, ``--rounds`` after one that does not count (unless it is the only one). Memory is what the process has for
-itself (RssAnon, looked at every 10 ms), above what it had before the run; files that are mapped are not in it, since
-the system takes them back when it needs the room.
+size runs in a process of its own, ``--rounds`` after one that does not count (unless it is the only one). Memory is
+what the process has for itself (RssAnon, looked at every 10 ms), above what it had before the run; files that are
+mapped are not in it, since the system takes them back when it needs the room.
 """
 
 import argparse

@@ -27,7 +27,7 @@ class Disk:
         self.folder.mkdir(parents=True, exist_ok=True)
         if platform.libc_ver()[0] == "glibc":
             # Memory of a tensor that went to disk is given back at once; by default glibc may keep it in pieces.
-            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
 
     def hold(self, tensor: Tensor) -> Tensor:
         size = tensor.numel() * tensor.element_size()
