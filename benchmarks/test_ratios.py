@@ -37,7 +37,7 @@ def test_the_cost_of_a_step_does_not_grow_with_the_clients() -> None:
 
 
 def test_on_disk_memory_does_not_grow_with_the_clients() -> None:
-    few, many = (grown(clients, "mlp", "disk", samples=10, rounds=1) for clients in (200, 700))
+    few, many = (grown(clients, "cnn", "disk", samples=10, rounds=0) for clients in (200, 700))
     assert many["memory"] - few["memory"] < 0.3 * 500 * many["row"]
 
 
