@@ -36,6 +36,14 @@ def test_where_tensors_lie_changes_no_bit(wide: dict[str, Any], method: str, tmp
     assert_same(resumed, run(**(wide | {"rounds": 5}), method=method))
 
 
+def test_looking_moves_nothing(wide: dict[str, Any]) -> None:
+    done = run(**wide, method="Ditto", store="disk")
+    before = {cid: dict(keep) for cid, keep in done.server.link.states().items()}
+    done.server.evaluate(general=True)
+    for cid, keep in done.server.link.states().items():
+        assert all(keep[name] is tensor for name, tensor in before[cid].items())
+
+
 def test_small_tensors_stay_and_large_ones_are_copies(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     small, large = torch.randn(10), torch.randn(LEAST).view(4, -1)

@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import itemgetter
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -95,7 +97,9 @@ class Threads(Link):
         finally:
             for job in jobs:
                 job.cancel()  # after an interrupt, what has not begun; done ones do not mind
-        errors = {cid: result for cid, result in results.items() if isinstance(result, Exception)}
+        errors = {
+            cid: result for cid, result in sorted(results.items(), key=itemgetter(0)) if isinstance(result, Exception)
+        }
         replies = {cid: result for cid, result in results.items() if not isinstance(result, Exception)}
         self.failures = {cid: f"{type(error).__name__}: {error}" for cid, error in errors.items()}
         if errors and not replies:
@@ -120,9 +124,9 @@ class Threads(Link):
 
         def work(cid: int, model: Model, seat: Seat | None = None) -> None:
             try:
-                keep, payload = self.keeps.get(cid), payloads[cid]
-                reply, keep = self.site.work(model, cid, keep, verb, payload, round, seat)
-                results[cid], self.keeps[cid] = self._held(reply), self._held(keep)
+                before = self.keeps.get(cid)
+                reply, keep = self.site.work(model, cid, before, verb, payloads[cid], round, seat)
+                results[cid], self.keeps[cid] = self._held(reply), self._held(keep, before or {})
             except Exception as error:  # the client's own failure: told, and the round goes on
                 results[cid] = error
 
@@ -138,8 +142,12 @@ class Threads(Link):
     def hold(self, tensor: Tensor) -> Tensor:
         return tensor if self.disk is None else self.disk.hold(tensor)
 
-    def _held(self, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: self.hold(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+    def _held(self, values: dict[str, Any], before: Mapping[str, Tensor] = MappingProxyType({})) -> dict[str, Any]:
+        """All tensors held, those that were so before as they are."""
+        return {
+            name: self.hold(value) if isinstance(value, Tensor) and value is not before.get(name) else value
+            for name, value in values.items()
+        }
 
     def states(self) -> dict[int, dict[str, Tensor]]:
         return self.keeps
