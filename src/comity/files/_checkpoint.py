@@ -170,6 +170,11 @@ def _adapter(config: Path) -> Adapter:
             raise ComityError(f"{config}: {name} is {value!r}; it must be a positive number")
     try:
         for pattern in patterns:
+            # a stranger's pattern must not keep us busy for ever
+            if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
+                raise ComityError(
+                    f"{config}: alpha_pattern {pattern!r} repeats a group, or too much, to be safe to try"
+                )
             re.compile(pattern)
     except re.error as error:
         raise ComityError(f"{config}: alpha_pattern {pattern!r} is no regular expression ({error})") from error
