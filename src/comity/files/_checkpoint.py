@@ -172,9 +172,7 @@ def _adapter(config: Path) -> Adapter:
         for pattern in patterns:
             # a stranger's pattern must not keep us busy for ever
             if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
-                raise ComityError(
-                    f"{config}: alpha_pattern {pattern!r} repeats a group, or too much, to be safe to try"
-                )
+                raise ComityError(f"{config}: alpha_pattern {pattern!r} repeats a group, or too much, to be tried")
             re.compile(pattern)
     except re.error as error:
         raise ComityError(f"{config}: alpha_pattern {pattern!r} is no regular expression ({error})") from error
