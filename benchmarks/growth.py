@@ -19,7 +19,9 @@ from pathlib import Path
 
 import torch
 
-SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 10
+from comity import Config
+from comity.engine import build
+from round import BATCH, federation
 
 
 def memory() -> int:
@@ -28,18 +30,8 @@ def memory() -> int:
 
 
 def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> dict[str, float]:
-    from comity import Config
-    from comity.data import ClientData, Federation, Split
-    from comity.engine import build
-
     torch.set_num_threads(1)
-    random = torch.Generator().manual_seed(0)
-
-    def split(count: int) -> Split:
-        return Split(torch.randn(count, *SHAPE, generator=random), torch.randint(CLASSES, (count,), generator=random))
-
-    members = tuple(ClientData(cid, split(samples), split(0), split(2)) for cid in range(clients))
-    data = Federation("noise", SHAPE, CLASSES, members, seed=0, partition="none")
+    data = federation(clients, samples, (1, 28, 28), tests=2)
     before = most = memory()
     done = False
 

@@ -23,7 +23,7 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 where, config = sys.argv[1], Config.load(Path(sys.argv[2]))
-train, save = Client.sgd, folder._save
+train, save = Client.sgd, folder.write_tensors
 
 def sgd(client, *args, **kwargs):
     train(client, *args, **kwargs)
@@ -39,7 +39,7 @@ def dying(path, tensors, about):
 if where == "round":
     Client.sgd = sgd
 elif where == "checkpoint":
-    folder._save = dying
+    folder.write_tensors = dying
 elif where == "line":
     add = folder.Folder.add_round
     def add_round(self, record):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from comity import ComityError
 from comity.engine import run
 from comity.engine._disk import LEAST, Disk
-from comity.engine._folder import _save
+from comity.engine._folder import write_tensors
 from helpers import assert_same
 
 
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_a_safetensors_file(tmp_path: Path) -> None:
         "x": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
         "none": torch.empty(0, 3),
     }
-    _save(tmp_path / "x", tensors, {"round": "1"})
+    write_tensors(tmp_path / "x", tensors, {"round": "1"})
     back = load_file(tmp_path / "x")
     assert back.keys() == tensors.keys()
     assert all(torch.equal(back[name], tensors[name]) and back[name].dtype == tensors[name].dtype for name in tensors)

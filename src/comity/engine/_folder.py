@@ -177,7 +177,7 @@ class Folder:
             )  # a client that keeps nothing has been asked all the same
         about = {"round": str(server.round), "key": config.key, "traffic": json.dumps(server.link.traffic)}
         with atomically(self.checkpoint_file) as part:
-            _save(part, tensors, about)
+            write_tensors(part, tensors, about)
 
     def restore(self, server: Server, config: Config) -> bool:
         """Put the server and its clients back to the checkpoint; ``False`` when there is none."""
@@ -216,7 +216,7 @@ class Folder:
         return True
 
 
-def _save(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
     """A safetensors file, written a tensor at a time: ``save_file`` would copy all of them first."""
     tensors = dict(sorted(tensors.items(), key=lambda entry: -entry[1].element_size()))  # so that all are aligned
     header: dict[str, Any] = {"__metadata__": about}

@@ -14,12 +14,9 @@ from torch import Tensor
 
 from comity.engine._disk import Disk
 from comity.engine._lockstep import Seat, side_by_side
-from comity.engine._site import Site
+from comity.engine._site import LOOKING, Site
 from comity.methods import Payload
 from comity.nn import Model, stack_size
-
-LOOKING = "evaluate", "export"
-"""Verbs in which nobody trains."""
 
 
 def size_of(payload: Payload) -> int:

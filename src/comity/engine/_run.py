@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from comity._errors import ComityError
 from comity._random import generator
@@ -20,7 +19,7 @@ from comity.engine._attacks import Attack
 from comity.engine._callbacks import Callback
 from comity.engine._disk import Disk
 from comity.engine._evaluation import transfer
-from comity.engine._folder import Folder, atomically, to_json, write_text
+from comity.engine._folder import Folder, atomically, to_json, write_tensors, write_text
 from comity.engine._link import Link, Threads
 from comity.engine._optimiser import Training, optimiser_class
 from comity.engine._server import Server
@@ -335,4 +334,4 @@ def _save_models(run: Run, folder: Folder) -> None:
         if "counters" in (keep := server.link.states().get(cid, {})):
             model.counters = keep["counters"]
         with atomically(folder.path / "models" / f"client_{cid:03d}.safetensors") as part:
-            save_file(model.state_dict(), part, metadata={"client": str(cid), "run": run.title})
+            write_tensors(part, model.state_dict(), {"client": str(cid), "run": run.title})

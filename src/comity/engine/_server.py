@@ -121,21 +121,20 @@ class Server:
             threads=self.link.workers,
         )
         if rule is None:
-            if self.rule.needs_gram or len(cids) <= MOST:
+            every = self.rule.needs_gram or len(cids) <= MOST
+            if every:
                 updates.grams  # noqa: B018 - needed below in any case; the rule then makes no pass of its own
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
             self.outcome = outcome = self.rule.apply(updates)
             self.rule_states[group] = self.rule.state
-            self._note(group, self._some(updates), outcome)
+            self._note(group, updates if every else self._some(updates), outcome)
         else:
             outcome = rule.apply(updates)
         buffers = torch.stack([rows[cid][layout.size :] for cid in cids]) - base[layout.size :]
         return base + torch.cat([outcome.update, (sizes / sizes.sum()).to(buffers) @ buffers])
 
     def _some(self, updates: Updates) -> Updates:
-        """The updates whose conflict is measured: all, or where that is more work than all else, some."""
-        if self.rule.needs_gram or len(updates) <= MOST:
-            return updates
+        """Those whose conflict is measured where it would be more work than all else for all."""
         chosen = torch.randperm(len(updates), generator=self.random("conflict"))[:MOST].sort().values.tolist()
         return updates.only(chosen)
 

@@ -17,6 +17,9 @@ from comity.engine._optimiser import Training
 from comity.methods import Method, Payload
 from comity.nn import Model, line_up
 
+LOOKING = "evaluate", "export"
+"""Verbs that change nothing, and in which a client is not trained beside others."""
+
 
 class Site:
     """All that is needed to do any client's work; a thread and a Flower node both hold one."""
@@ -83,8 +86,8 @@ class Site:
                 client.keep["counters"] = torch.zeros_like(model.counters)
         if counted:
             model.counters = client.keep["counters"]
-        if verb in ("evaluate", "export"):
-            kept = dict(client.keep)  # looking changes nothing
+        if verb in LOOKING:
+            kept = dict(client.keep)
             if verb == "export":
                 return {"model": judged(client, self.method, received, self.moment)}, kept
             return evaluate(client, self.method, received, self.moment, self.tests, self.seed), kept

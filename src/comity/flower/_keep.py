@@ -7,13 +7,11 @@ anywhere, but it lives in the SuperNode's memory: a SuperNode that is started ag
 
 from pathlib import Path
 
-import torch
 from flwr.app import Context
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from comity.engine._folder import atomically
+from comity.engine._folder import atomically, write_tensors
 from comity.flower._wire import Arrays, tensors
 
 Kept = dict[str, Tensor]
@@ -43,9 +41,8 @@ class Keep:
             self._save(self.folder / f"model-{method.lower()}.safetensors", state_dict)
 
     def _save(self, file: Path, kept: Kept) -> None:
-        whole = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in kept.items()}
         with atomically(file) as part:
-            save_file(whole, part, metadata={"run": str(self.context.run_id)})
+            write_tensors(part, kept, {"run": str(self.context.run_id)})
 
     def _found(self) -> Kept | None:
         """What a SuperNode before this one left of the same run; another run starts from nothing."""

@@ -31,7 +31,6 @@ NOWHERE = -1e30
 """The logit of a class that only fills up the head's width."""
 
 Layers = list[tuple[str, nn.Module]]
-KINDS: dict[type, str] = {nn.Conv2d: "C", nn.MaxPool2d: "P", nn.ReLU: "R", nn.Flatten: "F", nn.Linear: "L"}
 
 
 def chain_of(net: nn.Module) -> Layers | None:
@@ -42,7 +41,7 @@ def chain_of(net: nn.Module) -> Layers | None:
     if type(body) is not nn.Sequential or next(net.parameters()).device.type != "cpu":
         return None
     layers = [*(("body", layer) for layer in body), ("head", head)]
-    known = re.fullmatch("[CPR]*F[LR]*L", "".join(KINDS.get(type(layer), "?") for _, layer in layers))
+    known = re.fullmatch("[CMR]*F[LR]*L", "".join(_LETTERS.get(type(layer), "?") for _, layer in layers))
     return layers if known and all(_is_plain(layer) for _, layer in layers) else None
 
 
@@ -126,13 +125,13 @@ class Descent:
         self._layers: list[_Layer] = []
         for part, layer in layers[1:] if first.stack else layers:
             if not isinstance(layer, (nn.Linear, nn.Conv2d)):
-                self._layers.append(_KINDS[type(layer)](layer))
+                self._layers.append(_LAYERS[type(layer)](layer))
                 continue
             weights, learns, toward = (next(own), next(own)), part in trained, []
             for fill in (0.0, NOWHERE if part == "head" else 0.0) if pulled and learns else ():
                 anchor = [next(net) for net in pulled]
                 toward.append((_lined(anchor, fill) if first.stack else anchor[0][None]) * (step.lr * step.pull))
-            self._layers.append(_KINDS[type(layer)](layer, *weights, step if learns else None, toward))
+            self._layers.append(_LAYERS[type(layer)](layer, *weights, step if learns else None, toward))
         self._lowest = next((i for i, layer in enumerate(self._layers) if layer.learns), len(self._layers))
 
     @torch.no_grad()
@@ -260,4 +259,6 @@ class _Flatten:
         return d[0].view(self.shape)
 
 
-_KINDS = {nn.Linear: _Linear, nn.Conv2d: _Conv, nn.MaxPool2d: _Pool, nn.ReLU: _ReLU, nn.Flatten: _Flatten}
+_LAYERS = {nn.Linear: _Linear, nn.Conv2d: _Conv, nn.MaxPool2d: _Pool, nn.ReLU: _ReLU, nn.Flatten: _Flatten}
+# Their initials spell a net's layers, for the pattern of a chain.
+_LETTERS: dict[type, str] = {layer: layer.__name__[0] for layer in _LAYERS}

@@ -7,9 +7,6 @@ from typing import TypeVar
 
 import torch
 
-WORTH_IT = 16
-"""Tasks from which on threads save more than it takes to start them."""
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -29,7 +26,7 @@ def in_order(work: Callable[[Task], Result], tasks: Sequence[Task], threads: int
     """``work`` of every task, unsplit, on as many threads as torch has here; results in the order of the tasks."""
     with one_thread() as usual:
         threads = threads or usual
-        if threads == 1 or len(tasks) < WORTH_IT:
+        if threads == 1 or len(tasks) == 1:
             yield from map(work, tasks)
         else:
             with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:

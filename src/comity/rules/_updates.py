@@ -23,6 +23,7 @@ WIDEST = 32_768  # columns in a piece: float32 sums stay short, and the product 
 LARGEST = 2**22  # numbers in a piece: 16 MB of a matrix that may lie on disk
 LONGEST = 1e38  # squared length that float32 still holds
 NARROW = 4_096  # columns up to which products are float64
+MANY = 16  # pieces from which on threads that were asked for save more than it takes to start them
 BAND = 256  # rows of a Gram matrix computed at once; what lies below the diagonal is mirrored
 
 
@@ -40,8 +41,8 @@ class Updates:
 
     ``rows`` is an (N, P) tensor or array (a memory-mapped one is read in pieces and never copied whole), a list of
     vectors, or a list of state dicts; with ``base`` they are models, and updates are what they differ from it by.
-    ``threads`` read them, torch's own number by default; it changes no bit. A member whose shape is not the most
-    common one, or that is not finite, is dropped and named in ``dropped``; the rest goes on.
+    ``threads`` read them if they are large, torch's own number by default; it changes no bit. A member whose shape is
+    not the most common one, or that is not finite, is dropped and named in ``dropped``; the rest goes on.
     """
 
     def __init__(
@@ -251,15 +252,12 @@ class Updates:
 
     def _sweep(self, work: Callable[[Piece], T]) -> Iterator[T]:
         width = max(1, min(WIDEST, LARGEST // max(1, len(self._ids))))
-        return in_order(
-            work,
-            [
-                Piece(k, slice(start, min(start + width, layer.stop)))
-                for k, layer in enumerate(self.layout.layers)
-                for start in range(layer.start, layer.stop, width)
-            ],
-            self._threads,
-        )
+        pieces = [
+            Piece(k, slice(start, min(start + width, layer.stop)))
+            for k, layer in enumerate(self.layout.layers)
+            for start in range(layer.start, layer.stop, width)
+        ]
+        return in_order(work, pieces, self._threads if len(pieces) >= MANY else None)
 
 
 def _at_least_float32(U: Tensor) -> Tensor:
