@@ -1,0 +1,244 @@
+"""What an option is: a name, a type, a range, a default and a sentence of help, each said once.
+
+An option is an annotated field of a dataclass (a configuration, a method, a rule, a partition) or an annotated argument
+of a constructor (a model). Its range is part of its annotation, its help stands under ``Options:`` in the docstring,
+and a subclass inherits both::
+
+    class Ditto(Method):
+        '''…
+
+        Options:
+            lam: strength of the pull towards the global model
+        '''
+
+        lam: NonNegative = 1.0
+
+The command line, YAML files and Python all go through ``convert``, so a value is refused with the same sentence
+wherever it comes from.
+"""
+
+import inspect
+import math
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from comity._errors import ComityError
+
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Which numbers an option may be; NaN and infinity never are."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return math.isfinite(value) and (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        """“at least 0 and below 1”."""
+        words = (("at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below))
+        return " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None) or "a finite number"
+
+
+Share = Annotated[float, Range(least=0, most=1)]
+NonNegative = Annotated[float, Range(least=0)]
+Positive = Annotated[float, Range(above=0)]
+Count = Annotated[int, Range(least=1)]
+CountOrZero = Annotated[int, Range(least=0)]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a component."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+
+    @property
+    def kind(self) -> str:
+        """Its type and range in words, for a help page."""
+        return type_name(self.type)
+
+
+_HELP = re.compile(r"^[ ]+(\w+): (.+(?:\n[ ]++(?!\w+: ).+)*)", flags=re.MULTILINE)
+"""An option's line under ``Options:``, ``    lam: strength of the pull``, with the lines that continue it."""
+
+
+@cache
+def options(component: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Mapping[str, Option]:
+    """The options of a component, by name; ``supplied`` arguments are comity's own to give."""
+    help = _help(component)
+    if is_dataclass(component) and isinstance(component, type):
+        hints = get_type_hints(component, include_extras=True)
+        found = [
+            (f.name, hints[f.name], REQUIRED if f.default is MISSING else f.default, f.metadata.get("help"))
+            for f in fields(component)
+            if f.init
+        ]
+    else:
+        every = inspect.signature(component, eval_str=True).parameters.values()
+        plain = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        found = [(p.name, p.annotation, p.default, None) for p in plain]
+    return {
+        name: Option(name, type, default, told or help.get(name, ""))
+        for name, type, default, told in found
+        if name not in supplied
+    }
+
+
+def _help(component: Callable[..., Any]) -> dict[str, str]:
+    """Help by option, from the docstrings of a class and of those it inherits from; the nearest one wins."""
+    lineage = [component] if not isinstance(component, type) else list(reversed(component.__mro__))
+    texts = [text for owner in lineage for text in (owner.__doc__, _constructor_doc(owner)) if text]
+    found: dict[str, str] = {}
+    for text in texts:
+        _, heading, listed = inspect.cleandoc(text).partition("Options:\n")
+        if heading:
+            found |= {name: " ".join(words.split()) for name, words in _HELP.findall(listed)}
+    return found
+
+
+def _constructor_doc(owner: Any) -> str | None:
+    constructor = vars(owner).get("__init__") if isinstance(owner, type) else None
+    return getattr(constructor, "__doc__", None)
+
+
+def check(component: Any, kind: str) -> None:
+    """Convert every option of a dataclass instance to its declared type; refuse one that does not fit.
+
+    For ``__post_init__``: so that ``Ditto(lam=-1)`` is refused like ``--method.lam -1``.
+    """
+    for name, option in options(type(component)).items():  # type: ignore[arg-type]
+        value = convert(getattr(component, name), option.type, f"{kind}.{name}")
+        object.__setattr__(component, name, value)
+
+
+def convert(value: Any, to: Any, key: str) -> Any:
+    """``value`` (text from the command line, or what YAML or Python gave) as the type ``to``, or one clear error."""
+    origin, arguments = get_origin(to), get_args(to)
+    if origin is Annotated:
+        converted = convert(value, arguments[0], key)
+        return _within(converted, arguments[1:], key)
+    if to is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _one_of(value, to, key)
+    if origin is Literal:
+        for choice in arguments:
+            if value == choice or str(value) == str(choice):
+                return choice
+        raise _wrong(value, to, key)
+    if origin in (tuple, list):
+        items = value.strip("()[]").split(",") if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            raise _wrong(value, to, key)
+        each = [convert(i.strip() if isinstance(i, str) else i, arguments[0], key) for i in items if i != ""]
+        return tuple(each) if origin is tuple else each
+    if to is bool:
+        spelt = {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "1": True,
+            "false": False,
+            "no": False,
+            "off": False,
+            "0": False,
+        }
+        if isinstance(value, (bool, str, int)) and str(value).lower() in spelt:
+            return spelt[str(value).lower()]
+        raise _wrong(value, to, key)
+    if to in (int, float):
+        return _number(value, to, key)
+    if to in (str, Path):
+        if not isinstance(value, (str, int, float, Path)):
+            raise _wrong(value, to, key)
+        return to(value) if to is str else Path(str(value))
+    return value
+
+
+_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def _one_of(value: Any, to: Any, key: str) -> Any:
+    choices = get_args(to)
+    if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
+        if type(None) in choices:
+            return None
+        raise _wrong(value, to, key)
+    refused: ComityError | None = None
+    for choice in choices:
+        if choice is not type(None):
+            try:
+                return convert(value, choice, key)
+            except ComityError as error:
+                refused = error
+    if refused is not None and len(choices) == 2 and type(None) in choices:
+        raise refused  # "must be at least 1" says more than "must be a whole number or none"
+    raise _wrong(value, to, key)
+
+
+def _number(value: Any, to: type[int] | type[float], key: str) -> int | float:
+    try:
+        number = to(value) if not isinstance(value, bool) else None
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    # 2.5 is no whole number, and neither is True.
+    if number is None or (to is int and isinstance(value, float) and number != value):
+        raise _wrong(value, to, key)
+    if not math.isfinite(number):
+        raise ComityError(f"{key} must be a finite number, got {value}")
+    return number
+
+
+def _within(value: Any, annotations: tuple[Any, ...], key: str) -> Any:
+    for allowed in annotations:
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        if isinstance(allowed, Range) and any(item is not None and item not in allowed for item in several):
+            raise ComityError(f"{key} must be {allowed}, got {value}")
+    return value
+
+
+def _wrong(value: Any, to: Any, key: str) -> ComityError:
+    return ComityError(f"{key} must be {type_name(to)}, got {value!r}")
+
+
+def type_name(to: Any) -> str:
+    """A type in words for an error or a help page."""
+    origin, arguments = get_origin(to), get_args(to)
+    if origin is Annotated:
+        ranges = " and ".join(str(allowed) for allowed in arguments[1:] if isinstance(allowed, Range))
+        return f"{type_name(arguments[0])}, {ranges}" if ranges else type_name(arguments[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(type_name(choice) for choice in arguments)
+    if origin is Literal:
+        return " | ".join(str(choice) for choice in arguments)
+    if origin in (tuple, list):
+        return f"{type_name(arguments[0])},…"
+    names = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a name",
+        Path: "a path",
+        type(None): "none",
+    }
+    return names.get(to, getattr(to, "__name__", str(to)))
