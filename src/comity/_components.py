@@ -10,10 +10,11 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from comity import _options
 from comity._errors import ComityError, unknown
 
 ROOMS = {
@@ -66,6 +67,8 @@ def options(component: Callable[..., Any], given: tuple[str, ...] = ()) -> dict[
     """The options of a component: its constructor's arguments, less those that comity supplies itself."""
     docs = f"{inspect.getdoc(component)}\n\n{inspect.getdoc(component.__init__)}"
     told = {name: " ".join(text.split()) for name, text in _TOLD.findall(docs)}
+    if is_dataclass(component):
+        told = {option.name: option.help for option in _options.options(component).values()}
     return {
         name: Option(name, parameter.annotation, parameter.default, told.get(name, ""))
         for name, parameter in inspect.signature(component, eval_str=True).parameters.items()
@@ -150,6 +153,8 @@ def plain(value: Any) -> Any:
 def convert(value: Any, to: Any, key: str) -> Any:
     """``value`` (a string from the command line, or what YAML made of it) as the type ``to``, or a clear error."""
     origin, arguments = get_origin(to), get_args(to)
+    if origin is Annotated:
+        return _options.convert(value, to, key)
     if to is Any:
         return value
     if origin in (Union, types.UnionType):
@@ -206,6 +211,8 @@ def _wrong(value: Any, to: Any, key: str) -> ComityError:
 def type_name(to: Any) -> str:
     """A type in words for an error or a help page."""
     origin, arguments = get_origin(to), get_args(to)
+    if origin is Annotated:
+        return _options.type_name(to)
     if origin in (Union, types.UnionType):
         return " or ".join(type_name(choice) for choice in arguments)
     if origin is Literal:

@@ -308,10 +308,13 @@ def test_mean_by_size_and_learning_rate(tmp_path: Path) -> None:
     start, files = save_all("safetensors", base, clients, tmp_path / "in")
     table = tmp_path / "sizes.csv"
     table.write_text("name,size\nclient-0,10\nclient-1,20\nclient-2.safetensors,30\nclient-3,40\nabsent,5\n")
-    aggregate(start, files, tmp_path / "new.safetensors", Mean(lr=0.5), sizes=table)
-    expected = merged(Mean(lr=0.5), base, clients, sizes=[10, 20, 30, 40])
+    done = aggregate(start, files, tmp_path / "new.safetensors", Mean(), server_lr=0.5, sizes=table)
+    expected = merged(Mean(), base, clients, sizes=[10, 20, 30, 40])
     found = load_file(tmp_path / "new.safetensors")
-    assert_close({n: found[n] for n in SHAPES}, {n: expected[n] for n in SHAPES})
+    assert_close({n: found[n] for n in SHAPES}, {n: (base[n] + expected[n]) / 2 for n in SHAPES})
+    torch.testing.assert_close(done.stretch, torch.full((len(SHAPES),), 0.5, dtype=torch.float64))
+    with pytest.raises(comity.ComityError, match=r"server\.lr must be above 0, got -1"):
+        aggregate(start, files, tmp_path / "other.safetensors", Mean(), server_lr=-1)
 
 
 @pytest.mark.parametrize(
@@ -360,23 +363,6 @@ def test_as_long_as_the_mean(tmp_path: Path) -> None:
     torch.testing.assert_close(done.stretch, torch.ones(len(SHAPES), dtype=torch.float64))
 
 
-class Clipped(Mean):
-    def finish(self, update: torch.Tensor) -> torch.Tensor:
-        return update.clamp(-1, 1)
-
-
-class ClippedProjection(Projection):
-    def finish(self, update: torch.Tensor) -> torch.Tensor:
-        return update.clamp(-1, 1)
-
-
-@pytest.mark.parametrize("rule", [Clipped(), ClippedProjection()], ids=["Mean", "Projection"])
-def test_a_rule_that_needs_the_whole_update_is_refused(rule: Rule, tmp_path: Path) -> None:
-    start, files = save_all("safetensors", *models(), tmp_path / "in")
-    with pytest.raises(comity.ComityError, match="cannot be done in pieces"):
-        aggregate(start, files, tmp_path / "new.safetensors", rule)
-
-
 def test_names_of_clients(tmp_path: Path) -> None:
     base, clients = models(2)
     start = SAVE["pt"](base, tmp_path / "base")
@@ -400,16 +386,12 @@ def test_one_client_is_kept_as_it_is(tmp_path: Path) -> None:
         torch.testing.assert_close(found[name], client[name])
 
 
-def test_the_lazy_name_in_rules() -> None:
-    assert comity.rules.aggregate_files is aggregate
-
-
 def test_overflow_of_half_precision_is_refused(tmp_path: Path) -> None:
     base = {"w": torch.full((10,), 60_000, dtype=torch.float16)}
     clients = [{"w": torch.full((10,), 65_000.0)}]
     start, files = save_all("safetensors", base, clients, tmp_path / "in")
     with pytest.raises(comity.ComityError, match="'w' would not be finite as F16"):
-        aggregate(start, files, tmp_path / "new.safetensors", Mean(lr=3))
+        aggregate(start, files, tmp_path / "new.safetensors", Mean(), server_lr=3)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

@@ -146,7 +146,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert told in out
     assert not err
     chosen = ["--only=weight", "--exclude", "bn.*"]
-    assert aggregate_command([*inputs, "-o", str(new), "--overwrite", "--quiet", *chosen]) == 0
+    assert aggregate_command([*inputs, "-o", str(new), "--overwrite", "--quiet", "--server-lr", "0.5", *chosen]) == 0
     assert capsys.readouterr().out == ""
     files[1].write_bytes(b"")
     assert aggregate_command([*inputs, "-o", str(new), "--overwrite", "--skip-bad", "--memory", "3 GiB"]) == 0
@@ -167,7 +167,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for arguments, told in [
         ([*inputs[:2], "--html", "page.txt"], "ends in .html"),
         ([*inputs[:2], "--lr", "fast"], "--lr must be a number"),
-        ([*inputs[:2], "--lr", "-1"], "must be a positive number"),
+        ([*inputs[:2], "--lr", "-1"], "lr must be above 0, got -1"),
         ([], "takes a base and the clients' files"),
     ]:
         with pytest.raises(ComityError, match=told):

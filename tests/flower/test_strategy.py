@@ -1,5 +1,6 @@
 """Drop-in strategies: a Flower app changes its strategy and nothing else."""
 
+import inspect
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,9 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+import comity.flower
 from comity import ComityError, rules
-from comity.flower import CALM, ConFREE, FedFV, FedMGDAPlus, InProcessGrid, WithRule
+from comity.flower import CALM, ConFREE, FedFV, FedMGDAPlus, InProcessGrid, TorchJD, WithRule
 from comity.rules import Mean
 
 SIZES = [3, 5, 4, 8]
@@ -267,6 +269,51 @@ def test_a_strategys_own_loop_is_kept_and_given_back(log: pytest.LogCaptureFixtu
     assert "coefficients" in result.train_metrics_clientapp[1]
     assert "Rule: ConFREE()" in log.text
     assert not {"configure_train", "aggregate_train", "summary"} & vars(inner).keys()
+
+
+def test_a_loop_that_fails_leaves_the_strategy_as_it_was() -> None:
+    class Fails(FedAvg):
+        def start(self, *args: Any, **kwargs: Any) -> Result:
+            super().start(*args, **kwargs)
+            self.rounds_done = kwargs["num_rounds"]
+            raise RuntimeError("disk full")
+
+    inner = Fails()
+    before = set(vars(inner))
+    with pytest.raises(RuntimeError, match="disk full"):
+        start(WithRule(rules.ConFREE(), inner))
+    assert set(vars(inner)) - before == {"rounds_done"}  # what the loop itself noted
+    assert inner.rounds_done == 2
+
+
+def test_steps_that_were_replaced_on_an_instance_are_used_within_ours() -> None:
+    seen: list[int] = []
+    inner = FedAvg()
+
+    def aggregate(server_round: int, replies: Any) -> Any:
+        seen.append(server_round)
+        return FedAvg.aggregate_train(inner, server_round, replies)
+
+    inner.aggregate_train = aggregate  # type: ignore[method-assign]
+    result, _ = start(WithRule(rules.ConFREE(), inner))
+    assert seen == [1, 2]
+    assert "coefficients" in result.train_metrics_clientapp[1]
+    assert inner.aggregate_train is aggregate
+
+
+def test_every_rule_has_a_strategy_with_its_options() -> None:
+    for rule in rules.RULES.values():
+        strategy = getattr(comity.flower, rule.__name__)
+        assert issubclass(strategy, WithRule)
+        shown, own = inspect.signature(strategy).parameters, inspect.signature(rule).parameters
+        named = {name: p for name, p in own.items() if p.kind is not p.VAR_KEYWORD}
+        assert named.items() <= shown.items()
+        assert {"strategy", "loss_key", "average", "options"} <= shown.keys()
+        assert rule.__doc__.partition("\n")[0] in strategy.__doc__
+        assert repr(strategy(fraction_train=0.5).rule) == repr(rule())
+    assert repr(TorchJD("CAGrad", c=0.5, min_train_nodes=3).rule) == "TorchJD(weighting='CAGrad', c=0.5)"
+    with pytest.raises(ComityError, match=r"rule\.c must be at least 0 and below 1, got 2"):
+        ConFREE(c=2)
 
 
 @pytest.mark.parametrize("server", [FedAdam, lambda: FedAvgM(server_momentum=0.9), FedMedian])

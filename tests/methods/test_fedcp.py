@@ -1,5 +1,6 @@
 """FedCP: the gate, the discrepancy, what is sent, and where its noise comes from."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from comity import ComityError, Config
 from comity.engine import Run, build, run, site_of
 from comity.methods import FedCP
 from comity.methods.fedcp import mmd
-from comity.rules import Mean, Outcome, Updates
+from comity.rules import ClientUpdates, Mean, Outcome
 from helpers import client_of
 
 
@@ -115,12 +116,13 @@ def test_the_rule_acts_on_the_body_and_the_rest_is_averaged(tiny: dict[str, Any]
     seen = []
 
     class Watched(Mean):
-        def apply(self, u: Updates) -> Outcome:
-            seen.append(u.layout.names)
-            return super().apply(u)
+        def apply(self, updates: ClientUpdates) -> Outcome:
+            seen.append(updates.layout.names)
+            outcome = super().apply(updates)
+            return replace(outcome, update=torch.zeros_like(outcome.update))
 
     site, server = build(Config(**(tiny | {"model": "resnet4"}), method="FedCP"))
-    server.rule = Watched(lr=0.0)  # would leave alone all it is given
+    server.rule = Watched()  # leaves alone all it is given
     before, layout, model = server.theta.clone(), server.layout, site.model()
     server.step()
     assert seen == [tuple(name for name in layout.names if name.startswith("body"))]

@@ -1,5 +1,6 @@
 """FedPAC: the statistics, the heads' quadratic program, the pull to prototypes, and who gets which head."""
 
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -13,7 +14,7 @@ from comity import ComityError, Config
 from comity.engine import Client, Run, build, run, site_of
 from comity.methods.fedpac import head_weights
 from comity.nn import Model
-from comity.rules import Mean, Outcome, Updates
+from comity.rules import ClientUpdates, Mean, Outcome
 from helpers import client_of
 
 
@@ -224,12 +225,13 @@ def test_the_rule_acts_on_the_body(tiny: dict[str, Any]) -> None:
     seen = []
 
     class Watched(Mean):
-        def apply(self, u: Updates) -> Outcome:
-            seen.append(u.layout.names)
-            return super().apply(u)
+        def apply(self, updates: ClientUpdates) -> Outcome:
+            seen.append(updates.layout.names)
+            outcome = super().apply(updates)
+            return replace(outcome, update=torch.zeros_like(outcome.update))
 
     _, server = build(Config(**tiny, method="FedPAC"))
-    server.rule, before = Watched(lr=0.0), server.theta.clone()
+    server.rule, before = Watched(), server.theta.clone()
     server.step()
     assert seen == [("body.fc1.weight", "body.fc1.bias")]
     assert torch.equal(server.theta, before)

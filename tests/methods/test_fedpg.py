@@ -10,7 +10,7 @@ from comity import ComityError, Config
 from comity.engine import Run, run, site_of
 from comity.methods import FedPG, SFedPG
 from comity.methods.sfedpg import unfairness
-from comity.rules.fair_descent import evening
+from comity.rules import evening
 from helpers import client_of
 
 SHIFTED = {"label_shift": 0.9, "feature_shift": 0.5}

@@ -1,5 +1,6 @@
 """FedROD: balanced softmax, two heads that do not disturb each other, and the hypernetwork."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from comity import ComityError, Config
 from comity.engine import Client, Run, build, run, site_of
 from comity.methods.fedrod import balanced_softmax
 from comity.nn import Model
-from comity.rules import Mean, Outcome, Updates
+from comity.rules import ClientUpdates, Mean, Outcome
 from helpers import BY_AUTOGRAD, client_of
 
 HYPER = {"name": "FedROD", "head": "hypernetwork"}
@@ -154,12 +155,13 @@ def test_the_rule_acts_on_the_generic_model_and_the_hypernetwork_is_averaged(tin
     seen = []
 
     class Watched(Mean):
-        def apply(self, u: Updates) -> Outcome:
-            seen.append(u.layout.names)
-            return super().apply(u)
+        def apply(self, updates: ClientUpdates) -> Outcome:
+            seen.append(updates.layout.names)
+            outcome = super().apply(updates)
+            return replace(outcome, update=torch.zeros_like(outcome.update))
 
     site, server = build(Config(**tiny, method=HYPER))
-    server.rule = Watched(lr=0.0)  # would leave alone all it is given
+    server.rule = Watched()  # leaves alone all it is given
     before, layout = server.theta.clone(), server.layout
     server.step()
     assert seen == [tuple(name for name in layout.names if not name.startswith("hypernetwork"))]

@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import inspect
 import math
 
 import cvxpy as cp
@@ -15,9 +16,11 @@ from rule_families import close, family, matrices, quick, tame
 import comity.rules
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity._options import options
 from comity.rules import (
     CALM,
     MGDA,
+    RULES,
     ConFREE,
     FairDescent,
     FedFV,
@@ -25,6 +28,8 @@ from comity.rules import (
     Mean,
     Projection,
     Rule,
+    ServerStep,
+    Solution,
     SolverWarning,
     TorchJD,
     Updates,
@@ -438,7 +443,6 @@ def test_length_of_the_mean(rule, scope):
     rule = copy.deepcopy(rule)
     rule.length = "mean"
     rule.scope = scope if not isinstance(rule, Mean) else "model"
-    rule.needs_gram = True
     layout = Layout([("a", (4,)), ("b", (7,))])
     U, sizes = family("random", 5, 4), torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64)
     own = copy.deepcopy(rule)
@@ -459,23 +463,38 @@ def test_length_of_the_mean(rule, scope):
 def test_stretch_is_relative_to_the_plain_mean():
     layout = Layout([("a", (2,)), ("b", (2,))])
     U = torch.tensor([[1.0, 0, 1, 0], [1.0, 0, -1, 0]], dtype=torch.float64)
-    assert Mean(lr=3.0).apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [3, -1]
+
+    class Triple(Mean):
+        def weigh(self, G, updates):
+            mean = super().weigh(G, updates)
+            return mean._replace(coefficients=3 * mean.coefficients)
+
+    assert Triple().apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [3, -1]
     uniform = Mean(weighting="uniform").apply(Updates(U, layout=layout, sizes=[3, 1]))
     assert uniform.stretch.tolist() == [1, 0]
     assert Projection().apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [1, -1]
 
 
-def test_mean_with_momentum():
-    U = [family("random", 3, seed) for seed in range(3)]
-    rule, velocity = Mean(lr=0.5, momentum=0.9), torch.zeros(U[0].shape[1], dtype=torch.float64)
-    for rows in U:
-        velocity = 0.9 * velocity + rows.mean(0)
-        torch.testing.assert_close(rule(rows), 0.5 * velocity)
-        state = copy.deepcopy(rule.state)
-        rule = Mean(lr=0.5, momentum=0.9)
-        rule.state = state
-    torch.testing.assert_close(Mean()(U[0], sizes=[1, 2, 3]), torch.tensor([1.0, 2, 3]).double() / 6 @ U[0])
-    torch.testing.assert_close(Mean(weighting="uniform")(U[0], sizes=[1, 2, 3]), U[0].mean(0))
+def test_mean_by_size_and_uniform():
+    U = family("random", 3, 0)
+    torch.testing.assert_close(Mean()(U, sizes=[1, 2, 3]), torch.tensor([1.0, 2, 3]).double() / 6 @ U)
+    torch.testing.assert_close(Mean(weighting="uniform")(U, sizes=[1, 2, 3]), U.mean(0))
+
+
+@pytest.mark.parametrize("rule", [Mean(), CALM(), FedFV()], ids=repr)
+def test_the_servers_learning_rate_and_momentum_with_any_rule(rule):
+    rule, velocity = copy.deepcopy(rule), 0.0
+    step = ServerStep(lr=0.5, momentum=0.9)
+    for seed in range(3):
+        update = rule(family("random", 3, seed), losses=[1.0, 2.0, 3.0])
+        velocity = 0.9 * velocity + update
+        torch.testing.assert_close(step(update), 0.5 * velocity)
+        state = copy.deepcopy(step.state)
+        step = ServerStep(lr=0.5, momentum=0.9)  # killed, and resumed from its state
+        step.state = state
+    unchanged = ServerStep()
+    assert torch.equal(unchanged(update), update)
+    assert not unchanged.state
 
 
 @pytest.mark.parametrize("rescale", ["1/(1+c²)", "1/(1+c)"])
@@ -499,7 +518,8 @@ def test_confree_where_zero_is_in_the_hull():
     ("text", "rule"),
     [
         ("Mean()", Mean()),
-        ("Mean(weighting='uniform', lr=0.5, momentum=0.9)", Mean(weighting="uniform", lr=0.5, momentum=0.9)),
+        ("Mean(weighting='uniform')", Mean(weighting="uniform")),
+        ("ServerStep(lr=0.5, momentum=0.9)", ServerStep(0.5, 0.9)),
         ("Projection(order='sequential', seed=1)", Projection(order="sequential", seed=1)),
         ("ConFREE()", ConFREE(0.5)),
         ("ConFREE(c=0.3, scope='layer', rescale='1/(1+c²)')", ConFREE(0.3, scope="layer", rescale="1/(1+c²)")),
@@ -520,12 +540,15 @@ def test_repr_is_the_rule(text, rule):
 @pytest.mark.parametrize(
     ("mistake", "told"),
     [
-        (lambda: ConFREE(1.0), r"c is 1.0; it must satisfy 0 ≤ c < 1"),
-        (lambda: ConFREE(scope="tensor"), "scope is 'tensor'; it may be 'model' or 'layer'"),
-        (lambda: Mean(momentum=1.5), "momentum is 1.5"),
-        (lambda: Mean(length="short"), "length is 'short'"),
-        (lambda: CALM(eps=-1), "eps is -1; it must satisfy 0 ≤ eps$"),
-        (lambda: FedMGDAPlus(2), "eps is 2; it must satisfy 0 ≤ eps ≤ 1"),
+        (lambda: ConFREE(1.0), r"rule\.c must be at least 0 and below 1, got 1\.0"),
+        (lambda: ConFREE(math.nan), r"rule\.c must be a finite number, got nan"),
+        (lambda: ConFREE(scope="tensor"), r"rule\.scope must be model \| layer, got 'tensor'"),
+        (lambda: ServerStep(momentum=1.5), r"server\.momentum must be at least 0 and below 1, got 1\.5"),
+        (lambda: ServerStep(0), r"server\.lr must be above 0, got 0"),
+        (lambda: Mean(length="short"), r"rule\.length must be own \| mean, got 'short'"),
+        (lambda: CALM(eps=-1), r"rule\.eps must be at least 0, got -1"),
+        (lambda: FedMGDAPlus(2), r"rule\.eps must be at least 0 and at most 1, got 2"),
+        (lambda: FedFV(tau=1.5), r"rule\.tau must be a whole number, got 1\.5"),
         (lambda: FedFV()(torch.eye(2)), "FedFV needs the clients' losses"),
         (lambda: FairDescent()(torch.eye(2)), "FairDescent needs the clients' losses"),
     ],
@@ -535,25 +558,62 @@ def test_mistakes_are_told(mistake, told):
         mistake()
 
 
+@pytest.mark.parametrize("rule", [Mean, FedMGDAPlus, FedFV, comity.rules.ReleasedConFREE])
+def test_rules_that_know_one_scope_refuse_another(rule):
+    with pytest.raises(TypeError, match="scope"):
+        rule(scope="layer")
+
+
+@pytest.mark.parametrize("rule", RULES.values())
+def test_every_option_of_a_rule_has_help(rule):
+    described = options(rule)
+    assert described.keys() <= inspect.signature(rule).parameters.keys()
+    for option in described.values():
+        assert option.help, option.name
+
+
 def test_a_rule_of_ones_own():
     class Median(Rule):
+        """The update of middle length.
+
+        Options:
+            worst: what the certificate says
+        """
+
         certificate = "made up"
         target = 1e-3
 
-        def __init__(self, *, worst: float = 0.0) -> None:
-            super().__init__()
-            self.worst = worst
+        worst: float = 0.0
 
         def solve(self, block):
             middle = np.argsort(block.G.diagonal())[len(block.G) // 2]
-            return comity.rules.Solution(np.eye(len(block.G))[middle], self.worst)
+            return Solution(np.eye(len(block.G))[middle], self.worst if self.worst < 1 else math.nan)
 
     U = torch.tensor([[1.0, 0], [0, 2.0], [0, 30.0]])
     torch.testing.assert_close(Median()(U), U[1])
+    assert options(Median)["worst"].help == "what the certificate says"
+    assert Median(scope="layer").apply(Updates(U, layout=Layout([("a", (1,)), ("b", (1,))]))).coefficients.shape == (
+        2,
+        3,
+    )
     with pytest.warns(SolverWarning, match=r"Median\(worst=0.5\): made up 5e-01 exceeds 1e-03"):
-        assert Median(worst=0.5).apply(Updates(U)).residual == 0.5
+        assert Median(0.5).apply(Updates(U)).residual == 0.5
     with pytest.warns(SolverWarning, match="nan exceeds"):
-        Median(worst=math.nan)(U)
+        Median(worst=2.0)(U)
+
+
+@pytest.mark.parametrize("rule", ALL, ids=repr)
+def test_coefficients_are_those_of_the_whole_step(rule):
+    one, other = copy.deepcopy(rule), copy.deepcopy(rule)
+    U = family("random", 5, 0)
+    for round in range(2):
+        updates = Updates(U, losses=losses_of(U), ids=list(range(round, round + 5)))
+        chosen, outcome = one.coefficients(updates), other.apply(updates)
+        assert torch.equal(chosen.coefficients, outcome.coefficients)
+        assert chosen.coefficients.dtype == torch.float64
+        assert (chosen.ids, chosen.residual, chosen.certificate) == (outcome.ids, outcome.residual, outcome.certificate)
+        assert torch.equal(chosen.updates.combine(chosen.coefficients), outcome.update)
+        one.remember(chosen.updates)
 
 
 def test_the_examples_of_the_documentation_hold():

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_families import matrices, quick, tame
 
-from comity.rules import MGDA, SolverWarning, Updates, _solvers
-from comity.rules._solvers import best_worst, box, box_sum, cone, factor, gram, min_norm, root, times
+from comity.rules import MGDA, SolverWarning, Updates, solvers
+from comity.rules.solvers import best_worst, box, box_sum, cone, factor, gram, min_norm, root, times
 
 
 def normalised(U: torch.Tensor) -> np.ndarray:
@@ -158,7 +158,7 @@ def test_a_solver_that_gives_up_is_not_hidden(monkeypatch):
     def gives_up(*_, **__):
         raise RuntimeError("Maximum number of iterations reached.")
 
-    monkeypatch.setattr(_solvers, "lawson_hanson", gives_up)
+    monkeypatch.setattr(solvers, "lawson_hanson", gives_up)
     u = Updates(torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]]))
     with pytest.warns(SolverWarning, match=r"MGDA\(\): duality gap .* exceeds 1e-12"):
         outcome = MGDA().apply(u)

@@ -69,7 +69,7 @@ def test_protected_directions_keep_their_promise(U, gamma):
 def test_protected_directions_leave_those_without_conflict_alone():
     U = family("random", 4, 0).abs()
     assert torch.equal(protected_directions(U @ U.T).coefficients, torch.eye(4, dtype=torch.float64))
-    with pytest.raises(ComityError, match="gamma is 2"):
+    with pytest.raises(ComityError, match="gamma must be at least 0 and at most 1, got 2"):
         protected_directions(U @ U.T, 2)
 
 

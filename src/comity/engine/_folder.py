@@ -170,6 +170,8 @@ class Folder:
         tensors |= {f"server/store/{name}": tensor for name, tensor in server.store.items()}
         for group, state in server.rule_states.items():
             tensors |= {f"server/rule/{group}/{name}": tensor for name, tensor in state.items()}
+        for group, state in server.step_states.items():
+            tensors |= {f"server/step/{group}/{name}": tensor for name, tensor in state.items()}
         for cid, keep in server.link.states().items():
             tensors |= {f"client/{cid}/{name}": tensor for name, tensor in keep.items()}
             tensors[f"client/{cid}"] = server.theta.new_empty(
@@ -212,6 +214,8 @@ class Folder:
                 server.store["/".join(path[1:])] = tensor
             elif path[0] == "rule":
                 server.rule_states.setdefault(path[1], {})["/".join(path[2:])] = tensor
+            elif path[0] == "step":
+                server.step_states.setdefault(path[1], {})["/".join(path[2:])] = tensor
         server.link.restore(clients)
         return True
 

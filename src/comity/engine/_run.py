@@ -25,7 +25,7 @@ from comity.engine._optimiser import Training, optimiser_class
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.methods import Method
-from comity.rules import Rule
+from comity.rules import Rule, ServerStep
 
 Columns = dict[str, list[Any]]
 Links = Callable[[Config, Site], Link]
@@ -128,6 +128,9 @@ def rule_of(config: Config, method: Method) -> Rule:
     own = method.own_rule()
     if own is not None and config.rule.name != default("rule"):
         raise ComityError(f"method {config.method} brings its own rule; leave --rule out, got {config.rule}")
+    for option in ("server_lr", "server_momentum"):
+        if own is not None and (given := getattr(config, option)) != default(option):
+            raise ComityError(f"method {config.method} brings its own rule; leave {option} out, got {given}")
     rule: Rule = own or config.rule.build()
     return rule
 
@@ -153,6 +156,7 @@ def build(config: Config, federation: Federation | None = None, link: Links = th
         dropout=config.dropout,
         lr=site.training.rate,
         honest=[cid for cid in range(config.clients) if cid not in site.attack.malicious],
+        server_step=ServerStep(config.server_lr, config.server_momentum),
     )
     return site, server
 
@@ -244,7 +248,15 @@ def _run(
 def alone(config: Config) -> Config:
     """The run that this one is compared with: each client trains by itself, under the same conditions."""
     return config.with_(
-        method="Local", rule="Mean", moment=None, reference="none", save_models=False, tensorboard=False, out=None
+        method="Local",
+        rule="Mean",
+        server_lr=default("server_lr"),
+        server_momentum=default("server_momentum"),
+        moment=None,
+        reference="none",
+        save_models=False,
+        tensorboard=False,
+        out=None,
     )
 
 

@@ -13,7 +13,7 @@ from comity._random import generator
 from comity.engine._evaluation import summarise
 from comity.engine._link import Link
 from comity.methods import Method, Payload
-from comity.rules import Outcome, Rule, Updates, conflict_rate, cosines
+from comity.rules import Outcome, Rule, ServerStep, Updates, conflict_rate, cosines
 
 MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
@@ -35,8 +35,10 @@ class Server:
         dropout: float = 0.0,
         lr: Callable[[int], float] = lambda _: math.nan,
         honest: Sequence[int] | None = None,
+        server_step: ServerStep | None = None,
     ) -> None:
         self.method, self.rule, self.link = method, rule, link
+        self.server_step = server_step or ServerStep()
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
         self.honest = list(link.clients if honest is None else honest)
@@ -44,6 +46,8 @@ class Server:
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
         """What the rule remembers, by group."""
+        self.step_states: dict[str, dict[str, Tensor]] = {}
+        """What the server step remembers, by group."""
         self._fresh = dict(rule.state)
         self.outcome: Outcome | None = None
         """What the rule made of the last updates."""
@@ -99,11 +103,12 @@ class Server:
         rule: Rule | None = None,
         group: str = "",
     ) -> Tensor:
-        """What the rule makes of the clients' vectors: ``base`` (by default ``theta``) plus the combined update.
+        """What the rule makes of the clients' vectors: ``base`` (by default ``theta``) plus the server's step.
 
         Buffers, which lie behind the parameters of the layout, are averaged by size whatever the rule. A method that
-        aggregates several times a round (once a cluster) names each ``group``: the rule keeps a state for each. Another
-        ``rule`` than the run's own leaves no trace in the record.
+        aggregates several times a round (once a cluster) names each ``group``: the rule and the server step keep a
+        state for each. The update of another ``rule`` than the run's own is added as it is, and leaves no trace in the
+        record.
         """
         base, layout = self.theta if base is None else base, layout or self.layout
         if base.numel() == 0:
@@ -123,15 +128,17 @@ class Server:
         if rule is None:
             every = self.rule.needs_gram or len(cids) <= MOST
             if every:
-                updates.grams  # noqa: B018 - needed below in any case; the rule then makes no pass of its own
+                updates.measure()  # needed below in any case; the rule then makes no pass of its own
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
             self.outcome = outcome = self.rule.apply(updates)
             self.rule_states[group] = self.rule.state
+            self.server_step.state = self.step_states.setdefault(group, {})
+            step = self.server_step(outcome.update)
             self._note(group, updates if every else self._some(updates), outcome)
         else:
-            outcome = rule.apply(updates)
+            step = rule.apply(updates).update
         buffers = torch.stack([rows[cid][layout.size :] for cid in cids]) - base[layout.size :]
-        return base + torch.cat([outcome.update, (sizes / sizes.sum()).to(buffers) @ buffers])
+        return base + torch.cat([step, (sizes / sizes.sum()).to(buffers) @ buffers])
 
     def _some(self, updates: Updates) -> Updates:
         """Those whose conflict is measured where it would be more work than all else for all."""

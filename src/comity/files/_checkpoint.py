@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity.files._file import Entry, WeightFile
+from comity.files._file import StoredTensor, WeightFile
 from comity.files._safetensors import SafetensorsFile
 from comity.files._zipped import NpzFile, TorchFile
 
@@ -31,18 +31,18 @@ ADAPTER = "adapter_config.json"
 
 @dataclass(frozen=True)
 class Adapter:
-    """What PEFT's ``adapter_config.json`` says of the strength of an adapter: ΔW = scale · B A."""
+    """How strong an adapter is, from PEFT's ``adapter_config.json``: ΔW = scale · B A."""
 
     alpha: float
     rooted: bool
-    """Whether alpha is over √rank and not over the rank (rsLoRA)."""
+    """Whether the scale is alpha/√rank (rsLoRA) and not alpha/rank."""
     patterns: Mapping[str, float] = field(default_factory=dict)
-    """Other alphas of some modules, by regular expression."""
+    """Alphas of single modules, by regular expression."""
     dora: bool = False
     """Whether columns are rescaled after BA is added (DoRA)."""
 
     def scale(self, module: str, rank: int) -> float:
-        # PEFT takes the first pattern that fits the end of a module's name, as it was before PEFT wrapped it
+        # PEFT takes the first pattern that matches the end of the name that a module had before PEFT wrapped it.
         module = module.removeprefix("base_model.model.")
         fits = (alpha for pattern, alpha in self.patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
         alpha = next(fits, self.alpha)
@@ -64,7 +64,7 @@ class Checkpoint:
                 self._homes[name] = file
 
     @cached_property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, StoredTensor]:
         return {name: file.entries[name] for name, file in self._homes.items()}
 
     @cached_property
@@ -82,7 +82,7 @@ class Checkpoint:
         return self._homes[name].read(name, start, entry.numel if stop is None else stop)
 
     def sidecars(self) -> Iterator[Path]:
-        """What else lies in its folder and belongs to it: configurations, tokenisers, the index."""
+        """The other files of its folder that belong to it: configurations, tokenisers, the index."""
         for path in sorted(self.folder.iterdir() if self.folder is not None else ()):
             weights = path.suffix in (*FORMATS, ".gguf", ".h5", ".msgpack", ".onnx") or path.name.endswith(INDEX)
             if path.is_file() and not path.name.startswith(".") and (not weights or path == self.path):
@@ -93,7 +93,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """What is at ``path``, read as far as its headers: a file, an index of shards, or a folder with either."""
+    """The checkpoint at ``path``, a file, an index of shards, or a folder with either; only its headers are read."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -126,7 +126,7 @@ def _folder(path: Path) -> Checkpoint:
         raise ComityError(f"{path}: it has {ADAPTER}, but neither adapter_model.safetensors nor adapter_model.bin")
     indices = sorted(path.glob(f"*{INDEX}"))
     files = sorted(file for file in path.iterdir() if file.suffix in FORMATS and file.is_file())
-    # a folder of Hugging Face's may hold the same model in two formats
+    # A folder from Hugging Face may hold the same model in two formats.
     for kind in (".safetensors", ""):
         shown = [index for index in indices if kind in index.name]
         whole = [file for file in files if kind in file.name]
@@ -134,18 +134,18 @@ def _folder(path: Path) -> Checkpoint:
             return Checkpoint(shown[0], _shards(shown[0]), path)
         if not shown and len(whole) == 1:
             return Checkpoint(path, [open_file(whole[0])], path)
-    told = f"it holds {len(files)} weight files and {len(indices)} indices" if files else "it holds no weight files"
-    raise ComityError(f"{path}: {told}; give a folder with one model, or the file itself")
+    content = f"{len(files)} weight files and {len(indices)} indices" if files else "no weight files"
+    raise ComityError(f"{path}: it holds {content}; give a folder with one model, or the file itself")
 
 
 def _shards(index: Path) -> list[WeightFile]:
-    """The files that an index names, each holding what the index says of it."""
+    """The files that an index names; each must hold exactly the tensors that the index says."""
     homes = _json(index).get("weight_map")
     if not isinstance(homes, dict) or not homes:
         raise ComityError(f"{index}: it has no weight_map")
     shards: dict[str, WeightFile] = {}
     for name, shard in homes.items():
-        # the name is not ours: one with a path in it would have us write where it pleases
+        # A stranger's index may name a path outside the folder, and an output would be written there.
         if not isinstance(shard, str) or Path(shard).name != shard or Path(shard).suffix not in FORMATS:
             raise ComityError(f"{index}: {shard!r} is not the name of a weight file beside it")
         if shard not in shards:
@@ -170,7 +170,7 @@ def _adapter(config: Path) -> Adapter:
             raise ComityError(f"{config}: {name} is {value!r}; it must be a positive number")
     try:
         for pattern in patterns:
-            # a stranger's pattern must not keep us busy for ever
+            # Some patterns of a stranger would keep us busy for ever.
             if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
                 raise ComityError(f"{config}: alpha_pattern {pattern!r} repeats a group, or too much, to be tried")
             re.compile(pattern)
@@ -190,7 +190,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """A name for each client, from as much of its path as tells it from the others."""
+    """A name for each client: the shortest end of its path that is different for all of them."""
     parts = [(*path.absolute().parts[1:-1], _stem(path)) for path in paths]
     if len(set(parts)) < len(parts):  # a.pt and a.npz in one folder
         parts = [path.absolute().parts[1:] for path in paths]
@@ -198,7 +198,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
         depth += 1
     ends = [part[-depth:] for part in parts]
-    # site-1/model.pt and site-2/model.pt are site-1 and site-2
+    # The last part is left out where it is the same for all: site-1/model.pt and site-2/model.pt are site-1 and site-2.
     while len(ends) > 1 and depth > 1 and len({end[-1] for end in ends}) == 1:
         ends, depth = [end[:-1] for end in ends], depth - 1
     return ["/".join(end) for end in ends]

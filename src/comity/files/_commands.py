@@ -16,6 +16,7 @@ from rich.text import Text
 
 from comity._components import Component, convert
 from comity._errors import ComityError, unknown
+from comity._write import write_text
 from comity.files._inspect import inspect
 from comity.files._memory import parse_bytes, peak, resident, show_bytes
 from comity.files._merge import Merge, Progress, aggregate
@@ -54,6 +55,7 @@ comity aggregate: merge clients' checkpoints without harm, at any size
 {INPUTS}\
   -o, --output     the new model, or the update: names, shapes, dtypes, metadata and files as in BASE
   --rule NAME      how updates are combined (comity list rules), with --rule.OPTION for its options  [ConFREE]
+  --server-lr NUMBER  factor on the combined update  [1]
   --buffers HOW    running_mean and running_var: average or keep  [average]
   --overwrite      replace an output that exists
   --quiet          print nothing but errors
@@ -81,7 +83,10 @@ def inspect_command(arguments: list[str]) -> int:
     if page is not None:
         from comity.files._html import page as html
 
-        _write(Path(page), html(found))
+        try:
+            write_text(Path(page), html(found))
+        except OSError as error:
+            raise ComityError(f"{page} could not be written ({error.strerror})") from error
         console.print(Text(f"\nPage: {page}"))
     return 0
 
@@ -90,7 +95,10 @@ def aggregate_command(arguments: list[str]) -> int:
     """``comity aggregate``; bad input is a `ComityError` with nothing written."""
     started = time.perf_counter()
     paths, values, flags = _parse(
-        arguments, VALUES | {"--output", "--rule", "--buffers"}, FLAGS | {"--overwrite", "--quiet"}, "--rule."
+        arguments,
+        VALUES | {"--output", "--rule", "--server-lr", "--buffers"},
+        FLAGS | {"--overwrite", "--quiet"},
+        "--rule.",
     )
     if "--help" in flags:
         print(AGGREGATE, end="")
@@ -105,6 +113,7 @@ def aggregate_command(arguments: list[str]) -> int:
             *_inputs(paths, flags, "aggregate"),
             values["--output"],
             rule,
+            server_lr=convert(values.get("--server-lr", 1.0), float, "--server-lr"),
             buffers=convert(values.get("--buffers", "average"), Buffers, "--buffers"),
             overwrite="--overwrite" in flags,
             progress=progress,
@@ -218,14 +227,3 @@ def _told() -> Iterator[None]:
     for warning in caught:
         if not issubclass(warning.category, OURS):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-
-
-def _write(file: Path, text: str) -> None:
-    part = file.with_name(f".{file.name}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ComityError(f"{file} could not be written ({error.strerror})") from error

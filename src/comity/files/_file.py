@@ -13,21 +13,28 @@ from torch import Tensor
 
 from comity._errors import ComityError
 
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""Kinds of numbers that rules combine, as safetensors names them."""
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool,
+    "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16, "I16": torch.int16, "U32": torch.uint32,
+    "I32": torch.int32, "U64": torch.uint64, "I64": torch.int64,
+}  # fmt: skip
+"""By the names that safetensors gives them."""
 
-COUNTERS = frozenset(("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"))
-"""Kinds that are copied from the base. What is in neither (float8, complex numbers) has to be left out by name."""
+FLOATS = {kind: dtype for kind, dtype in DTYPES.items() if dtype.is_floating_point}
+"""Kinds of numbers that rules combine."""
+
+COUNTERS = DTYPES.keys() - FLOATS.keys()
+"""Kinds that are copied from the base. Other kinds (float8, complex numbers) have to be left out by name."""
 
 BLOCK = 2**23  # bytes copied at once
 
-Fresh = Mapping[str, Callable[[], Iterator[Tensor]]]
+NewTensors = Mapping[str, Callable[[], Iterator[Tensor]]]
 """New contents by name: each tensor's numbers in pieces, row by row, of the dtype that the file has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One tensor of a file."""
+class StoredTensor:
+    """One tensor of a file, and where it lies there."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +42,7 @@ class Entry:
     offset: int
     """Of its first byte."""
     stride: tuple[int, ...] | None = None
-    """Where its numbers are not row by row: channels last, or Fortran's order."""
+    """For numbers that are not stored row by row: channels last, or Fortran's order."""
 
     @property
     def numel(self) -> int:
@@ -51,22 +58,22 @@ class Entry:
 
 
 class WeightFile:
-    """What a file holds, known without reading it; each format says how to find out and how to write."""
+    """A file with tensors; which ones is known without reading them. Each format says how to find out and write."""
 
-    shares: ClassVar[bool] = False
+    ties: ClassVar[bool] = False
     """Whether two of its tensors may be the same bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: tuple[int, ...] | None = None
+        self._identity: tuple[int, ...] | None = None
         self._whole: tuple[str, Tensor] | None = None
-        self.entries: dict[str, Entry] = self.found()
+        self.entries: dict[str, StoredTensor] = self.read_entries()
 
-    def found(self) -> dict[str, Entry]:
+    def read_entries(self) -> dict[str, StoredTensor]:
         raise NotImplementedError
 
-    def write(self, target: BinaryIO, fresh: Fresh) -> None:
-        """This file again, with the tensors in ``fresh`` new."""
+    def write(self, target: BinaryIO, new: NewTensors) -> None:
+        """Write this file again, with the tensors in ``new`` replaced."""
         raise NotImplementedError
 
     def read(self, name: str, start: int, stop: int) -> Tensor:
@@ -83,7 +90,7 @@ class WeightFile:
             self._whole = None
         return numbers
 
-    def piece(self, entry: Entry, start: int, stop: int) -> Tensor:
+    def piece(self, entry: StoredTensor, start: int, stop: int) -> Tensor:
         """Bytes ``start`` to ``stop`` of a tensor."""
         return self.bytes(entry.offset + start, entry.offset + stop)
 
@@ -99,34 +106,34 @@ class WeightFile:
                     if not count:
                         raise self.wrong("it is cut short")
                     rest = rest[count:]
-                if hasattr(os, "posix_fadvise"):  # what comes next is fetched while this is worked on
+                if hasattr(os, "posix_fadvise"):  # the system fetches what comes next while this is worked on
                     os.posix_fadvise(file.fileno(), stop, stop - start, os.POSIX_FADV_WILLNEED)
         except OSError as error:
             raise self.wrong(f"it cannot be read ({error.strerror})") from error
         return taken
 
     def opened(self) -> io.FileIO:
-        """Opened for each piece: clients times shards would be more files than a process may hold open."""
+        """The file, opened anew for each piece: clients times shards may be more files than a process can hold open."""
         try:
             file = io.FileIO(self.path)
         except OSError as error:
             raise self.wrong(f"it cannot be read ({error.strerror})") from error
         state = os.fstat(file.fileno())
-        now = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
-        self._seen = self._seen or now
-        if now != self._seen:
+        identity = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+        self._identity = self._identity or identity
+        if identity != self._identity:
             file.close()
             raise self.wrong("it changed while it was being read")
         return file
 
-    def renewed(self, start: int, stop: int, fresh: Fresh) -> Iterator[memoryview]:
-        """Bytes ``start`` to ``stop`` of the file, with those of the tensors in ``fresh`` new."""
-        changed = (self.entries[name] for name in fresh)
+    def renewed(self, start: int, stop: int, new: NewTensors) -> Iterator[memoryview]:
+        """Bytes ``start`` to ``stop`` of the file, with those of the tensors in ``new`` replaced."""
+        changed = (self.entries[name] for name in new)
         here = start
         for entry in sorted(changed, key=lambda entry: entry.offset):
             if entry.numel and start <= entry.offset < stop:
                 yield from self._copied(here, entry.offset)
-                yield from encoded(entry, fresh[entry.name]())
+                yield from encoded(entry, new[entry.name]())
                 here = entry.offset + entry.nbytes
         yield from self._copied(here, stop)
 
@@ -134,19 +141,23 @@ class WeightFile:
         for at in range(start, stop, BLOCK):
             yield view(self.bytes(at, min(at + BLOCK, stop)))
 
+    def size(self) -> int:
+        with self.opened() as file:
+            return file.seek(0, 2)
+
     def wrong(self, reason: str) -> ComityError:
         return ComityError(f"{self.path}: {reason}")
 
 
-def encoded(entry: Entry, pieces: Iterator[Tensor]) -> Iterator[memoryview]:
-    """The bytes of a tensor's new numbers, as the entry has them."""
+def encoded(entry: StoredTensor, pieces: Iterator[Tensor]) -> Iterator[memoryview]:
+    """The bytes of a tensor's new numbers, in the order in which the file stores them."""
     if entry.stride is None:
         for piece in pieces:
             yield view(piece.contiguous())
     else:
-        laid = torch.empty_strided(entry.shape, entry.stride, dtype=entry.dtype)
-        laid.copy_(torch.cat(list(pieces)).view(entry.shape))
-        yield view(laid.as_strided((entry.numel,), (1,)))
+        laid_out = torch.empty_strided(entry.shape, entry.stride, dtype=entry.dtype)
+        laid_out.copy_(torch.cat(list(pieces)).view(entry.shape))
+        yield view(laid_out.as_strided((entry.numel,), (1,)))
 
 
 def view(numbers: Tensor) -> memoryview:
@@ -155,7 +166,7 @@ def view(numbers: Tensor) -> memoryview:
     return memoryview(array)
 
 
-def dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """Whether strides only change the order of numbers: none is left out and none stands for two."""
     expected = 1
     for step, length in sorted(zip(stride, shape, strict=True)):

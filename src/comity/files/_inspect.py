@@ -7,12 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from comity._errors import ComityError
-from comity.files._merge import Progress, collect, read_sizes, survey, weigh
+from comity._options import Positive, convert
+from comity.files._merge import Progress, collect, read_sizes, survey
 from comity.files._plan import Choice, Lora
-from comity.rules import CALM, ConflictRate, ConFREE, Mean, Rule, conflict_rate, cosines, improvement
-from comity.rules._rule import _lengths
-from comity.rules.projection import TOUCH
+from comity.rules import CALM, COSINE_ROUNDING, ConflictRate, ConFREE, Mean, Rule, conflict_rate, cosines, improvement
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Inspection:
 
     def hurts(self) -> list[tuple[int, int, float]]:
         """Pairs i, j where i's update alone would raise j's loss, and by how much, the worst first."""
-        against = (self.effects < 0) & (self.cosines < -TOUCH)
+        against = (self.effects < 0) & (self.cosines < -COSINE_ROUNDING)
         pairs = [(i, j, float(self.effects[i, j])) for i, j in against.nonzero().tolist() if i != j]
         return sorted(pairs, key=lambda pair: pair[2])
 
@@ -91,22 +89,22 @@ def inspect(
     ``rules`` come after the plain mean, by default ConFREE and CALM. All are judged at the length of the mean, so that
     they are compared by where they lead and not by how far.
     """
-    if lr is not None and not 0 < lr < float("inf"):
-        raise ComityError(f"lr is {lr!r}; it must be a positive number")
+    if lr is not None:
+        convert(lr, Positive, "lr")
     inputs = collect(base, clients, Choice(only, exclude, "keep", lora), skip_bad)
     if sizes is not None and not isinstance(sizes, Mapping):
         sizes, _ = read_sizes(Path(sizes))
     u, _ = survey(inputs, sizes, None, memory, skip_bad, progress, passes=1)
     others = (ConFREE(), CALM()) if rules is None else rules
     squares = u.gram.diagonal()
-    plain = float(torch.linalg.vector_norm(_lengths(u.grams, u.shares)))
+    plain = float(torch.linalg.vector_norm(u.lengths(u.shares)))
     verdicts = []
     for rule in (Mean(), *others):
-        coefficients = weigh(rule, u).coefficients
-        own = float(torch.linalg.vector_norm(_lengths(u.grams, coefficients)))
+        coefficients = rule.coefficients(u).coefficients
+        own = float(torch.linalg.vector_norm(u.lengths(coefficients)))
         gains = improvement(u, coefficients) * (plain / own if own else 0.0)
         shares = torch.where(squares > 0, gains / squares, torch.nan)
-        harmed = (gains < -TOUCH * plain * squares.sqrt()).nonzero()[:, 0].tolist()
+        harmed = (gains < -COSINE_ROUNDING * plain * squares.sqrt()).nonzero()[:, 0].tolist()
         worst_first = tuple(sorted(harmed, key=lambda j: float(shares[j])))
         verdicts.append(Verdict(type(rule).__name__, own / plain if plain else 0.0, gains, shares, worst_first))
     return Inspection(

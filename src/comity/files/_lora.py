@@ -1,4 +1,4 @@
-"""Adapters through their products ΔW = s·BA, which are never built: all that is needed are the factors."""
+"""Adapters merged by their products ΔW = s·BA, which are never built: factors are all that is needed."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,102 +20,94 @@ class Factors(NamedTuple):
     right: Tensor
 
 
-class Merged(NamedTuple):
-    """New factors of a module, the length of the product that they stand for, and how far their own is from it.
-
-    It is so by the rank that was cut off, and by the rounding to the dtypes of the files.
-    """
+class MergedFactors(NamedTuple):
+    """The new factors of a module, as they are written."""
 
     A: Tensor
     B: Tensor
     length: float
+    """Of the exact merged product, which may have a higher rank."""
     error: float
+    """The distance from the exact product to that of A and B, by the rank that was cut off and by rounding."""
 
 
 class Products:
-    """What `Reader` is for tensors, for the products of factors."""
+    """Reads and combines products of factors, as `Reader` does tensors."""
 
     def __init__(self, reader: Reader, template: Checkpoint) -> None:
         self.reader, self.template = reader, template
 
     def gram(self, pair: Pair) -> Tensor:
         """(N, N) float64, since ⟨B₁A₁, B₂A₂⟩ = Σ (B₁ᵀB₂) ∘ (A₁A₂ᵀ)."""
-        self._room(pair, range(len(self.reader.clients)), 2)
+        self._check_room(pair, range(len(self.reader.clients)), 2)
         base = self._base(pair)
-        updates = []
-        for i in range(len(self.reader.clients)):
-            found = self._client(i, pair)
-            updates.append(None if found is None else found if base is None else minus(found, base))
-        some = [update for update in updates if update is not None]
-        if not some:
-            return torch.zeros(len(updates), len(updates), dtype=torch.float64)
-        left, right = stacked(some)
-        owners = torch.cat([torch.full((u.right.shape[0],), i) for i, u in enumerate(updates) if u is not None])
-        belongs = torch.nn.functional.one_hot(owners, len(updates)).double()
+        count, updates = len(self.reader.clients), {}
+        for i in range(count):
+            own = self._client(i, pair)
+            if own is not None:
+                updates[i] = own if base is None else minus(own, base)
+        if not updates:
+            return torch.zeros(count, count, dtype=torch.float64)
+        left, right = stacked(list(updates.values()))
+        owners = torch.cat([torch.full((update.right.shape[0],), i) for i, update in updates.items()])
+        belongs = torch.nn.functional.one_hot(owners, count).double()
         return belongs.mT @ ((left.mT @ left) * (right @ right.mT)) @ belongs
 
-    def merged(self, pair: Pair, coefficients: Tensor) -> Merged:
-        """The base's product with the updates' combination added, as factors of the template's rank again."""
-        self._room(pair, self.reader.good, 6)
+    def merged(self, pair: Pair, coefficients: Tensor) -> MergedFactors:
+        """The base's product plus the combination of the updates, as factors of the template's rank again."""
+        self._check_room(pair, self.reader.good, 6)
         parts = []
         base = self._base(pair)
         if base is not None:
             parts.append(Factors(base.left * (1 - coefficients.sum()), base.right))
         for x, i in zip(coefficients, self.reader.good, strict=True):
-            found = self._client(i, pair)
-            if found is None:
+            own = self._client(i, pair)
+            if own is None:
                 raise ComityError(self.reader.bad[i])
-            parts.append(Factors(found.left * x, found.right))
+            parts.append(Factors(own.left * x, own.right))
         whole = stacked(parts)
         A, B = self.template.entries[pair.A], self.template.entries[pair.B]
         rank = A.shape[0]
         scale = self._scale(self.template, pair)
         best, length = truncated(whole, rank)
-        # √s to each factor, so that both stay of one size
+        # Each factor takes √s of the scale, so that both stay of one size.
         new_A = (best.right / scale**0.5).to(A.dtype)
         new_B = (best.left / scale**0.5).to(B.dtype)
         written = Factors(new_B.double() * -scale, new_A.double())
         error = norm(stacked((whole, written)))
         if not torch.isfinite(new_A).all() or not torch.isfinite(new_B).all():
             raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
-        return Merged(new_A.reshape(-1), new_B.reshape(-1), length, error)
+        return MergedFactors(new_A.reshape(-1), new_B.reshape(-1), length, error)
 
     def _base(self, pair: Pair) -> Factors | None:
-        if self.reader.base is None:
-            return None
-        found = self._factors(self.reader.base, pair)
-        if not all(torch.isfinite(factor).all() for factor in found):
-            raise self.reader.base.wrong(f"the factors of {pair.module!r} are not finite")
-        return found
+        return None if self.reader.base is None else self._factors(self.reader.base, pair)
 
     def _client(self, i: int, pair: Pair) -> Factors | None:
         """None for a bad one."""
         if i in self.reader.bad:
             return None
-        client = self.reader.clients[i]
         try:
-            found = self._factors(client, pair)
-            if not all(torch.isfinite(factor).all() for factor in found):
-                raise client.wrong(f"the factors of {pair.module!r} are not finite")
+            return self._factors(self.reader.clients[i], pair)
         except ComityError as error:
             self.reader.leave(i, error)
             return None
-        return found
 
     def _factors(self, model: Checkpoint, pair: Pair) -> Factors:
         A, B = model.entries[pair.A], model.entries[pair.B]
         self.reader.advance(A.nbytes + B.nbytes)
         left = model.read(pair.B).double().view(B.shape[0], B.shape[1])
         right = model.read(pair.A).double().view(A.shape[0], -1)
-        return Factors(left * self._scale(model, pair), right)
+        factors = Factors(left * self._scale(model, pair), right)
+        if not all(torch.isfinite(factor).all() for factor in factors):
+            raise model.wrong(f"the factors of {pair.module!r} are not finite")
+        return factors
 
     def _scale(self, model: Checkpoint, pair: Pair) -> float:
         return model.scale(pair.module, model.entries[pair.A].shape[0])
 
-    def _room(self, pair: Pair, rows: Sequence[int], copies: int) -> None:
-        """Factors are small beside the model that they adapt; all of one module's are held together."""
-        models = [self.reader.clients[i] for i in rows]
-        models += [self.reader.base] if self.reader.base is not None else []
+    def _check_room(self, pair: Pair, rows: Sequence[int], copies: int) -> None:
+        """Refuse a module whose factors, which are all held together, do not fit into memory."""
+        models = self.reader.models(rows)
         needed = 8 * copies * sum(model.entries[name].numel for model in models for name in (pair.A, pair.B))
         if needed > self.reader.room:
             left = show_bytes(max(self.reader.room, 0))
@@ -124,12 +116,12 @@ class Products:
             )
 
 
-def minus(found: Factors, base: Factors) -> Factors:
-    """The difference of two products. Differences of factors come first, for those of products would lose digits."""
-    if found.right.shape == base.right.shape:
-        left = torch.cat((found.left - base.left, base.left), 1)
-        return Factors(left, torch.cat((found.right, found.right - base.right)))
-    return Factors(torch.cat((found.left, -base.left), 1), torch.cat((found.right, base.right)))
+def minus(own: Factors, base: Factors) -> Factors:
+    """The difference of two products, from differences of their factors where ranks allow it: they keep more digits."""
+    if own.right.shape == base.right.shape:
+        left = torch.cat((own.left - base.left, base.left), 1)
+        return Factors(left, torch.cat((own.right, own.right - base.right)))
+    return Factors(torch.cat((own.left, -base.left), 1), torch.cat((own.right, base.right)))
 
 
 def stacked(parts: Sequence[Factors]) -> Factors:
@@ -138,7 +130,7 @@ def stacked(parts: Sequence[Factors]) -> Factors:
 
 
 def truncated(whole: Factors, rank: int) -> tuple[Factors, float]:
-    """The product of this rank that is nearest, singular values shared by both factors, and the length of the whole."""
+    """The nearest product of this rank, its singular values shared by both factors, and the length of the whole."""
     (Q, R), (P, S) = torch.linalg.qr(whole.left), torch.linalg.qr(whole.right.mT)
     U, sigma, Vh = torch.linalg.svd(R @ S.mT, full_matrices=False)
     kept = min(rank, len(sigma))

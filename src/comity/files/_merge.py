@@ -15,42 +15,31 @@ from torch import Tensor
 from comity._components import Component
 from comity._errors import ComityError
 from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
-from comity.files._file import Entry, Fresh
-from comity.files._lora import Merged, Products
+from comity.files._file import NewTensors, StoredTensor
 from comity.files._memory import parse_bytes
 from comity.files._output import becomes_folder, write
-from comity.files._plan import Buffers, Choice, Lora, Pair, Plan
-from comity.files._reader import Reader, total_bytes
+from comity.files._plan import Buffers, Choice, Lora, MergePlan, Pair
+from comity.files._reader import Reader
 from comity.files._updates import FileUpdates
-from comity.rules import ConflictRate, DroppedWarning, Mean, Rule, Weights, conflict_rate
-from comity.rules._rule import _lengths
-from comity.rules._threads import one_thread
+from comity.rules import ConflictRate, DroppedWarning, Rule, ServerStep, conflict_rate
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, of how many."""
+"""Called with how many bytes are read, and how many will be."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Whose files they are, opened and checked as far as their headers say."""
+    """The files, opened and checked as far as their headers say, and what is to be done with them."""
 
     base: Checkpoint | None
     template: Checkpoint
-    """What an output is made after: the base, or the first update."""
+    """What the output looks like: the base, or one of the updates."""
     clients: list[Checkpoint]
     ids: list[str]
     paths: list[Path]
-    plan: Plan
-    dropped: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        factors = (name for pair in self.plan.pairs for name in (pair.A, pair.B))
-        return (*self.plan.merged, *factors, *self.plan.averaged)
-
-    def bytes(self) -> int:
-        """What one pass reads."""
-        return total_bytes(self.base, self.clients, self.names)
+    plan: MergePlan
+    dropped: dict[str, str]
+    """Whose file was left out, and why."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +76,7 @@ def aggregate(
     exclude: Sequence[str] = (),
     buffers: Buffers = "average",
     lora: Lora = "factors",
+    server_lr: float = 1.0,
     sizes: Mapping[str, float] | str | Path | None = None,
     losses: Mapping[str, float] | None = None,
     memory: str | float = "2GB",
@@ -98,12 +88,13 @@ def aggregate(
 
     ``base`` is what the clients started from; with ``None`` their files are updates, and so is the output. Files are
     safetensors (single, sharded, a folder), torch's, npz, or PEFT adapter folders. They are read in pieces, twice at
-    most, within about ``memory`` beside what the process holds already. A bad client stops everything with nothing
-    written, or with ``skip_bad`` is left out with a `DroppedWarning`.
+    most, within about ``memory`` beside what the process holds already. ``server_lr`` is a factor on the combined
+    update. A bad client stops everything with nothing written, or with ``skip_bad`` is left out with a
+    `DroppedWarning`.
     """
     rule = rule if isinstance(rule, Rule) else Component.parse("rule", rule).build()
     assert isinstance(rule, Rule)
-    factor = _lr(rule)
+    step = ServerStep(server_lr)
     inputs = collect(base, clients, Choice(only, exclude, buffers, lora), skip_bad)
     if sizes is not None and not isinstance(sizes, Mapping):
         sizes, more = read_sizes(Path(sizes))
@@ -114,21 +105,21 @@ def aggregate(
     if rule.needs_losses and losses is None:
         raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
     u, reader = survey(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
-    reader.skip = False  # the rule has counted on who is left
-    weights = weigh(rule, u)
-    coefficients = factor * weights.coefficients
+    reader.skip = False  # once the rule has weighed the clients none can be left out any more
+    chosen = rule.coefficients(u)
+    coefficients = step(chosen.coefficients)
     merged = _Merged(inputs, reader, u, coefficients)
-    write(Path(output), inputs.template, merged.fresh(), folder)
-    plain = _lengths(u.grams, u.shares)
+    write(Path(output), inputs.template, merged.new_tensors(), folder)
+    plain = u.lengths(u.shares)
     return Merge(
         output=Path(output),
         rule=repr(rule),
         ids=tuple(map(str, u.ids)),
         layers=u.layout.names,
         coefficients=coefficients,
-        residual=float(weights.residuals.max()),
+        residual=chosen.residual,
         certificate=rule.certificate,
-        stretch=torch.where(plain > 0, _lengths(u.grams, coefficients) / plain, math.nan),
+        stretch=torch.where(plain > 0, u.lengths(coefficients) / plain, math.nan),
         conflict=conflict_rate(u),
         dropped=inputs.dropped | {str(name): why for name, why in u.dropped.items()},
         counters=inputs.plan.counters,
@@ -141,7 +132,7 @@ def aggregate(
 
 
 def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choice, skip_bad: bool) -> Inputs:
-    """The files, and what is to be done with each tensor; bad ones named, or left out."""
+    """The files, and what is to be done with each tensor; a bad file is an error, or is left out."""
     paths = [Path(path) for path in clients]
     if not paths:
         raise ComityError("no client files were given")
@@ -162,7 +153,7 @@ def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choi
     if not found:
         raise ComityError(next(iter(bad.values())))
     template = start or _usual(list(found.values()))
-    plan = Plan.of(template, choice)
+    plan = MergePlan.of(template, choice)
     for i, client in list(found.items()):
         try:
             plan.check(client, template, choice)
@@ -191,14 +182,17 @@ def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choi
 
 
 def _usual(clients: Sequence[Checkpoint]) -> Checkpoint:
-    """The first of those that have the most common tensors."""
+    """The first of those whose tensors have the most common names and shapes."""
     keys = [tuple((name, entry.shape) for name, entry in client.entries.items()) for client in clients]
     common = Counter(keys).most_common(1)[0][0]
     return clients[keys.index(common)]
 
 
 def read_sizes(path: Path) -> tuple[dict[str, float], dict[str, float] | None]:
-    """Rows ``name,size``, or with a heading in any order; a column ``loss`` is for the rules that need losses."""
+    """The sizes, and the losses if there are any, from a CSV file.
+
+    Its columns are ``name`` and ``size``, or what a heading says; ``loss`` is for the rules that need losses.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if any(map(str.strip, row))]
@@ -225,7 +219,7 @@ def read_sizes(path: Path) -> tuple[dict[str, float], dict[str, float] | None]:
 
 
 def _column(table: Mapping[str, float] | None, inputs: Inputs, what: str) -> list[float] | None:
-    """A number for each client, found by its name, its file's name or its path; others may be in the table too."""
+    """A number for each client, which the table has under its name, its file's name or its path."""
     if table is None:
         return None
     numbers = []
@@ -255,8 +249,10 @@ def survey(
     progress: Progress | None,
     passes: int,
 ) -> tuple[FileUpdates, Reader]:
-    """The Gram matrices of all layers, and who proved bad while they were made."""
-    total, done = passes * inputs.bytes(), 0
+    """The Gram matrices of all layers, from one pass over the files, which also shows who is bad."""
+    models = (*inputs.clients, *([] if inputs.base is None else [inputs.base]))
+    total = passes * sum(model.entries[name].nbytes for model in models for name in inputs.plan.names)
+    done = 0
 
     def advance(count: int) -> None:
         nonlocal done
@@ -265,37 +261,14 @@ def survey(
             progress(min(done, total), total)
 
     layers, count = len(inputs.plan.merged) + len(inputs.plan.pairs), len(inputs.clients)
-    room = parse_bytes(memory) - 3 * 8 * layers * count**2  # Gram matrices are held, cut and summed
+    room = parse_bytes(memory) - 3 * 8 * layers * count**2  # the Gram matrices, their parts, and their sum
     reader = Reader(inputs.base, inputs.clients, room, skip=skip_bad, advance=advance)
     columns = _column(sizes, inputs, "size"), _column(losses, inputs, "loss")
     u = FileUpdates(reader, inputs.plan, inputs.template, inputs.ids, *columns)
+    u.measure()
     for reason in u.dropped.values():
         warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
     return u, reader
-
-
-def weigh(rule: Rule, u: FileUpdates) -> Weights:
-    """What `Rule.apply` does before it combines."""
-    u_all = rule.recall(u)
-    G = u_all.grams if rule.scope == "layer" else u_all.gram[None]
-    with one_thread():
-        coefficients, residuals, notes = rule.weigh(G, u_all)
-    rule._judge(residuals, u.layout)
-    if rule.length == "mean":
-        longer = _lengths(G, u.shares) / _lengths(G, coefficients)
-        coefficients = coefficients * torch.where(longer.isfinite(), longer, 0.0)[:, None]
-    if rule.counts:
-        rule.state["calls"] = rule.state["calls"] + 1
-    return Weights(coefficients, residuals, notes)
-
-
-def _lr(rule: Rule) -> float:
-    """What `Rule.finish` multiplies the update by; momentum has nothing to go on in one merge."""
-    if isinstance(rule, Mean) and type(rule).finish is Mean.finish:
-        return rule.lr
-    if type(rule).finish is Rule.finish:
-        return 1.0
-    raise ComityError(f"{rule!r} changes the combined update as a whole, which cannot be done in pieces")
 
 
 # The second pass.
@@ -306,11 +279,10 @@ class _Merged:
 
     def __init__(self, inputs: Inputs, reader: Reader, u: FileUpdates, coefficients: Tensor) -> None:
         self.inputs, self.reader, self.u, self.coefficients = inputs, reader, u, coefficients
-        self.products = Products(reader, inputs.template)
         self._waiting: dict[str, Tensor] = {}
         self._errors: dict[str, tuple[float, float]] = {}
 
-    def fresh(self) -> Fresh:
+    def new_tensors(self) -> NewTensors:
         plan, entries = self.inputs.plan, self.inputs.template.entries
         new: dict[str, Callable[[], Iterator[Tensor]]] = {}
         rows = self.coefficients.expand(len(self.u.layout), -1)
@@ -321,17 +293,17 @@ class _Merged:
                 new[name] = partial(self._factor, name, pair, row)
         for name in plan.averaged:
             new[name] = partial(self.reader.combined, entries[name], self.u.shares)
-        if self.inputs.base is None:  # what is left out of an update changes nothing
+        if self.inputs.base is None:  # an update must change nothing where tensors are left out
             for name in plan.left:
                 new[name] = partial(_zeros, entries[name])
         return new
 
     def _factor(self, name: str, pair: Pair, row: Tensor) -> Iterator[Tensor]:
-        """Both factors come of one decomposition: the second one waits for its turn."""
+        """Both factors come from one decomposition; the second one waits until it is written."""
         if name not in self._waiting:
-            found: Merged = self.products.merged(pair, row)
-            self._waiting |= {pair.A: found.A, pair.B: found.B}
-            self._errors[pair.module] = found.error, found.length
+            merged = self.u.products.merged(pair, row)
+            self._waiting |= {pair.A: merged.A, pair.B: merged.B}
+            self._errors[pair.module] = merged.error, merged.length
         yield self._waiting.pop(name)
 
     @property
@@ -344,6 +316,6 @@ class _Merged:
         return error / length if length else 0.0
 
 
-def _zeros(entry: Entry) -> Iterator[Tensor]:
+def _zeros(entry: StoredTensor) -> Iterator[Tensor]:
     for start in range(0, entry.numel, 2**20):
         yield torch.zeros(min(2**20, entry.numel - start), dtype=entry.dtype)

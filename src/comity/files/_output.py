@@ -8,14 +8,14 @@ from pathlib import Path
 
 from comity._errors import ComityError
 from comity.files._checkpoint import FORMATS, Checkpoint
-from comity.files._file import Fresh
+from comity.files._file import NewTensors
 
 
 def becomes_folder(output: Path, template: Checkpoint, inputs: Iterable[Path], overwrite: bool) -> bool:
     """Whether the output is a folder or a file, as the base is; refused before any work if it cannot be written."""
     whole = template.folder is not None
     if whole and len(template.files) == 1 and output.suffix in FORMATS:
-        whole = False  # of a folder with one weight file this file alone may be wanted
+        whole = False  # the one weight file of a folder may be asked for without the folder
     if whole and output.suffix in FORMATS:
         raise ComityError(f"output {output} must be a folder, for {template.path} has several files")
     alike = [end for end, kind in FORMATS.items() if isinstance(template.files[0], kind)]
@@ -41,8 +41,8 @@ def becomes_folder(output: Path, template: Checkpoint, inputs: Iterable[Path], o
     return whole
 
 
-def write(output: Path, template: Checkpoint, fresh: Fresh, folder: bool) -> None:
-    """The template again under another name, with the tensors in ``fresh`` new."""
+def write(output: Path, template: Checkpoint, new: NewTensors, folder: bool) -> None:
+    """Write the template again under another name, with the tensors in ``new`` replaced."""
     with _whole(output) as part:
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def write(output: Path, template: Checkpoint, fresh: Fresh, folder: bool) -> Non
                 for path in template.sidecars():
                     shutil.copyfile(path, part / path.name)
             for file in template.files:
-                own = {name: new for name, new in fresh.items() if name in file.entries}
+                own = {name: numbers for name, numbers in new.items() if name in file.entries}
                 with (part / file.path.name if folder else part).open("w+b") as target:
                     file.write(target, own)
                     target.flush()

@@ -4,21 +4,21 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Literal
 
 from comity._errors import ComityError
+from comity._options import convert
 from comity.files._checkpoint import Checkpoint
-from comity.files._file import COUNTERS, FLOATS, Entry
-from comity.rules._rule import one_of
+from comity.files._file import COUNTERS, FLOATS, StoredTensor
 
 Buffers = Literal["average", "keep"]
 Lora = Literal["factors", "products"]
 
 STATISTICS = ("running_mean", "running_var")
-"""How BatchNorm and its kin name the buffers that are no parameters."""
+"""Running statistics of BatchNorm and similar layers; they are no parameters."""
 
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
-"""PEFT's name of the first factor; the second has B in the place of A."""
+"""PEFT's name of the factor A; that of B has B in its place."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Choice:
     lora: Lora = "factors"
 
     def __post_init__(self) -> None:
-        one_of("buffers", self.buffers, get_args(Buffers))
-        one_of("lora", self.lora, get_args(Lora))
+        convert(self.buffers, Buffers, "buffers")
+        convert(self.lora, Lora, "lora")
 
     def takes(self, name: str) -> bool:
         chosen = not self.only or any(fits(name, pattern) for pattern in self.only)
@@ -56,8 +56,8 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What becomes of the tensors of a base; what is in none of these is copied."""
+class MergePlan:
+    """What is done with the tensors of a template; those that are not listed here are copied from it."""
 
     merged: tuple[str, ...]
     pairs: tuple[Pair, ...]
@@ -67,7 +67,7 @@ class Plan:
     counters: int
 
     @classmethod
-    def of(cls, template: Checkpoint, choice: Choice) -> "Plan":
+    def of(cls, template: Checkpoint, choice: Choice) -> "MergePlan":
         for option, patterns in (("--only", choice.only), ("--exclude", choice.exclude)):
             for pattern in patterns:
                 if not any(fits(name, pattern) for name in template.entries):
@@ -76,14 +76,14 @@ class Plan:
         merged: list[str] = []
         averaged: list[str] = []
         left: list[str] = []
-        for name, entry in _once(template).items():
+        for name, entry in _without_ties(template).items():
             if entry.kind in COUNTERS:
                 counters += 1
             elif not choice.takes(name):
                 left += [name] if entry.kind in FLOATS else []
             elif entry.kind not in FLOATS:
-                told = f"tensor {name!r} is {entry.kind}, which rules do not combine"
-                raise template.wrong(f"{told}; leave it as it is with --exclude {name!r}")
+                reason = f"tensor {name!r} is {entry.kind}, which rules do not combine"
+                raise template.wrong(f"{reason}; leave it as it is with --exclude {name!r}")
             elif name.rpartition(".")[2] in STATISTICS:
                 (averaged if choice.buffers == "average" else left).append(name)
             else:
@@ -95,22 +95,28 @@ class Plan:
             raise template.wrong("no floating tensor of it is left to merge")
         return cls(tuple(merged), tuple(pairs), tuple(averaged), tuple(left), counters)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors that are read."""
+        factors = (name for pair in self.pairs for name in (pair.A, pair.B))
+        return (*self.merged, *factors, *self.averaged)
+
     def check(self, client: Checkpoint, template: Checkpoint, choice: Choice) -> None:
-        """Refuse a client whose tensors are not those of the others."""
+        """Refuse a client whose tensors are not those of the template."""
         for name in (*self.merged, *self.averaged):
-            _same(client, name, template.entries[name].shape)
+            _check_tensor(client, name, template.entries[name].shape)
         for pair in self.pairs:
             for name in (pair.A, pair.B):
-                _same(client, name, None)
-            _fit(pair, client, template)
+                _check_tensor(client, name, None)
+            _check_product(pair, client, template)
         if client.config is not None and template.config is not None:
-            _as_strong(client, template, {*self.merged})
+            _check_scales(client, template, {*self.merged})
         for name, entry in client.entries.items():
             if name not in template.entries and entry.kind not in COUNTERS and choice.takes(name):
                 raise client.wrong(f"tensor {name!r} is not in {template.path}")
 
 
-def _same(client: Checkpoint, name: str, shape: tuple[int, ...] | None) -> None:
+def _check_tensor(client: Checkpoint, name: str, shape: tuple[int, ...] | None) -> None:
     entry = client.entries.get(name)
     if entry is None:
         raise client.wrong(f"tensor {name!r} is missing")
@@ -120,29 +126,61 @@ def _same(client: Checkpoint, name: str, shape: tuple[int, ...] | None) -> None:
         raise client.wrong(f"tensor {name!r} is {entry.kind}, which rules do not combine")
 
 
-def _as_strong(client: Checkpoint, template: Checkpoint, names: Collection[str]) -> None:
-    """Factors mean something beside each other only if their products are scaled alike."""
+def _check_scales(client: Checkpoint, template: Checkpoint, names: Collection[str]) -> None:
+    """Refuse factors whose product is scaled differently: factors of the two could not be added."""
     for name, entry in template.entries.items():
-        if (found := FACTOR.fullmatch(name)) and not {name, _second(found)}.isdisjoint(names):
-            scale, usual = (model.scale(found["module"], entry.shape[0]) for model in (client, template))
+        if (factor := FACTOR.fullmatch(name)) and not {name, _second(factor)}.isdisjoint(names):
+            scale, usual = (model.scale(factor["module"], entry.shape[0]) for model in (client, template))
             if scale != usual:
-                told = f"its scale (lora_alpha over the rank) is {scale:g} in {found['module']!r}, not {usual:g}"
-                raise client.wrong(f"{told}; --lora products takes that into account")
+                reason = f"its scale (lora_alpha over the rank) is {scale:g} in {factor['module']!r}, not {usual:g}"
+                raise client.wrong(f"{reason}; --lora products takes that into account")
+
+
+def _check_product(pair: Pair, client: Checkpoint, template: Checkpoint) -> None:
+    """Refuse factors whose product has another shape than the template's; their rank may be another."""
+    if client.adapter is None:
+        raise client.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
+    if client.adapter.dora:
+        raise client.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
+    A, B = client.entries[pair.A].shape, client.entries[pair.B].shape
+    inputs, outputs = template.entries[pair.A].shape[1:], template.entries[pair.B].shape[:1]
+    # The B of a convolution is (outputs, rank, 1, 1).
+    if len(A) < 2 or len(B) < 2 or A[0] != B[1] or any(size != 1 for size in B[2:]) or not A[0]:
+        raise client.wrong(f"factors of {pair.module!r} have shapes {A} and {B}, which have no product")
+    if (A[1:], B[:1]) != (inputs, outputs):
+        raise client.wrong(f"the product of {pair.module!r} has shape {(*B[:1], *A[1:])}, not {(*outputs, *inputs)}")
 
 
 def _second(first: re.Match[str]) -> str:
-    """The name of B to that of A."""
+    """The name of the factor B that belongs to a factor A."""
     return f"{first['module']}.lora_{first['kind'] or ''}B{first['end']}"
 
 
-def _once(template: Checkpoint) -> dict[str, Entry]:
-    """The tensors, tied ones under their first name: the same bytes are merged and written once."""
-    kept: dict[str, Entry] = {}
+def _pairs(template: Checkpoint, names: Iterable[str]) -> list[Pair]:
+    if template.adapter is None:
+        raise template.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
+    names, pairs = list(names), []
+    for name in names:
+        if factor := FACTOR.fullmatch(name):
+            other = _second(factor)
+            if other not in names:
+                raise template.wrong(f"tensor {name!r} has no {other!r} to be multiplied with")
+            pair = Pair(factor["module"], name, other)
+            _check_product(pair, template, template)
+            pairs.append(pair)
+    if not pairs:
+        raise template.wrong("none of its tensors are LoRA factors (lora_A, lora_B)")
+    return pairs
+
+
+def _without_ties(template: Checkpoint) -> dict[str, StoredTensor]:
+    """The tensors, tied ones under their first name only: the same bytes are merged and written once."""
+    kept: dict[str, StoredTensor] = {}
     for file in template.files:
-        before: Entry | None = None
+        before: StoredTensor | None = None
         tied = []
         for entry in sorted(file.entries.values(), key=lambda entry: entry.offset):
-            if not file.shares or entry.kind not in FLOATS or not entry.numel:
+            if not file.ties or entry.kind not in FLOATS or not entry.numel:
                 continue
             if before is not None and entry.offset < before.offset + before.nbytes:
                 if (entry.offset, entry.shape, entry.stride) != (before.offset, before.shape, before.stride):
@@ -152,35 +190,3 @@ def _once(template: Checkpoint) -> dict[str, Entry]:
                 before = entry
         kept |= {name: entry for name, entry in file.entries.items() if name not in tied}
     return kept
-
-
-def _pairs(template: Checkpoint, names: Iterable[str]) -> list[Pair]:
-    if template.adapter is None:
-        raise template.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
-    names, pairs = list(names), []
-    for name in names:
-        if found := FACTOR.fullmatch(name):
-            other = _second(found)
-            if other not in names:
-                raise template.wrong(f"tensor {name!r} has no {other!r} to be multiplied with")
-            pair = Pair(found["module"], name, other)
-            _fit(pair, template, template)
-            pairs.append(pair)
-    if not pairs:
-        raise template.wrong("none of its tensors are LoRA factors (lora_A, lora_B)")
-    return pairs
-
-
-def _fit(pair: Pair, client: Checkpoint, template: Checkpoint) -> None:
-    """Factors that can be multiplied to what the template's can be; their rank may be another."""
-    if client.adapter is None:
-        raise client.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
-    if client.adapter.dora:
-        raise client.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
-    A, B = client.entries[pair.A].shape, client.entries[pair.B].shape
-    inputs, outputs = template.entries[pair.A].shape[1:], template.entries[pair.B].shape[:1]
-    # a convolution's B is (outputs, rank, 1, 1)
-    if len(A) < 2 or len(B) < 2 or A[0] != B[1] or any(size != 1 for size in B[2:]) or not A[0]:
-        raise client.wrong(f"factors of {pair.module!r} have shapes {A} and {B}, which have no product")
-    if (A[1:], B[:1]) != (inputs, outputs):
-        raise client.wrong(f"the product of {pair.module!r} has shape {(*B[:1], *A[1:])}, not {(*outputs, *inputs)}")

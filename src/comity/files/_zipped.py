@@ -13,26 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comity.files._file import BLOCK, Entry, Fresh, WeightFile, dense, encoded, view
+from comity.files._file import BLOCK, DTYPES, NewTensors, StoredTensor, WeightFile, encoded, is_dense, view
 
-TORCH_KINDS = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
-    torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16", torch.int16: "I16", torch.uint32: "U32",
-    torch.int32: "I32", torch.uint64: "U64", torch.int64: "I64",
-}  # fmt: skip
+TORCH_KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 NUMPY_KINDS = {
-    "<f8": "F64", "<f4": "F32", "<f2": "F16", "|b1": "BOOL", "|u1": "U8", "|i1": "I8", "<u2": "U16", "<i2": "I16",
-    "<u4": "U32", "<i4": "I32", "<u8": "U64", "<i8": "I64",
-}  # fmt: skip
+    torch.empty(0, dtype=dtype).numpy().dtype.str: kind for kind, dtype in DTYPES.items() if dtype != torch.bfloat16
+}
 WRAPPED = ("state_dict", "model_state_dict", "model")
-"""Where trainers put the state dict beside other things (NVFlare: ``model``)."""
+"""Keys under which trainers save the state dict beside other things (NVFlare: ``model``)."""
 
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error)
-"""What the standard library raises at a broken archive; a RuntimeError asks for a password."""
+"""What the standard library raises at a broken archive; a RuntimeError if it has a password."""
 
 
-class Member(NamedTuple):
-    """A file in an archive that is stored as it is, and where its bytes lie in the archive."""
+class ArchivedFile(NamedTuple):
+    """A file that is in an archive without compression, and where its bytes lie there."""
 
     info: zipfile.ZipInfo
     start: int
@@ -40,13 +35,12 @@ class Member(NamedTuple):
 
 
 class Archive(WeightFile):
-    """What both have in common."""
+    """What the two formats have in common."""
 
     def unzipped(self, otherwise: str) -> zipfile.ZipFile:
-        with self.opened() as file:  # a file that is not there has its own words
-            start = file.read(4)
-        if start != b"PK\3\4":
-            raise self.wrong(otherwise)
+        with self.opened() as file:
+            if file.read(4) != b"PK\3\4":
+                raise self.wrong(otherwise)
         return zipfile.ZipFile(self.path)
 
     def members(self, archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, int]]:
@@ -62,16 +56,16 @@ class Archive(WeightFile):
 class TorchFile(Archive):
     """What torch.save wrote: a pickle that says what the tensors are, and their storages as files of an archive."""
 
-    shares = True
+    ties = True
 
-    def found(self) -> dict[str, Entry]:
+    def read_entries(self) -> dict[str, StoredTensor]:
         try:
             with self.unzipped("it is not a torch file, or older than torch 1.6: torch.save it again") as archive:
                 self.directory = archive.start_dir
-                members = [Member(info, at, at + info.file_size) for info, at in self.members(archive)]
+                members = [ArchivedFile(info, at, at + info.file_size) for info, at in self.members(archive)]
         except BROKEN as error:
             raise self.wrong(f"it is a broken torch file, or cut short ({error})") from error
-        # torch compresses nothing; a pickle that unpacks to gigabytes is not loaded
+        # torch.save compresses nothing, and a small pickle may unpack to gigabytes.
         if any(member.info.compress_type or member.info.compress_size != member.info.file_size for member in members):
             raise self.wrong("it is a compressed archive, which torch.save does not write")
         self.storages = {member.start: member for member in members if "/data/" in member.info.filename}
@@ -93,13 +87,13 @@ class TorchFile(Archive):
                 f"torch cannot load it ({str(error).splitlines()[0] if str(error) else error!r})"
             ) from error
 
-    def _entry(self, name: str, tensor: Tensor) -> Entry:
+    def _entry(self, name: str, tensor: Tensor) -> StoredTensor:
         kind, shape = TORCH_KINDS.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape)
         if tensor.layout != torch.strided or tensor.is_quantized:
-            return Entry(name, shape, str(tensor.layout), 0)
+            return StoredTensor(name, shape, str(tensor.layout), 0)
         if not tensor.numel():
-            return Entry(name, shape, kind, 0)
-        # set by torch where it loads to the meta device
+            return StoredTensor(name, shape, kind, 0)
+        # torch notes this where it loads to the meta device.
         offset = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
         if offset is None:
             raise self.wrong(f"torch {torch.__version__} does not say where its tensors lie; a newer torch does")
@@ -107,15 +101,15 @@ class TorchFile(Archive):
         if member is None:
             raise self.wrong(f"tensor {name!r} is not where the file says it is")
         stride = None if tensor.is_contiguous() else tuple(tensor.stride())
-        if stride is not None and not dense(shape, stride):
-            return Entry(name, shape, f"a view with gaps of {kind}", 0)
+        if stride is not None and not is_dense(shape, stride):
+            return StoredTensor(name, shape, f"a view with gaps of {kind}", 0)
         if member.start + first + tensor.numel() * tensor.element_size() > member.stop:
             raise self.wrong(f"tensor {name!r} goes beyond its bytes")
-        return Entry(name, shape, kind, member.start + int(first), stride)
+        return StoredTensor(name, shape, kind, member.start + int(first), stride)
 
-    def write(self, target: BinaryIO, fresh: Fresh) -> None:
-        """Every byte stays in its place, for torch computes where storages lie; the sums of what changed are mended."""
-        changed = {self.entries[name].offset: name for name in fresh if self.entries[name].numel}
+    def write(self, target: BinaryIO, new: NewTensors) -> None:
+        """Every byte stays in its place, for torch computes where storages lie; only checksums are corrected."""
+        changed = [self.entries[name].offset for name in new if self.entries[name].numel]
         sums: dict[int, int] = {}
         here = 0
         for member in sorted(self.storages.values(), key=lambda member: member.start):
@@ -123,19 +117,17 @@ class TorchFile(Archive):
                 for block in self.renewed(here, member.start, {}):
                     target.write(block)
                 total = 0
-                for block in self.renewed(member.start, member.stop, fresh):
+                for block in self.renewed(member.start, member.stop, new):
                     total = zlib.crc32(block, total)
                     target.write(block)
                 sums[member.start] = total
                 here = member.stop
-        with self.opened() as file:
-            size = file.seek(0, 2)
-        for block in self.renewed(here, size, {}):
+        for block in self.renewed(here, self.size(), {}):
             target.write(block)
-        self._mend(target, sums)
+        self._correct_checksums(target, sums)
 
-    def _mend(self, target: BinaryIO, sums: Mapping[int, int]) -> None:
-        """Checksums stand in the directory and either before or after the bytes."""
+    def _correct_checksums(self, target: BinaryIO, sums: Mapping[int, int]) -> None:
+        """A checksum stands in the archive's directory, and either before or after the bytes of its file."""
         with zipfile.ZipFile(self.path) as archive:
             at = self.directory
             for info, start in self.members(archive):
@@ -151,7 +143,7 @@ class TorchFile(Archive):
 
 
 def state_dict(loaded: Any) -> dict[str, Tensor]:
-    """The tensors by name: what was loaded, or the part of it that trainers call so."""
+    """The tensors by name: those that were loaded, or those under one of the keys that trainers use."""
     if not isinstance(loaded, dict):
         return {}
     for inner in (*(loaded[key] for key in WRAPPED if isinstance(loaded.get(key), dict)), loaded):
@@ -164,10 +156,10 @@ def state_dict(loaded: Any) -> dict[str, Tensor]:
 class NpzFile(Archive):
     """What numpy.savez wrote: arrays as files of an archive, each after a short header."""
 
-    def found(self) -> dict[str, Entry]:
+    def read_entries(self) -> dict[str, StoredTensor]:
         self._stream: Inflating | None = None
         self.headers: dict[str, tuple[zipfile.ZipInfo, int, bytes]] = {}
-        entries: dict[str, Entry] = {}
+        entries: dict[str, StoredTensor] = {}
         try:
             with self.unzipped("it is not an npz file") as archive:
                 for info, start in self.members(archive):
@@ -182,12 +174,12 @@ class NpzFile(Archive):
             raise self.wrong("it holds no arrays")
         return entries
 
-    def _entry(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int) -> Entry:
+    def _entry(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int) -> StoredTensor:
         name = info.filename.removesuffix(".npy")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.wrong(f"array {name!r} is compressed by method {info.compress_type}")
         with archive.open(info) as stream:
-            # later versions are for the long headers of structured arrays, which may unpack to gigabytes
+            # Later versions are for the long headers of structured arrays, which may unpack to gigabytes.
             if (version := np.lib.format.read_magic(stream)) != (1, 0):
                 raise ValueError(f"array {name!r} is of version {version}")
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
@@ -201,11 +193,11 @@ class NpzFile(Archive):
         stride = None
         if fortran and len(shape) > 1 and 0 not in shape:
             stride = tuple(int(np.prod(shape[:axis], dtype=object)) for axis in range(len(shape)))
-        # of a compressed array the offset is that among its own bytes
+        # The offset of a compressed array counts from the beginning of its own unpacked bytes.
         offset = start + length if info.compress_type == zipfile.ZIP_STORED else length
-        return Entry(name, shape, NUMPY_KINDS.get(dtype.str, dtype.str), offset, stride)
+        return StoredTensor(name, shape, NUMPY_KINDS.get(dtype.str, dtype.str), offset, stride)
 
-    def piece(self, entry: Entry, start: int, stop: int) -> Tensor:
+    def piece(self, entry: StoredTensor, start: int, stop: int) -> Tensor:
         info, begin, _ = self.headers[entry.name]
         if info.compress_type == zipfile.ZIP_STORED:
             return super().piece(entry, start, stop)
@@ -219,16 +211,16 @@ class NpzFile(Archive):
             raise self.wrong(f"array {entry.name!r} is broken ({error})") from error
         return taken
 
-    def write(self, target: BinaryIO, fresh: Fresh) -> None:
+    def write(self, target: BinaryIO, new: NewTensors) -> None:
         with zipfile.ZipFile(self.path) as archive, zipfile.ZipFile(target, "w") as written:
             for info in archive.infolist():
                 same = zipfile.ZipInfo(info.filename, info.date_time)
                 same.compress_type, same.external_attr = info.compress_type, info.external_attr
                 name = info.filename.removesuffix(".npy")
                 with written.open(same, "w", force_zip64=True) as stream:
-                    if name in fresh and name in self.headers:
+                    if name in new and name in self.headers:
                         stream.write(self.headers[name][2])
-                        for block in encoded(self.entries[name], fresh[name]()):
+                        for block in encoded(self.entries[name], new[name]()):
                             stream.write(block)
                     else:
                         self._copy(archive, info, stream)
@@ -242,7 +234,7 @@ class NpzFile(Archive):
 
 
 class Inflating:
-    """A compressed file of an archive, unpacked from its beginning on; between two pieces no file is open."""
+    """A compressed file of an archive, unpacked piece by piece from its beginning; no file stays open in between."""
 
     def __init__(self, file: WeightFile, info: zipfile.ZipInfo, start: int) -> None:
         self.file, self.info = file, info

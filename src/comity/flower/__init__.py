@@ -20,12 +20,25 @@ from comity.flower._grid import InProcessGrid
 from comity.flower._link import GridLink, Patience
 from comity.flower._new import command
 from comity.flower._server import server_app
-from comity.flower._strategy import CALM, ConFREE, FedFV, FedMGDAPlus, WithRule
+from comity.flower._strategy import (
+    CALM,
+    MGDA,
+    ConFREE,
+    FairDescent,
+    FedFV,
+    FedMGDAPlus,
+    Mean,
+    Projection,
+    ReleasedConFREE,
+    TorchJD,
+    WithRule,
+)
 
 # fmt: off
 __all__ = [
     # drop-in strategies
-    "WithRule", "ConFREE", "CALM", "FedMGDAPlus", "FedFV",
+    "WithRule", "Mean", "Projection", "ConFREE", "ReleasedConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV",
+    "FairDescent", "TorchJD",
     # whole methods
     "client_app", "server_app", "OwnData", "GridLink", "Patience", "command",
     # for tests

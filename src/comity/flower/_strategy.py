@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
 from fnmatch import fnmatch
+from inspect import Signature, getdoc, signature
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, ClassVar
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -20,18 +21,16 @@ from comity._errors import ComityError
 from comity._layout import Layout
 from comity.flower._wire import tensor
 from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Updates, conflict_rate
-from comity.rules._rule import Length, Scope
-from comity.rules.confree import Rescale
-from comity.rules.projection import Order
 
 STATISTICS = ("*running_mean", "*running_var")
-"""BatchNorm's: a mean by size is what they are for, and a rule could make a variance negative."""
+"""BatchNorm's statistics are averaged: a rule could make a variance negative."""
 
 STEPS = ("configure_train", "aggregate_train", "summary")
+"""Steps of a strategy's loop that differ from the wrapped strategy's own."""
 
 
 class WithRule(Strategy):
-    """A strategy of Flower whose mean of the clients' arrays is a rule's combination of their updates instead.
+    """A strategy of Flower in which a rule's combination takes the place of the mean of the clients' arrays.
 
     ``WithRule(CALM(), FedAdam(fraction_train=0.5))`` samples, evaluates, logs and steps as FedAdam does. Without a
     strategy it is ``FedAvg``, and further options are FedAvg's: ``WithRule(CALM(), fraction_train=0.5)``.
@@ -64,32 +63,36 @@ class WithRule(Strategy):
         """What the rule made of the last updates."""
         self.conflict: ConflictRate | None = None
         self._sent: dict[str, np.ndarray[Any, Any]] = {}
-        # The wrapped strategy's own steps, whatever stands in for them while it runs.
-        self._own = {step: getattr(self.strategy, step) for step in STEPS}
 
     def __repr__(self) -> str:
         return f"WithRule({self.rule!r}, {type(self.strategy).__name__})"
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """The wrapped strategy's own loop (a user's may save models or stop early) with our steps in it."""
-        for step in STEPS:
-            setattr(self.strategy, step, getattr(self, step))
-        try:
-            return self.strategy.start(*args, **kwargs)
-        finally:
-            for step in STEPS:
-                delattr(self.strategy, step)
+        """Run the wrapped strategy's own loop, which may save models or stop early, with the steps of this class.
+
+        A loop calls the steps of the object that it runs on, so to call ``self.strategy.start`` would leave the rule
+        out; and it may call ``super().start``, which works on instances of its own class only. It is therefore run on
+        an instance of a subclass that has the steps of this class and shares all attributes of the wrapped strategy,
+        which itself is not changed.
+        """
+
+        def step(name: str) -> property:  # a property comes before an attribute of the same name of the instance
+            return property(lambda _: getattr(self, name))
+
+        wrapped = type(self.strategy)
+        stand_in: Strategy = object.__new__(type(wrapped.__name__, (wrapped,), {name: step(name) for name in STEPS}))
+        stand_in.__dict__ = vars(self.strategy)
+        return stand_in.start(*args, **kwargs)
 
     def summary(self) -> None:
         log(INFO, "\t├──> Rule: %r", self.rule)
-        self._own["summary"]()
+        self.strategy.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._sent = {name: np.asarray(array.numpy()) for name, array in arrays.items()}
-        messages: Iterable[Message] = self._own["configure_train"](server_round, arrays, config, grid)
-        return messages
+        return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -111,13 +114,13 @@ class WithRule(Strategy):
             dropped |= lost
         for node, why in dropped.items():
             log(WARNING, "aggregate_train: the reply of node %d is dropped: %s", node, why)
-        arrays, metrics = self._own["aggregate_train"](server_round, [*answers, *failed])
-        return (None if arrays is None else self._as_sent(arrays)), self._told(metrics, dropped)
+        arrays, metrics = self.strategy.aggregate_train(server_round, [*answers, *failed])
+        return (None if arrays is None else self._as_sent(arrays)), self._with_findings(metrics, dropped)
 
     # Which replies count.
 
     def _sift(self, answers: list[Message]) -> tuple[list[Message], dict[int, str]]:
-        """Replies that can be combined, by node so that the order of arrival does not matter; why the others cannot."""
+        """The replies that can be combined, ordered by node and not by arrival, and why the others cannot, by node."""
         good, dropped = [], {}
         sets = Counter(frozenset(_arrays(answer)) for answer in answers)
         usual = sets.most_common(1)[0][0] if sets else frozenset()
@@ -153,7 +156,10 @@ class WithRule(Strategy):
     # The rule's part.
 
     def _combine(self, answers: list[Message]) -> tuple[list[Message], dict[int, str]]:
-        """The replies with what the rule made of them in place of each one's own arrays: their mean is the rule's."""
+        """The replies with the rule's result in place of their own arrays, so that the strategy's mean is this result.
+
+        Also why replies were dropped, by node.
+        """
         names = [name for name in _arrays(answers[0]) if self._is_combined(name)]
         if not names:
             return answers, {}
@@ -215,25 +221,26 @@ class WithRule(Strategy):
             record[name] = Array(value)
         return record
 
-    def _told(self, metrics: MetricRecord | None, dropped: dict[int, str]) -> MetricRecord | None:
+    def _with_findings(self, metrics: MetricRecord | None, dropped: dict[int, str]) -> MetricRecord | None:
+        """The strategy's metrics and the rule's."""
         outcome = self.outcome
         if metrics is None and not dropped:
             return None
-        told = MetricRecord() if metrics is None else metrics
-        told["dropped"] = len(dropped)
+        metrics = MetricRecord() if metrics is None else metrics
+        metrics["dropped"] = len(dropped)
         if outcome is None or self.conflict is None:
-            return told
+            return metrics
         coefficients = outcome.coefficients.tolist()
-        told["conflict-rate"] = self.conflict.overall
-        told["conflict-rate-by-layer"] = self.conflict.layers.tolist()
-        told["residual"] = outcome.residual
-        told["coefficient-nodes"] = [int(node) for node in outcome.ids]
+        metrics["conflict-rate"] = self.conflict.overall
+        metrics["conflict-rate-by-layer"] = self.conflict.layers.tolist()
+        metrics["residual"] = outcome.residual
+        metrics["coefficient-nodes"] = [int(node) for node in outcome.ids]
         if len(coefficients) == 1:
-            told["coefficients"] = coefficients[0]
+            metrics["coefficients"] = coefficients[0]
         else:
             for layer, row in zip(outcome.updates.layout.names, coefficients, strict=True):
-                told[f"coefficients/{layer}"] = row
-        return told
+                metrics[f"coefficients/{layer}"] = row
+        return metrics
 
 
 def _arrays(answer: Message) -> dict[str, Array]:
@@ -256,73 +263,48 @@ def _with_arrays(answer: Message, ready: dict[str, Array]) -> Message:
     return other
 
 
-# One class for each rule that an app is likely to want: the rule's options, then FedAvg's or a strategy.
+class RuleStrategy(WithRule):
+    """A strategy that is made from the options of its rule, those of `WithRule`, and FedAvg's."""
 
+    rule_class: ClassVar[type[Rule]]
 
-class ConFREE(WithRule):
-    """FedAvg, or any strategy, with ConFREE in place of the mean: ``ConFREE(c=0.5, fraction_train=0.5)``."""
+    def __init_subclass__(cls, rule: type[Rule] | None = None) -> None:
+        super().__init_subclass__()
+        if rule is not None:
+            own = [p for p in signature(rule).parameters.values() if p.kind is not p.VAR_KEYWORD]
+            others = [p for p in signature(RuleStrategy.__init__).parameters.values() if p.name not in ("self", "args")]
+            cls.rule_class = rule
+            cls.__signature__ = Signature([*own, *others])  # type: ignore[attr-defined]
+            example = f"``{cls.__name__}(fraction_train=0.5)``, ``{cls.__name__}(strategy=FedAdam())``"
+            cls.__doc__ = (
+                f"FedAvg, or any strategy, with {rule.__name__} in place of the mean: {example}.\n\n{getdoc(rule)}"
+            )
 
     def __init__(
         self,
-        c: float = 0.5,
-        *,
-        scope: Scope = "model",
-        order: Order = "simultaneous",
-        rescale: Rescale = "none",
-        seed: int = 0,
-        length: Length = "own",
+        *args: Any,
         strategy: Strategy | None = None,
-        **options: Any,
-    ) -> None:
-        rule = rules.ConFREE(c, scope=scope, order=order, rescale=rescale, seed=seed, length=length)
-        super().__init__(rule, strategy, **options)
-
-
-class CALM(WithRule):
-    """FedAvg, or any strategy, with CALM in place of the mean: ``CALM(eps=0.1, scale="layer", fraction_train=0.5)``."""
-
-    def __init__(
-        self,
-        eps: float = 0.1,
-        C: float = 10.0,
-        *,
-        scope: Scope = "layer",
-        scale: Any = "none",
-        length: Length = "own",
-        strategy: Strategy | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(rules.CALM(eps, C, scope=scope, scale=scale, length=length), strategy, **options)
-
-
-class FedMGDAPlus(WithRule):
-    """FedAvg, or any strategy, with FedMGDA+ in place of the mean."""
-
-    def __init__(
-        self,
-        eps: float = 0.1,
-        *,
-        lr: float = 1.0,
-        norm_restore: bool = False,
-        length: Length = "own",
-        strategy: Strategy | None = None,
-        **options: Any,
-    ) -> None:
-        rule = rules.FedMGDAPlus(eps, lr=lr, norm_restore=norm_restore, length=length)
-        super().__init__(rule, strategy, **options)
-
-
-class FedFV(WithRule):
-    """FedAvg, or any strategy, with FedFV in place of the mean; it needs losses, see ``loss_key``."""
-
-    def __init__(
-        self,
-        alpha: float = 0.1,
-        tau: int = 1,
-        *,
-        length: Length = "own",
         loss_key: str = "train_loss",
-        strategy: Strategy | None = None,
+        average: Sequence[str] = STATISTICS,
         **options: Any,
     ) -> None:
-        super().__init__(rules.FedFV(alpha, tau, length=length), strategy, loss_key=loss_key, **options)
+        accepted = signature(self.rule_class).parameters
+        own = {name: options.pop(name) for name in list(options) if name in accepted}
+        if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):  # TorchJD: its weightings have options of their own
+            fedavg = signature(FedAvg).parameters
+            own |= {name: options.pop(name) for name in list(options) if name not in fedavg}
+        super().__init__(self.rule_class(*args, **own), strategy, loss_key=loss_key, average=average, **options)
+
+
+# fmt: off
+class Mean(RuleStrategy, rule=rules.Mean): ...
+class Projection(RuleStrategy, rule=rules.Projection): ...
+class ConFREE(RuleStrategy, rule=rules.ConFREE): ...
+class ReleasedConFREE(RuleStrategy, rule=rules.ReleasedConFREE): ...
+class CALM(RuleStrategy, rule=rules.CALM): ...
+class MGDA(RuleStrategy, rule=rules.MGDA): ...
+class FedMGDAPlus(RuleStrategy, rule=rules.FedMGDAPlus): ...
+class FedFV(RuleStrategy, rule=rules.FedFV): ...
+class FairDescent(RuleStrategy, rule=rules.FairDescent): ...
+class TorchJD(RuleStrategy, rule=rules.TorchJD): ...
+# fmt: on

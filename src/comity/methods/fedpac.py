@@ -5,7 +5,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity.methods._method import Client, Method, Payload, Server
-from comity.rules._solvers import min_norm
+from comity.rules import min_norm
 
 
 def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from comity._errors import ComityError
 from comity.methods._method import Client, Payload, Server
 from comity.methods.fedpg import FedPG
-from comity.rules.fair_descent import evening
+from comity.rules import evening
 
 
 class SFedPG(FedPG):

@@ -6,26 +6,23 @@
 tensor([0.6676, 1.0015])
 """
 
-from typing import TYPE_CHECKING, Any
-
-from comity.rules._rule import Block, Outcome, Rule, SolverWarning, Weights
-from comity.rules._solvers import Solution
-from comity.rules._updates import DroppedWarning, Updates
+from comity.rules._rows import LONGEST_SQUARE, Updates, gram_matrix, piece_width
+from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
+from comity.rules._server_step import ServerStep
+from comity.rules._updates import ClientUpdates, DroppedWarning, Members
 from comity.rules.calm import CALM
 from comity.rules.confree import ConFREE
 from comity.rules.diagnose import ConflictRate, conflict_rate, cosines, harm, improvement
-from comity.rules.fair_descent import FairDescent
+from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
-from comity.rules.projection import Projection
+from comity.rules.projection import COSINE_ROUNDING, Projection
 from comity.rules.protect import Protected, protected_directions
 from comity.rules.released import ReleasedConFREE
+from comity.rules.solvers import Solution, min_norm
 from comity.rules.torchjd import TorchJD
-
-if TYPE_CHECKING:
-    from comity.files import aggregate as aggregate_files
 
 RULES: dict[str, type[Rule]] = {
     "Mean": Mean,
@@ -44,26 +41,19 @@ RULES: dict[str, type[Rule]] = {
 # fmt: off
 __all__ = [
     # what goes in and what comes out
-    "Updates", "Outcome", "DroppedWarning", "SolverWarning",
+    "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
     "ReleasedConFREE", "RULES",
+    # what the server does with a rule's update
+    "ServerStep",
     # who hurts whom
-    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement",
+    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "COSINE_ROUNDING",
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own
-    "Rule", "Block", "Solution", "Weights",
-    # checkpoints in files
-    "aggregate_files",
+    "Rule", "GramBlock", "Solution", "min_norm", "evening",
+    # for updates that are held in another form
+    "ClientUpdates", "Members", "gram_matrix", "piece_width", "LONGEST_SQUARE",
 ]
 # fmt: on
-
-
-def __getattr__(name: str) -> Any:
-    # rules know nothing of files; only who asks for this has them imported
-    if name == "aggregate_files":
-        from comity.files import aggregate
-
-        return aggregate
-    raise AttributeError(f"module 'comity.rules' has no attribute {name!r}")

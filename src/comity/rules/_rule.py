@@ -1,11 +1,11 @@
-"""What every rule is: coefficients from Gram matrices, and the steps around them."""
+"""What every rule is: coefficients from Gram matrices, and the step that they make."""
 
 import inspect
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform
 
 import numpy as np
 import torch
@@ -13,37 +13,38 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity._options import check
 from comity._random import numpy_generator
-from comity.rules._solvers import Array, Integers, Solution, gram, root
-from comity.rules._threads import one_thread
-from comity.rules._updates import Id, Rows, Updates
+from comity._threads import one_thread
+from comity.rules._rows import Rows, Updates
+from comity.rules._updates import ClientUpdates, Id, combined_lengths
+from comity.rules.solvers import Array, Integers, Solution, gram, root
 
-T = TypeVar("T")
 Scope = Literal["model", "layer"]
 Length = Literal["own", "mean"]
 
-STILL = 1e-15  # a shorter update is none: its square is lost in float32
+STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
 
 class SolverWarning(UserWarning):
     """A rule's certificate misses its target: the coefficients are not the optimum that they should be."""
 
 
-class Block(NamedTuple):
-    """What a rule sees of one layer, or of the whole model: the n members that moved there."""
+class GramBlock(NamedTuple):
+    """What a rule sees of one layer, or of the whole model: the n members whose updates are not 0 there."""
 
     G: Array  # (n, n) Gram matrix, positive semidefinite, with mean diagonal 1
     A: Array  # a square root of it: AᵀA = G
-    unit: float  # the length that 1 stands for
-    present: int  # how many were to move, whether they did or not: what a mean divides by
+    unit: float  # the length of an update that has length 1 in G
+    present: int  # how many clients are present, those whose update is 0 included: a mean divides by this number
     sizes: Array
-    losses: Array | None
-    ages: Integers  # rounds since each update was sent, 0 for those present
-    place: int  # which layer; 0 for the model
+    losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
+    ages: Integers  # how many rounds ago each update was sent, 0 for those present
+    layer: int  # which layer; 0 for the whole model
 
 
-class Weights(NamedTuple):
-    """Coefficients (B, N), the residual (B,) of each row, and what else a rule says of each row."""
+class Weighed(NamedTuple):
+    """Coefficients (B, N), the residual (B,) of each row, and what else a rule notes of each row."""
 
     coefficients: Tensor
     residuals: Tensor
@@ -51,104 +52,120 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Combination:
+    """Who counts how much in a step, and how good that choice is."""
+
+    coefficients: Tensor
+    """(B, N) float64: B is 1, or the number of layers."""
+    ids: tuple[Id, ...]
+    """Whose they are: the clients present, then absent ones that the rule remembers."""
+    residual: float
+    """The certificate of the worst row."""
+    certificate: str
+    """What the residual measures."""
+    notes: dict[str, Tensor]
+    updates: ClientUpdates
+    """What the coefficients weigh: the updates given, then those of absent clients."""
+
+    @property
+    def dropped(self) -> dict[Id, str]:
+        """Who was left out, and why."""
+        return self.updates.dropped
+
+
+@dataclass(frozen=True)
+class Outcome(Combination):
     """One step of a rule: the update, and what it is made of."""
 
-    update: Tensor  # (P,)
-    coefficients: Tensor  # (B, N) float64: B is 1, or the number of layers
-    ids: tuple[Id, ...]  # whose they are: the members present, then absent ones that the rule remembers
-    residual: float  # the worst certificate
-    certificate: str  # what it says
-    stretch: Tensor  # (L,) |this layer's update| / |the plain mean's|, nan where the mean is 0
-    dropped: dict[Id, str]
-    notes: dict[str, Tensor]
-    updates: Updates  # what the coefficients weigh: the updates given, then those of absent clients
+    update: Tensor
+    """(P,)"""
+    stretch: Tensor
+    """(L,) the length of each layer's update over that of the plain mean's, nan where the mean is 0."""
 
 
-class Rule:
+@dataclass_transform(field_specifiers=(field,))
+class _Declared:
+    """Makes every subclass a dataclass, so that its annotated attributes are its options."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(repr=False, eq=False)(cls)
+
+
+class Rule(_Declared):
     """How the updates of clients become one update.
 
-    A rule of your own gives ``solve`` (a `Block` in, coefficients and their residual out) and keeps the arguments of
-    its ``__init__`` under their own names.
+    A rule of your own gives ``solve``, which takes a `GramBlock` and returns coefficients with their residual. Its
+    annotated attributes are its options: ``power: Positive = 1.0`` becomes ``--rule.power``.
+
+    Options:
+        scope: the whole model at once, or each layer by itself
+        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate: ClassVar[str] = "none needed: a closed formula"
-    target: ClassVar[float] = np.inf  # a residual above it is warned of
-    counts = False  # whether the state holds the number of calls: random orders depend on it
-    needs_gram = True
-    needs_losses: ClassVar[bool] = False  # whether clients must say how the received model does on their data
+    target: ClassVar[float] = math.inf
+    """A residual above it is warned of."""
+    needs_losses: ClassVar[bool] = False
+    """Whether clients must say how the received model does on their data."""
 
-    def __init__(self, *, scope: Scope = "model", length: Length = "own") -> None:
-        self.scope = one_of("scope", scope, get_args(Scope))
-        self.length = one_of("length", length, get_args(Length))
-        self.state: dict[str, Tensor] = {"calls": torch.tensor(0)} if self.counts else {}
+    _: KW_ONLY
+    scope: Scope = "model"
+    length: Length = "own"
+    state: dict[str, Tensor] = field(default_factory=dict, init=False)
+    """What the rule remembers between rounds: saved and set again, it goes on as if it had never stopped."""
 
-    def solve(self, block: Block) -> Solution:
-        """Coefficients (n,) of one block's members, their residual, and notes if there are any."""
-        raise NotImplementedError
+    def __post_init__(self) -> None:
+        check(self, "rule")
 
-    def weigh(self, G: Tensor, u: Updates) -> Weights:
-        """Coefficients (B, N) for the Gram matrices (B, N, N) of the model or of its layers; 0 for who did not move."""
-        coefficients = torch.zeros(G.shape[:2], dtype=torch.float64)
-        residuals = torch.zeros(len(G), dtype=torch.float64)
-        notes: dict[str, Tensor] = {}
-        ages, sizes, losses = u.ages.numpy(), u.sizes.numpy(), None if u.losses is None else u.losses.numpy()
-        present = ages == 0
-        for place, whole in enumerate(G.numpy()):
-            moved = np.flatnonzero(whole.diagonal() > STILL**2)
-            if not present[moved].any():
-                continue
-            unit = float(np.sqrt(whole.diagonal()[moved].mean()))
-            A = root(whole[np.ix_(moved, moved)] / unit**2)
-            found = self.solve(
-                Block(
-                    G=gram(A),
-                    A=A,
-                    unit=unit,
-                    present=int(present.sum()),
-                    sizes=sizes[moved],
-                    losses=None if losses is None else losses[moved],
-                    ages=ages[moved],
-                    place=place,
-                )
-            )
-            coefficients[place, torch.from_numpy(moved)] = torch.from_numpy(found.x)
-            residuals[place] = found.residual
-            for name, value in found.notes.items():
-                notes.setdefault(name, torch.full((len(G),), math.nan, dtype=torch.float64))[place] = value
-        return Weights(coefficients, residuals, notes)
+    @property
+    def needs_gram(self) -> bool:
+        return True
 
-    def apply(self, u: Updates) -> Outcome:
-        """The whole step: the absent recalled, coefficients, length, combination, state."""
-        u = self.recall(u)
-        G = torch.empty(0) if not self.needs_gram else u.grams if self.scope == "layer" else u.gram[None]
-        with one_thread():
-            coefficients, residuals, notes = self.weigh(G, u)
-        self._judge(residuals, u.layout)
-        if self.length == "mean":
-            longer = _lengths(G, u.shares) / _lengths(G, coefficients)
-            coefficients = coefficients * torch.where(longer.isfinite(), longer, 0.0)[:, None]
-        combined = u.combine(coefficients)
-        update = self.finish(combined)
+    @property
+    def draws(self) -> bool:
+        """Whether coefficients depend on random numbers; then ``state`` counts the calls."""
+        return False
+
+    def coefficients(self, updates: ClientUpdates) -> Combination:
+        """Recall absent clients, weigh all members, judge the certificate and set the length.
+
+        A rule that draws random numbers draws others the next time. Updates are not remembered: `apply` does that.
+        """
+        updates = self.recall(updates)
+        if self.needs_losses and updates.members.losses is None:
+            name = type(self).__name__
+            raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
+        G = torch.empty(0)
         if self.needs_gram:
-            plain = _lengths(u.grams, u.shares)
-        else:
-            same = torch.equal(coefficients, u.shares[None])
-            plain = _norms(u.layout, combined if same else u.combine(u.shares))
-        self.remember(u)
-        if self.counts:
-            self.state["calls"] = self.state["calls"] + 1
-        return Outcome(
-            update=update,
-            coefficients=coefficients,
-            ids=u.ids,
+            G = updates.grams if self.scope == "layer" else updates.gram[None]
+        with one_thread():
+            coefficients, residuals, notes = self.weigh(G, updates)
+        self._judge(residuals, updates.layout)
+        if self.draws:
+            self.state["calls"] = torch.tensor(self._calls + 1)
+        return Combination(
+            coefficients=_with_length(self.length, coefficients, G, updates.shares),
+            ids=updates.ids,
             residual=float(residuals.max()),
             certificate=self.certificate,
-            stretch=torch.where(plain > 0, _norms(u.layout, update) / plain, math.nan),
-            dropped=u.dropped,
             notes=notes,
-            updates=u,
+            updates=updates,
         )
+
+    def apply(self, updates: ClientUpdates) -> Outcome:
+        """The whole step: coefficients, the update that they make, and what the rule remembers for the next round."""
+        chosen = self.coefficients(updates)
+        updates = chosen.updates
+        update = updates.combine(chosen.coefficients)
+        if self.needs_gram:
+            plain = updates.lengths(updates.shares)
+        else:
+            is_plain = torch.equal(chosen.coefficients, updates.shares[None])
+            plain = _layer_lengths(updates.layout, update if is_plain else updates.combine(updates.shares))
+        self.remember(updates)
+        stretch = torch.where(plain > 0, _layer_lengths(updates.layout, update) / plain, math.nan)
+        return Outcome(**vars(chosen), update=update, stretch=stretch)
 
     def __call__(
         self,
@@ -162,25 +179,64 @@ class Rule:
         """An (N, P) matrix or a list of vectors in, a vector out; a list of state dicts in, a state dict out."""
         u = Updates(updates, layout=layout, sizes=sizes, losses=losses, ids=ids)
         update = self.apply(u).update
-        return u.layout.state_dict(update) if isinstance(updates[0], Mapping) else update
+        as_dict = isinstance(updates, Sequence) and isinstance(updates[0], Mapping)
+        return u.layout.state_dict(update) if as_dict else update
 
-    # What a rule may add around its coefficients.
+    # What a rule says of its own.
 
-    def recall(self, u: Updates) -> Updates:
-        """The updates, with those of absent clients if the rule remembers any."""
-        return u
+    def solve(self, block: GramBlock) -> Solution:
+        """Coefficients (n,) of one block's members, their residual, and notes if there are any."""
+        raise NotImplementedError
 
-    def finish(self, update: Tensor) -> Tensor:
-        """The step taken for the combined update."""
-        return update
+    def weigh(self, G: Tensor, updates: ClientUpdates) -> Weighed:
+        """Coefficients (B, N) for the Gram matrices (B, N, N) of the model or of its layers.
 
-    def remember(self, u: Updates) -> None:
+        Each block is solved by itself, without the members whose update is 0 there; their coefficient is 0.
+        """
+        coefficients = torch.zeros(G.shape[:2], dtype=torch.float64)
+        residuals = torch.zeros(len(G), dtype=torch.float64)
+        notes: dict[str, Tensor] = {}
+        ages, sizes = updates.ages.numpy(), updates.sizes.numpy()
+        losses = np.full(len(sizes), math.nan) if updates.losses is None else updates.losses.numpy()
+        present = ages == 0
+        for layer, whole in enumerate(G.numpy()):
+            moved = np.flatnonzero(whole.diagonal() > STILL**2)
+            if not present[moved].any():
+                continue
+            unit = float(np.sqrt(whole.diagonal()[moved].mean()))
+            A = root(whole[np.ix_(moved, moved)] / unit**2)
+            solution = self.solve(
+                GramBlock(
+                    G=gram(A),
+                    A=A,
+                    unit=unit,
+                    present=int(present.sum()),
+                    sizes=sizes[moved],
+                    losses=losses[moved],
+                    ages=ages[moved],
+                    layer=layer,
+                )
+            )
+            coefficients[layer, torch.from_numpy(moved)] = torch.from_numpy(solution.x)
+            residuals[layer] = solution.residual
+            for name, value in solution.notes.items():
+                notes.setdefault(name, torch.full((len(G),), math.nan, dtype=torch.float64))[layer] = value
+        return Weighed(coefficients, residuals, notes)
+
+    def recall(self, updates: ClientUpdates) -> ClientUpdates:
+        """The updates, followed by those of absent clients if the rule remembers any."""
+        return updates
+
+    def remember(self, updates: ClientUpdates) -> None:
         """Keep in ``state`` what the next round needs."""
 
     def random(self, *key: str | int) -> np.random.Generator:
-        """Random numbers of this call: they depend on the rule's seed, the number of calls so far, and ``key``."""
-        seed: int = self.seed  # type: ignore[attr-defined]
-        return numpy_generator(seed, type(self).__name__, int(self.state["calls"]), *key)
+        """Random numbers of this call: by the rule's option ``seed`` if it has one, its calls so far, and ``key``."""
+        return numpy_generator(getattr(self, "seed", 0), type(self).__name__, self._calls, *key)
+
+    @property
+    def _calls(self) -> int:
+        return int(self.state.get("calls", 0))
 
     def _judge(self, residuals: Tensor, layout: Layout) -> None:
         missed = (~(residuals <= self.target)).nonzero()[:, 0].tolist()
@@ -196,7 +252,7 @@ class Rule:
 
     def __repr__(self) -> str:
         shown = []
-        for name, parameter in list(inspect.signature(type(self).__init__).parameters.items())[1:]:
+        for name, parameter in inspect.signature(type(self)).parameters.items():
             value = getattr(self, name)
             if parameter.kind is parameter.VAR_KEYWORD:
                 shown += [f"{key}={option!r}" for key, option in value.items()]
@@ -205,27 +261,17 @@ class Rule:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def one_of(name: str, given: T, allowed: Sequence[Any]) -> T:
-    if given not in allowed:
-        raise ComityError(f"{name} is {given!r}; it may be {' or '.join(map(repr, allowed))}")
-    return given
+def _with_length(length: Length, coefficients: Tensor, G: Tensor, shares: Tensor) -> Tensor:
+    """The coefficients, rescaled in each row so that the step has the length that the option ``length`` asks for."""
+    if length == "own":
+        return coefficients
+    wanted = {"mean": combined_lengths(G, shares)}[length]
+    factor = wanted / combined_lengths(G, coefficients)
+    return coefficients * torch.where(factor.isfinite(), factor, 0.0)[:, None]
 
 
-def within(name: str, given: float, low: float, high: float = np.inf, *, open_above: bool = False) -> float:
-    if not (low <= given < high if open_above else low <= given <= high):
-        allowed = f"{low:g} ≤ {name}" + ("" if high == np.inf else f" {'<' if open_above else '≤'} {high:g}")
-        raise ComityError(f"{name} is {given!r}; it must satisfy {allowed}")
-    return given
-
-
-def _lengths(G: Tensor, x: Tensor) -> Tensor:
-    """|xU| in each block, from the Gram matrices."""
-    x = x.expand(len(G), -1)
-    return ((x[:, :, None] * G).sum(1) * x).sum(1).clamp_min(0).sqrt()
-
-
-def _norms(layout: Layout, vector: Tensor) -> Tensor:
-    """(L,) the length of each layer."""
+def _layer_lengths(layout: Layout, vector: Tensor) -> Tensor:
+    """(L,) the length of each layer of a vector."""
     norm = torch.linalg.vector_norm
     with one_thread():  # pieces in the rows' own precision, put together in float64
         pieces = [torch.split(layer.reshape(-1), 2**16) for layer in layout.split(vector)]

@@ -1,48 +1,46 @@
 """CALM, the aggregation of FedCALM."""
 
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import numpy as np
 
-from comity.rules._rule import Block, Length, Rule, Scope, one_of, within
-from comity.rules._solvers import Solution, box, times
+from comity._options import NonNegative
+from comity.rules._rule import GramBlock, Rule, Scope
 from comity.rules.projection import simultaneous
+from comity.rules.solvers import Solution, box, times
 
 
 class CALM(Rule):
-    """The update nearest to the projected mean g that helps every client by a margin, with slack at a price.
+    """The update nearest to the projected mean that helps every client by a margin, which some may miss at a price.
 
-    FedCALM (Zheng et al., CVPR 2025), layer by layer: min ½|d − g|² + C Σξᵢ over d·Δᵢ ≥ eps|Δᵢ| − ξᵢ and ξᵢ ≥ 0, so
-    d = g + Σλᵢ Δᵢ with λ in [0, C] minimising ½λᵀGλ − βᵀλ, βᵢ = eps|Δᵢ| − g·Δᵢ. As printed (``scale="none"``) the
-    margin has the units of a length: the smaller a layer's updates, the more they are stretched. ``scale="layer"``
-    takes eps relative to the layer's mean |Δᵢ|. The update of one client alone is kept as it is.
+    Paper: FedCALM, Zheng et al., CVPR 2025.
+
+    Equation: in each layer d minimises ½|d − g|² + C Σ ξᵢ over d·Δᵢ ≥ eps|Δᵢ| − ξᵢ and ξᵢ ≥ 0, where g is the layer's
+    result of Projection; so d = g + Σ λᵢ Δᵢ with λ in [0, C] minimising ½λᵀGλ − βᵀλ, βᵢ = eps|Δᵢ| − g·Δᵢ.
+
+    Departures:
+        - The update of one client alone is kept as it is.
+        - ``scale="layer"`` takes eps relative to the layer's mean |Δᵢ|. As printed (``scale="none"``) the margin has
+          the units of a length, so the shorter the updates of a layer, the more they are stretched.
 
     Options:
         eps: how much every client must gain
         C: price of a client falling short; the paper's best are 0.1, 1, 10 and 100
         scope: each layer by itself (the paper), or the whole model at once
         scale: eps as printed, or relative to the layer's updates
-        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate = "relative KKT residual"
     target = 1e-9
 
-    def __init__(
-        self,
-        eps: float = 0.1,
-        C: float = 10.0,
-        *,
-        scope: Scope = "layer",
-        scale: Literal["none", "layer"] = "none",
-        length: Length = "own",
-    ) -> None:
-        super().__init__(scope=scope, length=length)
-        self.eps = within("eps", eps, 0)
-        self.C = within("C", C, 0)
-        self.scale = one_of("scale", scale, ("none", "layer"))
+    eps: NonNegative = 0.1
+    C: NonNegative = 10.0
+    _: KW_ONLY
+    scope: Scope = "layer"
+    scale: Literal["none", "layer"] = "none"
 
-    def solve(self, block: Block) -> Solution:
+    def solve(self, block: GramBlock) -> Solution:
         if block.present == 1:
             return Solution(np.ones(1), 0.0)
         a = simultaneous(block.G) / block.present

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comity.rules._updates import Updates
+from comity.rules._updates import ClientUpdates
 from comity.rules.projection import conflicts
 
 
@@ -18,7 +18,7 @@ class ConflictRate(NamedTuple):
     pairs: Tensor  # (N, N) over all layers
 
 
-def conflict_rate(u: Updates) -> ConflictRate:
+def conflict_rate(u: ClientUpdates) -> ConflictRate:
     """How often updates of two clients point against each other in a layer (a cosine above −1e-7 is no conflict)."""
     against = torch.from_numpy(np.stack([conflicts(G) for G in u.grams.numpy()])).double()
     pairs = max(len(u) * (len(u) - 1), 1)
@@ -26,18 +26,18 @@ def conflict_rate(u: Updates) -> ConflictRate:
     return ConflictRate(float(layers.mean()), layers, against.mean(0))
 
 
-def cosines(u: Updates) -> Tensor:
+def cosines(u: ClientUpdates) -> Tensor:
     """(N, N) the cosine of each pair of updates over the whole model, 0 for who did not move."""
     r = u.gram.diagonal().sqrt()
     return torch.where(r[:, None] * r > 0, u.gram / (r[:, None] * r), 0.0)
 
 
-def harm(u: Updates, lr: float) -> Tensor:
+def harm(u: ClientUpdates, lr: float) -> Tensor:
     """(N, N) by how much i's update alone would raise j's loss, to first order: −Δᵢ·Δⱼ/lr (ConFREE, Equation 7)."""
     return -u.gram / lr
 
 
-def improvement(u: Updates, coefficients: Tensor) -> Tensor:
+def improvement(u: ClientUpdates, coefficients: Tensor) -> Tensor:
     """(N,) by how much a combination lowers each client's loss, to first order and times its learning rate: d·Δⱼ.
 
     ``coefficients`` are a rule's, (N,), (1, N) or (L, N); the worst-off client's is the smallest.

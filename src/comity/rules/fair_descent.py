@@ -1,48 +1,46 @@
 """The global direction of FedPG."""
 
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import numpy as np
 
-from comity._errors import ComityError
-from comity.rules._memory import Remembering
-from comity.rules._rule import Block, Length, Scope, one_of
-from comity.rules._solvers import Array, Solution, min_norm, norm, times
+from comity.rules._remembering import Remembering
+from comity.rules._rule import GramBlock
+from comity.rules.solvers import Array, Solution, min_norm, norm, times
 
 
 class FairDescent(Remembering):
     """The common descent direction that also evens out the losses, with the length of the mean.
 
-    The global model of FedPG, after FedMDFG (Pan et al., AAAI 2023) and, with ``scope="layer"``, FedLF (AAAI 2024): all
-    updates, those of absent clients too, at one length μ; f = Σhᵢ Δᵢ over those present, at
-    length μ, which turns the vector of losses towards equal ones; d, the point nearest to 0 in the hull of all these;
-    and the update σd, as long as the mean of those present. f is left out when losses are equal. Absent are clients
-    last seen within ⌊seen/present⌋ rounds (FedLF). Outcome.notes["sigma"] is σ: coefficients / σ are d's. Needs losses.
-    μ is the median length of those present; the code has their mean, by which one client that sends 100 times its
-    update, among ten, makes the step eleven times as long.
+    Paper: the global model of FedPG, after FedMDFG, Pan et al., AAAI 2023; by layer FedLF, Pan et al., AAAI 2024.
+
+    Equation: all updates, those of absent clients too, are brought to one length μ. To them comes f = Σ hᵢ Δᵢ over the
+    clients present, also of length μ, which turns the vector of losses towards equal ones; equal losses need no f. d is
+    the point nearest to 0 in the convex hull of all these, and the step is σd, as long as the mean of those present.
+    Absent clients count if they were last seen within ⌊seen/present⌋ rounds (FedLF). The outcome's note ``sigma`` is σ,
+    so its coefficients over σ are those of d; where no direction helps everybody σ is 0.
+
+    Departures:
+        - μ is the median length of those present. The authors' code has their mean, by which one client among ten that
+          sends 100 times its update makes the step eleven times as long.
 
     Options:
         unit: the length that all updates are brought to: the median of those present, or their mean
         scope: the whole model at once, or each layer by itself (FedLF)
-        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     certificate = "duality gap over the mean squared length"
     target = 1e-12
     needs_losses = True
 
-    def __init__(
-        self, *, unit: Literal["median", "mean"] = "median", scope: Scope = "model", length: Length = "own"
-    ) -> None:
-        super().__init__(scope=scope, length=length)
-        self.unit = one_of("unit", unit, ("median", "mean"))
+    _: KW_ONLY
+    unit: Literal["median", "mean"] = "median"
 
     def window(self, present: int, seen: int) -> int:
         return seen // present if seen > present else 0
 
-    def solve(self, block: Block) -> Solution:
-        if block.losses is None:
-            raise ComityError("FairDescent needs the clients' losses: FairDescent()(updates, losses=[...])")
+    def solve(self, block: GramBlock) -> Solution:
         here, r = block.ages == 0, np.sqrt(block.G.diagonal())
         mu = np.median(r[here]) if self.unit == "median" else r[here].mean()
         Q = block.A * (mu / r)

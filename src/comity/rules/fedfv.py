@@ -1,35 +1,40 @@
 """FedFV."""
 
 import math
+from dataclasses import field
 
 import numpy as np
 
-from comity._errors import ComityError
-from comity.rules._memory import Remembering
-from comity.rules._rule import Block, Length, within
-from comity.rules._solvers import Solution, norm, times
+from comity._options import CountOrZero, Share
+from comity.rules._remembering import Remembering
+from comity.rules._rule import GramBlock, Scope
 from comity.rules.projection import sequential
+from comity.rules.solvers import Solution, norm, times
 
 
 class FedFV(Remembering):
     """The mean of updates projected one after the other by rising loss, then off the absent clients it conflicts with.
 
-    Wang et al., IJCAI 2021. The share ``alpha`` of clients with the largest losses keep their updates as they are.
-    Absent are those last seen in the tau rounds before this one (the released code counts this one among them): of each
-    round, oldest first, the sum of those that conflict. The length is that of the uniform mean. Needs losses.
+    Paper: Wang et al., IJCAI 2021, Algorithm 1.
+
+    Equation: each Δᵢ, except those of the share alpha with the largest losses, is projected off the Δⱼ that it
+    conflicts with, smallest loss first. For each of the tau rounds before this one, oldest first, the mean of the
+    results is projected off the sum of the absent clients' updates that it conflicts with. It gets the length of the
+    uniform mean.
+
+    Departures:
+        - The window of absent clients begins with the round before this one; the released code counts this one too.
 
     Options:
         alpha: share of the clients with the largest losses whose updates stay as they are
         tau: how many rounds back absent clients count
-        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
     needs_losses = True
 
-    def __init__(self, alpha: float = 0.1, tau: int = 1, *, length: Length = "own") -> None:
-        super().__init__(length=length)
-        self.alpha = within("alpha", alpha, 0, 1)
-        self.tau = int(within("tau", tau, 0))
+    alpha: Share = 0.1
+    tau: CountOrZero = 1
+    scope: Scope = field(default="model", init=False)
 
     def window(self, present: int, seen: int) -> int:
         return self.tau
@@ -38,9 +43,7 @@ class FedFV(Remembering):
     def reach(self) -> float:
         return self.tau
 
-    def solve(self, block: Block) -> Solution:
-        if block.losses is None:
-            raise ComityError("FedFV needs the clients' losses: FedFV()(updates, losses=[...])")
+    def solve(self, block: GramBlock) -> Solution:
         G, here = block.G, np.flatnonzero(block.ages == 0)
         n = len(here)
         order = np.argsort(block.losses[here], kind="stable")

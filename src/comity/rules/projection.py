@@ -1,54 +1,55 @@
 """Projection of conflicting updates: what ConFREE and CALM begin with."""
 
-from typing import Literal, get_args
+from dataclasses import KW_ONLY
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comity.rules._rule import Block, Length, Rule, Scope, one_of
-from comity.rules._solvers import Array, Integers, Solution
+from comity.rules._rule import GramBlock, Rule
+from comity.rules.solvers import Array, Integers, Solution
 
 Order = Literal["simultaneous", "sequential"]
 
-TOUCH = 1e-7  # a cosine nearer to 0 is rounding of float32 and no conflict
+COSINE_ROUNDING = 1e-7
+"""A negative cosine that is nearer to 0 is rounding of float32 and no conflict."""
 
 
 class Projection(Rule):
     """The mean of the updates, each without its components against those it conflicts with.
 
-    ConFREE, Equation 9 (Zheng et al., AAAI 2025): Δᵢ − Σⱼ (Δᵢ·Δⱼ/|Δⱼ|²) Δⱼ over the j with Δᵢ·Δⱼ < 0, all at once. With
-    ``order="sequential"`` one j after the other, in a random order for each i, as in PCGrad (Yu et al., NeurIPS 2020).
-    Neither makes the mean free of conflict when there are more than two clients.
+    Paper: Zheng et al., AAAI 2025, Equation 9; one after the other: PCGrad, Yu et al., NeurIPS 2020.
+
+    Equation: d = (1/N) Σᵢ ( Δᵢ − Σⱼ (Δᵢ·Δⱼ/|Δⱼ|²) Δⱼ ), the inner sum over the j with Δᵢ·Δⱼ < 0.
+    With two clients d conflicts with neither of them; with more it may.
 
     Options:
-        scope: the whole model at once, or each layer by itself
-        order: project off all others at once, or one after the other
+        order: project off all others at once, or one after the other, in a random order for each update
         seed: of the random orders
-        length: the rule's own step, or its direction with the length of the plain mean's
     """
 
-    def __init__(
-        self, *, scope: Scope = "model", order: Order = "simultaneous", seed: int = 0, length: Length = "own"
-    ) -> None:
-        self.order = one_of("order", order, get_args(Order))
-        self.seed = seed
-        self.counts = order == "sequential"
-        super().__init__(scope=scope, length=length)
+    _: KW_ONLY
+    order: Order = "simultaneous"
+    seed: int = 0
 
-    def solve(self, block: Block) -> Solution:
+    @property
+    def draws(self) -> bool:
+        return self.order == "sequential"
+
+    def solve(self, block: GramBlock) -> Solution:
         return Solution(self.guidance(block), 0.0)
 
-    def guidance(self, block: Block) -> Array:
+    def guidance(self, block: GramBlock) -> Array:
         """Coefficients of the mean of the projected updates."""
         if self.order == "simultaneous":
             return simultaneous(block.G) / block.present
         a: Array = sequential(block.G, self.shuffled(block)).sum(0) / block.present
         return a
 
-    def shuffled(self, block: Block) -> Integers:
+    def shuffled(self, block: GramBlock) -> Integers:
         """A random order for each member."""
         n = len(block.G)
-        return self.random(block.place).permuted(np.tile(np.arange(n), (n, 1)), axis=1)
+        return self.random(block.layer).permuted(np.tile(np.arange(n), (n, 1)), axis=1)
 
 
 def simultaneous(G: Array) -> Array:
@@ -67,7 +68,7 @@ def sequential(G: Array, orders: Integers, scale: Array | None = None) -> Array:
     rows, products = np.eye(len(G)), G.copy()
     for j in orders.T:
         dots = products[every, j]
-        against = np.flatnonzero((dots < -TOUCH * r * r[j]) & (j != every))
+        against = np.flatnonzero((dots < -COSINE_ROUNDING * r * r[j]) & (j != every))
         taken = dots[against] / scale[j[against]]
         rows[against, j[against]] -= taken
         products[against] -= taken[:, None] * G[j[against]]
@@ -77,4 +78,4 @@ def sequential(G: Array, orders: Integers, scale: Array | None = None) -> Array:
 def conflicts(G: Array) -> NDArray[np.bool_]:
     """Which pairs of updates have a negative product, more so than by rounding."""
     r = np.sqrt(G.diagonal())
-    return np.less(G, -TOUCH * r * r[:, None])
+    return np.less(G, -COSINE_ROUNDING * r * r[:, None])

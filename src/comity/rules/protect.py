@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comity.rules._rule import STILL, within
-from comity.rules._solvers import cone, root
-from comity.rules._threads import one_thread
+from comity._options import Share, convert
+from comity._threads import one_thread
+from comity.rules._rule import STILL
+from comity.rules.solvers import cone, root
 
 
 class Protected(NamedTuple):
@@ -25,7 +26,7 @@ def protected_directions(G: Tensor, gamma: float = 0.0, count: int | None = None
     d·Δⱼ ≥ 0. With gamma 0 nobody is hurt, with gamma 1 it is the client's own update; in between dᵢ·Δⱼ is at least
     gamma times the negative part of Δᵢ·Δⱼ.
     """
-    within("gamma", gamma, 0, 1)
+    convert(gamma, Share, "gamma")
     whole = G.numpy()
     moved = np.flatnonzero(whole.diagonal() > STILL**2)
     coefficients, worst = np.eye(len(whole))[:count], 0.0

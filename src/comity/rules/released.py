@@ -1,32 +1,39 @@
 """ConFREE as its authors' code has it."""
 
+import math
+from dataclasses import field
+
 import numpy as np
 from scipy.optimize import minimize
 
-from comity.rules._rule import Block
-from comity.rules._solvers import Array, Solution, times
-from comity.rules.confree import ConFREE
-from comity.rules.projection import sequential
+from comity.rules._rule import GramBlock, Length, Scope
+from comity.rules.confree import ConFREE, Rescale
+from comity.rules.projection import Order, sequential
+from comity.rules.solvers import Array, Solution, times
 
 
 class ReleasedConFREE(ConFREE):
-    """What the released code of ConFREE computes; it is not what the paper says, but it made the published numbers.
+    """What the released code of ConFREE computes: not what the paper says, but what made the published numbers.
 
-    Layer by layer; projection one after the other, in random orders and without the division by |Δⱼ|², so that it does
-    next to nothing to updates much shorter than 1; w by SLSQP at its default tolerance from the uniform start, which it
-    often never leaves; all over 1 + c². Orders are seeded here. The residual is the true duality gap, under no target.
+    Paper: Zheng et al., AAAI 2025, in the authors' code.
 
-    Options:
-        c: as in ConFREE
-        seed: of the random orders
+    Equation: ConFREE's with rescale 1/(1+c²), layer by layer, with a projection that takes off (Δᵢ·Δⱼ) Δⱼ, one j after
+    the other in random orders: without the division by |Δⱼ|² it does next to nothing to updates much shorter than 1.
+    w is what SLSQP finds at its default tolerance from the uniform start, which it often never leaves.
+
+    Departures:
+        - Random orders are seeded.
+        - The residual is the true duality gap; there is no target for it.
     """
 
-    target = np.inf
+    target = math.inf
 
-    def __init__(self, c: float = 0.5, *, seed: int = 0) -> None:
-        super().__init__(c, scope="layer", order="sequential", rescale="1/(1+c²)", seed=seed)
+    scope: Scope = field(default="layer", init=False)
+    order: Order = field(default="sequential", init=False)
+    rescale: Rescale = field(default="1/(1+c²)", init=False)
+    length: Length = field(default="own", init=False)
 
-    def solve(self, block: Block) -> Solution:
+    def solve(self, block: GramBlock) -> Solution:
         n, G = len(block.G), block.G * block.unit**2
         a = sequential(block.G, self.shuffled(block), np.full(n, block.unit**-2)).sum(0) / block.present
         b, reach = times(G, a), self.c * np.sqrt(max(a @ times(G, a), 0.0)) + 1e-8

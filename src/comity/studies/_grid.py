@@ -125,7 +125,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
 
 def local_of(config: Config) -> Config:
     """Local under the same conditions."""
-    return config.with_(method="Local", rule="Mean", reference="none")
+    return config.with_(method="Local", rule="Mean", server_lr=1.0, server_momentum=0.0, reference="none")
 
 
 def alone(config: Config) -> bool:

@@ -1,13 +1,12 @@
 """Rules that remember the last update of clients that are absent."""
 
 import json
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from comity.rules._rule import Rule
-from comity.rules._updates import Id, Updates
+from comity.rules._updates import ClientUpdates, Id
 
 
 class Remembering(Rule):
@@ -17,7 +16,10 @@ class Remembering(Rule):
     """
 
     def window(self, present: int, seen: int) -> int:
-        """How many rounds back an absent client's update still counts, from how many are present and were ever seen."""
+        """How many rounds back an absent client's update still counts.
+
+        It may depend on how many clients are present now and how many were ever seen.
+        """
         raise NotImplementedError
 
     @property
@@ -25,25 +27,25 @@ class Remembering(Rule):
         """The largest window that may come; older updates are forgotten."""
         return torch.inf
 
-    def recall(self, u: Updates) -> Updates:
+    def recall(self, updates: ClientUpdates) -> ClientUpdates:
         if not self.state:
-            return u
+            return updates
+        present = updates.members.ids
         now, last = int(self.state["round"]), self.state["last"]
-        names = _ids(self.state["ids"])
-        seen = len(set(names) | set(u.sent))
-        window = self.window(len(u.sent), seen)
-        absent = [i for i, name in enumerate(names) if name not in u.sent and now - int(last[i]) <= window]
+        names = _decoded(self.state["ids"])
+        window = self.window(len(present), len({*names, *present}))
+        absent = [i for i, name in enumerate(names) if name not in present and now - int(last[i]) <= window]
         if not absent:
-            return u
-        return u.joined([names[i] for i in absent], self.state["rows"][absent], now - last[absent])
+            return updates
+        return updates.joined([names[i] for i in absent], self.state["rows"][absent], now - last[absent])
 
-    def remember(self, u: Updates) -> None:
+    def remember(self, updates: ClientUpdates) -> None:
         if self.reach == 0:
             return
         now = int(self.state.get("round", 0))
-        rows = {name: (now, u.row(i)) for i, name in enumerate(u.ids) if u.ages[i] == 0}
+        rows = {name: (now, updates.row(i)) for i, name in enumerate(updates.ids) if updates.ages[i] == 0}
         if self.state:
-            for i, name in enumerate(_ids(self.state["ids"])):
+            for i, name in enumerate(_decoded(self.state["ids"])):
                 last = int(self.state["last"][i])
                 if now + 1 - last <= self.reach:
                     rows.setdefault(name, (last, self.state["rows"][i]))
@@ -51,10 +53,10 @@ class Remembering(Rule):
             "round": torch.tensor(now + 1),
             "ids": torch.tensor(list(json.dumps(list(rows)).encode()), dtype=torch.uint8),
             "last": torch.tensor([last for last, _ in rows.values()], dtype=torch.int64),
-            "rows": torch.stack([row for _, row in rows.values()]) if rows else torch.empty(0, u.layout.size),
+            "rows": torch.stack([row for _, row in rows.values()]) if rows else torch.empty(0, updates.layout.size),
         }
 
 
-def _ids(text: Tensor) -> Sequence[Id]:
+def _decoded(text: Tensor) -> list[Id]:
     names: list[Id] = json.loads(bytes(text.tolist()))
     return names

@@ -21,6 +21,8 @@ Integers = NDArray[np.int64]
 
 
 class Solution(NamedTuple):
+    """The solution of a problem, how far from the optimum it can be at most, and what else is to be noted."""
+
     x: Array
     residual: float
     notes: Mapping[str, float] = MappingProxyType({})

@@ -1,0 +1,61 @@
+"""The server's learning rate and momentum, on top of any rule."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from comity import ComityError, Config
+from comity.engine import build, run
+from comity.engine._run import alone
+from helpers import assert_same
+
+
+@pytest.mark.parametrize("rule", ["Mean", "CALM", "FedFV"])
+def test_steps_are_the_rules_updates_with_rate_and_momentum(tiny: dict[str, Any], rule: str) -> None:
+    _, server = build(Config(**tiny, rule=rule, server_lr=0.5, server_momentum=0.9))
+    velocity = 0.0
+    for _ in range(3):
+        before = server.theta
+        server.step()
+        assert server.outcome is not None
+        velocity = 0.9 * velocity + server.outcome.update
+        torch.testing.assert_close(server.theta - before, 0.5 * velocity, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "FedRoD", "IFCA"])
+def test_the_same_bits_after_resume(tiny: dict[str, Any], tmp_path: Path, method: str) -> None:
+    """IFCA aggregates once a cluster, each with a momentum of its own."""
+    options = tiny | {"method": method, "rule": "ConFREE", "server_momentum": 0.7, "server_lr": 0.8}
+    straight = run(**options)
+    rounds = iter([False, True])
+    assert not run(**options, out=tmp_path / "cut", stop=lambda: next(rounds)).done
+    resumed = run(**options, out=tmp_path / "cut", resume=True)
+    assert_same(straight, resumed)
+    states = straight.server.step_states
+    assert all("velocity" in state for state in states.values())
+    assert {group: state["velocity"].tolist() for group, state in states.items()} == {
+        group: state["velocity"].tolist() for group, state in resumed.server.step_states.items()
+    }
+
+
+def test_by_default_nothing_is_changed_or_remembered(tiny: dict[str, Any]) -> None:
+    plain = run(**tiny)
+    assert not plain.server.step_states[""]
+    assert not torch.equal(plain.server.theta, run(**tiny, server_lr=0.5).server.theta)
+
+
+def test_what_makes_no_sense_is_refused(tiny: dict[str, Any]) -> None:
+    for options, message in (
+        ({"server_lr": 0}, "server_lr must be above 0"),
+        ({"server_momentum": 1}, "server_momentum must be at least 0 and below 1"),
+        ({"method": "FedCALM", "server_lr": 0.5}, "method FedCALM brings its own rule; leave server_lr out, got 0.5"),
+        ({"method": "FedPG", "server_momentum": 0.5}, "method FedPG brings its own rule; leave server_momentum out"),
+    ):
+        with pytest.raises(ComityError, match=message):
+            run(**tiny, **options)
+
+
+def test_local_to_compare_with_is_the_same_whatever_the_servers_step(tiny: dict[str, Any]) -> None:
+    assert alone(Config(**tiny)).key == alone(Config(**tiny, server_lr=0.5, server_momentum=0.9)).key
