@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from comity.__main__ import main
-from comity.cli import RUN_FLAGS, parse
-from comity.config import Config
+from comity.config import Config, over, read_yaml
 from comity.engine import Folder
 
 SMALL = [
