@@ -89,7 +89,9 @@ def test_quantity_has_one_big_client() -> None:
 def test_samples_per_client() -> None:
     data = toy([500, 500])
     assert counts(IID(samples_per_client=30, big=1, factor=4), data, 3).sum(1).tolist() == [30, 120, 30]
-    with pytest.raises(ComityError, match=r"samples_per_client must be smaller, got 400: 3 clients need 1200 samples, there are 1000"):
+    with pytest.raises(
+        ComityError, match=r"samples_per_client must be smaller, got 400: 3 clients need 1200 samples, there are 1000"
+    ):
         used(IID(samples_per_client=400), data, 3)
 
 
@@ -261,7 +263,7 @@ def test_natural_takes_the_owners_word() -> None:
         Natural().share(data, 4, numpy_generator(0))
     with pytest.raises(ComityError, match="does not say which client owns which sample"):
         Natural().share(toy([2, 2]), 2, numpy_generator(0))
-    with pytest.raises(ComityError, match="partition must be natural, or left out, .* already shared out"):
+    with pytest.raises(ComityError, match=r"partition must be natural, or left out, .* already shared out"):
         federate(data, Dirichlet(), clients=3)
 
 

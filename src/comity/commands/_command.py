@@ -61,7 +61,7 @@ class Command:
             print(self.help(given, values.get("config")), end="")
             return 0
         for option in (*self.arguments, *self.options):
-            shown = _placeholder(option) if option in self.arguments else _flags(option)[0]
+            shown = option.name.upper() if option in self.arguments else _flags(option)[0]
             if option.name in values:
                 values[option.name] = convert(values[option.name], option.type, shown)
             elif option.default is REQUIRED:

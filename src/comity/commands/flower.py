@@ -7,7 +7,7 @@ from comity.commands._command import RUN_OPTIONS, Command
 from comity.config import Config, Entries, over, read_yaml
 
 
-def flower(new: Literal["new"], folder: Path, *, given: Entries, config: Path | None = None) -> int:
+def flower(action: Literal["new"], folder: Path, *, given: Entries, config: Path | None = None) -> int:
     """Write a Flower app that runs this configuration.
 
     The app's README.md says how to start it; docs/deploy.md tells the rest. Needs pip install 'comity[flower]'.
@@ -17,11 +17,11 @@ def flower(new: Literal["new"], folder: Path, *, given: Entries, config: Path | 
         comity flower new federation --config runs/first/config.yaml
 
     Options:
-        new: the only thing that comity flower does so far
+        action: what to do: new writes an app
         folder: the folder for the app; it must be empty or not there yet
         config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
     """
-    del new  # there is nothing else that it could be
+    del action  # there is only one
     chosen = Config.of(over(read_yaml(config) if config is not None else {}, given))
 
     from comity.flower import write_app

@@ -190,12 +190,16 @@ def _pairs(entries: Entries) -> Iterator[tuple[Any, Any]]:
 
 
 def _listed(kind: str, value: Any) -> list[Any]:
-    """``"FedRep,APFL"``, one entry, or a list of names and mappings."""
+    """``"FedRep,APFL"``, one entry, or a list of names and mappings; a name that does not exist is refused at once."""
     value = default(kind) if value is None else value
     names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not names or "" in names:
         raise ComityError(f"{kind} must name at least one, separated by commas, got {value!r}")
-    return [name.strip() if isinstance(name, str) else name for name in names]
+    listed = [name.strip() if isinstance(name, str) else name for name in names]
+    for name in listed:
+        if isinstance(name, str):
+            find(kind, name)
+    return listed
 
 
 def _check_sweep(key: str, values: Any) -> None:
