@@ -21,6 +21,7 @@ from comity._catalogue import described
 from comity.commands import command, find
 from comity.config import Config, over
 from comity.engine import Folder
+from comity.studies._grid import at_scale, expand
 from helpers import TINY
 
 SMALL = [
@@ -65,7 +66,9 @@ def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lists_have_a_line_for_each(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     code, out, _ = comity(capsys, "list", kind if kind == "data" else f"{kind}s")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[1:] if not line.startswith(" ")] == list(described(kind))
+    *lines, empty, note = out.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(described(kind))
+    assert (empty, note.startswith(f"comity run --{kind} NAME --help")) == ("", True)
 
 
 def test_help_teaches_the_options_of_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +174,12 @@ def test_over_keeps_entries_of_a_study_that_are_no_options_of_a_run() -> None:
         "sweep": {"lr": [1]},
         "method": "FedRep",
     }
+
+
+def test_a_method_of_a_study_may_name_its_rules_wherever_it_stands() -> None:
+    method = {"name": "FedAvg", "rule": ["Mean", "ConFREE"]}
+    for entries in ({"method": method}, {"grid": [{"method": method}]}, at_scale({"desk": {"method": method}}, "desk")):
+        assert [str(cell.rule) for cell in expand(entries)] == ["Mean", "ConFREE"]
 
 
 FILE = """\

@@ -137,11 +137,16 @@ class Command:
         return parser
 
 
+def page_width() -> int:
+    """Columns of a page of text: those of the terminal, if it is not too wide to read."""
+    return min(shutil.get_terminal_size((110, 24)).columns, 120)
+
+
 class _Formatter(argparse.HelpFormatter):
     """Paragraphs are filled; indented lines stay as they are."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=38, width=min(shutil.get_terminal_size((110, 24)).columns, 120))
+        super().__init__(prog, max_help_position=38, width=page_width())
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = (

@@ -1,9 +1,10 @@
 """``comity list``."""
 
+import textwrap
 from typing import Literal
 
 from comity._catalogue import described
-from comity.commands._command import Command
+from comity.commands._command import Command, page_width
 
 
 def list_(kind: Literal["methods", "rules", "models", "data", "partitions", "examples"]) -> int:
@@ -18,33 +19,24 @@ def list_(kind: Literal["methods", "rules", "models", "data", "partitions", "exa
     Options:
         kind: methods, rules, models, data, partitions or examples
     """
-    from rich.table import Table
-    from rich.text import Text
-
-    from comity.commands._terminal import wide_console
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
-    note = ""
     if kind == "examples":
         from comity.studies import about, examples
 
-        rows = [(name, about(file), "") for name, file in examples().items()]
+        sentences = {name: about(file) for name, file in examples().items()}
         folder = next(iter(examples().values())).parent
-        note = f"[dim]comity reproduce NAME --scale desk or paper; the files are in {folder}[/]"
+        note = f"comity reproduce NAME --scale desk or paper; the files are in {folder}"
     else:
-        descriptions = described(kind if kind == "data" else kind.removesuffix("s")).values()
-        rows = [(each.name, each.about, each.paper if each.paper not in each.about else "") for each in descriptions]
-    headings = (kind, "what it is", "paper")
-    for heading in headings if any(paper for *_, paper in rows) else headings[:2]:
-        table.add_column(heading)
-    for name, sentence, paper in rows:
-        table.add_row(
-            Text(name, style="bold"), Text(sentence), *([Text(paper, style="dim")] if table.columns[2:] else [])
+        sentences = {
+            each.name: each.about + (f" ({each.paper})" if each.paper and each.paper not in each.about else "")
+            for each in described(kind if kind == "data" else kind.removesuffix("s")).values()
+        }
+        note = (
+            f"comity run --{kind if kind == 'data' else kind.removesuffix('s')} NAME --help shows the options of each"
         )
-    console = wide_console()
-    console.print(table)
-    if note:
-        console.print(note, highlight=False)
+    column = 2 + max(map(len, sentences))
+    for name, sentence in sentences.items():
+        print(textwrap.fill(f"{name:<{column}}{sentence}", page_width(), subsequent_indent=" " * column))
+    print(f"\n{note}")
     return 0
 
 
