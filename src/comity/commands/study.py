@@ -48,10 +48,17 @@ def study(
     if "out" not in entries | given:
         names = (str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
         given = given | {"out": Path("studies") / slug(config.stem if config is not None else "-".join(names))}
-    beside: Entries = {"seeds": seeds, "budget": budget, "jobs": jobs}
-    beside |= {"sweep": _assignments("sweep", sweep), "tune": _assignments("tune", tune)}
-    given = given | {name: value for name, value in beside.items() if value}
+    given = given | study_entries(seeds, sweep, tune, budget, jobs)
     return compare(entries, given, scale, overwrite, quiet)
+
+
+def study_entries(
+    seeds: str | None, sweep: tuple[str, ...], tune: tuple[str, ...], budget: int | None, jobs: int | None
+) -> Entries:
+    """The entries of a study that are no options of a run, as far as they are given."""
+    entries: Entries = {"seeds": seeds, "budget": budget, "jobs": jobs}
+    entries |= {"sweep": _assignments("sweep", sweep), "tune": _assignments("tune", tune)}
+    return {name: value for name, value in entries.items() if value}
 
 
 def compare(entries: Entries, given: Entries, scale: str | None, overwrite: bool, quiet: bool) -> int:
