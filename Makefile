@@ -34,6 +34,7 @@ bench: $(VENV)/dev
 	$(BIN)/pytest -n 0 -q benchmarks
 
 docs: $(VENV)/dev
+	$(BIN)/python docs/make_catalogue.py
 	$(BIN)/python docs/make_methods.py
 
 $(BIN)/python:

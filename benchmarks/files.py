@@ -30,10 +30,10 @@ WIDTH, INNER, WORDS, SHARDS = 1024, 2816, 16_000, 3
 
 WORKER = """
 import json, resource, sys, time
-from comity.files import aggregate_command
+from comity.commands import command
 from comity.files._memory import peak
 started = time.perf_counter()
-aggregate_command(json.loads(sys.argv[1]))
+command("aggregate", json.loads(sys.argv[1]))
 seconds = time.perf_counter() - started
 read = int(next(line for line in open("/proc/self/io") if line.startswith("rchar")).split()[1])
 used = resource.getrusage(resource.RUSAGE_SELF)

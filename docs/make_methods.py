@@ -6,8 +6,7 @@ What is kept and what travels is measured in a run of two rounds, not declared.
 import inspect
 from pathlib import Path
 
-from comity._components import choices, options, type_name
-from comity.cli import PAPER
+from comity._catalogue import Description, described
 from comity.engine import run
 from comity.rules import Mean
 
@@ -70,7 +69,8 @@ class; every method here is an example.
 def page() -> str:
     rows, sections = [], []
     size = 0
-    for name, method in choices("method").items():
+    for name, description in described("method").items():
+        method = description.load()
         done = run(
             data={"name": "synthetic", "samples": 40, "classes": 4},
             model={"name": "mlp", "widths": (32,)},
@@ -89,14 +89,12 @@ def page() -> str:
         ruled = " + ".join(getattr(method, "ruled", done.site.method.shared)) or "nothing"
         acts = ruled if own is None else "nothing: it mixes by itself" if type(own) is Mean else type(own).__name__
         shared = " + ".join(part for part in done.site.method.shared) or "nothing"
-        doc = inspect.getdoc(method) or ""
-        paper = PAPER.search(doc)
-        listed = ", ".join(f"`{option}`" for option in options(method))
+        listed = ", ".join(f"`{option}`" for option in description.options)
         rows.append(
-            f"| [{name}](#{anchor(name)}) | {paper.group() if paper else ''} | {shared} | "
+            f"| [{name}](#{anchor(name)}) | {description.paper} | {shared} | "
             f"{acts} | {kept:.2f} | {down:.2f} | {up:.2f} | {listed} |"
         )
-        sections.append(section(name, method, doc))
+        sections.append(section(description, inspect.getdoc(method) or ""))
     table = (
         "| method | paper | shared | rule acts on | kept | down | up | options |\n|---|---|---|---|---|---|---|---|\n"
     )
@@ -104,14 +102,14 @@ def page() -> str:
     return head + table + "\n".join(rows) + "\n" + OWN + "\n" + "\n".join(sections)
 
 
-def section(name: str, method: type, doc: str) -> str:
+def section(description: Description, doc: str) -> str:
     text = doc.split("\nOptions:")[0].strip()
-    lines = [f"## {name}\n", text, ""]
-    own = options(method)
-    if own:
+    lines = [f"## {description.name}\n", text, ""]
+    if description.options:
         lines += ["| option | type | default | |", "|---|---|---|---|"]
         lines += [
-            f"| `{o.name}` | {type_name(o.type).replace('|', 'or')} | {o.default} | {o.help} |" for o in own.values()
+            f"| `{option.name}` | {option.kind.replace('|', 'or')} | {option.default} | {option.help} |"
+            for option in description.options.values()
         ]
         lines.append("")
     return "\n".join(lines)

@@ -600,7 +600,10 @@ BAD: list[tuple[list[str], str]] = [
     (["--sweep", "seed=1,2"], "sweep seed: cannot be swept; use seeds"),
     (["--sweep", "workers=1,2"], "sweep workers: cannot be swept"),
     (["--sweep", "rounds=1,two"], "rounds must be a whole number, got 'two'"),
-    (["--sweep", "clients=4,90000", "--data", "digits"], "clients: got 90000; digits has 1797 samples"),
+    (
+        ["--sweep", "clients=4,90000", "--data", "digits"],
+        "clients must be at most 898, got 90000: digits has 1797 samples",
+    ),
     (["--sweep", "data=synthetic,nothing"], "unknown data set 'nothing'"),
     (["--tune", "lr=0.1:0.9"], "tune lr: only options of a method or rule"),
     (["--tune", "rule.nothing=1,2"], "tune rule.nothing: no method or rule of this study has this option"),

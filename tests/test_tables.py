@@ -238,9 +238,9 @@ def test_a_table_needs_no_torch(runs: list[LoadedRun]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told_"),
     [
-        ([], "comity table takes study or run folders"),
+        ([], "comity table needs FOLDERS: comity table FOLDERS… [options]"),
         (["nowhere"], "nowhere holds neither a run (config.yaml) nor a study"),
-        (["RUNS", "--format", "pdf"], "unknown format 'pdf'"),
+        (["RUNS", "--format", "pdf"], "--format must be terminal | md | tex | csv, got 'pdf'"),
         (["RUNS", "--from", "md"], "unknown option '--from'; did you mean --format"),
     ],
 )

@@ -12,9 +12,12 @@ class ComityError(Exception):
 
 
 def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:
-    """The error for a name nobody knows, with the nearest names that exist."""
-    known = sorted(known)
-    spelt = {name.lower(): name for name in known}
-    nearest = [spelt[name] for name in get_close_matches(given.lower(), spelt, n=3, cutoff=0.6)]
-    told = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(known)}"
-    return ComityError(f"unknown {kind} {given!r}; {told}{' ' + hint if hint else ''}")
+    """The error for a name that does not exist, with the nearest ones that do."""
+    names = sorted(known)
+    by_lower_case = {name.lower(): name for name in names}
+    nearest = [by_lower_case[name] for name in get_close_matches(given.lower(), by_lower_case, n=3, cutoff=0.6)]
+    if nearest:
+        advice = f"did you mean {' or '.join(nearest)}?"
+    else:
+        advice = f"known: {', '.join(names)}" if names else "there are none"
+    return ComityError(f"unknown {kind} {given!r}; {advice}{' ' + hint if hint else ''}")

@@ -57,6 +57,9 @@ class Range:
 
 
 Share = Annotated[float, Range(least=0, most=1)]
+ShareBelowOne = Annotated[float, Range(least=0, below=1)]
+ShareAboveZero = Annotated[float, Range(above=0, most=1)]
+ShareBetween = Annotated[float, Range(above=0, below=1)]
 NonNegative = Annotated[float, Range(least=0)]
 Positive = Annotated[float, Range(above=0)]
 Count = Annotated[int, Range(least=1)]
@@ -78,47 +81,50 @@ class Option:
         return type_name(self.type)
 
 
-_HELP = re.compile(r"^[ ]+(\w+): (.+(?:\n[ ]++(?!\w+: ).+)*)", flags=re.MULTILINE)
-"""An option's line under ``Options:``, ``    lam: strength of the pull``, with the lines that continue it."""
-
-
 @cache
 def options(component: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Mapping[str, Option]:
     """The options of a component, by name; ``supplied`` arguments are comity's own to give."""
     help = _help(component)
     if is_dataclass(component) and isinstance(component, type):
         hints = get_type_hints(component, include_extras=True)
-        found = [
-            (f.name, hints[f.name], REQUIRED if f.default is MISSING else f.default, f.metadata.get("help"))
+        declared = {
+            f.name: Option(
+                f.name,
+                hints[f.name],
+                REQUIRED if f.default is MISSING else f.default,
+                f.metadata.get("help") or help.get(f.name, ""),
+            )
             for f in fields(component)
             if f.init
-        ]
+        }
     else:
-        every = inspect.signature(component, eval_str=True).parameters.values()
-        plain = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        found = [(p.name, p.annotation, p.default, None) for p in plain]
-    return {
-        name: Option(name, type, default, told or help.get(name, ""))
-        for name, type, default, told in found
-        if name not in supplied
-    }
+        parameters = inspect.signature(component, eval_str=True).parameters
+        declared = {
+            name: Option(name, parameter.annotation, parameter.default, help.get(name, ""))
+            for name, parameter in parameters.items()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        }
+    return {name: option for name, option in declared.items() if name not in supplied}
+
+
+_SECTION = re.compile(r"^Options:\n((?:[ ]+.*\n|\n)*)", flags=re.MULTILINE)
+"""Everything that is indented under ``Options:``."""
+
+_HELP = re.compile(r"^[ ]+(\w+): (.+(?:\n[ ]++(?!\w+: ).+)*)", flags=re.MULTILINE)
+"""An option's line in there, ``    lam: strength of the pull``, with the lines that continue it."""
 
 
 def _help(component: Callable[..., Any]) -> dict[str, str]:
     """Help by option, from the docstrings of a class and of those it inherits from; the nearest one wins."""
-    lineage = [component] if not isinstance(component, type) else list(reversed(component.__mro__))
-    texts = [text for owner in lineage for text in (owner.__doc__, _constructor_doc(owner)) if text]
-    found: dict[str, str] = {}
-    for text in texts:
-        _, heading, listed = inspect.cleandoc(text).partition("Options:\n")
-        if heading:
-            found |= {name: " ".join(words.split()) for name, words in _HELP.findall(listed)}
-    return found
-
-
-def _constructor_doc(owner: Any) -> str | None:
-    constructor = vars(owner).get("__init__") if isinstance(owner, type) else None
-    return getattr(constructor, "__doc__", None)
+    lineage = reversed(component.__mro__) if isinstance(component, type) else (component,)
+    help: dict[str, str] = {}
+    for owner in lineage:
+        constructor = vars(owner).get("__init__") if isinstance(owner, type) else None
+        for text in (owner.__doc__, getattr(constructor, "__doc__", None)):
+            section = _SECTION.search(inspect.cleandoc(text or "") + "\n")
+            if section:
+                help |= {name: " ".join(words.split()) for name, words in _HELP.findall(section[1])}
+    return help
 
 
 def check(component: Any, kind: str) -> None:
@@ -129,6 +135,12 @@ def check(component: Any, kind: str) -> None:
     for name, option in options(type(component)).items():  # type: ignore[arg-type]
         value = convert(getattr(component, name), option.type, f"{kind}.{name}")
         object.__setattr__(component, name, value)
+
+
+def check_arguments(function: Callable[..., Any], prefix: str, /, **values: Any) -> None:
+    """The same for arguments of a function or constructor: refuse a value that does not fit its annotation."""
+    for name, value in values.items():
+        convert(value, options(function)[name].type, prefix + name)
 
 
 def convert(value: Any, to: Any, key: str) -> Any:
@@ -148,24 +160,14 @@ def convert(value: Any, to: Any, key: str) -> Any:
         raise _wrong(value, to, key)
     if origin in (tuple, list):
         items = value.strip("()[]").split(",") if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)):
-            raise _wrong(value, to, key)
+        items = items if isinstance(items, (list, tuple)) else [items]
         each = [convert(i.strip() if isinstance(i, str) else i, arguments[0], key) for i in items if i != ""]
         return tuple(each) if origin is tuple else each
     if to is bool:
-        spelt = {
-            "true": True,
-            "yes": True,
-            "on": True,
-            "1": True,
-            "false": False,
-            "no": False,
-            "off": False,
-            "0": False,
-        }
-        if isinstance(value, (bool, str, int)) and str(value).lower() in spelt:
-            return spelt[str(value).lower()]
-        raise _wrong(value, to, key)
+        word = str(value).lower() if isinstance(value, (bool, str, int)) else ""
+        if word not in (*_YES, *_NO):
+            raise _wrong(value, to, key)
+        return word in _YES
     if to in (int, float):
         return _number(value, to, key)
     if to in (str, Path):
@@ -232,7 +234,7 @@ def type_name(to: Any) -> str:
     if origin is Literal:
         return " | ".join(str(choice) for choice in arguments)
     if origin in (tuple, list):
-        return f"{type_name(arguments[0])},…"
+        return f"{type_name(arguments[0])}, or several with commas"
     names = {
         int: "a whole number",
         float: "a number",

@@ -1,17 +1,38 @@
-"""Everything that decides a run, in one place: command line, YAML file and ``comity.run`` all make a ``Config``."""
+"""Everything that decides a run, in one place: command line, YAML file and ``comity.run`` all make a ``Config``.
+
+Options come as *entries*, a mapping by name. A component's own options stand under its name,
+``{"rule": {"name": "ConFREE", "c": 0.4}}``, or beside it with a dot, ``{"rule": "ConFREE", "rule.c": 0.4}``.
+"""
 
 import hashlib
 import json
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import yaml
 
-from comity._components import Component, convert, find, plain
+from comity._catalogue import KINDS, find, spelling
+from comity._components import Component, plain
 from comity._errors import ComityError, unknown
+from comity._options import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    ShareAboveZero,
+    ShareBelowOne,
+    ShareBetween,
+    convert,
+    options,
+)
 
-COMPONENTS = ("data", "partition", "model", "method", "rule")
+COMPONENTS = tuple(KINDS)
+PARTITION = "dirichlet"
+"""The partition of data that come without one of their own, where none is named."""
+
+Entries = dict[str, Any]
 
 
 def _option(default: Any, group: str, help: str, *, decides: bool = True) -> Any:
@@ -28,42 +49,46 @@ class Config:
     partition: Any = _option(
         None,
         "data",
-        "how samples are shared out; `comity list partitions`. By default dirichlet, or the data set's own",
+        f"how samples are shared out; `comity list partitions`. By default {PARTITION}, or the data set's own",
     )
-    clients: int = _option(20, "data", "number of clients")
-    test_share: float = _option(0.3, "data", "share of a client's samples that is kept for testing")
-    val_share: float = _option(0.0, "data", "share of the rest that is kept for validation; some methods need one")
+    clients: Count = _option(20, "data", "number of clients")
+    test_share: ShareBetween = _option(0.3, "data", "share of a client's samples that is kept for testing")
+    val_share: ShareBelowOne = _option(
+        0.0, "data", "share of the rest that is kept for validation; some methods need one"
+    )
 
     model: Any = _option("cnn", "learning", "architecture; `comity list models`, or the path of your own class")
     method: Any = _option("FedAvg", "learning", "how clients learn and what they share; `comity list methods`")
     rule: Any = _option("Mean", "learning", "how the server combines updates; `comity list rules`")
-    server_lr: float = _option(1.0, "learning", "factor on the rule's update: the server's learning rate")
-    server_momentum: float = _option(0.0, "learning", "momentum of the server's steps along the rule's updates")
-    rounds: int = _option(50, "learning", "number of rounds")
-    participation: float = _option(1.0, "learning", "share of the clients that is sampled in a round")
-    dropout: float = _option(0.0, "learning", "chance that a sampled client is lost after it trained")
+    server_lr: Positive = _option(1.0, "learning", "factor on the rule's update: the server's learning rate")
+    server_momentum: ShareBelowOne = _option(
+        0.0, "learning", "momentum of the server's steps along the rule's updates"
+    )
+    rounds: Count = _option(50, "learning", "number of rounds")
+    participation: ShareAboveZero = _option(1.0, "learning", "share of the clients that is sampled in a round")
+    dropout: ShareBelowOne = _option(0.0, "learning", "chance that a sampled client is lost after it trained")
     attack: Literal["none", "gaussian", "scale"] = _option(
         "none", "learning", "what malicious clients upload: Gaussian noise (A1) or their update times 100 (A2)"
     )
-    malicious: float = _option(0.1, "learning", "share of malicious clients when there is an attack")
+    malicious: ShareBetween = _option(0.1, "learning", "share of malicious clients when there is an attack")
     buffers: Literal["average", "local"] = _option(
         "average", "learning", "BatchNorm statistics: averaged, or each its own"
     )
 
-    epochs: int = _option(1, "local training", "epochs a round")
-    batch_size: int = _option(10, "local training", "samples a step")
-    lr: float = _option(0.05, "local training", "learning rate")
-    lr_decay: float = _option(1.0, "local training", "factor on the learning rate after each round")
-    momentum: float = _option(0.0, "local training", "momentum of SGD")
-    weight_decay: float = _option(0.0, "local training", "weight decay")
-    clip: float = _option(0.0, "local training", "largest norm of a gradient; 0 for no limit")
+    epochs: CountOrZero = _option(1, "local training", "epochs a round")
+    batch_size: Count = _option(10, "local training", "samples a step")
+    lr: Positive = _option(0.05, "local training", "learning rate")
+    lr_decay: ShareAboveZero = _option(1.0, "local training", "factor on the learning rate after each round")
+    momentum: ShareBelowOne = _option(0.0, "local training", "momentum of SGD")
+    weight_decay: NonNegative = _option(0.0, "local training", "weight decay")
+    clip: NonNegative = _option(0.0, "local training", "largest norm of a gradient; 0 for no limit")
     optimizer: str = _option("SGD", "local training", "any optimiser of torch.optim")
     optimizer_state: Literal["reset", "keep"] = _option("reset", "local training", "optimiser state between rounds")
 
-    eval_every: int = _option(
+    eval_every: Count = _option(
         1, "evaluation", "rounds between evaluations of all clients; the last is always evaluated"
     )
-    general_every: int = _option(0, "evaluation", "rounds between S-acc and G-acc; 0 for the last round alone")
+    general_every: CountOrZero = _option(0, "evaluation", "rounds between S-acc and G-acc; 0 for the last round alone")
     moment: Literal["received", "fitted"] | None = _option(
         None, "evaluation", "judge models as received or as fitted; by default as the method says"
     )
@@ -75,7 +100,7 @@ class Config:
     )
 
     seed: int = _option(0, "running", "decides every random number")
-    workers: int = _option(0, "running", "clients trained side by side; 0 for one a core", decides=False)
+    workers: CountOrZero = _option(0, "running", "clients trained side by side; 0 for one a core", decides=False)
     device: str = _option("cpu", "running", "torch device")
     out: Path | None = _option(
         None, "running", "run folder; by default runs/<method>-<rule>-<data>-<seed>", decides=False
@@ -86,44 +111,53 @@ class Config:
         "where each client's tensors lie: disk for more clients or larger models than memory holds",
         decides=False,
     )
-    checkpoint_every: int = _option(10, "running", "rounds between checkpoints", decides=False)
+    checkpoint_every: Count = _option(10, "running", "rounds between checkpoints", decides=False)
     save_models: bool = _option(False, "running", "save each client's model at the end", decides=False)
     tensorboard: bool = _option(False, "running", "write TensorBoard events into the run folder", decides=False)
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name in COMPONENTS:
-                value = None if value is None and f.name == "partition" else Component.parse(f.name, value)
-            else:
-                value = convert(value, hints[f.name], f.name)
-            object.__setattr__(self, f.name, value)
+        for name, option in options(Config).items():
+            value = getattr(self, name)
+            if name not in COMPONENTS:
+                value = convert(value, option.type, name)
+            elif value is not None or name != "partition":
+                value = Component.parse(name, value)
+            object.__setattr__(self, name, value)
+        _check(self)
         if not self.val_share:
             # written down here, so that Local beside a method that validates trains on as many samples
-            _, method = find("method", self.method.name)
+            method = find("method", self.method.name).load()
             object.__setattr__(self, "val_share", getattr(method, "validation", 0.0))
-        _check(self)
 
     @classmethod
-    def of(cls, entries: dict[str, Any]) -> "Config":
-        """From plain entries, as YAML has them; a key that is not known is refused."""
-        known = {f.name for f in fields(cls)}
-        for key in entries:
-            if key not in known:
-                raise unknown("option", key, known)
-        return cls(**entries)
+    def of(cls, entries: Mapping[str, Any]) -> "Config":
+        """From entries; a name that is no option is refused."""
+        return cls(**_checked_names(nested(entries)))
 
     @classmethod
     def load(cls, path: Path) -> "Config":
         return cls.of(read_yaml(path))
 
-    def plain(self) -> dict[str, Any]:
-        """Complete and plain: what ``config.yaml`` holds."""
+    def plain(self) -> Entries:
+        """Complete, in numbers, text and lists: what ``config.yaml`` holds."""
         return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
 
     def with_(self, **changes: Any) -> "Config":
+        """The same run but for ``changes``, which are entries: ``with_(lr=0.1, **{"rule.c": 0.4})``."""
+        changes = _checked_names(nested(changes, self))
         return replace(self, **changes)
+
+    def differences(self, other: "Config") -> list[str]:
+        """The options that decide a run and that the two have otherwise: ``lr``, ``method.lam``."""
+        decisive = {f.name for f in fields(Config) if f.metadata["decides"]}
+        mine, theirs = flat(self.plain()), flat(other.plain())
+        names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
+        renamed = {name for name in names if name in COMPONENTS}
+        return [
+            name
+            for name in names
+            if (kind := name.partition(".")[0]) in decisive and (kind == name or kind not in renamed)
+        ]
 
     @property
     def key(self) -> str:
@@ -132,44 +166,90 @@ class Config:
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def default(name: str) -> Any:
+    return options(Config)[name].default
+
+
+def _checked_names(entries: Entries) -> Entries:
+    for name in entries:
+        if name not in options(Config):
+            raise unknown("option", name, options(Config))
+    return entries
+
+
+def _check(config: Config) -> None:
+    """What concerns two options at once; each one by itself is checked by its annotation."""
+    clients, participation = config.clients, config.participation
+    if int(clients * participation + 0.5) < 1:
+        raise ComityError(
+            f"participation {participation} of {clients} clients selects nobody; take at least {0.5 / clients:g}"
+        )
+    if config.optimizer != "SGD" and config.momentum:
+        raise ComityError(f"momentum is an option of SGD; {config.optimizer} has its own")
+
+
+# Entries.
+
+
+def read_yaml(path: Path) -> Entries:
     try:
-        entries = yaml.safe_load(Path(path).read_text())
+        entries = yaml.load(Path(path).read_text(encoding="utf-8"), _LOADER)
     except OSError as error:
         raise ComityError(f"config {path} could not be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ComityError(f"config {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(entries, dict):
+    if not isinstance(entries, dict) or not all(isinstance(name, str) for name in entries):
         raise ComityError(f"config {path} must hold `option: value` lines")
     return entries
 
 
-def default(name: str) -> Any:
-    found = next(f for f in fields(Config) if f.name == name)
-    assert found.default is not MISSING
-    return found.default
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast where libyaml is there
 
 
-def _check(c: Config) -> None:
-    def demand(holds: bool, key: str, allowed: str) -> None:
-        if not holds:
-            raise ComityError(f"{key} must be {allowed}, got {getattr(c, key)}")
+def flat(entries: Mapping[str, Any]) -> Entries:
+    """A component's options beside its name, each with a dot."""
+    result: Entries = {}
+    for key, value in entries.items():
+        if key in COMPONENTS and isinstance(value, (Component, Mapping)) and "name" in (entry := plain_entry(value)):
+            result |= {key if name == "name" else f"{key}.{name}": inner for name, inner in entry.items()}
+        else:
+            result[key] = value
+    return result
 
-    for key in ("clients", "rounds", "batch_size", "eval_every", "checkpoint_every"):
-        demand(getattr(c, key) >= 1, key, "at least 1")
-    for key in ("epochs", "general_every", "workers", "weight_decay", "clip"):
-        demand(getattr(c, key) >= 0, key, "at least 0")
-    demand(0 < c.participation <= 1, "participation", "above 0 and at most 1")
-    if int(c.clients * c.participation + 0.5) < 1:
-        raise ComityError(
-            f"participation {c.participation} of {c.clients} clients selects nobody; take at least {0.5 / c.clients:g}"
-        )
-    demand(0 <= c.dropout < 1, "dropout", "at least 0 and below 1")
-    demand(0 < c.malicious < 1, "malicious", "above 0 and below 1")
-    demand(c.server_lr > 0, "server_lr", "above 0")
-    demand(0 <= c.server_momentum < 1, "server_momentum", "at least 0 and below 1")
-    demand(c.lr > 0, "lr", "above 0")
-    demand(0 < c.lr_decay <= 1, "lr_decay", "above 0 and at most 1")
-    demand(0 <= c.momentum < 1, "momentum", "at least 0 and below 1")
-    if c.optimizer != "SGD" and c.momentum:
-        raise ComityError(f"momentum is an option of SGD; {c.optimizer} has its own")
+
+def nested(entries: Mapping[str, Any], before: Config | None = None) -> Entries:
+    """A component's options under its name; options without one go to the component ``before``, or to the default."""
+    result = {key: value for key, value in entries.items() if "." not in key}
+    for key, value in entries.items():
+        kind, dot, option = key.partition(".")
+        if dot:
+            if kind not in COMPONENTS:
+                raise ComityError(f"{kind} has no options of its own, got {key}")
+            chosen = result.get(kind) or getattr(before, kind, None) or default_component(kind)
+            result[kind] = plain_entry(chosen) | {option: value}
+    return result
+
+
+def over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Entries:
+    """``upper`` laid over ``lower``. Where ``upper`` names another component, the options of the former one go."""
+    below, above = flat(lower), flat(upper)
+
+    def replaced(kind: str) -> bool:
+        names = (below.get(kind), above.get(kind))
+        same = all(isinstance(name, str) for name in names) and spelling(str(names[0])) == spelling(str(names[1]))
+        return kind in above and not same
+
+    kept = {key: value for key, value in below.items() if "." not in key or not replaced(key.partition(".")[0])}
+    return kept | above
+
+
+def default_component(kind: str) -> str:
+    """The component that is meant where options are given without a name."""
+    return str(default(kind) or PARTITION)
+
+
+def plain_entry(chosen: Any) -> Entries:
+    """A component as a mapping: ``"Ditto"`` as ``{"name": "Ditto"}``."""
+    if isinstance(chosen, Component):
+        return chosen.plain()
+    return dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}

@@ -142,13 +142,13 @@ def test_counts() -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"clients": 0}, "clients: got 0; allowed: 1 or more"),
-        ({"clients": 31}, "clients: got 31; numbered has 60 samples and every client needs 2.* 30 clients at most"),
-        ({"clients": 2, "test_share": 0.0}, r"test_share: got 0.0; allowed: above 0 and below 1"),
-        ({"clients": 2, "test_share": 1.0}, r"test_share: got 1.0"),
-        ({"clients": 2, "test_share": float("nan")}, r"test_share: got nan"),
-        ({"clients": 2, "val_share": 1.0}, r"val_share: got 1.0; allowed: 0 or more and below 1"),
-        ({"clients": 30, "val_share": 0.5}, "val_share: got 0.5; client 0 has one train sample"),
+        ({"clients": 0}, "^clients must be at least 1, got 0$"),
+        ({"clients": 31}, "^clients must be at most 30, got 31: numbered has 60 samples and a client needs 2"),
+        ({"clients": 2, "test_share": 0.0}, r"^test_share must be above 0 and below 1, got 0\.0$"),
+        ({"clients": 2, "test_share": 1.0}, r"^test_share must be above 0 and below 1, got 1\.0$"),
+        ({"clients": 2, "test_share": float("nan")}, r"^test_share must be a finite number, got nan$"),
+        ({"clients": 2, "val_share": 1.0}, r"^val_share must be at least 0 and below 1, got 1\.0$"),
+        ({"clients": 30, "val_share": 0.5}, "val_share must be 0, got 0.5: client 0 has one train sample"),
     ],
 )
 def test_bad_requests_end_in_one_line(given: dict[str, float], line: str) -> None:

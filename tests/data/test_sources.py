@@ -1,6 +1,7 @@
 """Every source, from files made here; the real ones where COMITY_DATA says they are."""
 
 import gzip
+import hashlib
 import json
 import os
 import pickle
@@ -15,7 +16,9 @@ import pytest
 from PIL import Image
 
 from comity._errors import ComityError
+from comity.config import Config
 from comity.data import DATASETS, ByColumn, Dataset, Natural, federate, load
+from comity.data.sources.digits import FILE as digits_file
 
 RNG = np.random.default_rng(0)
 
@@ -48,6 +51,29 @@ def test_digits_need_no_file(tmp_path: Path) -> None:
     assert digits.x.dtype == np.uint8
     assert (digits.x.min(), digits.x.max()) == (0, 255)
     assert load("Digits").name == "digits"
+
+
+def test_digits_are_those_of_scikit_learn_to_the_bit() -> None:
+    digits = load("digits")
+    content = hashlib.sha256(digits.x.tobytes() + digits.y.astype("<i8").tobytes()).hexdigest()
+    assert content == "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"
+    x, y = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
+    assert np.array_equal(digits.x.reshape(-1, 64), np.round(x * (255 / 16)).astype(np.uint8))
+    assert np.array_equal(digits.y, y)
+
+
+def test_the_embedded_digits_name_their_source_and_licence() -> None:
+    words = digits_file.with_suffix(".txt").read_text()
+    assert "Optical Recognition of Handwritten Digits" in words
+    assert "CC BY 4.0" in words
+
+
+def test_a_path_is_never_taken_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_mnist(tmp_path / "digits", "")
+    assert len(load("./digits")) == 50
+    assert len(load("digits")) == 1797
+    assert Config(data="./digits").data.name == "./digits"
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -207,7 +233,7 @@ def test_image_sizes(tmp_path: Path) -> None:
     with pytest.raises(ComityError, match=r"images differ in size, \(4, 5\) and \(8, 8\): set data.size"):
         load("mine", tmp_path)
     assert load("mine", tmp_path, size=6).shape == (3, 6, 6)
-    with pytest.raises(ComityError, match=r"data\.size: got 0; allowed: 1 to 4096"):
+    with pytest.raises(ComityError, match=r"data\.size must be at least 1 and at most 4096, got 0"):
         load("mine", tmp_path, size=0)
 
 
@@ -316,7 +342,7 @@ def test_pfllib_keeps_its_partition_and_its_split(tmp_path: Path) -> None:
         for split in (client.train, client.val, client.test):
             assert (split.y == client.id).all()
             assert split.x[:, :, 1, 2].tolist() == [pytest.approx([client.id + c / 10 for c in range(3)])] * len(split)
-    with pytest.raises(ComityError, match=r"clients: got 5; cifar10 is already shared out among 3: set clients to 3"):
+    with pytest.raises(ComityError, match=r"clients must be 3, got 5: cifar10 is already shared out among 3"):
         federate(dataset, Natural(), clients=5)
 
 
@@ -462,13 +488,13 @@ def test_npz_goes_before_a_folder_of_the_same_name(tmp_path: Path) -> None:
 
 def test_options_nobody_has_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **arrays())
-    with pytest.raises(ComityError, match=r"data\.size: got 32; digits has no options"):
+    with pytest.raises(ComityError, match=r"unknown option of data digits 'size'; there are none"):
         load("digits", size=32)
-    with pytest.raises(ComityError, match=r"data\.colour: got 1; mine has these options: size"):
+    with pytest.raises(ComityError, match=r"unknown option of data mine 'colour'; known: size"):
         load("mine", tmp_path, colour=1)
-    with pytest.raises(ComityError, match=r"data\.size: got 8; only image folders"):
+    with pytest.raises(ComityError, match=r"data\.size must be left out, got 8: .* is no folder of images"):
         load("mine", tmp_path, size=8)
-    with pytest.raises(ComityError, match=r"data\.shift: got 1; synthetic has these options: samples, classes"):
+    with pytest.raises(ComityError, match=r"unknown option of data synthetic 'shift'; did you mean"):
         load("synthetic", shift=1)
 
 

@@ -82,14 +82,16 @@ def test_two_thousand_clients_are_quick() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"samples": 1}, r"data\.samples: got 1; allowed: 2 or more"),
-        ({"classes": 1}, r"data\.classes: got 1"),
-        ({"label_shift": 1.5}, r"data\.label_shift: got 1.5; allowed: 0 to 1"),
-        ({"concept_shift": -0.1}, r"data\.concept_shift: got -0.1"),
-        ({"feature_shift": -1}, r"data\.feature_shift: got -1; allowed: 0 or more"),
-        ({"noise": float("nan")}, r"data\.noise: got nan"),
+        ({"samples": 1}, r"^data\.samples must be at least 2, got 1$"),
+        ({"classes": 1}, r"^data\.classes must be at least 2, got 1$"),
+        ({"label_shift": 1.5}, r"^data\.label_shift must be at least 0 and at most 1, got 1\.5$"),
+        ({"concept_shift": -0.1}, r"^data\.concept_shift must be at least 0 and at most 1, got -0\.1$"),
+        ({"feature_shift": -1}, r"^data\.feature_shift must be at least 0, got -1\.0$"),
+        ({"noise": float("nan")}, r"^data\.noise must be a finite number, got nan$"),
     ],
 )
 def test_bad_numbers(options: dict[str, float], line: str) -> None:
     with pytest.raises(ComityError, match=line):
         load("synthetic", **options)
+    with pytest.raises(ComityError, match=line):
+        Synthetic(**options)  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ from checkpoints import LOAD, SAVE, SHAPES, assert_close, merged, models, save_a
 from safetensors.torch import load_file, save_file
 
 from comity import ComityError
-from comity.files import aggregate, aggregate_command, inspect
+from comity.commands import command
+from comity.files import aggregate, inspect
 from comity.rules import ConFREE, DroppedWarning
 
 
@@ -345,6 +346,6 @@ def test_tensors_that_share_some_bytes(tmp_path: Path) -> None:
 )
 def test_wrong_commands(arguments: list[str], told: str) -> None:
     with pytest.raises(ComityError) as error:
-        aggregate_command(arguments)
+        command("aggregate", arguments)
     assert told in str(error.value)
     assert "\n" not in str(error.value)

@@ -11,7 +11,8 @@ from checkpoints import SHAPES, models, save_all
 from rich.console import Console
 
 from comity import ComityError
-from comity.files import Inspection, aggregate_command, inspect, inspect_command
+from comity.commands import command
+from comity.files import Inspection, inspect
 from comity.files._html import page
 from comity.files._show import show
 from comity.rules import CALM, ConFREE, Mean, Updates, conflict_rate, cosines, harm, improvement
@@ -135,50 +136,50 @@ def test_the_page_is_whole_and_takes_no_name_for_html(tmp_path: Path) -> None:
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start, files = save_all("safetensors", *models(), tmp_path / "in")
     inputs = [str(start), *map(str, files)]
-    assert inspect_command([*inputs, "--html", str(tmp_path / "page.html"), "--lr=0.1"]) == 0
+    assert command("inspect", [*inputs, "--html", str(tmp_path / "page.html"), "--lr=0.1"]) == 0
     assert "Page: " in capsys.readouterr().out
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     new = tmp_path / "new.safetensors"
-    assert aggregate_command([*inputs, "--rule", "confree", "--rule.c", "0.4", "-o", str(new)]) == 0
+    assert command("aggregate", [*inputs, "--rule", "confree", "--rule.c", "0.4", "-o", str(new)]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1
     for told in (str(new), "4 clients merged by ConFREE(c=0.4) in 5 layers", "in conflict", "times as long", "memory"):
         assert told in out
     assert not err
     chosen = ["--only=weight", "--exclude", "bn.*"]
-    assert aggregate_command([*inputs, "-o", str(new), "--overwrite", "--quiet", "--server-lr", "0.5", *chosen]) == 0
+    assert command("aggregate", [*inputs, "-o", str(new), "--overwrite", "--quiet", "--server-lr", "0.5", *chosen]) == 0
     assert capsys.readouterr().out == ""
     files[1].write_bytes(b"")
-    assert aggregate_command([*inputs, "-o", str(new), "--overwrite", "--skip-bad", "--memory", "3 GiB"]) == 0
+    assert command("aggregate", [*inputs, "-o", str(new), "--overwrite", "--skip-bad", "--memory", "3 GiB"]) == 0
     out, err = capsys.readouterr()
     assert "3 clients merged by ConFREE()" in out
     assert "1 file left out" in out
     assert err.startswith(f"comity: left out: {files[1]}: it is not a safetensors file")
-    assert inspect_command([*inputs, "--skip-bad"]) == 0
+    assert command("inspect", [*inputs, "--skip-bad"]) == 0
     capsys.readouterr()
     with pytest.raises(ComityError, match="exists"):
-        aggregate_command([*inputs, "-o", str(new), "--skip-bad"])
+        command("aggregate", [*inputs, "-o", str(new), "--skip-bad"])
     assert "left out" in capsys.readouterr().err
-    assert aggregate_command(["--as-updates", *inputs[:2], "-o", str(new), "--overwrite"]) == 0
+    assert command("aggregate", ["--as-updates", *inputs[:2], "-o", str(new), "--overwrite"]) == 0
     capsys.readouterr()
-    for command in (inspect_command, aggregate_command):
-        assert command(["--help"]) == 0
+    for name in ("inspect", "aggregate"):
+        assert command(name, ["--help"]) == 0
         assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
     for arguments, told in [
         ([*inputs[:2], "--html", "page.txt"], "ends in .html"),
         ([*inputs[:2], "--lr", "fast"], "--lr must be a number"),
-        ([*inputs[:2], "--lr", "-1"], "lr must be above 0, got -1"),
+        ([*inputs[:2], "--lr", "-1"], "--lr must be above 0, got -1.0"),
         ([], "takes a base and the clients' files"),
     ]:
         with pytest.raises(ComityError, match=told):
-            inspect_command(arguments)
+            command("inspect", arguments)
 
 
 def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from test_adapters import federation
 
     start, files, *_ = federation(tmp_path / "in")
-    assert aggregate_command([str(start), *map(str, files), "--lora", "products", "-o", str(tmp_path / "new")]) == 0
+    assert command("aggregate", [str(start), *map(str, files), "--lora", "products", "-o", str(tmp_path / "new")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" % lost in ")[1] for line in lines[:4]]
     assert "of the merged products is lost by keeping their rank" in lines[4]

@@ -19,9 +19,9 @@ OVERHEAD = 40e6  # what allocators and thread stacks may take beyond the limit
 
 MEASURED = """
 import json, sys
-from comity.files import aggregate_command
+from comity.commands import command
 from comity.files._memory import peak
-aggregate_command(json.loads(sys.argv[1]))
+command("aggregate", json.loads(sys.argv[1]))
 print(peak())
 """
 

@@ -18,11 +18,11 @@ from grids import HASTY, kept
 from safetensors.torch import load_file
 
 from comity import ComityError, Config
+from comity.commands import command
 from comity.data import ClientData
 from comity.engine import run, site_of
-from comity.flower import InProcessGrid, OwnData, client_app, command, server_app
+from comity.flower import InProcessGrid, OwnData, client_app, server_app, write_app
 from comity.flower._client import verbs_of
-from comity.flower._new import write
 from comity.flower._server import _link_settings, over
 from comity.flower._settings import config_of, entries_of
 from comity.methods import METHODS
@@ -230,7 +230,7 @@ def test_a_mod_that_cannot_work_is_named(tiny: dict[str, Any]) -> None:
 @pytest.fixture
 def written(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "My app 1"
-    write(folder, Config(**tiny, method="S-FedPG"))
+    write_app(folder, Config(**tiny, method="S-FedPG"))
     monkeypatch.syspath_prepend(str(folder))
     return folder
 
@@ -258,7 +258,7 @@ def test_the_written_app_can_be_bundled(written: Path) -> None:
 def test_comity_flower_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "app"
     options = ["--method", "FedRep", "--rule", "ConFREE", "--rule.c", "0.3", "--clients", "3", "--rounds", "2"]
-    assert command(["new", str(folder), *options]) == 0
+    assert command("flower", ["new", str(folder), *options]) == 0
     assert "README.md says how to run it" in capsys.readouterr().out
     settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert (
@@ -274,20 +274,22 @@ def test_comity_flower_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "pyproject.toml",
     ]
     with pytest.raises(ComityError, match="exists and is not empty; give another folder"):
-        command(["new", str(folder)])
+        command("flower", ["new", str(folder)])
     with pytest.raises(ComityError, match=r"unknown option '--metod'"):
-        command(["new", str(tmp_path / "other"), "--metod", "FedAvg"])
-    for wrong in ([], ["old"], ["new"], ["new", "--rounds", "3"]):
-        with pytest.raises(ComityError, match="comity flower new DIR"):
-            command(wrong)
-    assert command(["new", "--help"]) == 0
+        command("flower", ["new", str(tmp_path / "other"), "--metod", "FedAvg"])
+    with pytest.raises(ComityError, match=r"^ACTION must be new, got 'old'$"):
+        command("flower", ["old", "app"])
+    for wrong in ([], ["new"], ["new", "--rounds", "3"]):
+        with pytest.raises(ComityError, match="comity flower new FOLDER"):
+            command("flower", wrong)
+    assert command("flower", ["new", "--help"]) == 0
 
 
 def test_without_flower_nothing_else_changes_and_asking_for_it_says_what_to_install() -> None:
     program = """
 import sys
 sys.modules["flwr"] = None
-import comity, comity.engine, comity.cli, comity.rules, comity.methods
+import comity, comity.engine, comity.commands, comity.rules, comity.methods
 assert not [name for name in sys.modules if name.startswith("flwr.")]
 try:
     import comity.flower

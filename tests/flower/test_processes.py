@@ -13,8 +13,8 @@ from deployment import Deployment, commands, connection
 from safetensors import safe_open
 
 from comity import Config
+from comity.commands import command
 from comity.engine import Run, run
-from comity.flower import command
 from comity.flower._new import write
 
 pytestmark = [
@@ -96,7 +96,7 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with Deployment(tmp_path) as here:
         (new,) = commands("comity flower new")
-        assert command(new[2:]) == 0
+        assert command("flower", new[2:]) == 0
 
         authority, request, sign = commands("openssl")
         (extension,) = commands("printf")

@@ -271,17 +271,17 @@ def test_patch_and_depth_are_options() -> None:
 @pytest.mark.parametrize(
     ("kind", "shape", "options", "message"),
     [
-        (CNN, (1, 3, 9), {}, "CNN needs images of at least 4×4 pixels; given 1×3×9"),
-        (ResNet10, (1, 2, 2), {}, "ResNet10 needs images of at least 4×4 pixels; given 1×2×2"),
-        (MLP, (28, 28), {}, "MLP takes images of channels × height × width, all at least 1; given 28×28"),
-        (MLP, (0, 8, 8), {}, "all at least 1; given 0×8×8"),
-        (MLP, (1, 8, 8), {"widths": (20, 0)}, r"MLP widths must be at least 1; given (20, 0)"),
-        (MLP, (1, 8, 8), {"classes": 0}, "MLP needs at least 1 class; given 0"),
-        (ResNet18, (1, 8, 8), {"stem": "large"}, "the stem of a ResNet is auto, small or imagenet; given 'large'"),
-        (ViTTiny, (1, 8, 8), {"patch": 3}, "ViTTiny's patch must divide the image's sides, 8×8; given 3"),
-        (ViTTiny, (1, 8, 8), {"patch": 0}, "given 0"),
+        (CNN, (1, 3, 9), {}, "CNN needs images of at least 4×4 pixels, got 1×3×9"),
+        (ResNet10, (1, 2, 2), {}, "ResNet10 needs images of at least 4×4 pixels, got 1×2×2"),
+        (MLP, (28, 28), {}, "MLP takes images of channels × height × width, all at least 1, got 28×28"),
+        (MLP, (0, 8, 8), {}, "all at least 1, got 0×8×8"),
+        (MLP, (1, 8, 8), {"widths": (20, 0)}, "model.widths must be at least 1, got 0"),
+        (MLP, (1, 8, 8), {"classes": 0}, "MLP needs at least 1 class, got 0"),
+        (ResNet18, (1, 8, 8), {"stem": "large"}, "model.stem must be auto | small | imagenet, got 'large'"),
+        (ViTTiny, (1, 8, 8), {"patch": 3}, "model.patch must divide the image's sides, 8×8, got 3"),
+        (ViTTiny, (1, 8, 8), {"patch": 0}, "model.patch must be at least 1, got 0"),
         (ViTTiny, (1, 37, 37), {}, "ViTTiny would cut 37×37 images into 1369 patches of 1×1, the most is 1024; resize"),
-        (ViTTiny, (1, 8, 8), {"depth": 0}, "ViTTiny's depth must be at least 1; given 0"),
+        (ViTTiny, (1, 8, 8), {"depth": 0}, "model.depth must be at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_built(

@@ -6,7 +6,7 @@ import pytest
 from run_folders import make
 
 from comity._errors import ComityError
-from comity.report import command
+from comity.commands import command
 from comity.report._cells import study_of
 from comity.report._figures import STYLE, draw, need
 
@@ -26,7 +26,7 @@ def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixtu
             name = f"{rule}{c}-{seed}"
             make(tmp_path / "s" / name, [0.6, 0.7, 0.4], alone=[0.5] * 3, rule=rule, seed=seed, options=options)
     folder = tmp_path / "figures"
-    assert command([str(tmp_path / "s"), "-o", str(tmp_path / "r.html"), "--figures", str(folder)]) == 0
+    assert command("report", [str(tmp_path / "s"), "-o", str(tmp_path / "r.html"), "--figures", str(folder)]) == 0
     names = {file.stem for file in folder.glob("*.pdf")}
     assert names == {
         *("convergence", "loss", "clients", "gain", "partition", "cosines", "conflict", "layers", "weights"),

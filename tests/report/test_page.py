@@ -16,7 +16,8 @@ import pytest
 from run_folders import make
 
 from comity._errors import ComityError
-from comity.report import command, write
+from comity.commands import command
+from comity.report import write
 from comity.report._cells import study_of
 from comity.report._watch import Reader, watch
 
@@ -121,46 +122,46 @@ def test_nothing_is_written_for_bad_input(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     file = tmp_path / "r.html"
     for arguments, told in (
-        ([], "needs a run or study folder"),
+        ([], "comity report needs PATHS: comity report PATHS… [options]"),
         ([str(tmp_path / "nowhere")], "does not exist"),
         ([str(tmp_path / "empty")], "holds no run"),
         ([str(good / "config.yaml")], "is a file"),
         ([str(good), "--fast"], "unknown option '--fast'"),
-        ([str(good), "--watch=1"], "unknown option '--watch=1'"),
+        ([str(good), "--watch=1"], "--watch takes no value, got '1'"),
         ([str(good), "--figures"], "--figures needs a value"),
         ([str(good), "-o", str(good / "config.yaml")], "must end in .html"),
         ([str(good), "-o", str(tmp_path)], "must end in .html"),
     ):
         output = [] if "-o" in arguments else ["-o", str(file)]
         with pytest.raises(ComityError, match=re.escape(told)) as caught:
-            command([*arguments[:1], *output, *arguments[1:]] if arguments else [])
+            command("report", [*arguments[:1], *output, *arguments[1:]] if arguments else [])
         assert "\n" not in str(caught.value)
     assert not file.exists()
 
 
 def test_command(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "r.html"
-    assert command([str(study), "--output", str(file)]) == 0
+    assert command("report", [str(study), "--output", str(file)]) == 0
     out = capsys.readouterr().out
     assert "CALM lifts FedRep by 6.3 ± 0.0 points" in out
     assert f"Report: {file}" in out
-    assert command([str(study), f"--output={file}", "--quiet"]) == 0
+    assert command("report", [str(study), f"--output={file}", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    assert command(["--help"]) == 0
+    assert command("report", ["--help"]) == 0
     assert "comity report PATH" in capsys.readouterr().out
 
 
 def test_figures_say_what_is_missing(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ComityError, match=re.escape("pip install 'comity[report]'")):
-        command([str(study), "-o", str(tmp_path / "r.html"), "--figures", str(tmp_path / "figures")])
+        command("report", [str(study), "-o", str(tmp_path / "r.html"), "--figures", str(tmp_path / "figures")])
     assert not (tmp_path / "r.html").exists()
 
 
 def test_it_starts_without_torch(study: Path, tmp_path: Path) -> None:
     script = (
-        "import sys; from comity.report import command;"
-        f"command([{str(study)!r}, '-o', {str(tmp_path / 'r.html')!r}, '--quiet']);"
+        "import sys; from comity.commands import command;"
+        f"command('report', [{str(study)!r}, '-o', {str(tmp_path / 'r.html')!r}, '--quiet']);"
         "print([name for name in ('torch', 'scipy', 'matplotlib', 'comity.engine') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -208,7 +209,7 @@ def test_ctrl_c_leaves_a_page_that_stands_still(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(time, "sleep", interrupt)
     file = tmp_path / "r.html"
-    assert command([str(tmp_path), "-o", str(file), "--watch", "--quiet"]) == 0
+    assert command("report", [str(tmp_path), "-o", str(file), "--watch", "--quiet"]) == 0
     assert data_of(file.read_text())["live"] is None
 
 

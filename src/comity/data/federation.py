@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from comity._errors import ComityError
+from comity._options import Count, ShareBelowOne, ShareBetween, check_arguments
 from comity._random import numpy_generator
 from comity.data._dataset import Dataset, Ints
 from comity.data._split import stratified
@@ -71,10 +72,10 @@ def federate(
     dataset: Dataset | Synthetic,
     partition: Partition | None = None,
     *,
-    clients: int,
+    clients: Count,
     seed: int = 0,
-    test_share: float = 0.3,
-    val_share: float = 0.0,
+    test_share: ShareBetween = 0.3,
+    val_share: ShareBelowOne = 0.0,
 ) -> Federation:
     """Share ``dataset`` out among ``clients`` and split each client's samples into train, validation and test.
 
@@ -82,23 +83,18 @@ def federate(
     client's samples, ``val_share`` from what then remains, both with the client's class mix. A data set that says
     itself which samples are for testing keeps that split.
     """
-    if clients < 1:
-        raise ComityError(f"clients: got {clients}; allowed: 1 or more")
-    if not 0 < test_share < 1:
-        raise ComityError(f"test_share: got {test_share}; allowed: above 0 and below 1")
-    if not 0 <= val_share < 1:
-        raise ComityError(f"val_share: got {val_share}; allowed: 0 or more and below 1")
+    check_arguments(federate, "", clients=clients, test_share=test_share, val_share=val_share)
     if isinstance(dataset, Synthetic):
         dataset = dataset.draw(clients, seed)
     if clients * 2 > len(dataset):
         raise ComityError(
-            f"clients: got {clients}; {dataset.name} has {len(dataset)} samples and every client needs 2, "
-            f"one to train on and one to test: {len(dataset) // 2} clients at most"
+            f"clients must be at most {len(dataset) // 2}, got {clients}: {dataset.name} has {len(dataset)} samples "
+            "and a client needs 2, one to train on and one to test"
         )
     partition = partition or (Natural() if dataset.shared_out else IID())
     if dataset.shared_out and not isinstance(partition, Natural):
         raise ComityError(
-            f"partition: got {partition}; {dataset.name} is already shared out: use natural, or leave it out"
+            f"partition must be natural, or left out, got {partition}: {dataset.name} is already shared out"
         )
 
     shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
@@ -142,7 +138,9 @@ def _client(id: int, share: Share, dataset: Dataset, seed: int, test_share: floa
     val = train[:0]
     if val_share:
         if len(train) < 2:
-            raise ComityError(f"val_share: got {val_share}; client {id} has one train sample and none to spare")
+            raise ComityError(
+                f"val_share must be 0, got {val_share}: client {id} has one train sample and none to spare"
+            )
         train, val = stratified(train, dataset.y, val_share, random)
     return ClientData(id, *(_tensors(dataset, index, share) for index in (train, val, test)))
 

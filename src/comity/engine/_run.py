@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from comity._components import Component
 from comity._errors import ComityError
 from comity._random import generator
-from comity.config import Config, default
-from comity.data import ClientData, Dirichlet, Federation, Split, Synthetic, federate, load
+from comity.config import PARTITION, Config, default
+from comity.data import ClientData, Federation, Split, Synthetic, federate, load
 from comity.engine._attacks import Attack
 from comity.engine._callbacks import Callback
 from comity.engine._disk import Disk
@@ -66,7 +67,9 @@ def federation_of(config: Config) -> Federation:
     own = isinstance(dataset, Synthetic) or dataset.shared_out
     return federate(
         dataset,
-        config.partition.build() if config.partition is not None else None if own else Dirichlet(),
+        None
+        if own and config.partition is None
+        else Component.parse("partition", config.partition or PARTITION).build(),
         clients=config.clients,
         seed=config.seed,
         test_share=config.test_share,
@@ -177,7 +180,7 @@ def run(
     Without ``out`` nothing is written. ``stop`` is asked after every round. A ``federation`` of your own stands in for
     the configuration's, and another ``link`` for the threads of this machine.
     """
-    config = config.with_(**options) if config is not None else Config(**options)
+    config = config.with_(**options) if config is not None else Config.of(options)
     before = torch.get_num_threads()
     # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)

@@ -4,8 +4,7 @@
 >>> aggregate("base.safetensors", ["a.safetensors", "b.safetensors"], "new.safetensors")  # doctest: +SKIP
 """
 
-from comity.files._commands import aggregate_command, inspect_command
 from comity.files._inspect import Inspection, Verdict, inspect
 from comity.files._merge import Merge, aggregate
 
-__all__ = ["Inspection", "Merge", "Verdict", "aggregate", "aggregate_command", "inspect", "inspect_command"]
+__all__ = ["Inspection", "Merge", "Verdict", "aggregate", "inspect"]

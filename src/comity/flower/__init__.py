@@ -5,7 +5,7 @@ In an app of your own, change the strategy and nothing else::
     strategy = ConFREE(fraction_train=0.5)             # was: FedAvg(fraction_train=0.5)
     strategy = WithRule(CALM(), strategy=FedAdam())     # any rule around any strategy
 
-Or run a whole method of comity over a grid: ``comity flower new DIR`` writes the app, docs/deploy.md tells the rest.
+Or run a whole method of comity over a grid: ``comity flower new FOLDER`` writes the app, docs/deploy.md tells the rest.
 """
 
 from comity._errors import ComityError
@@ -18,7 +18,7 @@ except ImportError as error:
 from comity.flower._client import OwnData, client_app
 from comity.flower._grid import InProcessGrid
 from comity.flower._link import GridLink, Patience
-from comity.flower._new import command
+from comity.flower._new import write_app
 from comity.flower._server import server_app
 from comity.flower._strategy import (
     CALM,
@@ -40,7 +40,7 @@ __all__ = [
     "WithRule", "Mean", "Projection", "ConFREE", "ReleasedConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV",
     "FairDescent", "TorchJD",
     # whole methods
-    "client_app", "server_app", "OwnData", "GridLink", "Patience", "command",
+    "client_app", "server_app", "OwnData", "GridLink", "Patience", "write_app",
     # for tests
     "InProcessGrid",
 ]

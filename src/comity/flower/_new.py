@@ -1,4 +1,4 @@
-"""``comity flower new DIR``: a thin Flower app for a configuration."""
+"""A thin Flower app for a configuration."""
 
 import json
 import re
@@ -13,8 +13,6 @@ from comity._errors import ComityError
 from comity.config import Config
 from comity.flower._client import verbs_of
 from comity.flower._settings import entries_of
-
-USAGE = "comity flower new DIR [options of comity run]: write a Flower app that runs this configuration"
 
 PYPROJECT = """\
 [build-system]
@@ -128,23 +126,7 @@ cannot be combined with this app. What a client keeps to itself stays on its nod
 """
 
 
-def command(arguments: list[str]) -> int:
-    """``comity flower …``; `arguments` are what follows."""
-    from comity.cli import parse  # it knows the options of a run
-
-    if not arguments or arguments[0] != "new" or len(arguments) < 2 or arguments[1].startswith("-"):
-        if arguments and arguments[-1] in ("--help", "-h"):
-            print(USAGE)
-            return 0
-        raise ComityError(USAGE)
-    entries, _ = parse(arguments[2:], {})
-    folder = Path(arguments[1])
-    write(folder, Config.of(entries))
-    print(f"Wrote {folder}. Its README.md says how to run it.")
-    return 0
-
-
-def write(folder: Path, config: Config) -> None:
+def write_app(folder: Path, config: Config) -> None:
     """The app's files; a folder that holds something already is refused."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ComityError(f"{folder} exists and is not empty; give another folder")

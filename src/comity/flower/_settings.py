@@ -8,8 +8,7 @@ from typing import Any
 
 from flwr.app.user_config import UserConfig, UserConfigValue
 
-from comity._components import Component
-from comity.config import COMPONENTS, Config
+from comity.config import COMPONENTS, Config, flat
 
 OURS = "flower"
 """Entries ``flower.*`` say how to run on Flower; they are no options of a run."""
@@ -17,30 +16,19 @@ OURS = "flower"
 
 def config_of(entries: Mapping[str, Any]) -> Config:
     """From ``{"rounds": 5, "rule.name": "ConFREE", "rule.c": 0.4}``."""
-    nested: dict[str, Any] = {}
-    for key, value in entries.items():
-        room, dot, option = key.partition(".")
-        if dot and room != OURS:
-            nested.setdefault(room, {})[option] = value
-        elif not dot:
-            nested[room] = value
-    return Config.of({key: value for key, value in nested.items() if value != {"name": "none"}})
+    ours = {key.removesuffix(".name"): value for key, value in entries.items() if not key.startswith(f"{OURS}.")}
+    missing = {kind for kind in COMPONENTS if ours.get(kind) == "none"}
+    return Config.of({key: value for key, value in ours.items() if key.partition(".")[0] not in missing})
 
 
 def entries_of(config: Config) -> UserConfig:
-    """Every option with a plain value; ``none`` stands for nothing."""
-    entries: UserConfig = {}
-    for key in config.plain():
-        value = getattr(config, key)
-        if isinstance(value, Component):
-            entries[f"{key}.name"] = value.name
-            entries |= {f"{key}.{name}": _flat(option) for name, option in value.options.items()}
-        else:
-            entries[f"{key}.name" if key in COMPONENTS else key] = _flat(value)
-    return entries
+    """Every option with a single value, a component's name as ``rule.name``; ``none`` stands for nothing."""
+    return {
+        f"{key}.name" if key in COMPONENTS else key: _single_value(value) for key, value in flat(config.plain()).items()
+    }
 
 
-def _flat(value: Any) -> UserConfigValue:
+def _single_value(value: Any) -> UserConfigValue:
     if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):

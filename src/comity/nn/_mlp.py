@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from comity._errors import ComityError
+from comity._options import Count, check_arguments
 from comity.nn._net import Net
 
 
@@ -20,13 +20,13 @@ def dense(sizes: tuple[int, ...]) -> dict[str, nn.Module]:
 class MLP(Net):
     """Fully connected layers with ReLU; no widths at all make it logistic regression.
 
-    The default is FedPG's for Fashion-MNIST (200, 200); FEDORA's is (128, 128).
+    Options:
+        widths: of the hidden layers; 200,200 is FedPG's for Fashion-MNIST, FEDORA's is 128,128
     """
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, widths: tuple[int, ...] = (200, 200)) -> None:
+    def __init__(self, shape: tuple[int, int, int], classes: int, widths: tuple[Count, ...] = (200, 200)) -> None:
+        check_arguments(MLP, "model.", widths=widths)
         super().__init__(shape, classes)
-        if any(width < 1 for width in widths):
-            raise ComityError(f"MLP widths must be at least 1; given {tuple(widths)}")
         C, H, W = shape
         sizes = (C * H * W, *widths)
         self.body = nn.Sequential()

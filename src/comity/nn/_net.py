@@ -22,11 +22,11 @@ class Net(nn.Module):
         super().__init__()
         name, given = type(self).__name__, "×".join(map(str, shape))
         if len(shape) != 3 or min(shape) < 1:
-            raise ComityError(f"{name} takes images of channels × height × width, all at least 1; given {given}")
+            raise ComityError(f"{name} takes images of channels × height × width, all at least 1, got {given}")
         if min(shape[1:]) < self.smallest:
-            raise ComityError(f"{name} needs images of at least {self.smallest}×{self.smallest} pixels; given {given}")
+            raise ComityError(f"{name} needs images of at least {self.smallest}×{self.smallest} pixels, got {given}")
         if classes < 1:
-            raise ComityError(f"{name} needs at least 1 class; given {classes}")
+            raise ComityError(f"{name} needs at least 1 class, got {classes}")
         self.shape = tuple(shape)
 
     def forward(self, x: Tensor) -> Tensor:

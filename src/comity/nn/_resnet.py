@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from comity._errors import ComityError
+from comity._options import check_arguments
 from comity.nn._net import Net
 
 Stem = Literal["auto", "small", "imagenet"]
@@ -27,8 +27,6 @@ def _body(
     after_stages: Modules,
 ) -> nn.Sequential:
     """The stem, stages of 64, 128, 256, 512 channels, the mean over pixels; layers are named as in torchvision."""
-    if stem not in ("auto", "small", "imagenet"):
-        raise ComityError(f"the stem of a ResNet is auto, small or imagenet; given {stem!r}")
     side = min(shape[1:])
     small = stem == "small" or (stem == "auto" and side < 64)
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=conv(shape[0], 64, *((3, 1) if small else (7, 2))))
@@ -72,18 +70,22 @@ class _Block(nn.Module):
 
 
 class _ResNet(Net):
+    """PFLlib, and so perhaps FedCALM, has the stem ``imagenet`` at any size and no running statistics.
+
+    After the small stem a map of 2 pixels a side is not halved further (8×8 images).
+
+    Options:
+        stem: imagenet is a 7×7 convolution of stride 2 and a max-pool, small a 3×3 of stride 1 alone; auto takes small
+            below 64 pixels
+        running: whether BatchNorm keeps running statistics for evaluation; without them it uses those of the test
+            batch, and there are no buffers
+    """
+
     smallest = 4
     depths: ClassVar[tuple[int, ...]]
 
     def __init__(self, shape: tuple[int, int, int], classes: int, stem: Stem = "auto", running: bool = True) -> None:
-        """
-        Args:
-            stem: ``imagenet`` is a 7×7 convolution of stride 2 and a max-pool, ``small`` a 3×3 of stride 1 alone;
-                ``auto`` takes ``small`` below 64 pixels. PFLlib, perhaps so FedCALM, has ``imagenet`` at any size.
-                After the small stem a map of 2 pixels a side is not halved further (8×8 images).
-            running: whether BatchNorm keeps running statistics for evaluation. Without them, as in PFLlib, it uses
-                those of the test batch, and there are no buffers.
-        """
+        check_arguments(_ResNet, "model.", stem=stem)
         super().__init__(shape, classes)
         norm = partial(nn.BatchNorm2d, track_running_stats=running)
         start = {"bn1": norm(64), "relu": nn.ReLU(inplace=True)}
@@ -166,12 +168,17 @@ class NFResNet18(Net):
     """ResNet-18 without normalisation, and so without buffers: FedPG's model for CIFAR-100.
 
     Brock, De and Smith, ICLR 2021: pre-activation blocks, scaled weight standardisation with a learnt gain and bias a
-    channel, the ReLU's gain √(2 / (1 - 1/π)) in the weights, α = 0.2, no SkipInit, no dropout. ``stem`` as in ResNet18.
+    channel, the ReLU's gain √(2 / (1 - 1/π)) in the weights, α = 0.2, no SkipInit, no dropout.
+
+    Options:
+        stem: imagenet is a 7×7 convolution of stride 2 and a max-pool, small a 3×3 of stride 1 alone; auto takes small
+            below 64 pixels
     """
 
     smallest = 4
 
     def __init__(self, shape: tuple[int, int, int], classes: int, stem: Stem = "auto") -> None:
+        check_arguments(NFResNet18, "model.", stem=stem)
         super().__init__(shape, classes)
         first = partial(_StandardConv, scale=1.0)  # no ReLU before it
         self.body = _body(shape, (2, 2, 2, 2), stem, first, _FreeBlock, {}, {"relu": nn.ReLU(inplace=True)})

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comity._errors import ComityError
+from comity._options import Count, check_arguments
 from comity.nn._net import Net
 
 _MOST_PATCHES = 1024  # attention is quadratic in them
@@ -63,27 +64,27 @@ class ViTTiny(Net):
 
     Dosovitskiy et al., ICLR 2021, in the size of Touvron et al., ICML 2021; no dropout. FedCALM's has 16-pixel patches
     of 224×224 images, which is what this becomes at that size.
+
+    Options:
+        patch: pixels a side, a divisor of height and width; by default the largest up to 16 that leaves at least 7
+            patches a side (16 at 224, 8 at 64, 4 at 32 and 28), or 2 for smaller images
+        depth: number of blocks
     """
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, patch: int | None = None, depth: int = 12) -> None:
-        """
-        Args:
-            patch: pixels a side, a divisor of height and width; by default the largest up to 16 that leaves at
-                least 7 patches a side (16 at 224, 8 at 64, 4 at 32 and 28); images too small for that take 2.
-            depth: the number of blocks.
-        """
+    def __init__(
+        self, shape: tuple[int, int, int], classes: int, patch: Count | None = None, depth: Count = 12
+    ) -> None:
+        check_arguments(ViTTiny, "model.", patch=patch, depth=depth)
         super().__init__(shape, classes)
         C, H, W = shape
         most = min(16, max(2, min(H, W) // 7))
         patch = max(p for p in range(1, most + 1) if math.gcd(H, W) % p == 0) if patch is None else patch
-        if patch < 1 or H % patch or W % patch:
-            raise ComityError(f"ViTTiny's patch must divide the image's sides, {H}×{W}; given {patch}")
+        if H % patch or W % patch:
+            raise ComityError(f"model.patch must divide the image's sides, {H}×{W}, got {patch}")
         patches = (H // patch) * (W // patch)
         if patches > _MOST_PATCHES:
             cut = f"{H}×{W} images into {patches} patches of {patch}×{patch}"
             raise ComityError(f"ViTTiny would cut {cut}, the most is {_MOST_PATCHES}; resize or crop the images")
-        if depth < 1:
-            raise ComityError(f"ViTTiny's depth must be at least 1; given {depth}")
         self.body = _Body(C, patches, patch, depth, width=192, heads=3)
         self.head = nn.Linear(192, classes)
         for module in self.modules():

@@ -5,19 +5,17 @@ Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` a
 ``tune``, ``budget``, ``jobs``, ``about``, and the sections ``desk`` and ``paper``, of which ``--scale`` chooses one.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from itertools import product
 from typing import Any
 
-from comity._components import SUPPLIED, Component, convert, find, options
-from comity._components import _data as find_data
+from comity._catalogue import find
+from comity._components import Component, slug
 from comity._errors import ComityError, unknown
-from comity.config import COMPONENTS, Config, default
+from comity._options import convert
+from comity.config import COMPONENTS, Config, Entries, default, default_component, over
 from comity.tables import Flat, Varying, flatten, told
-
-Entries = dict[str, Any]
 
 SCALES = ("desk", "paper")
 BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "about")
@@ -28,32 +26,39 @@ VALIDATION = 0.2
 
 
 def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Entries:
-    """``upper`` over ``lower``; options of a component that ``upper`` replaces go with it."""
-    kept = {key: value for key, value in lower.items() if key.partition(".")[0] not in upper or "." not in key}
-    return kept | dict(upper)
+    """``upper`` laid over ``lower``, as for a run. A method that names its own rules stays as it is."""
+
+    def listed(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+        method = entries.get("method")
+        has_rules = isinstance(method, Mapping) and "rule" in method
+        return {**entries, "method": [method]} if has_rules else entries
+
+    return over(listed(lower), listed(upper))
 
 
 def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
-    """``options`` over ``entries``, and over what sweeps, grids and methods in there say of the same options."""
+    """``options`` laid over ``entries``; what sweeps, grids and listed methods say of the same options is dropped."""
 
-    def others(some: Mapping[str, Any]) -> Entries:
+    def without_options(some: Mapping[str, Any]) -> Entries:
         kept = {
             key: value for key, value in some.items() if key not in options and key.partition(".")[0] not in options
         }
-        return kept | ({"sweep": others(section(kept, "sweep"))} if "sweep" in kept else {})
+        return kept | ({"sweep": without_options(section(kept, "sweep"))} if "sweep" in kept else {})
 
-    under = dict(entries)
+    below = dict(entries)
     if "sweep" in entries:
-        under["sweep"] = others(section(entries, "sweep"))
+        below["sweep"] = without_options(section(entries, "sweep"))
     if "grid" in entries:
-        under["grid"] = [others(part) for part in _parts(entries)]
+        below["grid"] = [without_options(entry) for entry in _grids(entries)]
     if "rule" in options and isinstance(entries.get("method"), list):
-        under["method"] = [others(method) if isinstance(method, Mapping) else method for method in entries["method"]]
-    return merge(under, options)
+        below["method"] = [
+            without_options(method) if isinstance(method, Mapping) else method for method in entries["method"]
+        ]
+    return merge(below, options)
 
 
 def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
-    """The entries with those of one scale over them."""
+    """The entries with those of one scale laid over them."""
     sections = {name: section(entries, name) for name in SCALES if name in entries}
     if scale is not None and scale not in sections:
         raise unknown("scale", scale, sections) if sections else ComityError(f"scale {scale}: this study has no scales")
@@ -81,17 +86,17 @@ def seeds_of(entries: Mapping[str, Any]) -> list[int]:
 
 def section(entries: Mapping[str, Any], name: str) -> Entries:
     """A mapping in a study's file: ``sweep``, ``tune``, ``desk`` or ``paper``."""
-    found = entries.get(name) or {}
-    if not isinstance(found, Mapping):
-        raise ComityError(f"{name} must hold `option: value` lines, got {found!r}")
-    return dict(found)
+    lines = entries.get(name) or {}
+    if not isinstance(lines, Mapping):
+        raise ComityError(f"{name} must hold `option: value` lines, got {lines!r}")
+    return dict(lines)
 
 
-def _parts(entries: Mapping[str, Any]) -> list[Entries]:
-    parts = entries.get("grid") or [{}]
-    if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
-        raise ComityError(f"grid must be a list of entries with `option: value` lines, got {parts!r}")
-    return parts
+def _grids(entries: Mapping[str, Any]) -> list[Entries]:
+    grids = entries.get("grid") or [{}]
+    if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
+        raise ComityError(f"grid must be a list of entries with `option: value` lines, got {grids!r}")
+    return grids
 
 
 def expand(entries: Mapping[str, Any]) -> list[Config]:
@@ -99,27 +104,29 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
     seeds, tuned = seeds_of(entries), bool(entries.get("tune"))
     base = {key: value for key, value in entries.items() if key not in BESIDE and key != "seed"}
     cells: dict[str, Config] = {}
+    dotted: set[str] = set()
     used: set[str] = set()
-    asked: set[str] = set()
-    for part in _parts(entries):
-        sweep = section(part, "sweep") or section(entries, "sweep")
-        over = merge(base, {key: value for key, value in part.items() if key != "sweep"})
+    for grid in _grids(entries):
+        sweep = section(grid, "sweep") or section(entries, "sweep")
+        conditions = merge(base, {key: value for key, value in grid.items() if key != "sweep"})
         for key, values in sweep.items():
             _check_sweep(key, values)
         for values in product(*sweep.values()):
             swept = dict(zip(sweep, values, strict=True))
-            setting = merge(over, {key: value for key, value in swept.items() if isinstance(value, Mapping)}) | swept
-            asked |= {key for key in setting if "." in key}
+            with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
+            setting = merge(conditions, with_options) | swept
+            dotted |= {key for key in setting if "." in key}
             for (method, rule), seed in product(_pairs(setting), seeds):
                 config = _config(setting | {"method": method, "rule": rule, "seed": seed}, used)
                 if tuned and not config.val_share:
                     config = config.with_(val_share=VALIDATION)
                 cells.setdefault(config.key, config)
-    for key in sorted(asked - used):
+    for key in sorted(dotted - used):
         kind, _, option = key.partition(".")
-        have = {name for config in cells.values() for name in _options(kind, str(getattr(config, kind) or "dirichlet"))}
-        if option not in have:
-            raise unknown(f"option of {kind}", option, have)
+        names = {str(getattr(config, kind) or default_component(kind)) for config in cells.values()}
+        known = {known for name in names for known in find(kind, name).options}
+        if option not in known:
+            raise unknown(f"option of {kind}", option, known)
     return list(cells.values())
 
 
@@ -134,13 +141,12 @@ def alone(config: Config) -> bool:
 
 
 def put(config: Config, key: str, value: Any) -> Config:
-    """The configuration with another value for ``rule.c``."""
-    kind, _, option = key.partition(".")
-    return config.with_(**{kind: getattr(config, kind).plain() | {option: value}})
+    """The configuration with another value for an option such as ``rule.c``."""
+    return config.with_(**{key: value})
 
 
 def has(config: Config, key: str) -> bool:
-    """Whether the configuration's method or rule has the option ``rule.c``, and it matters."""
+    """Whether the configuration's method or rule has an option such as ``rule.c``, and it matters."""
     kind, _, option = key.partition(".")
     return option in getattr(config, kind).options and not (kind == "rule" and alone(config))
 
@@ -154,29 +160,25 @@ class Names:
 
     def _flat(self, config: Config) -> Flat:
         flat = flatten(config.plain())
-        silent = self.tuned | ({key for key in flat if key.startswith("rule.")} if alone(config) else set())
-        return {key: value for key, value in flat.items() if key not in silent}
+        without_effect = {key for key in flat if key.startswith("rule.")} if alone(config) else set()
+        return {key: value for key, value in flat.items() if key not in self.tuned | without_effect}
 
     def title(self, config: Config) -> str:
         flat = self._flat(config)
-        parts = [
-            f"{flat[kind]} ({told(mine)})" if (mine := self.varying.of(flat, kind)) else str(flat[kind])
+        names = [
+            f"{flat[kind]} ({told(varying)})" if (varying := self.varying.of(flat, kind)) else str(flat[kind])
             for kind in (("method",) if alone(config) else ("method", "rule"))
         ]
         setting = told(self.varying.of(flat))
-        return ", ".join([" + ".join(parts), *([setting] if setting else []), f"seed {config.seed}"])
+        return ", ".join([" + ".join(names), *([setting] if setting else []), f"seed {config.seed}"])
 
     def slug(self, config: Config, *more: str) -> str:
         flat = self._flat(config)
-        parts = [str(flat["method"])] + ([] if alone(config) else [str(flat["rule"])])
+        words = [str(flat["method"])] + ([] if alone(config) else [str(flat["rule"])])
         for key, value in (self.varying.of(flat, "method", "rule") | self.varying.of(flat)).items():
             text = "-".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            parts.append(text if key in COMPONENTS else key.split(".")[-1] + text)
-        return "-".join(_slug(part) for part in (*parts, *more, f"s{config.seed}") if part)
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
+            words.append(text if key in COMPONENTS else key.split(".")[-1] + text)
+        return "-".join(slug(word) for word in (*words, *more, f"s{config.seed}") if word)
 
 
 def _pairs(entries: Entries) -> Iterator[tuple[Any, Any]]:
@@ -188,41 +190,37 @@ def _pairs(entries: Entries) -> Iterator[tuple[Any, Any]]:
 
 
 def _listed(kind: str, value: Any) -> list[Any]:
-    """``"FedRep,APFL"``, one entry, or a list of names and mappings."""
+    """``"FedRep,APFL"``, one entry, or a list of names and mappings; a name that does not exist is refused at once."""
     value = default(kind) if value is None else value
     names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not names or "" in names:
         raise ComityError(f"{kind} must name at least one, separated by commas, got {value!r}")
-    return [name.strip() if isinstance(name, str) else name for name in names]
+    listed = [name.strip() if isinstance(name, str) else name for name in names]
+    for name in listed:
+        if isinstance(name, str):
+            find(kind, name)
+    return listed
 
 
 def _check_sweep(key: str, values: Any) -> None:
-    known = {f.name: f for f in fields(Config)}
-    if key in ("seed", "out", "reference") or (key in known and not known[key].metadata["decides"]):
-        told_ = "use seeds" if key == "seed" else "it makes no other numbers"
-        raise ComityError(f"sweep {key}: cannot be swept; {told_}")
+    decides_nothing = {f.name for f in fields(Config) if not f.metadata["decides"]}
+    if key == "seed" or key in decides_nothing:
+        raise ComityError(
+            f"sweep {key}: cannot be swept; {'use seeds' if key == 'seed' else 'it makes no other numbers'}"
+        )
     if not isinstance(values, (list, tuple)) or not values:
         raise ComityError(f"sweep {key} must be a list of values, got {values!r}")
 
 
-def _options(kind: str, name: str) -> Iterable[str]:
-    _, component = find_data(name) if kind == "data" else find(kind, name)
-    return options(component, SUPPLIED.get(kind, ()))
-
-
 def _config(entries: Entries, used: set[str]) -> Config:
-    """Dotted options go to the components that know them; ``used`` remembers which found one."""
-    plain = {key: value for key, value in entries.items() if "." not in key}
+    """Dotted options go to a component only if it has them; ``used`` collects those that do."""
+    kept: Entries = {}
     for key, value in entries.items():
         kind, dot, option = key.partition(".")
-        if not dot:
-            continue
-        if kind not in COMPONENTS:
-            raise ComityError(f"{kind} has no options of its own, got {key}")
-        chosen = plain.get(kind) or default(kind) or "dirichlet"
-        component = Component.parse(kind, chosen).plain()
-        if option in _options(kind, component["name"]):
-            plain[kind] = component | {option: value}
+        if dot and kind in COMPONENTS:
+            if option not in Component.parse(kind, entries.get(kind) or default_component(kind)).options:
+                continue
             used.add(key)
-    config = Config.of(plain)
+        kept[key] = value
+    config = Config.of(kept)
     return config.with_(rule=default("rule")) if alone(config) else config

@@ -13,12 +13,13 @@ from typing import Any
 
 import yaml
 
-from comity._components import convert, plain
+from comity._components import plain
 from comity._errors import ComityError
-from comity.config import Config, read_yaml
+from comity._options import Count, convert
+from comity.config import Config, Entries, read_yaml
 from comity.loading import LoadedRun, LoadedStudy
 from comity.studies._crew import Job, Message, execute
-from comity.studies._grid import Entries, Names, at_scale, expand, local_of, override, section
+from comity.studies._grid import Names, at_scale, expand, local_of, override, section
 from comity.studies._show import Show
 from comity.studies._tune import Group, Search, groups
 
@@ -56,7 +57,7 @@ class _Study:
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
         tune = section(entries, "tune")
-        self.groups = groups(self.cells, tune, _at_least_1(entries, "budget"))
+        self.groups = groups(self.cells, tune, convert(entries.get("budget"), Count | None, "budget"))
         self.names = Names([*_locals(self.cells), *self.cells], tune)
         self.folders = _folders(self.out)
         """Where each run is, or will be, by key."""
@@ -73,7 +74,7 @@ class _Study:
         """
         cores, first = os.cpu_count() or 1, self.cells[0]
         usual = cores // max(1, first.workers) if first.device == "cpu" else 1  # a GPU is for one run at a time
-        crew = _at_least_1(self.entries, "jobs") or max(1, min(usual, len(self.cells)))
+        crew = convert(self.entries.get("jobs"), Count | None, "jobs") or max(1, min(usual, len(self.cells)))
         return crew, first.workers or max(1, cores // crew)
 
     def run(self) -> LoadedStudy:
@@ -259,13 +260,6 @@ def _folders(out: Path) -> dict[str, Path]:
     """The runs that a study holds, by key."""
     files = sorted([*out.glob("runs/*/config.yaml"), *out.glob(".tuning/*/config.yaml")])
     return {Config.load(file).key: file.parent for file in files}
-
-
-def _at_least_1(entries: Entries, key: str) -> int | None:
-    number = convert(entries.get(key), int | None, key)
-    if number is not None and number < 1:
-        raise ComityError(f"{key} must be at least 1, got {number}")
-    return int(number) if number is not None else None
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from comity._options import check
 from comity.data._dataset import Dataset, Ints
 
 
@@ -28,15 +29,18 @@ class Share:
 class Partition(ABC):
     """How a data set is shared out among clients; a subclass is a frozen dataclass whose fields are its options."""
 
+    def __post_init__(self) -> None:
+        check(self, "partition")
+
     @abstractmethod
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> Sequence[Share]:
         """One share a client, no sample in two shares, every random number from ``random``."""
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{key}={value}' for key, value in self._told().items())})"
+        return f"{type(self).__name__}({', '.join(f'{key}={value}' for key, value in self._set_options().items())})"
 
-    def _told(self) -> dict[str, object]:
-        """The options that are set, for titles."""
+    def _set_options(self) -> dict[str, object]:
+        """The options that do something, for titles."""
         return {key: value for key, value in vars(self).items() if not (value is None or value is False or value == ())}
 
 

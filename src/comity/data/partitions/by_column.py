@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from comity._errors import ComityError
+from comity._errors import unknown
 from comity.data._dataset import Dataset
 from comity.data.partitions.base import Partition, Share
 
@@ -16,14 +16,16 @@ class ByColumn(Partition):
     With at least as many clients as values, no client mixes two values: value k goes to the clients k, k + values,
     k + 2·values, ..., in equal random parts. With more values than clients (years), the samples are sorted by the
     column and cut into runs of equal size, so that neighbouring clients are similar (FEDORA's Yearbook).
+
+    Options:
+        column: which of the data set's columns
     """
 
     column: str = "domain"
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         if self.column not in dataset.columns:
-            known = ", ".join(sorted(dataset.columns)) or "none"
-            raise ComityError(f"partition.column: got {self.column!r}; {dataset.name} has these columns: {known}")
+            raise unknown(f"column of {dataset.name}, partition.column", self.column, dataset.columns)
         values = dataset.columns[self.column]
         order = random.permutation(len(dataset))
         order = order[np.argsort(values[order], kind="stable")]

@@ -1,11 +1,13 @@
 """Label skew drawn from a Dirichlet distribution."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comity._errors import ComityError
+from comity._options import Positive, Range
 from comity.data._dataset import Dataset, Ints
 from comity.data.partitions.base import Partition, Share, apportion, deal
 
@@ -14,31 +16,35 @@ from comity.data.partitions.base import Partition, Share, apportion, deal
 class Dirichlet(Partition):
     """Label skew: each class is divided among the clients in proportions drawn from Dir(alpha, …, alpha).
 
-    Yurochkin et al., ICML 2019; Hsu et al., 2019. Small ``alpha``: few classes a client and unequal sizes; large
-    ``alpha``: towards IID. ``self_balancing`` gives no more of the next classes to a client that already has its
-    average share, as the code of Yurochkin et al. and PFLlib does. Drawn once: where others draw again until every
-    client has ``min_partition_size`` samples, here those below it take what they lack from the largest client, out
-    of its largest class. That always ends, and changes nothing when the draw is large enough already.
+    Paper: Yurochkin et al., ICML 2019; Hsu et al., 2019
+
+    It is drawn once: where others draw again until every client has ``min_partition_size`` samples, here those below
+    it take what they lack from the largest client, out of its largest class. That always ends, and changes nothing
+    when the draw is large enough already.
+
+    Options:
+        alpha: small for few classes a client and unequal sizes, large for nearly IID
+        min_partition_size: samples that every client has at least
+        self_balancing: give no more of the next classes to a client that has its average share already, as the code
+            of Yurochkin et al. and PFLlib does
     """
 
-    alpha: float = 0.1
-    min_partition_size: int = 10
+    alpha: Positive = 0.1
+    min_partition_size: Annotated[int, Range(least=2)] = 10
     self_balancing: bool = False
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
-        if not 1e-6 <= self.alpha <= 1e6:
-            raise ComityError(f"partition.alpha: got {self.alpha}; allowed: a number above 0 (from 1e-6 to 1e6)")
-        if self.min_partition_size < 2:
-            raise ComityError(f"partition.min_partition_size: got {self.min_partition_size}; allowed: 2 or more")
-        if clients * self.min_partition_size > len(dataset):
+        needed = clients * self.min_partition_size
+        if needed > len(dataset):
             raise ComityError(
-                f"partition.min_partition_size: got {self.min_partition_size}, which for {clients} clients needs "
-                f"{clients * self.min_partition_size} samples; {dataset.name} has {len(dataset)}"
+                f"partition.min_partition_size must be at most {len(dataset) // clients}, got "
+                f"{self.min_partition_size}: {clients} clients need {needed} samples, {dataset.name} has {len(dataset)}"
             )
         counts = np.zeros((clients, dataset.classes), np.int64)
         samples = np.bincount(dataset.y, minlength=dataset.classes)
         for label in np.flatnonzero(samples):
-            p = random.dirichlet(np.full(clients, self.alpha))
+            # beyond 1e12 all clients get the same, and the largest numbers would overflow
+            p = random.dirichlet(np.full(clients, min(self.alpha, 1e12)))
             if self.self_balancing:
                 p = _leave_out(p, counts.sum(1) >= len(dataset) / clients)
             # cutting at rounded cumulative sums, as is common, hands the remainder of every class to the last client

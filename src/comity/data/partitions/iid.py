@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from comity._options import CountOrZero
 from comity.data._dataset import Dataset
 from comity.data.partitions.base import Share
 from comity.data.partitions.sized import Sized
@@ -25,4 +26,4 @@ class Quantity(IID):
     The same two options, ``big`` and ``factor``, make big clients in ``Rotated`` and ``LabelShift``.
     """
 
-    big: int | tuple[int, ...] = 0
+    big: tuple[CountOrZero, ...] = (0,)

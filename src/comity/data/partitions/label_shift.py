@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comity._errors import ComityError
+from comity._options import ShareBelowOne
 from comity.data._dataset import Dataset, Ints
 from comity.data.partitions.base import Share, apportion, deal
 from comity.data.partitions.sized import Sized
@@ -16,17 +17,18 @@ from comity.data.partitions.sized import Sized
 class LabelShift(Sized):
     """Label shift: every client its own class mix, all classes present, equal sizes.
 
-    A share ``shift`` of a client's samples comes from its favourite classes, the rest from all classes as they occur
-    in the data set: q = (1 - shift)·p + shift·p(· | favourites). Favourites: the classes are shuffled and dealt out
-    evenly, one a client (in turn) or, with fewer clients than classes, several. Unlike ``Dirichlet`` nothing but the
+    The other samples come from all classes as they occur in the data set: q = (1 - shift)·p + shift·p(· | favourites).
+    Favourites: the classes are shuffled and dealt out evenly, one a client (in turn) or, with fewer clients than
+    classes, several. Unlike ``Dirichlet`` nothing but the
     class mix differs between clients: not the size, and no class is missing. Samples that do not fit are left out.
+
+    Options:
+        shift: share of a client's samples that come from its favourite classes
     """
 
-    shift: float = 0.5
+    shift: ShareBelowOne = 0.5
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
-        if not 0 <= self.shift < 1:
-            raise ComityError(f"partition.shift: got {self.shift}; allowed: 0 or more and below 1")
         samples = np.bincount(dataset.y, minlength=dataset.classes)
         mixes = self._mixes(samples, clients, random)
         weights = self.weights(clients)
@@ -46,13 +48,13 @@ class LabelShift(Sized):
         if len(lacking):
             label = int(lacking[0])
             raise ComityError(
-                f"partition.samples_per_client: got {self.samples_per_client}, which needs {counts[:, label].sum()} "
-                f"samples of class {label}; {dataset.name} has {samples[label]}"
+                f"partition.samples_per_client must be smaller, got {self.samples_per_client}: it needs "
+                f"{counts[:, label].sum()} samples of class {label}, {dataset.name} has {samples[label]}"
             )
         if (counts[:, samples > 0] == 0).any():
             raise ComityError(
-                f"partition.shift: got {self.shift}; with {clients} clients {dataset.name} has too few samples for "
-                f"every client to hold every class: a smaller shift or fewer clients"
+                f"partition.shift must be smaller, got {self.shift}: with {clients} clients {dataset.name} has too few "
+                f"samples for every client to hold every class (or take fewer clients)"
             )
         return deal(dataset, counts, random)
 

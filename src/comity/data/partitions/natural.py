@@ -15,12 +15,11 @@ class Natural(Partition):
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         if not dataset.shared_out:
-            raise ComityError(f"partition: got natural; {dataset.name} does not say which client owns which sample")
+            raise ComityError(f"partition natural: {dataset.name} does not say which client owns which sample")
         names, owner = np.unique(dataset.columns["client"], return_inverse=True)
         if clients != len(names):
             raise ComityError(
-                f"clients: got {clients}; {dataset.name} is already shared out among {len(names)}: "
-                f"set clients to {len(names)}"
+                f"clients must be {len(names)}, got {clients}: {dataset.name} is already shared out among {len(names)}"
             )
         order = np.argsort(owner, kind="stable")
         shares = np.split(order, np.cumsum(np.bincount(owner)))[:-1]

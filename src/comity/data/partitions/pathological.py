@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from comity._errors import ComityError
+from comity._options import Count
 from comity.data._dataset import Dataset
 from comity.data.partitions.base import Partition, Share, apportion, deal
 
@@ -15,20 +16,27 @@ LEAST = 2  # of each class a client holds, so that it is both trained on and tes
 class Pathological(Partition):
     """Every client holds exactly so many classes, in unequal amounts; no sample is used twice.
 
-    McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021. ``num_classes_per_partition`` says how
-    many. Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
+    Paper: McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021
+
+    Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
     divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
     client) than classes, the classes nobody holds are left out.
+
+    Options:
+        num_classes_per_partition: classes of each client
     """
 
-    num_classes_per_partition: int = 2
+    num_classes_per_partition: Count = 2
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         samples = np.bincount(dataset.y, minlength=dataset.classes)
         present = np.flatnonzero(samples)
         each = self.num_classes_per_partition
-        if not 1 <= each <= len(present):
-            raise ComityError(f"partition.num_classes_per_partition: got {each}; allowed: 1 to {len(present)}")
+        if each > len(present):
+            raise ComityError(
+                f"partition.num_classes_per_partition must be at most {len(present)}, the classes of {dataset.name}, "
+                f"got {each}"
+            )
         holders: dict[int, list[int]] = {int(label): [] for label in present}
         for client in range(clients):
             # the classes held least so far, ties at random
@@ -41,8 +49,8 @@ class Pathological(Partition):
             spare = int(samples[label]) - LEAST * len(who)
             if spare < 0:
                 raise ComityError(
-                    f"partition.num_classes_per_partition: got {each}, so {len(who)} of {clients} clients share class "
-                    f"{label}, which has {samples[label]} samples; each needs {LEAST}"
+                    f"partition.num_classes_per_partition must be smaller, got {each}: {len(who)} of {clients} clients "
+                    f"would share class {label}, which has {samples[label]} samples; each needs {LEAST}"
                 )
             if who:
                 counts[who, label] = LEAST + apportion(spare, random.uniform(0.1, 1.0, len(who)))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from comity._errors import ComityError
+from comity._options import Count
 from comity.data._dataset import Dataset
 from comity.data.partitions.base import Share
 from comity.data.partitions.iid import IID
@@ -39,15 +40,19 @@ class Rotation:
 class Rotated(IID):
     """Feature shift: equal IID shares, each client's images turned by its own angle.
 
-    Wu et al., KDD 2023 (FEDORA): 36 clients, client k turned by 10·k degrees. ``groups`` None: client k of N is
-    turned by 360·k/N degrees; otherwise client k is in group k mod ``groups``, the groups' angles spread evenly.
+    Paper: Wu et al., KDD 2023
+
+    There (FEDORA) 36 clients, client k turned by 10·k degrees; here client k of N by 360·k/N degrees.
+
+    Options:
+        groups: number of different angles, spread evenly: client k is in group k mod groups; by default each its own
     """
 
-    groups: int | None = None
+    groups: Count | None = None
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         groups = clients if self.groups is None else self.groups
-        if not 1 <= groups <= clients:
-            raise ComityError(f"partition.groups: got {groups}; allowed: 1 to {clients}, the number of clients")
+        if groups > clients:
+            raise ComityError(f"partition.groups must be at most {clients}, the number of clients, got {groups}")
         shares = super().share(dataset, clients, random)
         return [Share(share.index, Rotation(360.0 * (k % groups) / groups)) for k, share in enumerate(shares)]

@@ -1,39 +1,40 @@
 """Partitions that set the clients' sizes first: equal, but for clients that are named as big."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from comity._errors import ComityError
+from comity._options import CountOrZero, Positive, Range
 from comity.data._dataset import Ints
 from comity.data.partitions.base import Partition, apportion
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sized(Partition):
-    """Clients of one size; those listed in ``big`` get ``factor`` times as many samples as the others.
+    """Clients of one size, but for those that are named as big.
 
-    ``samples_per_client`` sets the size of an ordinary client (train, validation and test together); without it the
-    whole data set is used.
+    Options:
+        samples_per_client: samples of an ordinary client, train, validation and test together; by default the whole
+            data set is used
+        big: the client, or the clients, that get more samples than the others
+        factor: how many times as many samples they get
     """
 
-    samples_per_client: int | None = None
-    big: int | tuple[int, ...] = ()
-    factor: float = 10.0
+    samples_per_client: Annotated[int, Range(least=2)] | None = None
+    big: tuple[CountOrZero, ...] = ()
+    factor: Positive = 10.0
 
-    def _told(self) -> dict[str, object]:
-        return {key: value for key, value in super()._told().items() if key != "factor" or self.big != ()}
+    def _set_options(self) -> dict[str, object]:
+        return {key: value for key, value in super()._set_options().items() if key != "factor" or self.big != ()}
 
     def weights(self, clients: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """How large each client is, an ordinary one being 1."""
-        big = [self.big] if isinstance(self.big, int) else list(self.big)
-        if not self.factor > 0 or not np.isfinite(self.factor):
-            raise ComityError(f"partition.factor: got {self.factor}; allowed: a number above 0")
-        for client in big:
-            if not 0 <= client < clients:
-                raise ComityError(f"partition.big: got client {client}; allowed: 0 to {clients - 1}")
+        if self.big and max(self.big) >= clients:
+            raise ComityError(f"partition.big must be at most {clients - 1}, the last client, got {max(self.big)}")
         weights = np.ones(clients)
-        weights[big] = self.factor
+        weights[list(self.big)] = self.factor
         return weights
 
     def sizes(self, samples: int, clients: int) -> Ints:
@@ -42,12 +43,10 @@ class Sized(Partition):
         each = self.samples_per_client
         if each is None:
             return apportion(samples, weights)
-        if each < 2:
-            raise ComityError(f"partition.samples_per_client: got {each}; allowed: 2 or more")
         sizes = np.round(each * weights).astype(np.int64)
         if sizes.sum() > samples:
             raise ComityError(
-                f"partition.samples_per_client: got {each}, which for {clients} clients needs {sizes.sum()} samples; "
-                f"there are {samples}"
+                f"partition.samples_per_client must be smaller, got {each}: {clients} clients need {sizes.sum()} "
+                f"samples, there are {samples}"
             )
         return sizes

@@ -1,6 +1,12 @@
 """The data sets that are known by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from comity._catalogue import DataFiles
+from comity.data.sources.digits import read_digits
+from comity.data.sources.synthetic import Synthetic
 
 
 @dataclass(frozen=True)
@@ -12,15 +18,19 @@ class Known:
     folders: tuple[str, ...] = ()
     size: int | None = None
     get: str = ""
+    """What to download, and where."""
+    options: Callable[..., Any] = DataFiles
+    """The class or function whose arguments are the options of this data set."""
 
     def __str__(self) -> str:
         return self.about
 
 
 DATASETS: dict[str, Known] = {
-    "digits": Known("1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI, through scikit-learn)"),
+    "digits": Known("1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", options=read_digits),
     "synthetic": Known(
-        "class-conditional images made on the spot; label, feature and concept shift each set by a number"
+        "class-conditional images made on the spot; label, feature and concept shift each set by a number",
+        options=Synthetic,
     ),
     "mnist": Known("70,000 handwritten digits, 28×28 grey, 10 classes (LeCun et al., 1998)", "ylecun/mnist"),
     "fashion-mnist": Known(

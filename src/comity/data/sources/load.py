@@ -1,11 +1,12 @@
 """A data set by its name, wherever it is."""
 
 import os
-import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+from comity._catalogue import spelling
+from comity._components import Component
 from comity._errors import ComityError, unknown
 from comity.data._dataset import Dataset
 from comity.data.sources.catalogue import DATASETS, Known
@@ -19,30 +20,27 @@ from comity.data.sources.pfllib import is_pfllib, read_pfllib
 from comity.data.sources.synthetic import Synthetic
 
 
-def load(name: str, data_dir: str | Path | None = None, **options: int | float) -> Dataset | Synthetic:
+def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Dataset | Synthetic:
     """The data set ``name``: embedded, synthetic, in ``data_dir`` (default ``$COMITY_DATA``), a path, or on the hub.
 
-    Options: ``size`` scales the images of a folder or of the hub; ``synthetic`` takes the fields of ``Synthetic``.
+    Its options are those that ``comity run --data NAME --help`` shows.
     """
-    key = next((known for known in DATASETS if _plain(known) == _plain(name)), name)
-    if key == "synthetic":
-        _admit(options, [field.name for field in fields(Synthetic)], key)
-        return Synthetic(**options)  # type: ignore[arg-type]
-    if key == "digits":
-        _admit(options, [], key)
+    chosen = Component.parse("data", {"name": name, **options})
+    if chosen.name == "synthetic":
+        return Synthetic(**chosen.options)
+    if chosen.name == "digits":
         return read_digits()
-    _admit(options, ["size"], key)
-    size = _size(options.get("size"))
+    size = chosen.options["size"]
     if name.startswith("hub:"):
         return read_hub(name, name.removeprefix("hub:"), size)
 
-    known = DATASETS.get(key)
+    known = DATASETS.get(chosen.name)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     path = _find(name, known.folders if known else (), folder)
     if path is not None:
-        return _read(key if known else path.stem, path, size, known.size if known else None)
+        return _read(chosen.name if known else path.stem, path, size, known.size if known else None)
     if known and known.hub and hub_installed():
-        return read_hub(key, known.hub, size or known.size)
+        return read_hub(chosen.name, known.hub, size or known.size)
     raise _missing(name, known, folder)
 
 
@@ -59,7 +57,7 @@ def _read(name: str, path: Path, size: int | None, usual: int | None) -> Dataset
     for has_layout, reader in LAYOUTS:
         if has_layout(path):
             if size is not None:
-                raise ComityError(f"data.size: got {size}; only image folders and the hub's images are scaled: {path}")
+                raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
             return reader(name, path)
     if is_image_folder(path):
         return read_folder(name, path, size or usual)
@@ -79,10 +77,10 @@ def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:
         return next((path for path in (Path(name).expanduser(), folder / name) if path.exists()), None)
     if not folder.is_dir():
         return None
-    wanted = {_plain(alias) for alias in (name, *aliases)}
+    wanted = {spelling(alias) for alias in (name, *aliases)}
     archives = [path for path in sorted(folder.glob("*.npz")) if path.is_file()]
     folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    return next((path for path in (*archives, *folders) if _plain(path.name.removesuffix(".npz")) in wanted), None)
+    return next((path for path in (*archives, *folders) if spelling(path.name.removesuffix(".npz")) in wanted), None)
 
 
 def _missing(name: str, known: Known | None, folder: Path) -> ComityError:
@@ -94,20 +92,3 @@ def _missing(name: str, known: Known | None, folder: Path) -> ComityError:
     ways = [f"put {known.get} there"] if known.get else []
     ways += [f"{INSTALL} to fetch {known.hub} from the hub"] if known.hub else []
     return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _admit(options: dict[str, int | float], allowed: list[str], name: str) -> None:
-    for key in options:
-        if key not in allowed:
-            told = f"these options: {', '.join(allowed)}" if allowed else "no options"
-            raise ComityError(f"data.{key}: got {options[key]}; {name} has {told}")
-
-
-def _size(size: int | float | None) -> int | None:
-    if size is not None and (size != int(size) or not 1 <= size <= 4096):
-        raise ComityError(f"data.size: got {size}; allowed: 1 to 4096 pixels")
-    return None if size is None else int(size)

@@ -1,16 +1,18 @@
 """Images made for the purpose, with each kind of shift set by a number."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from comity._errors import ComityError
+from comity._options import Count, NonNegative, Range, Share, check
 from comity._random import numpy_generator
 from comity.data._dataset import Dataset, Ints
 
+AtLeastTwo = Annotated[int, Range(least=2)]
 COARSE = 4  # images are drawn on a 4×4 grid and smoothed up, so that difficulty does not depend on their size
 
 
@@ -18,33 +20,30 @@ COARSE = 4  # images are drawn on a 4×4 grid and smoothed up, so that difficult
 class Synthetic:
     """Class-conditional Gaussian images, made client by client; client k is the same however many clients there are.
 
-    ``label_shift`` (0 to 1): the share of a client's samples that come from its favourite class. ``feature_shift`` (0
-    or more): the length of a style added to all of a client's images, 1 being as far apart as two classes are.
-    ``concept_shift`` (0 to 1): the share of classes whose labels a client swaps around. ``noise``: the spread within a
-    class.
+    Options:
+        samples: samples of each client
+        classes: number of classes
+        channels: channels of an image
+        size: pixels a side
+        label_shift: share of a client's samples that come from its favourite class
+        feature_shift: length of a style added to all of a client's images; at 1 clients differ as much as classes do
+        concept_shift: share of the classes whose labels a client swaps around
+        noise: spread within a class
     """
 
-    samples: int = 100
-    classes: int = 10
-    channels: int = 1
-    size: int = 8
-    label_shift: float = 0.5
-    feature_shift: float = 0.5
-    concept_shift: float = 0.0
-    noise: float = 1.5
+    samples: AtLeastTwo = 100
+    classes: AtLeastTwo = 10
+    channels: Count = 1
+    size: AtLeastTwo = 8
+    label_shift: Share = 0.5
+    feature_shift: NonNegative = 0.5
+    concept_shift: Share = 0.0
+    noise: NonNegative = 1.5
 
     name = "synthetic"
 
     def __post_init__(self) -> None:
-        for key, least in (("samples", 2), ("classes", 2), ("channels", 1), ("size", 2)):
-            if getattr(self, key) < least:
-                raise ComityError(f"data.{key}: got {getattr(self, key)}; allowed: {least} or more")
-        for key in ("label_shift", "concept_shift"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise ComityError(f"data.{key}: got {getattr(self, key)}; allowed: 0 to 1")
-        for key in ("feature_shift", "noise"):
-            if not 0 <= getattr(self, key) < np.inf:
-                raise ComityError(f"data.{key}: got {getattr(self, key)}; allowed: 0 or more")
+        check(self, "data")
 
     @property
     def shape(self) -> tuple[int, int, int]:

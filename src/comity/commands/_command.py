@@ -1,0 +1,224 @@
+"""What a command is, and the one parser of all of them.
+
+A command is a function. What comes before the ``*`` in its signature are arguments by position, what comes after it are
+options. Types, ranges, defaults and help are declared as everywhere in comity (``comity._options``); examples stand in
+the docstring, under ``Examples:``. A command that takes options of a run gets those that were given as ``given``.
+"""
+
+import argparse
+import inspect
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from comity._catalogue import Description, find
+from comity._errors import ComityError, unknown
+from comity._options import REQUIRED, Option, Range, convert, options
+from comity.config import COMPONENTS, PARTITION, Config, Entries, over, plain_entry, read_yaml
+
+Repeated = Annotated[tuple[str, ...], "repeated"]
+"""An option that may be given several times."""
+
+RUN_OPTIONS = tuple(options(Config).values())
+"""All options of a run."""
+
+_GROUPS = {f.name: f.metadata["group"] for f in fields(Config)}
+_SHORT = {"output": "-o"}
+_COMPONENT_OPTION = re.compile(rf"--({'|'.join(COMPONENTS)})\.[^=]+")
+
+
+class Command:
+    """A function that is called by its name on the command line."""
+
+    def __init__(self, function: Callable[..., int], run_options: Iterable[Option] = ()) -> None:
+        """``run_options``: those of the options of a run that it takes."""
+        self.function = function
+        self.name = function.__name__.strip("_")
+        self.run_options = {option.name: option for option in run_options}
+        parameters = inspect.signature(function).parameters
+        self.arguments: list[Option] = []
+        self.options: list[Option] = []
+        for option in options(function, ("given",)).values():
+            by_name = parameters[option.name].kind is inspect.Parameter.KEYWORD_ONLY
+            (self.options if by_name else self.arguments).append(option)
+        doc, _, sections = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
+        self.description = [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
+        self.examples = [line.strip() for line in sections.partition("\n\n")[0].splitlines()]
+
+    @property
+    def usage(self) -> str:
+        return " ".join(["comity", self.name, *map(_placeholder, self.arguments), "[options]"])
+
+    def __call__(self, arguments: Sequence[str]) -> int:
+        values = self.parse(arguments)
+        given = {name: values.pop(name) for name in list(values) if name in self.run_options or "." in name}
+        if values.pop("help", False):
+            print(self.help(given, values.get("config")), end="")
+            return 0
+        for option in (*self.arguments, *self.options):
+            shown = option.name.upper() if option in self.arguments else _flags(option)[0]
+            if option.name in values:
+                values[option.name] = convert(values[option.name], option.type, shown)
+            elif option.default is REQUIRED:
+                raise ComityError(f"comity {self.name} needs {shown}: {self.usage}; see comity {self.name} --help")
+        return self.function(**values, **({"given": given} if self.run_options else {}))
+
+    def parse(self, arguments: Sequence[str]) -> Entries:
+        """The text that was given for each argument and option, by name; flags are ``True``."""
+        spelt = [_spelt(argument) for argument in arguments]
+        parser = self._parser()
+        for flag in dict.fromkeys(match[0] for match in map(_COMPONENT_OPTION.match, spelt) if match):
+            name = flag[2:].replace("-", "_")
+            if name.partition(".")[0] in self.run_options:
+                parser.add_argument(flag, dest=name, default=argparse.SUPPRESS)
+        try:
+            values, unused = parser.parse_known_intermixed_args(spelt)
+        except argparse.ArgumentError as error:
+            raise _in_our_words(error, spelt) from None
+        if unused:
+            raise self._unknown(unused[0])
+        return {name: value for name, value in vars(values).items() if value != []}
+
+    def _unknown(self, argument: str) -> ComityError:
+        if not argument.startswith("-"):
+            return ComityError(f"unexpected argument {argument!r}; options start with --: {self.usage}")
+        name = argument.partition("=")[0]
+        whole, dot, _ = name.partition(".")
+        known = [flag for option in (*self.run_options.values(), *self.options) for flag in _flags(option)]
+        if dot and whole in known:
+            return ComityError(f"{whole} has no options of its own, got {name}")
+        return unknown("option", name, [*known, "--help"])
+
+    def help(self, given: Entries | None = None, config: str | None = None) -> str:
+        """The page of this command, with the options of the components that were chosen, or else of the defaults."""
+        entries = over(read_yaml(Path(config)) if config else {}, given or {})
+        components = []
+        for kind in (kind for kind in COMPONENTS if kind in self.run_options):
+            chosen = entries.get(kind) or self.run_options[kind].default or PARTITION
+            names = chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]
+            components += [(kind, find(kind, plain_entry(name)["name"])) for name in names]
+        return self._parser(components).format_help()
+
+    def _parser(self, components: Iterable[tuple[str, Description]] = ()) -> argparse.ArgumentParser:
+        """For all that the command takes; a help page has the options of ``components`` too."""
+        parser = argparse.ArgumentParser(
+            usage=self.usage,
+            description="\n\n".join(self.description),
+            epilog="\n".join(["examples:", *(f"  {example}" for example in self.examples)]),
+            formatter_class=_Formatter,
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        parser._negative_number_matcher = re.compile(r"^-(\d|\.\d|inf|nan)")  # argparse's own does not know -1e-3
+        group = parser.add_argument_group("arguments")
+        for option in self.arguments:
+            nargs = "*" if get_origin(option.type) is tuple else "?"
+            about: dict[str, Any] = {"metavar": _placeholder(option), "help": _explained(option)}
+            group.add_argument(option.name, nargs=nargs, default=argparse.SUPPRESS, **about)
+        for title in dict.fromkeys(_GROUPS[name] for name in self.run_options):
+            group = parser.add_argument_group(title)
+            for option in (option for name, option in self.run_options.items() if _GROUPS[name] == title):
+                _add(group, option, _flags(option), argparse.BooleanOptionalAction)
+        for kind, description in components:
+            paper = f" {description.paper}." if description.paper and description.paper not in description.about else ""
+            group = parser.add_argument_group(f"{kind} {description.name}", description.about + paper)
+            for option in description.options.values():
+                _add(group, option, [f"--{kind}.{option.name}"])
+        group = parser.add_argument_group("and" if self.run_options else "options")
+        for option in self.options:
+            _add(group, option, _flags(option), "store_true")
+        group.add_argument("-h", "--help", action="store_true", help="this page", default=argparse.SUPPRESS)
+        return parser
+
+
+def page_width() -> int:
+    """Columns of a page of text: those of the terminal, if it is not too wide to read."""
+    return min(shutil.get_terminal_size((110, 24)).columns, 120)
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Paragraphs are filled; indented lines stay as they are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=38, width=page_width())
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = (
+            line
+            if line.startswith("  ")
+            else textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent)
+            for line in text.splitlines()
+        )
+        return "\n".join(lines)
+
+
+def _spelt(argument: str) -> str:
+    """Underscores in an option's name are as good as hyphens."""
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else argument
+
+
+def _in_our_words(error: argparse.ArgumentError, arguments: Sequence[str]) -> ComityError:
+    flags = (error.argument_name or "").split("/")
+    typed = next((argument for argument in arguments if argument.partition("=")[0] in flags), flags[-1])
+    flag, equals, value = typed.partition("=")
+    return ComityError(f"{flag} takes no value, got {value!r}" if equals else f"{flag} needs a value")
+
+
+def _flags(option: Option) -> list[str]:
+    short = [_SHORT[option.name]] if option.name in _SHORT else []
+    return [*short, f"--{option.name.replace('_', '-')}"]
+
+
+def _placeholder(argument: Option) -> str:
+    """What stands for an argument in a usage line: itself where there is one choice, else its name in capitals."""
+    if get_origin(argument.type) is Literal and len(get_args(argument.type)) == 1:
+        return str(get_args(argument.type)[0])
+    return argument.name.upper() + ("…" if get_origin(argument.type) is tuple else "")
+
+
+def _metavar(to: Any, without_none: bool = False) -> str:
+    """What stands for an option's value on a help page; ``none`` is left out where it is the default."""
+    origin, arguments = get_origin(to), get_args(to)
+    if to is Repeated:
+        return "TEXT"
+    if origin is Annotated:
+        return _metavar(arguments[0])
+    if origin in (Union, UnionType):
+        return "|".join(_metavar(choice) for choice in arguments if not (without_none and choice is NoneType))
+    if origin is Literal:
+        return "|".join(map(str, arguments))
+    if origin is tuple:
+        return f"{_metavar(arguments[0])},…"
+    return {int: "N", float: "NUMBER", bool: "true|false", Path: "PATH", NoneType: "none"}.get(to, "NAME")
+
+
+def _add(group: Any, option: Option, flags: Sequence[str], when_bool: Any = None) -> None:
+    """An option to a group of argparse's; ``when_bool`` is the action of one that is true or false, if it is a flag."""
+    about: dict[str, Any] = {"help": _explained(option), "default": argparse.SUPPRESS}
+    if option.type is bool and when_bool is not None:
+        group.add_argument(*flags, action=when_bool, **about | {"help": option.help})
+    else:
+        action = "append" if option.type is Repeated else "store"
+        group.add_argument(*flags, action=action, metavar=_metavar(option.type, option.default is None), **about)
+
+
+def _explained(option: Option) -> str:
+    """Help, range and default."""
+    ranges, default = _ranges(option.type), option.default
+    if isinstance(default, (tuple, bool)):
+        default = ",".join(map(str, default)) if isinstance(default, tuple) else str(default).lower()
+    shown = default is not REQUIRED and default is not None and default != ""
+    words = (option.help, f"({ranges})" if ranges else "", f"[{default}]" if shown else "")
+    return " ".join(filter(None, words)).replace("%", "%%")
+
+
+def _ranges(to: Any) -> str:
+    arguments = get_args(to) if get_origin(to) is not Literal else ()
+    return " ".join(str(part) if isinstance(part, Range) else _ranges(part) for part in arguments).strip()

@@ -1,0 +1,38 @@
+"""``comity data``."""
+
+from pathlib import Path
+
+from comity._components import slug
+from comity.commands._command import RUN_OPTIONS, Command
+from comity.config import Config, Entries, over, read_yaml
+
+
+def data(*, given: Entries, config: Path | None = None, output: Path | None = None) -> int:
+    """Show who holds which samples, as a table and a picture.
+
+    Examples:
+        comity data --data digits --partition dirichlet --partition.alpha 0.1 --clients 20 -o digits.svg
+        comity data --data synthetic --data.label_shift 0.9
+
+    Options:
+        config: a YAML file with options of a run; options beside it win
+        output: the picture (SVG); by default partition-<data>.svg
+    """
+    chosen = Config.of(over(read_yaml(config) if config is not None else {}, given))
+
+    from rich.console import Console
+
+    from comity.data import describe, draw
+    from comity.engine import federation_of
+
+    federation = federation_of(chosen)
+    console = Console()
+    console.print(describe(federation))
+    path = output or Path(f"partition-{slug(federation.name)}.svg")
+    draw(federation, path)
+    console.print(f"Picture: {path}", highlight=False)
+    return 0
+
+
+TAKEN = ("data", "data_dir", "partition", "clients", "test_share", "val_share", "seed")
+COMMAND = Command(data, [option for option in RUN_OPTIONS if option.name in TAKEN])

@@ -1,0 +1,43 @@
+"""``comity list``."""
+
+import textwrap
+from typing import Literal
+
+from comity._catalogue import described
+from comity.commands._command import Command, page_width
+
+
+def list_(kind: Literal["methods", "rules", "models", "data", "partitions", "examples"]) -> int:
+    """List what there is: methods, rules, models, data sets, partitions or examples.
+
+    The options of each are on the help page of comity run: comity run --method Ditto --help.
+
+    Examples:
+        comity list methods
+        comity list examples
+
+    Options:
+        kind: methods, rules, models, data, partitions or examples
+    """
+    if kind == "examples":
+        from comity.studies import about, examples
+
+        sentences = {name: about(file) for name, file in examples().items()}
+        folder = next(iter(examples().values())).parent
+        note = f"comity reproduce NAME --scale desk or paper; the files are in {folder}"
+    else:
+        sentences = {
+            each.name: each.about + (f" ({each.paper})" if each.paper and each.paper not in each.about else "")
+            for each in described(kind if kind == "data" else kind.removesuffix("s")).values()
+        }
+        note = (
+            f"comity run --{kind if kind == 'data' else kind.removesuffix('s')} NAME --help shows the options of each"
+        )
+    column = 2 + max(map(len, sentences))
+    for name, sentence in sentences.items():
+        print(textwrap.fill(f"{name:<{column}}{sentence}", page_width(), subsequent_indent=" " * column))
+    print(f"\n{note}")
+    return 0
+
+
+COMMAND = Command(list_)

@@ -1,0 +1,44 @@
+"""``comity report``."""
+
+from pathlib import Path
+
+from comity.commands._command import Command
+
+
+def report(
+    paths: tuple[Path, ...],
+    *,
+    output: Path = Path("report.html"),
+    figures: Path | None = None,
+    watch: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Show who gains, who is harmed, and why, in one HTML file.
+
+    Examples:
+        comity report studies/first -o report.html
+        comity report runs/a runs/b --watch
+
+    Options:
+        paths: run folders, or study folders with run folders below them
+        output: the page to write
+        figures: a folder for the same plots as PDF and PNG, for a paper (needs matplotlib: pip install
+            'comity[report]')
+        watch: write the page anew while runs go on; an open page follows by itself; ends with them or with Ctrl-C
+        quiet: print nothing but errors
+    """
+    from comity.report import write
+
+    last = ""
+
+    def say(words: str) -> None:
+        nonlocal last
+        if not quiet and words != last:
+            print(words, flush=True)
+        last = words
+
+    write(paths, output, figures=figures, watch=watch, say=say)
+    return 0
+
+
+COMMAND = Command(report)

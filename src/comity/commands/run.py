@@ -1,0 +1,82 @@
+"""``comity run``."""
+
+from pathlib import Path
+
+from comity._components import slug
+from comity._errors import ComityError
+from comity.commands._command import RUN_OPTIONS, Command
+from comity.config import Config, Entries, over, read_yaml
+
+
+def run(
+    *, given: Entries, config: Path | None = None, resume: bool = False, overwrite: bool = False, quiet: bool = False
+) -> int:
+    """Train a federation and write a run folder.
+
+    Every option has a default that works. A method, rule, model, partition or data set is chosen by name; its own
+    options follow the name with a dot, as --rule.c, and this page shows those of what is chosen beside --help.
+
+    Examples:
+        comity run --method FedRep --rule ConFREE --rule.c 0.4 --partition.alpha 0.1 --out runs/first
+        comity run --resume --out runs/first
+
+    Options:
+        config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
+        resume: go on with the run in --out, which needs no other option, to the same bits as if it had never stopped
+        overwrite: replace the run in --out
+        quiet: print nothing but errors
+    """
+    if resume and overwrite:
+        raise ComityError("--resume and --overwrite exclude each other")
+    entries = over(read_yaml(config) if config is not None else {}, given)
+    chosen = _resumed(entries) if resume else _with_folder(Config.of(entries))
+
+    from rich.console import Console
+
+    from comity.commands._terminal import interruptible
+    from comity.commands.progress import Progress, summary
+    from comity.engine import Callback, TensorBoard, run
+
+    console = Console()
+    callbacks: list[Callback] = [] if quiet else [Progress(console)]
+    if chosen.tensorboard:
+        callbacks.append(TensorBoard())
+    with interruptible(console, "this round") as stopped:
+        done = run(chosen, resume=resume, overwrite=overwrite, callbacks=callbacks, stop=stopped)
+    if not done.done:
+        console.print(
+            f"Stopped after round {done.server.round} of {chosen.rounds}. Go on with\n"
+            f"  comity run --resume --out {chosen.out}",
+            highlight=False,
+        )
+        return 130
+    if not quiet:
+        summary(console, done)
+    return 0
+
+
+def _with_folder(config: Config) -> Config:
+    if config.out is not None:
+        return config
+    parts = (config.method, config.rule, config.data, f"s{config.seed}")
+    return config.with_(out=Path("runs") / "-".join(slug(str(part)) for part in parts))
+
+
+def _resumed(entries: Entries) -> Config:
+    """The configuration in the run folder; options given beside it must be the same, unless they decide nothing."""
+    from comity.results.folder import RunFolder
+
+    folder = Path(str(entries.get("out") or _with_folder(Config.of(entries)).out))
+    if not RunFolder(folder).started:
+        raise ComityError(f"--resume: {folder} holds no run to go on with")
+    before = Config.of(RunFolder(folder).options())
+    config = Config.of(over(before.plain(), entries | {"out": folder}))
+    if different := before.differences(config):
+        raise ComityError(
+            f"{folder} holds a run of another configuration ({', '.join(different)} differ); leave these options out, "
+            "or give another --out"
+        )
+    return config
+
+
+COMMAND = Command(run, RUN_OPTIONS)

@@ -1,0 +1,105 @@
+"""``comity study``."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from comity._components import slug
+from comity._errors import ComityError
+from comity._options import Count
+from comity.commands._command import RUN_OPTIONS, Command, Repeated
+from comity.config import Entries, default, read_yaml
+
+
+def study(
+    *,
+    given: Entries,
+    config: Path | None = None,
+    scale: str | None = None,
+    seeds: str | None = None,
+    sweep: Repeated = (),
+    tune: Repeated = (),
+    budget: Count | None = None,
+    jobs: Count | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Compare methods and rules over seeds: a grid of runs, and its table.
+
+    --method and --rule take several names, separated by commas. The options of a run are the same as for comity run;
+    those of a method or rule, such as --rule.c, go to all in the grid that have them.
+
+    Examples:
+        comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first
+        comity study --method FedRep --rule ConFREE --sweep rule.c=0.2,0.8 --sweep partition.alpha=0.1,1
+
+    Options:
+        config: a YAML file with any of these options (docs/studies.md); options beside it win
+        scale: desk or paper, the section of the file to take
+        seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
+        sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
+        tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9 or rule.C=0.1,1,10
+        budget: the most runs that --tune may take
+        jobs: runs side by side; by default one a core
+        overwrite: replace runs of another configuration that are in the way in --out
+        quiet: print nothing but errors
+    """
+    entries = read_yaml(config) if config is not None else {}
+    if "out" not in entries | given:
+        names = (str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
+        given = given | {"out": Path("studies") / slug(config.stem if config is not None else "-".join(names))}
+    given = given | study_entries(seeds, sweep, tune, budget, jobs)
+    return compare(entries, given, scale, overwrite, quiet)
+
+
+def study_entries(
+    seeds: str | None, sweep: tuple[str, ...], tune: tuple[str, ...], budget: int | None, jobs: int | None
+) -> Entries:
+    """The entries of a study that are no options of a run, as far as they are given."""
+    entries: Entries = {"seeds": seeds, "budget": budget, "jobs": jobs}
+    entries |= {"sweep": _assignments("sweep", sweep), "tune": _assignments("tune", tune)}
+    return {name: value for name, value in entries.items() if value}
+
+
+def compare(entries: Entries, given: Entries, scale: str | None, overwrite: bool, quiet: bool) -> int:
+    """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
+    from rich.console import Console
+
+    from comity.commands._terminal import interruptible, wide_console
+    from comity.studies import Show, study
+
+    console = Console()
+    show = Show(None if quiet else console)
+    try:
+        with interruptible(console, "these rounds") as stopped:
+            done = study(entries, scale=scale, overwrite=overwrite, show=show, stop=stopped, **given)
+            interrupted = stopped()
+    except KeyboardInterrupt:
+        interrupted = True
+    out = (entries | given)["out"]
+    if interrupted:
+        console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml", highlight=False)
+        return 130
+    if not quiet:
+        wide_console().print(done.table())
+        wide_console().print(f"Study folder: [bold]{out}[/], with table.md, table.tex and table.csv", highlight=False)
+    for title, error in done.failed.items():
+        print(f"comity: {title} failed: {error}", file=sys.stderr)
+    if done.failed:
+        print(f"comity: {len(done.failed)} runs failed; {out}/cells.json has the tracebacks", file=sys.stderr)
+    return 1 if done.failed else 0
+
+
+def _assignments(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
+    """``rule.c=0.1,0.5``; semicolons between values that have commas themselves."""
+    assigned: dict[str, Any] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or not values:
+            raise ComityError(f"--{name} takes key=values, such as rule.c=0.1,0.5, got {text!r}")
+        is_walk = name == "tune" and ":" in values
+        assigned[key.replace("-", "_")] = values if is_walk else values.split(";" if ";" in values else ",")
+    return assigned
+
+
+COMMAND = Command(study, RUN_OPTIONS)

@@ -1,0 +1,145 @@
+"""Help pages, lists and errors: they teach, and they come at once, without torch."""
+
+import resource
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from comity._catalogue import KINDS, described
+from comity.commands import COMMANDS, find
+from comity.config import Config
+from comity.studies import examples
+
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "comity.engine", "comity.methods", "comity.rules", "comity.nn")
+
+PROGRAM = f"""
+import sys
+from comity.__main__ import main
+code = main(sys.argv[1:])
+loaded = [name for name in {HEAVY} if name in sys.modules]
+print(loaded, file=sys.stderr) if loaded else None
+sys.exit(99 if loaded else code)
+"""
+
+
+def run(*arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
+    """The exit code and what is printed, in a process of its own; 99 if it imported anything heavy."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=cwd
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+PAGES = [
+    ["--help"],
+    *([name, "--help"] for name in COMMANDS),
+    ["flower", "new", "--help"],
+    ["run", "--method", "Ditto", "--rule", "ConFREE", "--model", "mlp", "--data", "synthetic", "--help"],
+    ["study", "--method", "FedAvg,Ditto", "--help"],
+    *(["list", kind] for kind in ("methods", "rules", "models", "data", "partitions", "examples")),
+]
+
+
+@pytest.mark.parametrize("arguments", PAGES, ids=" ".join)
+def test_pages_need_nothing_heavy(arguments: list[str]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) > 5
+    assert max(len(line) for line in out.splitlines() if "the files are in" not in line) <= 120
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["rnu"], "unknown command 'rnu'; did you mean run?"),
+        (["run", "--methd", "x"], "unknown option '--methd'; did you mean --method"),
+        (["run", "--method", "Dito"], "unknown method 'Dito'; did you mean Ditto?"),
+        (
+            ["run", "--method.lamda", "1", "--method", "Ditto"],
+            "unknown option of method Ditto 'lamda'; did you mean lam?",
+        ),
+        (["run", "--partition.alpha", "-1"], "partition.alpha must be above 0, got -1.0"),
+        (["run", "--resume", "--out", "nowhere"], "--resume: nowhere holds no run to go on with"),
+        (["study", "--rule", "Mean,ConFRE", "--out", "x"], "unknown rule 'ConFRE'; did you mean ConFREE"),
+        (["reproduce", "dmeo"], "unknown example 'dmeo'; did you mean demo?"),
+        (["aggregate", "a", "b", "-o", "c", "--rule", "Meen"], "unknown rule 'Meen'; did you mean Mean"),
+        (["table", "--fromat", "md"], "unknown option '--fromat'; did you mean --format?"),
+        (["list", "method"], "KIND must be methods | rules | models | data | partitions | examples, got 'method'"),
+        (["data", "--lr", "3"], "unknown option '--lr'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_errors_need_nothing_heavy_either(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    code, out, err = run(*arguments, cwd=tmp_path)
+    assert (code, out) == (2, ""), err
+    assert err.startswith(f"comity: {sentence}")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_they_come_at_once() -> None:
+    """Within 0.3 s of CPU time each; on a busy machine the clock says more about the others."""
+    for arguments in (["--help"], ["run", "--method", "Ditto", "--help"], ["list", "methods"], ["run", "--methd", "x"]):
+        seconds = []
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            run(*arguments)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert min(seconds) < 0.3, arguments
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_names_every_option_with_its_help_and_two_examples(name: str) -> None:
+    command = find(name)
+    page = " ".join(command.help().split())
+    for option in command.options:
+        assert f"--{option.name.replace('_', '-')}" in page
+        assert option.help, option.name
+    for option in (*command.arguments, *command.options, *command.run_options.values()):
+        assert option.help in page, option.name
+    assert command.description[0].endswith(".")
+    assert len(command.examples) >= 2
+    assert all(f"comity {name} " in example and example in page for example in command.examples)
+
+
+def test_the_page_of_a_run_names_all_of_its_options_and_their_groups() -> None:
+    page = find("run").help()
+    for f in fields(Config):
+        assert f"--{f.name.replace('_', '-')}" in page
+        assert f"\n{f.metadata['group']}:\n" in page
+    assert "(above 0) [0.05]" in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_shows_the_options_of_every_component(kind: str) -> None:
+    for name, description in described(kind).items():
+        page = find("run").help({kind: name})
+        assert f"\n{kind} {name}:\n" in page
+        for option in description.options.values():
+            assert f"--{kind}.{option.name} " in page
+
+
+def test_a_page_shows_what_a_file_chooses(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"method": {"name": "Ditto", "lam": 2}, "rule": "ConFREE"}))
+    page = find("run").help({"rule": "CALM"}, str(tmp_path / "c.yaml"))
+    assert "--method.lam" in page
+    assert "\nrule CALM:\n" in page
+    assert "\nrule ConFREE:\n" not in page
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_on_pages_are_understood(name: str) -> None:
+    command = find(name)
+    for example in command.examples:
+        _, _, *arguments = example.replace("'", "").split()
+        values = command.parse(arguments)
+        given = {key: value for key, value in values.items() if key in command.run_options or "." in key}
+        if name in ("run", "data", "flower"):
+            Config.of(given)
+        if name == "reproduce":
+            assert values["example"] in examples()
