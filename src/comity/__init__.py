@@ -8,13 +8,13 @@ from comity._errors import ComityError
 if TYPE_CHECKING:
     from comity.config import Config
     from comity.engine import run
-    from comity.loading import load
+    from comity.results import load
     from comity.studies import study
 
 __version__ = "0.1.0"
 __all__ = ["ComityError", "Config", "__version__", "load", "run", "study"]
 
-_HOMES = {"Config": "comity.config", "load": "comity.loading", "run": "comity.engine", "study": "comity.studies"}
+_HOMES = {"Config": "comity.config", "load": "comity.results", "run": "comity.engine", "study": "comity.studies"}
 
 
 def __getattr__(name: str) -> Any:

@@ -309,10 +309,9 @@ def _wide(console: Console) -> Console:
 
 
 def _table(arguments: list[str]) -> int:
-    from comity.loading import LoadedRun, LoadedStudy, load
-    from comity.tables import Table as StudyTable
+    from comity.results import LoadedStudy
 
-    folders, chosen = [], {"--format": "terminal", "--columns": ""}
+    folders, chosen = [], {"--format": "terminal", "--columns": "", "--base": ""}
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -321,14 +320,10 @@ def _table(arguments: list[str]) -> int:
         elif argument.startswith("-"):
             raise unknown("option", argument, chosen)
         else:
-            folders.append(load(argument))
+            folders.append(argument)
     if not folders:
-        raise ComityError("comity table takes study or run folders, --format md, tex or csv, and --columns")
-    if len(folders) == 1 and isinstance(folders[0], LoadedStudy):
-        table = folders[0].table()
-    else:
-        runs = [run for folder in folders for run in ([folder] if isinstance(folder, LoadedRun) else folder.runs)]
-        table = StudyTable.of(runs)
+        raise ComityError("comity table takes study or run folders, --format md, tex or csv, --columns and --base")
+    table = LoadedStudy(*folders, base=chosen["--base"] or None).table()
     if not table.blocks:
         raise ComityError("no run is finished yet")
     if chosen["--columns"]:

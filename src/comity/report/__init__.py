@@ -3,44 +3,54 @@
 It reads run folders, and neither the engine nor torch is imported for it.
 """
 
-import contextlib
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from comity._errors import ComityError, unknown
-from comity.report._cells import Study, study_of
+from comity._write import write_text
 from comity.report._page import page
-from comity.report._read import read
 from comity.report._words import answer
+from comity.results import LoadedRun, LoadedStudy
+from comity.results.words import counted
 
 __all__ = ["command", "write"]
 
 USAGE = """\
 comity report: who gains, who is harmed, and why, in one HTML file
 
-  comity report PATH… [-o report.html] [--figures DIR] [--watch] [--quiet]
+  comity report PATH… [-o report.html] [--base RULE] [--figures DIR] [--watch] [--quiet]
 
   PATH            run folders, or study folders with run folders below them
   -o, --output    the page to write  [report.html]
+  --base RULE     the rule that others are compared with, as the table names it  [Mean]
   --figures DIR   the same plots for a paper too, as PDF and PNG (needs matplotlib: pip install 'comity[report]')
   --watch         write the page anew while runs go on; an open page follows by itself; ends with them or with Ctrl-C
   --quiet         print nothing but errors
 """
 
-OPTIONS = ("--output", "--figures", "--watch", "--quiet", "--help")
+OPTIONS = ("--output", "--base", "--figures", "--watch", "--quiet", "--help")
 
 
-def write(paths: Sequence[str | Path], output: str | Path) -> Path:
-    """The report on the runs at or below ``paths``, as one HTML file."""
+def write(paths: Sequence[str | Path], output: str | Path, *, base: str | None = None) -> Path:
+    """The report on the runs at or below ``paths``, as one HTML file.
+
+    ``base`` is the label of the rule that others are compared with, where it is not the plain mean.
+    """
     file = _output(output)
-    _write(file, page(study_of([Path(path) for path in paths])))
+    _write(file, page(_study(paths, base)))
     return file
+
+
+def _study(paths: Sequence[str | Path], base: str | None, read: Callable[[Path], LoadedRun] = LoadedRun) -> LoadedStudy:
+    study = LoadedStudy(*paths, base=base, read=read)
+    if not study.runs:
+        raise ComityError(f"{', '.join(map(str, paths))} holds no run yet")
+    return study
 
 
 def command(arguments: list[str]) -> int:
     """``comity report``; bad input is a ``ComityError`` before anything is written."""
-    paths, output, figures, flags = _parse(arguments)
+    paths, output, base, figures, flags = _parse(arguments)
     if "--help" in flags:
         print(USAGE, end="")
         return 0
@@ -60,35 +70,31 @@ def command(arguments: list[str]) -> int:
             print(words, flush=True)
         said = words
 
-    def publish(study: Study, live: float | None) -> None:
-        _write(file, page(study, live=live))
-        if live:
-            done = sum(run.finished for run in study.runs)
-            tell(f"{done} of {_count(study)} finished. {answer(study).lead}")
+    def publish(study: LoadedStudy, text: str) -> None:
+        _write(file, text)
+        done = sum(run.finished for run in study.runs)
+        tell(f"{done} of {counted(len(study.runs), 'run')} finished. {answer(study, study.table()).lead}")
 
     if "--watch" in flags:
         from comity.report._watch import watch
 
         tell(f"Following {', '.join(map(str, paths))}; open {file} in a browser, Ctrl-C ends.")
-        study = watch(lambda reader: study_of(paths, reader), publish)
+        study = watch(lambda reader: _study(paths, base, reader), lambda study, live: page(study, live=live), publish)
     else:
-        study = study_of(paths, read)
-        publish(study, None)
+        study = _study(paths, base)
+        _write(file, page(study))
     if figures is not None:
         drawn = draw(study, figures)
         tell(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")
-    told = answer(study)
-    tell(f"{told.lead} {told.more}".strip() + f"\nReport: {file} ({_size(file)}, {_count(study)})")
+    told = answer(study, study.table())
+    report = f"Report: {file} ({_size(file)}, {counted(len(study.runs), 'run')})"
+    tell(f"{told.lead} {told.more}".strip() + f"\n{report}")
     return 0
 
 
-def _count(study: Study) -> str:
-    return f"{len(study.runs)} run{'s' if len(study.runs) != 1 else ''}"
-
-
-def _parse(arguments: list[str]) -> tuple[list[Path], str, Path | None, set[str]]:
+def _parse(arguments: list[str]) -> tuple[list[Path], str, str | None, Path | None, set[str]]:
     paths: list[Path] = []
-    output, figures = "report.html", None
+    output, base, figures = "report.html", None, None
     flags: set[str] = set()
     rest = iter(arguments)
     for argument in rest:
@@ -96,19 +102,21 @@ def _parse(arguments: list[str]) -> tuple[list[Path], str, Path | None, set[str]
         name = {"-o": "--output", "-h": "--help"}.get(name, name)
         if not name.startswith("-"):
             paths.append(Path(argument))
-        elif name in ("--output", "--figures"):
+        elif name in ("--output", "--base", "--figures"):
             value = value if equals else next(rest, "")
             if not value:
                 raise ComityError(f"{argument} needs a value")
             if name == "--output":
                 output = value
+            elif name == "--base":
+                base = value
             else:
                 figures = Path(value)
         elif name in OPTIONS and not equals:
             flags.add(name)
         else:
             raise unknown("option", argument, OPTIONS)
-    return paths, output, figures, flags
+    return paths, output, base, figures, flags
 
 
 def _output(path: str | Path) -> Path:
@@ -122,15 +130,9 @@ def _output(path: str | Path) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """All or nothing: a page that is just being read is never half there."""
-    part = file.with_name(f".{file.name}.part")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, file)
+        write_text(file, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise ComityError(f"output {file} could not be written: {error.strerror}") from error
 
 

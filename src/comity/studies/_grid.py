@@ -15,7 +15,9 @@ from comity._components import SUPPLIED, Component, convert, find, options
 from comity._components import _data as find_data
 from comity._errors import ComityError, unknown
 from comity.config import COMPONENTS, Config, default
-from comity.tables import Flat, Varying, flatten, told
+from comity.results import LOCAL_OPTIONS
+from comity.results.conditions import Flat, Varying, flatten
+from comity.results.conditions import in_words as told
 
 Entries = dict[str, Any]
 
@@ -125,7 +127,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
 
 def local_of(config: Config) -> Config:
     """Local under the same conditions."""
-    return config.with_(method="Local", rule="Mean", reference="none")
+    return config.with_(**LOCAL_OPTIONS)
 
 
 def alone(config: Config) -> bool:
