@@ -8,6 +8,8 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from comity.engine import Callback, Run
+from comity.engine._bridge import result_of
+from comity.results import Balance
 
 
 class Progress(Callback):
@@ -90,8 +92,9 @@ def summary(console: Console, run: Run) -> None:
         table.add_row("Local: each alone", f"{100 * transfer['local']:.1f} %", "", "", "")
     console.print()
     console.print(table)
-    if transfer:
-        console.print(_answer(transfer), highlight=False)
+    balance = Balance.of_run(result_of(result))
+    if balance is not None:
+        console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
     best, cost, seconds = result["best"], result["bytes a round"], result["seconds"]
     lines = [f"Best round: {best['round']} with {100 * best['eval/L-acc/mean']:.1f} % (chosen by {best['chosen by']})."]
     if result["conflict-rate"] is not None:
@@ -107,17 +110,3 @@ def summary(console: Console, run: Run) -> None:
         console.print(f"[dim]{line}[/]", highlight=False)
     if run.folder is not None:
         console.print(f"Run folder: [bold]{run.folder.path}[/]", highlight=False)
-
-
-def _answer(transfer: dict[str, Any]) -> str:
-    gain, harmed = transfer["gain"], transfer["harmed"]
-    better = sum(value > 0 for value in gain.values())
-    told = f"{better} of {len(gain)} clients gain over training alone"
-    if harmed:
-        worst = sorted(harmed, key=lambda cid: gain[str(cid)])
-        names = ", ".join(f"{cid} ({100 * gain[str(cid)]:+.1f})" for cid in worst[:8])
-        more = f" and {len(harmed) - 8} more" if len(harmed) > 8 else ""
-        told += f"; [red]{len(harmed)} lose[/]: client{'s' if len(harmed) > 1 else ''} {names}{more} points"
-    else:
-        told += "; nobody loses"
-    return told + "."

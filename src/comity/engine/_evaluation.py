@@ -1,12 +1,12 @@
 """How good each client's model is: for itself, for some others, for everybody."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from comity import results
 from comity._random import generator
 from comity.data import Federation, Split
 from comity.engine._client import Client
@@ -114,12 +114,12 @@ def transfer(clients: list[int], joined: list[float], alone: list[float]) -> dic
     FEDORA (Wu et al., KDD 2023). A client whose Local model has no hit at all has no relative accuracy and is left out
     of that mean.
     """
-    pairs = list(zip(joined, alone, strict=True))
-    relative = [(together - single) / single for together, single in pairs if single > 0]
+    known = results.transfer(dict(zip(clients, joined, strict=True)), dict(zip(clients, alone, strict=True)))
+    assert known is not None
     return {
-        "local": sum(alone) / len(alone),
-        "relative-accuracy": sum(relative) / len(relative) if relative else math.nan,
-        "positive-transfer": sum(together > single for together, single in pairs) / len(pairs),
-        "harmed": [cid for cid, (together, single) in zip(clients, pairs, strict=True) if together < single],
-        "gain": {str(cid): together - single for cid, (together, single) in zip(clients, pairs, strict=True)},
+        "local": known.local,
+        "relative-accuracy": known.relative_accuracy,
+        "positive-transfer": known.positive_transfer,
+        "harmed": known.harmed,
+        "gain": {str(cid): gain for cid, gain in known.gain.items()},
     }

@@ -1,23 +1,23 @@
 """The run folder: what a run leaves behind, and what it goes on from when it was killed."""
 
 import contextlib
-import csv
 import json
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from comity._errors import ComityError
 from comity.config import Config, read_yaml
 from comity.data import Federation
+from comity.engine import _bridge
 from comity.engine._server import Server
+from comity.results import RunFolder
+from comity.results.schema import SCHEMA, PartitionTable, Result, RunInfo
 
 DTYPES = {
     torch.float64: "F64",
@@ -55,6 +55,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.files = RunFolder(path)
         self.config_file = path / "config.yaml"
         self.rounds_file = path / "rounds.jsonl"
         self.weights_file = path / "weights.jsonl"
@@ -74,93 +75,41 @@ class Folder:
     def config(self) -> Config:
         return Config.of(read_yaml(self.config_file))
 
-    def result(self) -> dict[str, Any]:
-        try:
-            result: dict[str, Any] = json.loads(self.result_file.read_text())
-        except (OSError, ValueError) as error:
-            raise ComityError(f"{self.path} holds no finished run ({error})") from error
-        return result
+    def result(self) -> Result:
+        return self.files.result()
 
-    def open(self, config: Config, *, resume: bool, overwrite: bool) -> None:
+    def open(self, config: Config, title: str, own_rule: bool, moment: Any, *, resume: bool, overwrite: bool) -> None:
         """Make the folder ready for this configuration, or refuse before anything is written."""
-        if self.path.exists() and not self.path.is_dir():
-            raise ComityError(f"out {self.path} is a file, not a folder")
-        if self.started and resume:
-            if self.config().key != config.key:
-                different = [key for key, value in config.plain().items() if self.config().plain().get(key) != value]
-                raise ComityError(
-                    f"{self.path} holds a run of another configuration ({', '.join(different)} differ); "
-                    "give the same options, another --out, or --overwrite"
-                )
-        elif self.started and not overwrite:
-            raise ComityError(
-                f"{self.path} holds a run already; give --resume to go on with it, --overwrite to replace it, "
-                "or another --out"
-            )
-        elif self.path.exists() and any(self.path.iterdir()) and not self.started:
-            raise ComityError(f"out {self.path} is not empty and holds no run; give another --out")
-        if self.started and not resume:
-            grown = (self.rounds_file, self.weights_file, self.cosines_file, self.clients_file)
-            for file in (self.result_file, self.checkpoint_file, *grown):
-                file.unlink(missing_ok=True)
-        write_text(self.config_file, yaml.safe_dump(config.plain(), sort_keys=False))
+        info = RunInfo(schema=SCHEMA, comity="0.1.0", title=title, key=config.key, own_rule=own_rule, moment=moment)
+        self.files.open(info, config.plain(), resume=resume, overwrite=overwrite)
 
     def add_partition(self, federation: Federation) -> None:
         """Who holds how many samples of which class."""
-        about = {
-            "name": federation.name,
-            "partition": federation.partition,
-            "classes": federation.classes,
-            "counts": federation.counts.tolist(),
-        }
-        write_text(self.path / "partition.json", to_json(about) + "\n")
+        self.files.add_partition(
+            PartitionTable(
+                name=federation.name,
+                partition=federation.partition,
+                classes=federation.classes,
+                counts=federation.counts.tolist(),
+            )
+        )
 
     # What grows with the rounds.
 
     def add_round(self, record: dict[str, Any]) -> None:
-        record = dict(record)
-        for name, file in (("weights", self.weights_file), ("cosines", self.cosines_file)):
-            for entry in record.pop(name, ()):
-                _append(file, {"round": record["round"], **entry})
-        _append(self.rounds_file, record)
+        self.files.add_round(_bridge.record_of(record), _bridge.weights_of(record), _bridge.cosines_of(record))
 
     def add_clients(self, round: int, columns: dict[str, list[Any]]) -> None:
-        """One row a client. Columns that this evaluation did not measure stay empty."""
-        header = [
-            "round",
-            "client",
-            "n_train",
-            "n_test",
-            "L-acc",
-            "loss",
-            "val-acc",
-            "val-loss",
-            "S-acc",
-            "G-acc",
-            "global-acc",
-        ]
-        new = not self.clients_file.exists()
-        with self.clients_file.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(header)
-            for i in range(len(columns["client"])):
-                writer.writerow([round, *(columns[name][i] if name in columns else "" for name in header[1:])])
+        self.files.add_clients(round, columns)
+
+    def add_result(self, result: dict[str, Any]) -> None:
+        self.files.add_result(_bridge.result_of(result))
 
     def rounds(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in _lines(self.rounds_file)]
+        return [_bridge.dictionary_of(record) for record in self.files.rounds()]
 
     def rewind(self, round: int) -> list[dict[str, Any]]:
-        """Forget what came after ``round``, and lines that a kill cut short; the records that stay."""
-        for file in (self.rounds_file, self.weights_file, self.cosines_file):
-            if file.exists():
-                kept = [line for line in _lines(file) if json.loads(line)["round"] <= round]
-                write_text(file, "".join(line + "\n" for line in kept))
-        if self.clients_file.exists():
-            lines = self.clients_file.read_text().splitlines(keepends=True)
-            whole = [line for line in lines[1:] if line.endswith("\n") and line.count(",") == lines[0].count(",")]
-            write_text(self.clients_file, "".join([lines[0], *(x for x in whole if int(x.split(",", 1)[0]) <= round)]))
-        return self.rounds()
+        return [_bridge.dictionary_of(record) for record in self.files.rewind(round)]
 
     # The checkpoint.
 
@@ -230,28 +179,3 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str])
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: what is not a number becomes null."""
-
-    def finite(item: Any) -> Any:
-        if isinstance(item, dict):
-            return {key: finite(inner) for key, inner in item.items()}
-        if isinstance(item, (list, tuple)):
-            return [finite(inner) for inner in item]
-        return None if isinstance(item, float) and not math.isfinite(item) else item
-
-    return json.dumps(finite(value), indent=indent, allow_nan=False)
-
-
-def _append(file: Path, entry: dict[str, Any]) -> None:
-    with file.open("a") as stream:
-        stream.write(to_json(entry) + "\n")
-
-
-def _lines(file: Path) -> list[str]:
-    """The whole lines of a JSON-lines file; a last one that a kill cut short is no line."""
-    if not file.exists():
-        return []
-    return [line.rstrip("\n") for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]

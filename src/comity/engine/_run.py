@@ -19,12 +19,13 @@ from comity.engine._attacks import Attack
 from comity.engine._callbacks import Callback
 from comity.engine._disk import Disk
 from comity.engine._evaluation import transfer
-from comity.engine._folder import Folder, atomically, to_json, write_tensors, write_text
+from comity.engine._folder import Folder, atomically, write_tensors
 from comity.engine._link import Link, Threads
 from comity.engine._optimiser import Training, optimiser_class
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.methods import Method
+from comity.results import LOCAL, LOCAL_OPTIONS
 from comity.rules import Rule
 
 Columns = dict[str, list[Any]]
@@ -196,7 +197,8 @@ def _run(
     site, server = build(config, federation, link)
     run = Run(config, site.federation, site, server, folder)
     if folder is not None:
-        folder.open(config, resume=resume, overwrite=overwrite)
+        own_rule = config.method.name == LOCAL or site.method.own_rule() is not None
+        folder.open(config, run.title, own_rule, site.moment, resume=resume, overwrite=overwrite)
         folder.add_partition(site.federation)
         if resume and folder.restore(server, config):
             run.records = folder.rewind(server.round)
@@ -235,7 +237,7 @@ def _run(
         if folder is not None:
             if config.save_models:
                 _save_models(run, folder)
-            write_text(folder.result_file, to_json(run.result, indent=2) + "\n")
+            folder.add_result(run.result)
     for callback in callbacks:
         callback.on_end(run)
     return run
@@ -243,9 +245,7 @@ def _run(
 
 def alone(config: Config) -> Config:
     """The run that this one is compared with: each client trains by itself, under the same conditions."""
-    return config.with_(
-        method="Local", rule="Mean", moment=None, reference="none", save_models=False, tensorboard=False, out=None
-    )
+    return config.with_(**LOCAL_OPTIONS, save_models=False, tensorboard=False, out=None)
 
 
 def _local(
@@ -274,14 +274,14 @@ def _local(
 
 def _accuracies(folder: Folder, config: Config) -> dict[int, float]:
     result = folder.result()
-    count = len(result["clients"]["client"]) + len(result["malicious"])
+    count = len(result.clients["client"]) + len(result.malicious)
     if count != config.clients:
         raise ComityError(f"reference {folder.path} has {count} clients, this run {config.clients}")
-    return _by_client(result["clients"])
+    return _by_client(result.clients)
 
 
 def _by_client(columns: Columns) -> dict[int, float]:
-    return dict(zip(columns["client"], columns["L-acc"], strict=True))
+    return dict(zip(map(int, columns["client"]), columns["L-acc"], strict=True))
 
 
 def _result(run: Run) -> dict[str, Any]:

@@ -104,9 +104,11 @@ def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool]
 def work(entries: dict[str, Any], tell: Callable[[Message], None], stop: Callable[[], bool]) -> None:
     """One run from where it was, with its end told whatever happens."""
     from comity.engine import Callback, Run, TensorBoard, run
+    from comity.engine._bridge import record_of
 
     class Tell(Callback):
-        def on_round(self, run: Run, record: RoundRecord) -> None:
+        def on_round(self, run: Run, entries: dict[str, Any]) -> None:
+            record: RoundRecord = record_of(entries)
             accuracy = record.metrics[OWN].mean if OWN in record.metrics else None
             tell({"round": record.round, "accuracy": accuracy})
 
