@@ -136,7 +136,7 @@ class Balance:
         remarks = []
         if self.pooled:
             remarks.append(f"The {self.clients} clients are those of {self.seeds} seeds, each with its own partition.")
-        if len(self.harmed) > MOST_NAMED or (self.harmed and self.pooled):
+        if self.harmed:
             remarks.append(f"Most is lost by client {self.harmed[0]}: {self.harmed[0].loss} points.")
         slight, all_ = sum(harm.tests > -1.5 for harm in self.harmed), len(self.harmed)
         if slight:

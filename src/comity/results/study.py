@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Cell:
     """One method with one rule in one setting: its runs, one a seed."""
 
-    setting: "Setting"
+    setting: "Setting" = field(repr=False)
     options: Flat
     """Of method and rule."""
     method_label: str

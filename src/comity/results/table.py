@@ -372,7 +372,7 @@ class Table:
         if study.unfinished:
             total = len(study.runs) + study.waiting
             are = "is" if study.unfinished == 1 else "are"
-            remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in this table.")
+            remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")
         return cls(blocks, used, _legend(lines, study.base_label), remarks)
 
     @property
