@@ -23,14 +23,16 @@ from rich.console import Console
 import comity
 from comity import ComityError, Config
 from comity.__main__ import main
-from comity.engine import Folder, site_of
-from comity.loading import LoadedStudy
+from comity.engine import site_of
 from comity.methods import Client, Method, Payload
+from comity.results import LoadedStudy, RunFolder
+from comity.results.schema import CHECKPOINT, OWN, SCHEMA, VALIDATION, RunInfo, Summary
 from comity.rules import Mean, Rule
 from comity.studies import Show, _study, study
 from comity.studies._crew import Job, Message
 from comity.studies._grid import Names, at_scale, expand, local_of, merge, override, seeds_of
 from comity.studies._tune import Search, Walk, candidates, groups
+from run_folders import result_of
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ class OtherRule(Mean):
         self.strength = strength
 
 
-OTHER, OWN, BROKEN = (f"{__name__}.{name}" for name in ("OtherRule", "Own", "Broken"))
+OTHER, BRINGS_A_RULE, BROKEN = (f"{__name__}.{name}" for name in ("OtherRule", "Own", "Broken"))
 
 
 def test_a_grid_is_every_method_with_every_rule_and_seed() -> None:
@@ -75,8 +77,8 @@ def test_a_grid_is_every_method_with_every_rule_and_seed() -> None:
 
 
 def test_a_method_without_a_rule_to_choose_has_one_cell() -> None:
-    cells = expand({"method": ["Local", OWN, "FedAvg"], "rule": ["Mean", OTHER]})
-    assert named(cells) == ["Local Mean 0", f"{OWN} Mean 0", "FedAvg Mean 0", f"FedAvg {OTHER} 0"]
+    cells = expand({"method": ["Local", BRINGS_A_RULE, "FedAvg"], "rule": ["Mean", OTHER]})
+    assert named(cells) == ["Local Mean 0", f"{BRINGS_A_RULE} Mean 0", "FedAvg Mean 0", f"FedAvg {OTHER} 0"]
 
 
 def test_options_go_to_the_components_that_know_them() -> None:
@@ -263,11 +265,13 @@ def test_a_study_leaves_ordinary_runs_with_local_once_a_seed(done: tuple[dict[st
         *("study.yaml", "cells.json", "runs", "table.md", "table.tex", "table.csv", ".lock")
     }
     for seed in (0, 1):
-        local = Folder(out / "runs" / f"local-s{seed}").result()
-        joined = Folder(out / "runs" / f"fedrep-mean-s{seed}").result()
-        assert joined["transfer"]["local"] == pytest.approx(local["last"]["eval/L-acc/mean"])
-    alone = comity.run(Folder(out / "runs" / "fedrep-mean-s1").config().with_(out=None, reference="none"))
-    assert alone.result["last"] == Folder(out / "runs" / "fedrep-mean-s1").result()["last"]
+        local = RunFolder(out / "runs" / f"local-s{seed}").result()
+        joined = RunFolder(out / "runs" / f"fedrep-mean-s{seed}").result()
+        assert joined.transfer is not None
+        assert joined.transfer.local == pytest.approx(local.last.metrics[OWN].mean)
+    folder = out / "runs" / "fedrep-mean-s1"
+    alone = comity.run(Config.load(folder / "config.yaml").with_(out=None, reference="none"))
+    assert alone.columns == RunFolder(folder).result().clients
 
 
 def test_what_is_done_is_not_done_again_and_a_study_may_grow(
@@ -303,7 +307,7 @@ def test_what_is_done_is_not_done_again_and_a_study_may_grow(
     with pytest.raises(ComityError, match=r"local-s0 holds a run of another configuration \(lr differ\)"):
         study(**options | {"lr": 0.2})
     study(**options | {"lr": 0.2, "method": "FedAvg", "rule": "Mean", "seeds": 1}, overwrite=True)
-    assert Folder(out / "runs" / "fedavg-mean-s0").config().lr == 0.2
+    assert RunFolder(out / "runs" / "fedavg-mean-s0").options()["lr"] == 0.2
 
 
 DYING = """
@@ -324,8 +328,8 @@ def test_side_by_side_gives_the_same_numbers_and_a_failing_cell_does_not_stop_th
     one = study(**small, method=["FedAvg", BROKEN, "FedRep"], seeds=2, out=tmp_path / "one")
     mistakes = {f"{BROKEN} + Mean, seed {seed}": "ZeroDivisionError: my [own] mistake" for seed in (0, 1)}
     assert one.failed == mistakes
-    assert "2 runs are not finished" in one.table().markdown()
-    assert any("in fit" in cell.get("traceback", "") for cell in one.cells)
+    assert "2 of 8 runs are not finished" in one.table().markdown()
+    assert any("in fit" in run.traceback for run in one.planned.values())
 
     methods = ["FedAvg", BROKEN, "dying.Dying", "FedRep"]
     two = study(**small | {"jobs": 2}, method=methods, seeds=2, out=tmp_path / "two")
@@ -368,13 +372,13 @@ def test_a_killed_study_goes_on_to_the_same_numbers(small: dict[str, Any], tmp_p
     command = [sys.executable, "-m", "comity", "study", "--config", str(tmp_path / "study.yaml"), "--quiet"]
     process = subprocess.Popen(command)
     try:
-        wait_for(lambda: len(Folder(out / "runs" / "fedavg-mean-s0").rounds()) > 9)
+        wait_for(lambda: len(RunFolder(out / "runs" / "fedavg-mean-s0").rounds()) > 9)
         with pytest.raises(ComityError, match="another study is running"):
             study(**options, out=out)
     finally:
         process.kill()
         process.wait()
-    assert not Folder(out / "runs" / "fedavg-mean-s0").finished
+    assert not RunFolder(out / "runs" / "fedavg-mean-s0").finished
     local = (out / "runs" / "local-s0" / "result.json").stat().st_mtime_ns
     wait_for(lambda: not in_use(out))  # the workers end by themselves
     assert main(["study", "--config", str(out / "study.yaml"), "--jobs", "1", "--quiet"]) == 0
@@ -409,20 +413,23 @@ def planted(scores: Callable[[Config], tuple[float, float]]) -> Callable[..., di
         ends = {}
         for job in jobs:
             assert job.config.out is not None
-            job.config.out.mkdir(parents=True)
-            (job.config.out / "config.yaml").write_text(yaml.safe_dump(job.config.plain()))
+            local = job.config.method.name == "Local"
+            info = RunInfo(
+                schema=SCHEMA,
+                comity=comity.__version__,
+                title="Local" if local else f"{job.config.method} + {job.config.rule}",
+                key=job.config.key,
+                own_rule=local,
+                moment="received",
+            )
+            folder = RunFolder(job.config.out)
+            folder.open(info, job.config.plain(), resume=False, overwrite=False)
             validation, test = scores(job.config)
-            last = {"round": 2, "eval/val-acc/mean": validation, "eval/L-acc/mean": test, "eval/L-acc/worst10": test}
-            alone = job.config.method.name == "Local"
-            result = {
-                "title": "Local" if alone else f"{job.config.method} + {job.config.rule}",
-                "last": last,
-                "best": last | {"chosen by": "validation"},
-                "conflict-rate": None,
-                "bytes a round": {"down": 0, "up": 0},
-                "seconds": {"train": 1.0, "aggregate": 0.0},
+            metrics = {
+                name: Summary(mean=value, std=0.0, samples=value, worst10=value)
+                for name, value in ((VALIDATION, validation), (OWN, test))
             }
-            (job.config.out / "result.json").write_text(json.dumps(result))
+            folder.add_result(result_of({"client": [0], "n_test": [9], OWN: [test]}, None, 2, metrics, local=local))
             ends[job] = {"end": "done"}
             hear(job, ends[job])
         return ends
@@ -445,10 +452,10 @@ def test_tuning_goes_by_validation_where_test_says_the_opposite(
     options = small | {"rule": ["Mean", OTHER], "seeds": 2, "tune": {"rule.strength": "0.1:0.9"}, "out": out}
     result = study(**options, show=Show(console))
     (search,) = result.tuning
-    assert search["chosen"] == 0.7
-    assert search["seeds"] == [0, 1]
-    assert [entry["value"] for entry in search["tried"]] == [0.5, 0.6, 0.4, 0.7, 0.8]
-    assert search["tried"][0]["validation"] == pytest.approx(0.9 - (0.1**2 + 0.29**2) / 2)
+    assert search.chosen == 0.7
+    assert search.seeds == [0, 1]
+    assert [trial.value for trial in search.tried] == [0.5, 0.6, 0.4, 0.7, 0.8]
+    assert search.tried[0].validation == pytest.approx(0.9 - (0.1**2 + 0.29**2) / 2)
     assert "1 searches, at most 18 runs" in console.file.getvalue()  # type: ignore[attr-defined]
     other = OTHER.lower().replace("_", "-")
     assert {run.path.name for run in result.runs} == {
@@ -482,7 +489,7 @@ def test_tuning_keeps_to_its_budget(small: dict[str, Any], tmp_path: Path, monke
     tune = {"rule.strength": "0.1,0.2,0.9,0.3"}
     result = study(**options, tune=tune, budget=13, out=tmp_path / "x")
     # two searches over two seeds: 13 // 4 values each
-    assert [[entry["value"] for entry in search["tried"]] for search in result.tuning] == [[0.1, 0.2, 0.9]] * 2
+    assert [[trial.value for trial in search.tried] for search in result.tuning] == [[0.1, 0.2, 0.9]] * 2
     assert len(ran) == 12
     assert {run.options["rule"]["strength"] for run in result.runs} == {0.9}
     with pytest.raises(ComityError, match="budget 3 is too small: trying one value in every search takes 4 runs"):
@@ -494,13 +501,14 @@ def test_a_real_search(small: dict[str, Any], tmp_path: Path) -> None:
     options = small | {"method": "Ditto", "tune": {"method.lam": [0.1, "10"]}, "val_share": 0.3}
     result = study(**options, out=tmp_path / "x")
     (search,) = result.tuning
-    scores = {entry["value"]: entry["validation"] for entry in search["tried"]}
+    scores = {trial.value: trial.validation for trial in search.tried}
     assert set(scores) == {0.1, 10.0}
-    assert scores[search["chosen"]] == max(scores.values())
+    assert scores[search.chosen] == max(scores.values())
     ditto = result.runs[1]
-    assert ditto.options["method"]["lam"] == search["chosen"]
-    assert ditto.result["last"]["eval/val-acc/mean"] == scores[search["chosen"]]
-    assert "transfer" in ditto.result
+    assert ditto.options["method"]["lam"] == search.chosen
+    assert ditto.metric(VALIDATION) == scores[search.chosen]
+    assert ditto.result is not None
+    assert ditto.result.transfer is not None
     assert "best round" in result.table().markdown()
 
 
@@ -586,7 +594,7 @@ def test_a_failing_cell_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -
     assert out == ""
     assert "my [own] mistake" in err
     assert "1 runs failed; x/cells.json has the tracebacks" in err
-    assert Folder(Path("x/runs/fedavg-mean-s0")).finished
+    assert RunFolder(Path("x/runs/fedavg-mean-s0")).finished
 
 
 BAD: list[tuple[list[str], str]] = [
@@ -634,7 +642,7 @@ def test_ctrl_c_ends_the_rounds_and_says_how_to_go_on(elsewhere: Path) -> None:
     arguments += ["--reference", "none"]
     command = [sys.executable, "-m", "comity", "study", *arguments, "--method", "FedAvg,FedRep", "--out", "x"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    folders = [Folder(elsewhere / "x" / "runs" / f"{name}-mean-s0") for name in ("fedavg", "fedrep")]
+    folders = [RunFolder(elsewhere / "x" / "runs" / f"{name}-mean-s0") for name in ("fedavg", "fedrep")]
     try:
         wait_for(lambda: all(len(folder.rounds()) > 1 for folder in folders))
         process.send_signal(signal.SIGINT)
@@ -643,7 +651,7 @@ def test_ctrl_c_ends_the_rounds_and_says_how_to_go_on(elsewhere: Path) -> None:
         process.kill()
     assert process.returncode == 130
     assert "comity study --config x/study.yaml" in out
-    assert all(folder.checkpoint_file.exists() and not folder.finished for folder in folders)
+    assert all((folder / CHECKPOINT).exists() and not folder.finished for folder in folders)
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from comity import data, files, methods, nn, report, results, rules
     from comity.config import Config
     from comity.engine import run
-    from comity.loading import load
+    from comity.results import load
     from comity.studies import study
 
 __version__ = "0.1.0"  # the only place where it stands; pyproject.toml reads it from here
@@ -20,7 +20,7 @@ __all__ = [
 ]
 # fmt: on
 
-_HOMES = {"Config": "comity.config", "load": "comity.loading", "run": "comity.engine", "study": "comity.studies"}
+_HOMES = {"Config": "comity.config", "load": "comity.results", "run": "comity.engine", "study": "comity.studies"}
 
 
 def __getattr__(name: str) -> Any:

@@ -217,6 +217,7 @@ def test_the_folder_holds_everything(tiny: dict[str, Any], tmp_path: Path) -> No
         "partition.json",
         "result.json",
         "rounds.jsonl",
+        "run.json",
         "weights.jsonl",
     ]
     assert Config.load(folder / "config.yaml") == done.config
@@ -227,7 +228,7 @@ def test_the_folder_holds_everything(tiny: dict[str, Any], tmp_path: Path) -> No
     assert [int(row["round"]) for row in rows] == [2] * 5 + [3] * 5
     assert float(rows[-1]["L-acc"]) == done.columns["L-acc"][-1]
     result = json.loads((folder / "result.json").read_text())
-    assert result["best"]["chosen by"] == "validation"
+    assert result["best"]["chosen_by"] == "validation"
     assert result["last"]["round"] == 3
     weights = [json.loads(line) for line in (folder / "weights.jsonl").read_text().splitlines()]
     assert [sum(w["coefficients"][0]) for w in weights] == pytest.approx([1.0] * 3)

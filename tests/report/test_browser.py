@@ -8,12 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from headless import Browser, browser, find
-from run_folders import make
 from test_page import EVIL
 
-from comity.report import _write, write
-from comity.report._cells import study_of
+from comity._write import write_text
+from comity.report import write
 from comity.report._page import page
+from comity.results import LoadedStudy
+from run_folders import make
 
 pytestmark = pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed")
 
@@ -186,14 +187,14 @@ def test_a_page_that_follows_keeps_its_place(tab: Browser, tmp_path: Path) -> No
     for rule in ("Mean", "CALM"):
         make(tmp_path / f"b-{rule}", [0.6, 0.7, 0.5], alone=[0.5] * 3, rule=rule, rounds=9, done=3)
     file = tmp_path / "r.html"
-    _write(file, page(study_of([tmp_path]), live=0.3))
+    write_text(file, page(LoadedStudy(tmp_path), live=0.3))
     tab.open(file, DESK)
     tab.click("#plot-convergence .segments[aria-label=over] button:nth-child(2)")
     tab.click('#plot-weights [aria-label="method and rule"] button:nth-child(2)')
     chosen = tab.js("document.querySelector('#plot-layers h3').textContent")
     tab.js("scrollTo({top: 1234, behavior: 'instant'})")
     make(tmp_path / "a-first", [0.6, 0.7, 0.5], alone=[0.5] * 3, method="Ditto", rounds=9, done=5)
-    _write(file, page(study_of([tmp_path]), live=None))
+    write_text(file, page(LoadedStudy(tmp_path), live=None))
     labels = "[...document.querySelectorAll('#plot-convergence .key')].map(node => node.textContent).join()"
     deadline = time.monotonic() + 15
     while "Ditto" not in tab.js(labels) and time.monotonic() < deadline:

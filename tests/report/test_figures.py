@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from run_folders import make
 
 from comity._errors import ComityError
 from comity.commands import command
-from comity.report._cells import study_of
 from comity.report._figures import STYLE, draw, need
+from comity.results import LoadedStudy
+from run_folders import make
 
 pytest.importorskip("matplotlib", reason="matplotlib, of the extra `report`, is not installed")
 
@@ -42,7 +42,7 @@ def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_run_that_knows_little_has_few_figures(tmp_path: Path) -> None:
     make(tmp_path / "a", [0.6] * 4, rounds=9, done=2, thorough=False)
-    drawn = {path.stem for path in draw(study_of([tmp_path]), tmp_path / "figures")}
+    drawn = {path.stem for path in draw(LoadedStudy(tmp_path), tmp_path / "figures")}
     assert {"convergence", "clients"} <= drawn
     assert not {"gain", "partition", "weights", "cosines"} & drawn
 

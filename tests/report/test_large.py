@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import yaml
 from headless import browser, find
-from run_folders import make
 from test_page import data_of
 
 from comity.report import write
-from comity.report._cells import Cell, Setting, Study
 from comity.report._payload import COSINES, cosine_budget
-from comity.report._read import Run
+from comity.results import LoadedStudy
+from run_folders import make
 
 MOST_BYTES, MOST_SECONDS = 15e6, 3.0
 
@@ -49,18 +48,16 @@ def test_size(large: Path) -> None:
     assert len(kept) >= 51  # at least one seed of each cell shows its weights
 
 
-def test_many_clients_leave_out_cosines_not_runs() -> None:
+def test_many_clients_leave_out_cosines_not_runs(tmp_path: Path) -> None:
     """400 clients: a matrix is 160 kB, 200 of them are too many for a page."""
-
-    def run(seed: int) -> Run:
-        config = {"clients": 400, "seed": seed, "method": {"name": "FedRep"}, "rule": {"name": "Mean"}}
-        return Run(Path(f"run{seed}"), config)
-
-    cells = [Cell("FedRep", "Mean", {}, {seed: run(seed) for seed in range(3)}) for _ in range(67)]
-    held, single = cosine_budget(Study([Setting({}, cells)], []))
+    for method in range(67):
+        for seed in range(3):
+            name, options = f"{method}-{seed}", {"clients": 400}
+            make(tmp_path / str(method) / name, [0.5], method=f"M{method}", seed=seed, options=options, done=0)
+    held, single = cosine_budget(LoadedStudy(tmp_path))
     assert 0 < len(held) * 400**2 <= COSINES
     assert single == 0
-    held, single = cosine_budget(Study([Setting({}, cells[:3])], []))
+    held, single = cosine_budget(LoadedStudy(*(tmp_path / str(method) for method in range(3))))
     assert len(held) == 9
 
 

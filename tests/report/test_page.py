@@ -8,18 +8,20 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import make
 
 from comity._errors import ComityError
 from comity.commands import command
 from comity.report import write
-from comity.report._cells import study_of
 from comity.report._watch import Reader, watch
+from comity.results import LoadedStudy, RunFolder, StudyFolder
+from comity.results.schema import PlannedRun, Tuned
+from run_folders import make
 
 EVIL = "<script>hacked=1</script>\"'&</td>"
 
@@ -85,21 +87,21 @@ def test_names_from_files_are_only_ever_text(tmp_path: Path) -> None:
         options={"model": {"name": EVIL}, "rule": {"name": EVIL, EVIL: EVIL}, "participation": EVIL},
     )
     make(tmp_path / "other", [0.6, 0.4], method="Ditto")
-    about = json.loads((path / "partition.json").read_text())
-    (path / "partition.json").write_text(json.dumps(about | {"name": EVIL, "partition": EVIL}))
-    result = json.loads((path / "result.json").read_text())
-    result["versions"] = {EVIL: EVIL}
-    (path / "result.json").write_text(json.dumps(result))
-    (tmp_path / "cells.json").write_text(
-        json.dumps(
-            [
-                {"folder": "<b>run</b>", "title": "a"},
-                {"folder": "other", "title": "b"},
-                {"folder": "c", "title": EVIL, "error": EVIL},
-            ]
-        )
+    folder = RunFolder(path)
+    partition = folder.partition()
+    assert partition is not None
+    folder.add_partition(replace(partition, name=EVIL, partition=EVIL))
+    folder.add_result(replace(folder.result(), versions={EVIL: EVIL}))
+    StudyFolder(tmp_path).write_planned(
+        [
+            PlannedRun(folder="<b>run</b>", title="a"),
+            PlannedRun(folder="other", title="b"),
+            PlannedRun(folder="c", title=EVIL, error=EVIL),
+        ]
     )
-    (tmp_path / "tuning.json").write_text(json.dumps([{"for": EVIL, "option": EVIL, "chosen": EVIL, "tried": []}]))
+    StudyFolder(tmp_path).write_tuning(
+        [Tuned(cell=EVIL, option=EVIL, chosen=EVIL, chosen_by=EVIL, seeds=[0], tried=[])]
+    )
     text = write([tmp_path], tmp_path / "r.html").read_text()
     assert "<script>hacked" not in text
     assert "<b>run" not in text
@@ -143,7 +145,7 @@ def test_command(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     file = tmp_path / "r.html"
     assert command("report", [str(study), "--output", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "CALM lifts FedRep by 6.3 ± 0.0 points" in out
+    assert "CALM lifts FedRep by 6.25 ± 0.00 points" in out
     assert f"Report: {file}" in out
     assert command("report", [str(study), f"--output={file}", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
@@ -162,7 +164,7 @@ def test_it_starts_without_torch(study: Path, tmp_path: Path) -> None:
     script = (
         "import sys; from comity.commands import command;"
         f"command('report', [{str(study)!r}, '-o', {str(tmp_path / 'r.html')!r}, '--quiet']);"
-        "print([name for name in ('torch', 'scipy', 'matplotlib', 'comity.engine') if name in sys.modules])"
+        "print([name for name in ('torch', 'scipy.stats', 'matplotlib', 'comity.engine') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -179,6 +181,10 @@ def test_watching(tmp_path: Path) -> None:
     make(run, [0.5] * 3, rounds=5, done=1)
     published: list[tuple[int, bool, bool]] = []
 
+    def publish(study: LoadedStudy, text: str) -> None:
+        (run,) = study.runs
+        published.append((run.rounds_done, run.finished, text == "live"))
+
     def later() -> None:
         time.sleep(0.3)
         make(run, [0.6] * 3, rounds=5, done=3)
@@ -188,13 +194,14 @@ def test_watching(tmp_path: Path) -> None:
     thread = threading.Thread(target=later)
     thread.start()
     study = watch(
-        lambda reader: study_of([tmp_path], reader),
-        lambda study, live: published.append((study.runs[0].round, study.runs[0].finished, live is not None)),
+        lambda reader: LoadedStudy(tmp_path, read=reader),
+        lambda _, live: "live" if live else "still",
+        publish,
         every=0.05,
         patience=0.2,
     )
     thread.join()
-    assert study.finished
+    assert study.over
     assert published[0] == (1, False, True)
     assert (3, False, True) in published
     assert published[-1] == (5, True, False)

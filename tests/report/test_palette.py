@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from comity.report._page import themes
+from comity.report._assets import themes
 
 # Machado, Oliveira and Fernandes (2009), full severity, on linear sRGB
 SIGHT = {

@@ -9,6 +9,7 @@ def report(
     paths: tuple[Path, ...],
     *,
     output: Path = Path("report.html"),
+    base: str | None = None,
     figures: Path | None = None,
     watch: bool = False,
     quiet: bool = False,
@@ -22,6 +23,7 @@ def report(
     Options:
         paths: run folders, or study folders with run folders below them
         output: the page to write
+        base: the rule that others are compared with, as the table names it, where it is not Mean
         figures: a folder for the same plots as PDF and PNG, for a paper (needs matplotlib: pip install
             'comity[report]')
         watch: write the page anew while runs go on; an open page follows by itself; ends with them or with Ctrl-C
@@ -37,7 +39,7 @@ def report(
             print(words, flush=True)
         last = words
 
-    write(paths, output, figures=figures, watch=watch, say=say)
+    write(paths, output, base=base, figures=figures, watch=watch, say=say)
     return 0
 
 

@@ -12,6 +12,7 @@ def table(
     *,
     format: Literal["terminal", "md", "tex", "csv"] = "terminal",
     columns: tuple[str, ...] = (),
+    base: str | None = None,
 ) -> int:
     """Print the table of a study, or of any runs, again.
 
@@ -23,16 +24,11 @@ def table(
         folders: a study folder, or run folders and folders with runs in them
         format: for the terminal, or as Markdown, LaTeX (booktabs) or CSV
         columns: the columns to show beside accuracy, by their names in CSV; by default all that fit
+        base: the rule that others are compared with, as the table names it, where it is not Mean
     """
-    from comity.loading import LoadedRun, LoadedStudy, load
-    from comity.tables import Table
+    from comity.results import LoadedStudy
 
-    loaded = [load(folder) for folder in folders]
-    if len(loaded) == 1 and isinstance(loaded[0], LoadedStudy):
-        made = loaded[0].table()
-    else:
-        runs = [run for folder in loaded for run in ([folder] if isinstance(folder, LoadedRun) else folder.runs)]
-        made = Table.of(runs)
+    made = LoadedStudy(*folders, base=base).table()
     if not made.blocks:
         raise ComityError("no run is finished yet")
     if columns:

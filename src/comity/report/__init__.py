@@ -3,16 +3,15 @@
 It reads run folders, and neither the engine nor torch is imported for it.
 """
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from comity._errors import ComityError
-from comity.report._cells import Study, study_of
+from comity._write import write_text
 from comity.report._page import page
-from comity.report._read import read
 from comity.report._words import answer
+from comity.results import LoadedRun, LoadedStudy
+from comity.results.words import counted
 
 __all__ = ["write"]
 
@@ -21,45 +20,49 @@ def write(
     paths: Sequence[str | Path],
     output: str | Path = "report.html",
     *,
+    base: str | None = None,
     figures: str | Path | None = None,
     watch: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """The report on the runs at or below ``paths``, as one HTML file.
 
-    ``figures`` is a folder for the same plots as PDF and PNG. With ``watch`` the page is written anew while runs go on.
-    ``say`` is told what comes of it, in words. Bad input is refused before anything is written.
+    ``base`` is the label of the rule that others are compared with, where it is not the plain mean. ``figures`` is a
+    folder for the same plots as PDF and PNG. With ``watch`` the page is written anew while runs go on. ``say`` is told
+    what comes of it, in words. Bad input is refused before anything is written.
     """
-    file, folders = _output(output), [Path(path) for path in paths]
+    file = _output(output)
     if figures is not None:
         from comity.report._figures import draw, need
 
         need(Path(figures))
 
-    def publish(study: Study, live: float | None) -> None:
-        _write(file, page(study, live=live))
-        if live:
-            finished = sum(run.finished for run in study.runs)
-            say(f"{finished} of {_count(study)} finished. {answer(study).lead}")
+    def study_now(read: Callable[[Path], LoadedRun] = LoadedRun) -> LoadedStudy:
+        study = LoadedStudy(*paths, base=base, read=read)
+        if not study.runs:
+            raise ComityError(f"{', '.join(map(str, paths))} holds no run yet")
+        return study
+
+    def publish(study: LoadedStudy, text: str) -> None:
+        _write(file, text)
+        finished = sum(run.finished for run in study.runs)
+        say(f"{finished} of {counted(len(study.runs), 'run')} finished. {answer(study, study.table()).lead}")
 
     if watch:
         from comity.report._watch import watch as follow
 
-        say(f"Following {', '.join(map(str, folders))}; open {file} in a browser, Ctrl-C ends.")
-        study = follow(lambda reader: study_of(folders, reader), publish)
+        say(f"Following {', '.join(map(str, paths))}; open {file} in a browser, Ctrl-C ends.")
+        study = follow(study_now, lambda study, live: page(study, live=live), publish)
     else:
-        study = study_of(folders, read)
-        publish(study, None)
+        study = study_now()
+        _write(file, page(study))
     if figures is not None:
         drawn = draw(study, Path(figures))
         say(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")
-    words = answer(study)
-    say(f"{words.lead} {words.more}".strip() + f"\nReport: {file} ({_size(file)}, {_count(study)})")
+    words = answer(study, study.table())
+    written = f"Report: {file} ({_size(file)}, {counted(len(study.runs), 'run')})"
+    say(f"{words.lead} {words.more}".strip() + f"\n{written}")
     return file
-
-
-def _count(study: Study) -> str:
-    return f"{len(study.runs)} run{'s' if len(study.runs) != 1 else ''}"
 
 
 def _output(path: str | Path) -> Path:
@@ -73,15 +76,9 @@ def _output(path: str | Path) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """All or nothing: a page that is just being read is never half there."""
-    part = file.with_name(f".{file.name}.part")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, file)
+        write_text(file, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise ComityError(f"output {file} could not be written: {error.strerror}") from error
 
 

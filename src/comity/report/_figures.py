@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from comity._errors import ComityError
-from comity.report._cells import Cell, Setting, Study, accuracy, show
-from comity.report._page import themes
-from comity.report._payload import curves
-from comity.report._read import Floats, Run
-from comity.report._statistics import Spread
-from comity.report._why import Conflict
+from comity.report._assets import themes
+from comity.report._payload import COSTS, curves, mean_cost
+from comity.report._series import Floats, coefficients, conflict_by_layer
+from comity.report._why import Agreement
 from comity.report._words import answer
+from comity.results import Cell, LoadedRun, LoadedStudy, Setting, Spread
+from comity.results.conditions import MEAN, component_of, show
+from comity.results.harm import harmed
+from comity.results.schema import ALL, OWN
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both
 WEIGHT_ROUNDS = 500  # columns of a heat map
@@ -54,27 +56,27 @@ def need(folder: Path) -> None:
         raise ComityError(f"--figures {folder} is a file, not a folder")
 
 
-def draw(study: Study, folder: Path) -> list[Path]:
+def draw(study: LoadedStudy, folder: Path) -> list[Path]:
     """Every figure that the study has numbers for; the PDFs' paths. Of clients it shows what the headline speaks of."""
     folder.mkdir(parents=True, exist_ok=True)
     matplotlib = importlib.import_module("matplotlib")
-    told, drawn = answer(study), []
+    told, drawn = answer(study, study.table()), []
     light = themes()["light"]
     with matplotlib.rc_context(STYLE | {"grid.color": light["line"], "text.color": light["ink"]}):
         for setting in study.settings:
-            cell = told.cell if setting is told.setting else _focus(setting)
-            pen = _Pen(study, setting, cell, light)
+            cell = told.cell if setting is told.cell.setting else _focus(setting)
+            pen = _Pen(study, cell, light)
             suffix = f"-{_slug(setting.label)}" if len(study.settings) > 1 else ""
             for name, drawing in FIGURES.items():
                 drawn += pen.save(folder / f"{name}{suffix}", drawing)
-        for key in study.varying:
-            pen = _Pen(study, told.setting, told.cell, light)
+        for key in study.varying.keys:
+            pen = _Pen(study, told.cell, light)
             drawn += pen.save(folder / f"sweep-{_slug(key)}", lambda pen, key=key: _sweep(pen, key))  # type: ignore[misc]
     return drawn
 
 
 def _focus(setting: Setting) -> Cell:
-    rivals = [cell for cell in setting.cells if not cell.reference]
+    rivals = [cell for cell in setting.cells if not cell.local]
     return next((cell for cell in reversed(rivals) if cell.finished), (rivals or setting.cells)[-1])
 
 
@@ -85,9 +87,9 @@ def _slug(text: str) -> str:
 class _Pen:
     """A figure on its way: what it is about, and the colours."""
 
-    def __init__(self, study: Study, setting: Setting, cell: Cell, theme: dict[str, Any]) -> None:
-        self.study, self.setting, self.cell, self.theme = study, setting, cell, theme
-        self.run: Run | None = next(iter(cell.counted), None)
+    def __init__(self, study: LoadedStudy, cell: Cell, theme: dict[str, Any]) -> None:
+        self.study, self.setting, self.cell, self.theme = study, cell.setting, cell, theme
+        self.run: LoadedRun | None = next(iter(cell.shown_runs), None)
 
     def axes(self, width: float, height: float, rows: int = 1, columns: int = 1) -> Any:
         figure = importlib.import_module("matplotlib.figure")
@@ -110,18 +112,18 @@ class _Pen:
 
     def style(self, cell: Cell) -> dict[str, Any]:
         """As on the page: colour says the method and dashes the rule, or colour the rule of one method alone."""
-        if cell.reference:
+        if cell.local:
             return {"color": self.theme["local"], "linestyle": DASHES["local"], "marker": "^"}
-        others = [other for other in self.setting.cells if not other.reference]
+        others = [other for other in self.setting.cells if not other.local]
         methods = list(dict.fromkeys(other.method_label for other in others))
         labels = list(dict.fromkeys(other.rule_label for other in others))
-        rules = list(dict.fromkeys(other.rule for other in others if other.rule not in ("", "Mean")))
+        rules = list(dict.fromkeys(other.rule for other in others if other.rule not in ("", MEAN)))
         which = methods.index(cell.method_label) if len(methods) > 1 else labels.index(cell.rule_label)
         place = rules.index(cell.rule) % len(DASHES["rules"]) if cell.rule in rules else 0
         return {
             "color": self.theme["series"][which % len(self.theme["series"])],
-            "linestyle": DASHES["plain"] if cell.rule == "Mean" else DASHES["rules"][place],
-            "marker": "o" if cell.rule == "Mean" else "osDv"[place],
+            "linestyle": DASHES["plain"] if cell.rule == MEAN else DASHES["rules"][place],
+            "marker": "o" if cell.rule == MEAN else "osDv"[place],
         }
 
     def with_legend(self, labels: list[str]) -> tuple[Any, Callable[[], None]]:
@@ -158,23 +160,24 @@ def _lines(pen: _Pen, name: str, label: str, share: bool) -> bool:
 
 def _sweep(pen: _Pen, key: str) -> bool:
     """Accuracy over the values of an option; everything else as in the headline's setting."""
-    inner = key.split(".")[0] in ("method", "rule")
+    inner = component_of(key) in ("method", "rule")
     lines: dict[tuple[Any, ...], list[tuple[Any, Spread, Cell]]] = {}
     for setting in pen.study.settings:
-        if any(setting.options.get(k) != v for k, v in pen.setting.options.items() if k != key and _is_condition(k)):
+        if any(setting.options.get(k) != v for k, v in pen.setting.options.items() if k != key):
             continue
         for cell in setting.cells:
-            if (cell.reference and inner) or not cell.spread(accuracy).n:
+            if (cell.local and inner) or cell.accuracy is None:
                 continue
-            rest = [(k, v) for k, v in cell.options.items() if k != key and not _is_condition(k)]
-            value = cell.options.get(key, setting.options.get(key))
-            lines.setdefault((cell.reference, *rest), []).append((value, cell.spread(accuracy), cell))
+            rest = [(k, show(v)) for k, v in cell.options.items() if k != key]
+            value = (setting.options | cell.options).get(key)
+            value = tuple(value) if isinstance(value, list) else value
+            lines.setdefault((cell.local, *rest), []).append((value, cell.accuracy, cell))
     values = {value for line in lines.values() for value, _, _ in line if value is not None}
     if not any(len({value for value, _, _ in line if value is not None}) > 1 for line in lines.values()):
         return False
     numeric = all(isinstance(value, (int, float)) for value in values)
     order = sorted(values) if numeric else list(dict.fromkeys(v for line in lines.values() for v, _, _ in line))
-    names = {id(line): _sweep_label(line[0][2], key, pen.study.varying) for line in lines.values()}
+    names = {id(line): _sweep_label(line[0][2], key, pen.study.varying.keys) for line in lines.values()}
     axes, legend = pen.with_legend(list(names.values()))
     for line in lines.values():
         style, label = pen.style(line[0][2]), names[id(line)]
@@ -182,14 +185,14 @@ def _sweep(pen: _Pen, key: str) -> bool:
             ((order.index(v), v, spread) for v, spread, _ in line if v is not None), key=lambda entry: entry[0]
         )
         if not there:
-            axes.axhline(100 * line[0][1].mean, label=label, color=style["color"], linestyle=style["linestyle"])
+            axes.axhline(line[0][1].mean, label=label, color=style["color"], linestyle=style["linestyle"])
             continue
         x = [v if numeric else show(v) for _, v, _ in there]
-        middle = [100 * spread.mean for _, _, spread in there]
+        middle = [spread.mean for _, _, spread in there]
         axes.errorbar(
             x,
             middle,
-            [100 * (spread.std or 0) for _, _, spread in there],
+            [(spread.std or 0) for _, _, spread in there],
             label=label,
             capsize=2,
             markersize=3,
@@ -204,13 +207,9 @@ def _sweep(pen: _Pen, key: str) -> bool:
 
 def _sweep_label(cell: Cell, key: str, varying: list[str]) -> str:
     """The method and its rule, with the options that vary besides the one on the axis."""
-    name = " + ".join(filter(None, (cell.method.rpartition(".")[2], cell.rule.rpartition(".")[2])))
-    rest = [f"{k.partition('.')[2]}={show(cell.options[k])}" for k in varying if k != key and _is_own(k, cell)]
+    name = " + ".join(filter(None, (cell.method, cell.rule)))
+    rest = [f"{k.partition('.')[2]}={show(cell.options[k])}" for k in varying if k != key and k in cell.options]
     return f"{name} ({', '.join(rest)})" if rest else name
-
-
-def _is_own(key: str, cell: Cell) -> bool:
-    return not _is_condition(key) and key in cell.options and not cell.reference
 
 
 def _whole(axis: Any) -> None:
@@ -218,16 +217,12 @@ def _whole(axis: Any) -> None:
     axis.get_major_locator().set_params(integer=True)
 
 
-def _is_condition(key: str) -> bool:
-    return key.split(".")[0] not in ("method", "rule")
-
-
 # Clients.
 
 
 def _clients(pen: _Pen) -> bool:
     sets = [
-        (cell, [100 * value for run in cell.counted for value in cell.clients(run).joined.tolist() if value == value])
+        (cell, [100 * acc for run in cell.shown_runs for acc in run.by_client(OWN).values() if not math.isnan(acc)])
         for cell in pen.setting.cells
     ]
     sets = [(cell, values) for cell, values in sets if values][::-1]
@@ -245,7 +240,7 @@ def _clients(pen: _Pen) -> bool:
     )
     for i, (cell, _) in enumerate(sets):
         colour = pen.style(cell)["color"]
-        boxes["boxes"][i].set(facecolor=(*_rgb(colour), 0.06 if cell.rule == "Mean" else 0.22), edgecolor=colour)
+        boxes["boxes"][i].set(facecolor=(*_rgb(colour), 0.06 if cell.rule == MEAN else 0.22), edgecolor=colour)
         for part in (*boxes["whiskers"][2 * i : 2 * i + 2], *boxes["caps"][2 * i : 2 * i + 2]):
             part.set_color(colour)
         boxes["fliers"][i].set_markeredgecolor(colour)
@@ -261,23 +256,20 @@ def _rgb(colour: str) -> tuple[float, ...]:
 def _gain(pen: _Pen) -> bool:
     if pen.run is None:
         return False
-    table = pen.cell.clients(pen.run)
-    known = [
-        (gain, client) for gain, client in zip(table.gain.tolist(), table.ids, strict=True) if not math.isnan(gain)
-    ]
-    if not known:
+    transfer = pen.cell.transfer(pen.run)
+    if transfer is None:
         return False
-    known.sort()
+    known = sorted((gain, client) for client, gain in transfer.gain.items())
     axes = pen.axes(COLUMN, 2.0)
     for place, (gain, _) in enumerate(known):
-        harmed = gain < 0
+        worse = harmed(gain)
         axes.bar(
             place,
             100 * gain,
             width=0.75,
-            color=pen.theme["harm" if harmed else "gain"],
-            hatch="////" if harmed else None,
-            edgecolor="white" if harmed else "none",
+            color=pen.theme["harm" if worse else "gain"],
+            hatch="////" if worse else None,
+            edgecolor="white" if worse else "none",
             linewidth=0,
         )
     axes.axhline(0, color=pen.theme["ink"], linewidth=0.7)
@@ -292,7 +284,7 @@ def _gain(pen: _Pen) -> bool:
 def _partition(pen: _Pen) -> bool:
     if pen.run is None or pen.run.partition is None:
         return False
-    counts = pen.run.partition.counts
+    counts = np.array(pen.run.partition.counts)
     clients, classes = counts.shape
     axes = pen.axes(COLUMN, max(1.6, min(6.0, 0.5 + 0.12 * clients)))
     rows, columns = np.nonzero(counts)
@@ -309,12 +301,12 @@ def _partition(pen: _Pen) -> bool:
 
 
 def _cosines(pen: _Pen) -> bool:
-    conflict = None if pen.run is None else Conflict.of(pen.run)
-    if conflict is None or np.isnan(conflict.mean).all():
+    agreement = None if pen.run is None else Agreement.of(pen.run)
+    if agreement is None or np.isnan(agreement.mean).all():
         return False
     axes = pen.axes(COLUMN, 2.9)
-    most = float(np.nanmax(np.abs(conflict.mean)))
-    image = axes.imshow(conflict.mean, cmap=pen.colours("both"), vmin=-most, vmax=most)
+    most = float(np.nanmax(np.abs(agreement.mean)))
+    image = axes.imshow(agreement.mean, cmap=pen.colours("both"), vmin=-most, vmax=most)
     axes.grid(visible=False)
     for axis in (axes.xaxis, axes.yaxis):
         _whole(axis)
@@ -324,12 +316,13 @@ def _cosines(pen: _Pen) -> bool:
 
 
 def _layers(pen: _Pen) -> bool:
-    if pen.run is None or not pen.run.conflict:
+    rates = {} if pen.run is None else conflict_by_layer(pen.run)
+    if pen.run is None or not rates:
         return False
-    names = list(pen.run.conflict)
+    names = list(rates)
     axes = pen.axes(COLUMN, max(1.4, min(7.0, 0.7 + 0.14 * len(names))))
-    values = 100 * np.stack([pen.run.conflict[name] for name in names])
-    ends = (pen.run.rounds[0] - 0.5, pen.run.rounds[-1] + 0.5, len(names) - 0.5, -0.5)
+    values = 100 * np.stack(list(rates.values()))
+    ends = (pen.run.records[0].round - 0.5, pen.run.rounds_done + 0.5, len(names) - 0.5, -0.5)
     image = axes.imshow(values, cmap=pen.colours("heat"), vmin=0, aspect="auto", extent=ends, interpolation="nearest")
     axes.set_yticks(range(len(names)), [name.removeprefix("body.") for name in names], fontsize=6)
     axes.grid(visible=False)
@@ -341,7 +334,7 @@ def _layers(pen: _Pen) -> bool:
 
 def _weights(pen: _Pen) -> bool:
     """First and last three layers, as FedCALM's Figures 6 and 7."""
-    weights = None if pen.run is None else pen.run.weights(WEIGHT_ROUNDS)
+    weights = None if pen.run is None else coefficients(pen.run, WEIGHT_ROUNDS)
     if weights is None:
         return False
     names = list(weights.layers)
@@ -392,23 +385,23 @@ def _weight_map(pen: _Pen, axes: Any, values: Floats, ends: tuple[float, float])
 def _general(pen: _Pen) -> bool:
     known = []
     for cell in pen.setting.cells:
-        own, all_ = cell.spread(accuracy), cell.spread(lambda run: run.metric("G-acc"))
-        if own.n and all_.n:
-            known.append((cell, own, all_))
+        general = cell.spread(lambda run: 100 * run.metric(ALL))
+        if cell.accuracy is not None and general is not None:
+            known.append((cell, cell.accuracy, general))
     if not known:
         return False
     axes, legend = pen.with_legend([cell.label for cell, _, _ in known])
-    for cell, own, all_ in known:
+    for cell, own, general in known:
         style = pen.style(cell)
         axes.errorbar(
-            100 * all_.mean,
-            100 * own.mean,
-            xerr=100 * (all_.std or 0),
-            yerr=100 * (own.std or 0),
+            general.mean,
+            own.mean,
+            xerr=general.std or 0,
+            yerr=own.std or 0,
             label=cell.label,
             color=style["color"],
             marker=style["marker"],
-            markerfacecolor="white" if cell.rule == "Mean" else style["color"],
+            markerfacecolor="white" if cell.rule == MEAN else style["color"],
             linestyle="none",
             elinewidth=0.7,
             markersize=4.5,
@@ -420,21 +413,21 @@ def _general(pen: _Pen) -> bool:
 
 def _cost(pen: _Pen) -> bool:
     parts = {
-        "s a round": (("seconds/train", "training", "gain"), ("seconds/aggregate", "aggregation", "heat")),
-        "MB a round": (("bytes/down", "down", "gain"), ("bytes/up", "up", "quiet")),
+        "s a round": (("train", "training", "gain"), ("aggregate", "aggregation", "heat")),
+        "MB a round": (("down", "down", "gain"), ("up", "up", "quiet")),
     }
-    cells = [cell for cell in pen.setting.cells if cell.spread(lambda run: run.mean("seconds/train")).n][::-1]
+    cells = [cell for cell in pen.setting.cells if cell.finished][::-1]
     if not cells:
         return False
     panels = pen.axes(PAGE, 0.75 + 0.2 * len(cells), 1, 2)
     for axes, (label, stack) in zip(_each(panels), parts.items(), strict=True):
         left = np.zeros(len(cells))
-        for series, name, colour in stack:
-            scale = 1e-6 if series.startswith("bytes") else 1.0
-            values = np.array([scale * cell.spread(lambda run, s=series: run.mean(s)).mean for cell in cells])  # type: ignore[misc]
+        for cost, name, colour in stack:
+            spreads = [mean_cost(cell, COSTS[cost]) for cell in cells]
+            values = np.array([0.0 if spread is None else spread.mean for spread in spreads])
             tone = _tone(pen.theme[colour])
-            axes.barh(range(len(cells)), np.nan_to_num(values), left=left, height=0.6, color=tone, label=name)
-            left = left + np.nan_to_num(values)
+            axes.barh(range(len(cells)), values, left=left, height=0.6, color=tone, label=name)
+            left = left + values
         axes.set_yticks(range(len(cells)), [cell.label for cell in cells])
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(label)

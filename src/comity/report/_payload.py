@@ -2,15 +2,30 @@
 
 import base64
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from comity.report._cells import Cell, Study, accuracy, show
-from comity.report._read import Floats, Run, Weights, thin
-from comity.report._statistics import Difference
-from comity.report._why import Conflict, overlap
+from comity.report._series import (
+    Coefficients,
+    Floats,
+    RoundNumber,
+    coefficient_rows,
+    coefficients,
+    conflict,
+    conflict_by_layer,
+    layer_names,
+    metric,
+    number_of_clients,
+    over_rounds,
+    thin,
+)
+from comity.report._why import Agreement, overlap
+from comity.results import Cell, Difference, LoadedRun, LoadedStudy, Spread
+from comity.results.conditions import MEAN, component_of, show
+from comity.results.schema import ALL, COMMON, LOSS, OWN, SOME, VALIDATION, PartitionTable, Result
+from comity.results.table import CONFLICT
 
 POINTS = 160  # of a curve; more than a screen shows
 COLUMNS = 120  # rounds of a heat map
@@ -18,67 +33,53 @@ WEIGHTS = 4_000_000  # bytes for all rules' coefficients together, before base64
 COSINES = 2_000_000  # bytes for all cosine matrices together
 ENDS = 3  # layers kept at either end where all of them are too many, as FedCALM's Figure 7 has it
 
-CURVES = {
-    "acc": "eval/L-acc/mean",
-    "worst": "eval/L-acc/worst10",
-    "val": "eval/val-acc/mean",
-    "common": "eval/global-acc/mean",
-    "test": "eval/loss/mean",
-    "loss": "train/loss",
-    "conflict": "conflict",
+CURVES: dict[str, RoundNumber] = {
+    "acc": metric(OWN),
+    "worst": metric(OWN, "worst10"),
+    "val": metric(VALIDATION),
+    "common": metric(COMMON),
+    "test": metric(LOSS),
+    "loss": lambda record: record.train_loss,
+    "conflict": conflict,
 }
-"""Names on the page, and of the series in ``rounds.jsonl``."""
-
-NUMBERS = {
-    "acc": ("L-acc", "mean"),
-    "S": ("S-acc", "mean"),
-    "G": ("G-acc", "mean"),
-    "worst": ("L-acc", "worst10"),
-    "common": ("global-acc", "mean"),
+NUMBERS = {"acc": (OWN, "mean"), "S": (SOME, "mean"), "G": (ALL, "mean"), "worst": (OWN, "worst10")}
+COSTS: dict[str, Callable[[Result], float]] = {
+    "train": lambda result: result.seconds.train / result.last.round,
+    "aggregate": lambda result: result.seconds.aggregate / result.last.round,
+    "evaluate": lambda result: result.seconds.evaluate / result.last.round,
+    "down": lambda result: result.bytes_per_round.down / 1e6,
+    "up": lambda result: result.bytes_per_round.up / 1e6,
 }
+"""Seconds and megabytes of a round."""
 
 
-def payload(study: Study) -> dict[str, Any]:
+def payload(study: LoadedStudy) -> dict[str, Any]:
     """Everything for the plots. ``cells`` and ``runs`` point at each other by their places."""
-    weights = _Weights(study)
-    held, single = cosine_budget(study)
-    partitions: dict[str, int] = {}
-    tables: list[dict[str, Any]] = []
+    weights, cosines = _Weights(study), _Cosines(study)
+    partitions = _Partitions()
+    places = {id(cell): place for place, cell in enumerate(study.cells)}
     cells: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
-    conditions = [key for key in study.varying if key.split(".")[0] not in ("method", "rule")]
-    for number, setting in enumerate(study.settings):
-        local = setting.local_accuracy()
-        for cell in setting.cells:
-            known = _cell(cell, study.varying)
-            known |= {"setting": number, "runs": []}
-            base = setting.base(cell)
-            if base is not None:
-                difference = Difference.of(cell.by_seed(accuracy, True), base.by_seed(accuracy, True))
-                known["diff"] = None if difference is None else [digits(difference.mean), digits(difference.half)]
-            gain = None if cell.reference else Difference.of(cell.by_seed(accuracy, True), local)
-            known["numbers"]["gain"] = None if gain is None else [digits(gain.mean), digits(gain.half)]
-            for run in cell.runs.values():
-                known["runs"].append(len(runs))
-                runs.append(_run(cell, run, single if id(run) in held else None))
-                runs[-1] |= {"cell": len(cells), "w": weights.of(run)}
-                if run.partition is not None:
-                    key = f"{run.partition.name} {run.partition.counts.tolist()}"
-                    if key not in partitions:
-                        partitions[key] = len(tables)
-                        about = {"name": run.partition.name, "how": run.partition.how}
-                        tables.append(about | {"counts": run.partition.counts.tolist()})
-                    runs[-1]["part"] = partitions[key]
-            cells.append(known)
+    for cell in study.cells:
+        entry = _cell(cell, study.varying.keys) | {"setting": study.settings.index(cell.setting), "runs": []}
+        entry["base"] = None if cell.base is None else places[id(cell.base)]
+        for run in cell.runs.values():
+            entry["runs"].append(len(runs))
+            runs.append(_run(cell, run) | cosines.of(cell, run) | {"cell": len(cells), "w": weights.of(run)})
+            if run.partition is not None:
+                runs[-1] |= {"part": partitions.place(run.partition), "overlap": several(overlap(run.partition), 3)}
+        cells.append(entry)
+    conditions = [key for key in study.varying.keys if component_of(key) not in ("method", "rule")]
     return {
         "settings": [
             {"label": setting.label, "options": {key: _value(setting.options.get(key)) for key in conditions}}
             for setting in study.settings
         ],
-        "varying": [{"key": key, "name": key.rpartition(".")[2].replace("_", " ")} for key in study.varying],
+        "varying": [{"key": key, "name": key.rpartition(".")[2].replace("_", " ")} for key in study.varying.keys],
+        "base": study.base_label,
         "cells": cells,
         "runs": runs,
-        "partitions": tables,
+        "partitions": partitions.tables,
     }
 
 
@@ -91,36 +92,64 @@ def several(values: Iterable[float], places: int = 4) -> list[float | None]:
     return [digits(float(value), places) for value in values]
 
 
+class _Partitions:
+    """Each partition once, however many runs have it."""
+
+    def __init__(self) -> None:
+        self.tables: list[dict[str, Any]] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, partition: PartitionTable) -> int:
+        key = f"{partition.name} {partition.counts}"
+        if key not in self._places:
+            self._places[key] = len(self.tables)
+            self.tables.append({"name": partition.name, "how": partition.partition, "counts": partition.counts})
+        return self._places[key]
+
+
+# Cells.
+
+
 def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
-    for name, (metric, how) in NUMBERS.items():
-        spread = cell.spread(lambda run, metric=metric, how=how: run.metric(metric, how))  # type: ignore[misc]
-        numbers[name] = [digits(spread.mean), digits(spread.std)] if spread.n else None
-    costs = {
-        "train": "seconds/train",
-        "aggregate": "seconds/aggregate",
-        "evaluate": "seconds/evaluate",
-        "conflict": "conflict",
-        "down": "bytes/down",
-        "up": "bytes/up",
-    }
-    for name, series in costs.items():
-        spread = cell.spread(lambda run, series=series: run.mean(series))  # type: ignore[misc]
-        scale = 1e-6 if series.startswith("bytes") else 1.0
-        numbers[name] = digits(spread.mean * scale, 6)
+    for name, (metric_name, how) in NUMBERS.items():
+        numbers[name] = _spread(cell.spread(lambda run, m=metric_name, h=how: run.metric(m, h)))  # type: ignore[misc]
+    for name, cost in COSTS.items():
+        spread = mean_cost(cell, cost)
+        numbers[name] = None if spread is None else digits(spread.mean, 6)
+    rate = CONFLICT.spread(cell)
+    numbers["conflict"] = None if rate is None else digits(rate.mean / 100)
+    numbers["gain"] = _difference(cell.gain)
+    options = cell.setting.options | cell.options
     return {
         "method": cell.method_label,
-        "methodName": cell.method.rpartition(".")[2],
-        "rule": cell.rule_label if cell.rule else "",
-        "ruleName": cell.rule.rpartition(".")[2],
-        "plain": cell.rule == "Mean",
-        "ref": cell.reference,
+        "methodName": cell.method,
+        "rule": cell.rule_label,
+        "ruleName": cell.rule,
+        "plain": cell.rule == MEAN,
+        "ref": cell.local,
         "label": cell.label,
-        "options": {key: _value(cell.options[key]) for key in varying if key in cell.options and not cell.reference},
+        "options": {key: _value(options[key]) for key in varying if key in options and not cell.local},
         "numbers": numbers,
+        "diff": _difference(cell.difference),
         "curves": curves(cell),
         "layers": _layers(cell),
     }
+
+
+def mean_cost(cell: Cell, cost: Callable[[Result], float]) -> Spread | None:
+    return cell.spread(lambda run: math.nan if run.result is None else cost(run.result))
+
+
+def _spread(spread: Spread | None) -> list[float | None] | None:
+    return None if spread is None else [digits(spread.mean), digits(spread.std)]
+
+
+def _difference(difference: Difference | None) -> list[float | None] | None:
+    """As a share, not in points; half the interval's width beside it."""
+    if difference is None:
+        return None
+    return [digits(difference.mean / 100, 6), None if difference.half is None else digits(difference.half / 100, 6)]
 
 
 def _value(option: Any) -> Any:
@@ -129,60 +158,60 @@ def _value(option: Any) -> Any:
 
 def curves(cell: Cell) -> dict[str, Any]:
     """Mean and standard deviation over seeds, over the rounds that all of them have done."""
-    runs = [run for run in cell.counted if run.rounds]
+    runs = [run for run in cell.shown_runs if run.records]
     if not runs:
         return {}
-    last = min(run.round for run in runs)
-    found = {}
-    for name, series in CURVES.items():
-        tables = [_by_round(run, series, last) for run in runs if series in run.series]
+    last = min(run.rounds_done for run in runs)
+    drawn = {}
+    for name, number in CURVES.items():
+        tables = [table for run in runs if (table := _by_round(run, number, last))]
         common = sorted(set.intersection(*map(set, tables))) if tables else []
         if not common:
             continue
         rounds = thin(common, POINTS)
-        values = np.array([[table[number] for number in rounds] for table in tables])
-        spent = {x: np.mean([_spent(run, x, rounds) for run in runs], axis=0) for x in ("seconds", "bytes")}
-        found[name] = {
+        values = np.array([[table[round] for round in rounds] for table in tables])
+        drawn[name] = {
             "r": rounds,
-            "s": several(spent["seconds"], 2),
-            "b": several(spent["bytes"] / 1e6, 3),
+            "s": several(_spent(runs, lambda r: r.seconds.train + r.seconds.aggregate, rounds), 2),
+            "b": several(_spent(runs, lambda r: (r.bytes.down + r.bytes.up) / 1e6, rounds), 3),
             "m": several(values.mean(0)),
             "d": several(values.std(0, ddof=1)) if len(tables) > 1 else None,
             "n": len(tables),
         }
-    return found
+    return drawn
 
 
-def _by_round(run: Run, series: str, last: int) -> dict[int, float]:
-    pairs = zip(run.rounds, run.series[series].tolist(), strict=True)
-    return {number: value for number, value in pairs if number <= last and not math.isnan(value)}
+def _by_round(run: LoadedRun, number: RoundNumber, last: int) -> dict[int, float]:
+    values = {record.round: number(record) for record in run.records if record.round <= last}
+    return {round: value for round, value in values.items() if not math.isnan(value)}
 
 
-def _spent(run: Run, what: str, rounds: Sequence[int]) -> Floats:
-    """Seconds of training and aggregation, or bytes, from the start to the end of each round."""
-    parts = {"seconds": ("seconds/train", "seconds/aggregate"), "bytes": ("bytes/down", "bytes/up")}[what]
-    total = np.zeros(len(run.rounds))
-    for part in parts:
-        total += np.nan_to_num(run.series.get(part, np.zeros(len(run.rounds))))
-    sums = dict(zip(run.rounds, np.cumsum(total), strict=True))
-    return np.array([sums[number] for number in rounds])
+def _spent(runs: Sequence[LoadedRun], number: RoundNumber, rounds: Sequence[int]) -> Floats:
+    """A cost from the start to the end of each round, a mean over runs."""
+    totals = []
+    for run in runs:
+        sums = np.cumsum(np.nan_to_num(over_rounds(run, number)))
+        by_round = {record.round: total for record, total in zip(run.records, sums, strict=True)}
+        totals.append([by_round[round] for round in rounds])
+    return np.asarray(np.mean(totals, axis=0), dtype=np.float64)
 
 
 def _layers(cell: Cell) -> dict[str, Any] | None:
     """Conflict rate of each layer over rounds, a mean over seeds; 0 to 250 stands for 0 to 1, 255 for not measured."""
-    runs = [run for run in cell.counted if run.conflict]
+    runs = [run for run in cell.shown_runs if layer_names(run)]
     if not runs:
         return None
-    last = min(run.round for run in runs)
-    names = list(runs[0].conflict)
-    rounds = thin([number for number in runs[0].rounds if number <= last], COLUMNS)
+    last = min(run.rounds_done for run in runs)
+    names = layer_names(runs[0])
+    rounds = thin([record.round for record in runs[0].records if record.round <= last], COLUMNS)
     stack = np.full((len(runs), len(names), len(rounds)), np.nan)
     for i, run in enumerate(runs):
-        place = {number: j for j, number in enumerate(run.rounds)}
+        rates = conflict_by_layer(run)
+        place = {record.round: j for j, record in enumerate(run.records)}
         columns = [place[number] for number in rounds if number in place]
         for j, name in enumerate(names):
-            if name in run.conflict and len(columns) == len(rounds):
-                stack[i, j] = run.conflict[name][columns]
+            if name in rates and len(columns) == len(rounds):
+                stack[i, j] = rates[name][columns]
     known = ~np.isnan(stack)
     mean = np.where(known, stack, 0).sum(0) / np.maximum(known.sum(0), 1)
     packed = np.where(known.any(0), np.round(250 * mean), 255)
@@ -193,35 +222,49 @@ def pack(values: Floats) -> str:
     return base64.b64encode(np.ascontiguousarray(values).astype(np.uint8).tobytes()).decode()
 
 
-def _run(cell: Cell, run: Run, single: int | None) -> dict[str, Any]:
-    """``single``: how many rounds' cosines besides their mean; ``None`` for no cosines at all."""
-    clients = cell.clients(run)
-    known: dict[str, Any] = {
+# Runs.
+
+
+def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
+    ids, joined, alone, transfer = run.client_ids, run.by_client(OWN), cell.alone(run), cell.transfer(run)
+    return {
         "seed": run.seed,
         "done": run.finished,
-        "round": run.round,
-        "rounds": run.planned,
-        "ids": clients.ids,
-        "acc": several(clients.joined),
-        "alone": None if np.isnan(clients.alone).all() else several(clients.alone),
-        "train": several(clients.train, 0),
-        "test": several(clients.test, 0),
-        "bad": list(run.result.get("malicious", [])) if run.result else [],
+        "round": run.rounds_done,
+        "rounds": run.options["rounds"],
+        "ids": ids,
+        "acc": several(joined.get(client, math.nan) for client in ids),
+        "alone": several(alone.get(client, math.nan) for client in ids) if transfer else None,
+        "gain": several((transfer.gain.get(client, math.nan) for client in ids), 6) if transfer else None,
+        "harmed": transfer.harmed if transfer else [],
+        "train": several(run.evaluation.get("n_train", [math.nan] * len(ids)), 0),
+        "test": several(run.evaluation.get("n_test", [math.nan] * len(ids)), 0),
+        "bad": run.result.malicious if run.result else [],
     }
-    if run.partition is not None:
-        known["overlap"] = several(overlap(run.partition), 3)
-    conflict = None if cell.reference else Conflict.of(run)
-    if conflict is not None:
-        known["agree"] = several(conflict.agreement, 3)
-    if conflict is not None and single is not None:
-        rounds = thin(sorted(conflict.rounds), single) if single else []
-        known["cos"] = {
-            "n": len(conflict.mean),
-            "mean": _pack_cosines(conflict.mean),
-            "rounds": rounds,
-            "each": [_pack_cosines(conflict.rounds[number]) for number in rounds],
+
+
+class _Cosines:
+    """Cosines of updates within the page's budget: all runs' where they fit, else those of one seed of each cell."""
+
+    def __init__(self, study: LoadedStudy) -> None:
+        self.held, self.single = cosine_budget(study)
+
+    def of(self, cell: Cell, run: LoadedRun) -> dict[str, Any]:
+        agreement = None if cell.local else Agreement.of(run)
+        if agreement is None:
+            return {}
+        agree = {"agree": several(agreement.of_clients, 3)}
+        if id(run) not in self.held:
+            return agree
+        rounds = thin(sorted(agreement.rounds), self.single) if self.single else []
+        return agree | {
+            "cos": {
+                "n": len(agreement.mean),
+                "mean": _pack_cosines(agreement.mean),
+                "rounds": rounds,
+                "each": [_pack_cosines(agreement.rounds[number]) for number in rounds],
+            }
         }
-    return known
 
 
 def _pack_cosines(matrix: Floats) -> str:
@@ -229,14 +272,14 @@ def _pack_cosines(matrix: Floats) -> str:
     return pack(np.where(np.isnan(matrix), 255, np.round(120 + 120 * np.clip(np.nan_to_num(matrix), -1, 1))))
 
 
-def cosine_budget(study: Study) -> tuple[set[int], int]:
+def cosine_budget(study: LoadedStudy) -> tuple[set[int], int]:
     """Whose cosines the page holds (by ``id``), and how many single rounds of each beside their mean.
 
     All runs' where they fit; else those of one seed of each cell, as many as fit.
     """
-    rivals = [cell for cell in study.cells if not cell.reference and cell.counted]
-    first = [cell.counted[0] for cell in rivals]
-    runs = [run for cell in rivals for run in cell.runs.values()]
+    cells = [cell for cell in study.cells if not cell.local and cell.runs]
+    first = [cell.shown_runs[0] for cell in cells]
+    runs = [run for cell in cells for run in cell.runs.values()]
     if sum(map(_matrix_size, runs)) > COSINES:
         room = np.cumsum([_matrix_size(run) for run in first]) <= COSINES
         runs = [run for run, fits in zip(first, room, strict=True) if fits]
@@ -244,17 +287,20 @@ def cosine_budget(study: Study) -> tuple[set[int], int]:
     return {id(run) for run in runs}, min(12, COSINES // whole - 1) if whole else 0
 
 
-def _matrix_size(run: Run) -> int:
-    return int(run.config.get("clients", 0)) ** 2
+def _matrix_size(run: LoadedRun) -> int:
+    return number_of_clients(run) ** 2
 
 
 class _Weights:
     """Rules' coefficients within the page's budget: fewer rounds first, then one seed of each, then fewer layers."""
 
-    def __init__(self, study: Study) -> None:
-        cells = [cell for cell in study.cells if not cell.reference]
-        sizes = {id(run): _map_size(run) for cell in cells for run in cell.runs.values()}
-        first = [cell.counted[0] for cell in cells if cell.counted]
+    def __init__(self, study: LoadedStudy) -> None:
+        cells = [cell for cell in study.cells if not cell.local and cell.runs]
+        rows = {id(run): coefficient_rows(run) for cell in cells for run in cell.runs.values()}
+        first = [cell.shown_runs[0] for cell in cells]
+        sizes = {
+            id(run): rows[id(run)] * number_of_clients(run) for cell in cells for run in cell.runs.values()
+        }  # bytes for each round
         self.wanted = set(sizes)
         self.ends = False
         if sum(sizes.values()) * COLUMNS // 2 > WEIGHTS:
@@ -262,46 +308,41 @@ class _Weights:
         self.columns = WEIGHTS // max(1, sum(sizes[key] for key in self.wanted))
         if self.columns < COLUMNS // 3:
             self.ends = True
-            narrow = {id(run): min(run.weight_rows, 2 * ENDS) * int(run.config.get("clients", 0)) for run in first}
-            self.columns = WEIGHTS // max(1, sum(narrow.values()))
+            narrow = sum(min(rows[id(run)], 2 * ENDS) * number_of_clients(run) for run in first)
+            self.columns = WEIGHTS // max(1, narrow)
         self.columns = max(8, min(COLUMNS, self.columns))
 
-    def of(self, run: Run) -> dict[str, Any] | None:
+    def of(self, run: LoadedRun) -> dict[str, Any] | None:
         if id(run) not in self.wanted:
             return None
-        weights = run.weights(self.columns)
-        if weights is None:
+        maps = coefficients(run, self.columns)
+        if maps is None:
             return None
-        layers = weights.layers
+        layers = maps.layers
         left_out = 0
         if self.ends and len(layers) > 2 * ENDS:
             names = list(layers)
             layers = {name: layers[name] for name in (*names[:ENDS], *names[-ENDS:])}
             left_out = len(names) - len(layers)
         return {
-            "rounds": weights.rounds,
+            "rounds": maps.rounds,
             "names": list(layers),
             "left": left_out,
-            "share": several(_shares(weights)),
+            "share": several(_shares(maps)),
             "maps": [_pack_weights(values) for values in layers.values()],
         }
 
 
-def _shares(weights: Weights) -> Floats:
+def _shares(maps: Coefficients) -> Floats:
     """Each client's part of all the weight, a mean over layers and the rounds that it was in."""
     parts = []
-    for values in weights.layers.values():
+    for values in maps.layers.values():
         size = np.abs(values)
         total = np.nansum(size, axis=0, keepdims=True)
         parts.append(size / np.where(total > 0, total, np.nan))
     stack = np.concatenate(parts, axis=1)
     known = ~np.isnan(stack)
     return np.asarray(np.where(known, stack, 0).sum(1) / np.maximum(known.sum(1), 1), dtype=np.float64)
-
-
-def _map_size(run: Run) -> int:
-    """Bytes of a run's coefficients for each round."""
-    return run.weight_rows * int(run.config.get("clients", 0))
 
 
 def _pack_weights(values: Floats) -> list[Any]:

@@ -1,37 +1,34 @@
 """Following a study: the page is written anew when a run folder has changed, until all runs are finished."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from comity._errors import ComityError
-from comity.report._cells import Study
-from comity.report._read import Run, read
+from comity.results import LoadedRun, LoadedStudy
+from comity.results.schema import CONFIG, RESULT, ROUNDS
 
 EVERY = 3.0  # seconds between looks
 PATIENCE = 20.0  # seconds without news after the last run finished: a study may be about to start another one
-
-RESTING = 10  # times as long as writing a page took
-
-FILES = ("config.yaml", "rounds.jsonl", "result.json")
+REST = 10  # the pause between looks is at least this many times as long as making the page took
 
 
 class Reader:
     """Reads a run folder again only when it has changed."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[Any, Run]] = {}
+        self._runs: dict[Path, tuple[Any, LoadedRun]] = {}
 
-    def __call__(self, path: Path, config: Mapping[str, Any] | None = None) -> Run:
-        state = tuple(_stamp(path / name) for name in FILES)
-        if path not in self._known or self._known[path][0] != state:
-            self._known[path] = (state, read(path, config))
-        return self._known[path][1]
+    def __call__(self, path: Path) -> LoadedRun:
+        state = tuple(_stamp(path / name) for name in (CONFIG, ROUNDS, RESULT))
+        if path not in self._runs or self._runs[path][0] != state:
+            self._runs[path] = (state, LoadedRun(path))
+        return self._runs[path][1]
 
     @property
     def state(self) -> tuple[Any, ...]:
-        return tuple((path, state) for path, (state, _) in self._known.items())
+        return tuple((path, state) for path, (state, _) in self._runs.items())
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
@@ -43,34 +40,38 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def watch(
-    look: Callable[[Reader], Study],
-    publish: Callable[[Study, float | None], None],
+    look: Callable[[Reader], LoadedStudy],
+    page: Callable[[LoadedStudy, float | None], str],
+    publish: Callable[[LoadedStudy, str], None],
     *,
     every: float = EVERY,
     patience: float = PATIENCE,
-) -> Study:
-    """Publish the study for every news, and once more without seconds at the end, so that the page stands still.
+) -> LoadedStudy:
+    """Publish the study's page for every news, and once more at the end, so that it stands still.
 
     It ends when all runs are finished and stay so for a while, or with Ctrl-C.
     """
     reader = Reader()
     started = time.monotonic()
     study = look(reader)
-    publish(study, every)
+    publish(study, page(study, every))
     state, news = reader.state, time.monotonic()
     work = news - started
     try:
-        while not (study.finished and time.monotonic() - news >= patience):
-            time.sleep(max(every, RESTING * work))  # the runs need the machine more than their onlooker
+        while not (study.over and time.monotonic() - news >= patience):
+            time.sleep(max(every, REST * work))  # the runs need the machine more than their onlooker
+            started = time.monotonic()
             try:
-                study = look(reader)
+                newest = look(reader)
+                if reader.state == state:
+                    continue
+                text = page(newest, every)
             except ComityError:
                 continue  # a folder that is just being replaced; the next look sees it whole
-            if reader.state != state:
-                state, news = reader.state, time.monotonic()
-                publish(study, every)
-                work = time.monotonic() - news
+            publish(newest, text)
+            study, state, news = newest, reader.state, time.monotonic()
+            work = news - started
     except KeyboardInterrupt:
         pass
-    publish(study, None)
+    publish(study, page(study, None))
     return study

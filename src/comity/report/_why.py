@@ -5,11 +5,13 @@ from functools import cached_property
 
 import numpy as np
 
-from comity.report._read import Floats, Partition, Run
+from comity.report._series import Floats, cosines
+from comity.results import LoadedRun
+from comity.results.schema import PartitionTable
 
 
 @dataclass(frozen=True)
-class Conflict:
+class Agreement:
     """Cosines of the clients' updates, clients × clients: by round, and their mean over the rounds."""
 
     rounds: dict[int, Floats]
@@ -25,21 +27,21 @@ class Conflict:
         return np.asarray(mean, dtype=np.float64)
 
     @cached_property
-    def agreement(self) -> Floats:
+    def of_clients(self) -> Floats:
         """Each client's mean cosine with the others."""
         known = ~np.isnan(self.mean)
         total, times = np.where(known, self.mean, 0).sum(1), known.sum(1)
         return np.asarray(np.where(times > 0, total / np.maximum(times, 1), np.nan), dtype=np.float64)
 
     @classmethod
-    def of(cls, run: Run) -> "Conflict | None":
-        rounds = run.cosines()
+    def of(cls, run: LoadedRun) -> "Agreement | None":
+        rounds = cosines(run)
         return cls(rounds) if rounds else None
 
 
-def overlap(partition: Partition) -> Floats:
+def overlap(partition: PartitionTable) -> Floats:
     """How much of each client's class mix it shares with all the others together: 1 the same, 0 nothing in common."""
-    counts = partition.counts.astype(np.float64)
+    counts = np.array(partition.counts, dtype=np.float64)
     others = counts.sum(0) - counts
 
     def mix(rows: Floats) -> Floats:

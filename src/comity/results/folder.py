@@ -1,4 +1,4 @@
-"""A run folder: the only place that writes one or reads one back.
+"""Run folders and study folders: the only place that writes them or reads them back.
 
 Reading needs no torch. The checkpoint's tensors are the engine's own (``comity.engine``); here is only where they lie.
 """
@@ -6,7 +6,7 @@ Reading needs no torch. The checkpoint's tensors are the engine's own (``comity.
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,17 @@ import yaml
 from comity._errors import ComityError
 from comity._write import write_text
 from comity.results import schema
-from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
+from comity.results.schema import (
+    Columns,
+    Cosines,
+    PartitionTable,
+    PlannedRun,
+    Result,
+    RoundRecord,
+    RunInfo,
+    Tuned,
+    Weights,
+)
 
 T = TypeVar("T")
 Rows = list[dict[str, float | None]]
@@ -40,6 +50,10 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self / schema.RESULT).is_file()
+
+    def model_file(self, client: int) -> Path:
+        """Where this client's own model is, if models were saved."""
+        return self / schema.MODELS / f"client_{client:03d}.safetensors"
 
     # Reading.
 
@@ -67,7 +81,12 @@ class RunFolder:
 
     def partition(self) -> PartitionTable | None:
         file = self / schema.PARTITION
-        return schema.from_json(PartitionTable, _json(file), str(file)) if file.is_file() else None
+        if not file.is_file():
+            return None
+        table = schema.from_json(PartitionTable, _json(file), str(file))
+        if any(len(row) != table.classes for row in table.counts):
+            raise ComityError(f"{file}: counts should have {table.classes} numbers for each client")
+        return table
 
     def result(self) -> Result:
         file = self / schema.RESULT
@@ -126,7 +145,11 @@ class RunFolder:
                 f"{self.path} holds a run already; give --resume to go on with it, --overwrite to replace it, "
                 "or another --out"
             )
-        elif self.path.exists() and any(self.path.iterdir()) and not self.started:
+        elif (
+            self.path.exists()
+            and not self.started
+            and any(not _of_a_killed_start(file) for file in self.path.iterdir())
+        ):
             raise ComityError(f"out {self.path} is not empty and holds no run; give another --out")
         if self.started and not resume:
             grown = (schema.ROUNDS, schema.WEIGHTS, schema.COSINES, schema.CLIENTS)
@@ -134,6 +157,12 @@ class RunFolder:
                 (self / name).unlink(missing_ok=True)
         write_text(self / schema.INFO, schema.to_json(info, indent=2) + "\n")
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
+
+    def move(self, to: Path) -> None:
+        """To another place, which its configuration then names."""
+        to.parent.mkdir(parents=True, exist_ok=True)
+        self.path = self.path.rename(to)
+        write_text(self / schema.CONFIG, yaml.safe_dump(self.options() | {"out": str(to)}, sort_keys=False))
 
     def add_partition(self, table: PartitionTable) -> None:
         write_text(self / schema.PARTITION, schema.to_json(table) + "\n")
@@ -173,6 +202,44 @@ class RunFolder:
             whole = [row for row in rows if row.count(",") == header.count(",")]
             write_text(file, "".join([header, *(row for row in whole if int(row.split(",", 1)[0]) <= round)]))
         return self.rounds()
+
+
+class StudyFolder:
+    """What one study has written beside its run folders."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def planned(self) -> list[PlannedRun]:
+        """The runs that the study consists of, in its order; none in a folder that no study made."""
+        return self._list(PlannedRun, schema.CELLS)
+
+    def tuning(self) -> list[Tuned]:
+        return self._list(Tuned, schema.TUNING)
+
+    def _list(self, record: type[T], name: str) -> list[T]:
+        file = self / name
+        entries = _json(file) if file.is_file() else []
+        if not isinstance(entries, list):
+            raise ComityError(f"{file} should hold a list, not {str(entries)[:40]!r}")
+        return [schema.from_json(record, entry, f"{file}, entry {i}") for i, entry in enumerate(entries, 1)]
+
+    def write_entries(self, entries: Mapping[str, Any]) -> None:
+        write_text(self / schema.STUDY, yaml.safe_dump(dict(entries), sort_keys=False))
+
+    def write_planned(self, runs: Sequence[PlannedRun]) -> None:
+        write_text(self / schema.CELLS, schema.to_json(runs, indent=2) + "\n")
+
+    def write_tuning(self, searches: Sequence[Tuned]) -> None:
+        write_text(self / schema.TUNING, schema.to_json(searches, indent=2) + "\n")
+
+
+def _of_a_killed_start(file: Path) -> bool:
+    """Whether a run that was killed before it had begun left this file."""
+    return file.name == schema.INFO or (file.name.startswith(".") and file.suffix == ".part")
 
 
 def _json(file: Path) -> Any:

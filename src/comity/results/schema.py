@@ -7,8 +7,9 @@ field against its declared type. A change that old folders do not meet raises ``
 import json
 import math
 import types
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from comity._errors import ComityError
@@ -36,6 +37,12 @@ STUDY = "study.yaml"
 CELLS = "cells.json"
 TUNING = "tuning.json"
 RUNS = "runs"
+TRIALS = ".tuning"
+"""Runs of values that a search tried and did not choose."""
+TABLE = "table"
+"""``table.md``, ``table.tex`` and ``table.csv``."""
+LOG = "log.txt"
+LOCK = ".lock"
 
 # Metrics of a client's model.
 OWN = "L-acc"
@@ -247,68 +254,151 @@ class Tuned:
 
 def to_json(record: Any, indent: int | None = None) -> str:
     """JSON that every reader takes: what is not a finite number becomes null."""
-
-    def plain(item: Any) -> Any:
-        if is_dataclass(item) and not isinstance(item, type):
-            return plain(asdict(item))
-        if isinstance(item, Mapping):
-            return {str(key): plain(inner) for key, inner in item.items()}
-        if isinstance(item, (list, tuple)):
-            return [plain(inner) for inner in item]
-        return None if isinstance(item, float) and not math.isfinite(item) else item
-
     return json.dumps(plain(record), indent=indent, allow_nan=False)
+
+
+def plain(item: Any) -> Any:
+    """A record in dictionaries, lists, texts and numbers, as JSON has them."""
+    if isinstance(item, float):
+        return item if math.isfinite(item) else None
+    if is_dataclass(item) and not isinstance(item, type):
+        return {f.name: plain(getattr(item, f.name)) for f in fields(item)}
+    if isinstance(item, Mapping):
+        return {str(key): plain(inner) for key, inner in item.items()}
+    if isinstance(item, (list, tuple)):
+        numbers = set(map(type, item)) == {float} and all(map(math.isfinite, item))
+        return item if numbers else [plain(inner) for inner in item]
+    return item
 
 
 def from_json(record: type[T], value: Any, where: str) -> T:
     """``value``, as ``json.loads`` gives it, as this record; ``where`` names the file in the error."""
-    found: T = _read(record, value, where)
+    try:
+        found: T = _reader(record)(value)  # type: ignore[arg-type]  # a class is hashable
+    except _Unexpected as error:
+        raise ComityError(f"{where}{''.join(reversed(error.path))} {error.words}") from None
     return found
 
 
-def _read(to: Any, value: Any, where: str) -> Any:
+# Reading checks hundreds of thousands of numbers, so the reader of each type is made once, and it names the place of a
+# value only when that value is wrong.
+
+_Reader = Callable[[Any], Any]
+
+
+class _Unexpected(Exception):
+    """A value that does not fit its declared type; ``path`` grows from the inside out."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.path: list[str] = []
+
+
+@cache
+def _reader(to: Any) -> _Reader:
     origin, arguments = get_origin(to), get_args(to)
     if is_dataclass(to):
-        return _read_record(to, value, where)
+        return _record_reader(to)
+    if to is Any:
+        return lambda value: value
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        for choice in arguments:
-            if choice is not type(None):
-                try:
-                    return _read(choice, value, where)
-                except ComityError as error:
-                    refused = error
-        raise refused
-    if origin is Literal and value in arguments:
+        return _union_reader(to)
+    if origin is Literal:
+        return lambda value: value if value in arguments else _refuse(to, value)
+    if origin is dict:
+        return _mapping_reader(to)
+    if origin is list:
+        return _list_reader(to)
+    return _number if to is float else _exactly(to)
+
+
+def _refuse(to: Any, value: Any) -> Any:
+    raise _Unexpected(f"should be {getattr(to, '__name__', to)}, not {str(value)[:40]!r}")
+
+
+def _number(value: Any) -> float:
+    if type(value) is float:
         return value
-    if origin is dict and isinstance(value, Mapping):
-        return {_read_key(arguments[0], k, where): _read(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
-    if origin is list and isinstance(value, list):
-        return [_read(arguments[0], item, where) for item in value]
-    if to is float and value is None:
+    if value is None:
         return math.nan
-    if to is Any or (isinstance(value, to if isinstance(to, type) else ()) and not (to is int and value is True)):
-        return value
-    if to is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    raise ComityError(f"{where} should be {getattr(to, '__name__', to)}, not {str(value)[:40]!r}")
+    return float(value) if type(value) is int else float(_refuse(float, value))
 
 
-def _read_key(to: Any, key: str, where: str) -> Any:
-    try:
-        return int(key) if to is int else key
-    except ValueError:
-        raise ComityError(f"{where} has the name {key[:40]!r}, which should be a number") from None
+def _exactly(to: type) -> _Reader:
+    return lambda value: value if type(value) is to else _refuse(to, value)
 
 
-def _read_record(record: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise ComityError(f"{where} should hold named values, not {str(value)[:40]!r}")
-    hints, known = get_type_hints(record), {f.name for f in fields(record)}
-    if unknown := value.keys() - known:
-        raise ComityError(f"{where} has {str(min(unknown))[:40]!r}, which is not known here")
-    try:
-        return record(**{name: _read(hints[name], inner, f"{where}.{name}") for name, inner in value.items()})
-    except TypeError as missing:
-        raise ComityError(f"{where} is incomplete: {str(missing).rpartition('missing ')[2]}") from None
+def _union_reader(to: Any) -> _Reader:
+    choices = [_reader(choice) for choice in get_args(to) if choice is not type(None)]
+    optional = type(None) in get_args(to)
+
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        for choice in choices[:-1]:
+            try:
+                return choice(value)
+            except _Unexpected:
+                continue
+        return choices[-1](value)
+
+    return read
+
+
+def _list_reader(to: Any) -> _Reader:
+    (inner,) = get_args(to)
+    read_inner = _reader(inner)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list):
+            return _refuse(list, value)
+        if inner in (float, int) and set(map(type, value)) <= {inner}:
+            return value
+        return [read_inner(item) for item in value]
+
+    return read
+
+
+def _mapping_reader(to: Any) -> _Reader:
+    key_type, inner = get_args(to)
+    read_inner = _reader(inner)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return _refuse(dict, value)
+        found = {}
+        for key, item in value.items():
+            try:
+                found[int(key) if key_type is int else key] = read_inner(item)
+            except _Unexpected as error:
+                error.path.append(f".{key}")
+                raise
+            except ValueError:
+                raise _Unexpected(f"has the name {key[:40]!r}, which should be a number") from None
+        return found
+
+    return read
+
+
+def _record_reader(record: Any) -> _Reader:
+    hints = get_type_hints(record)
+    readers = {f.name: _reader(hints[f.name]) for f in fields(record)}
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _Unexpected(f"should hold named values, not {str(value)[:40]!r}")
+        found = {}
+        for name, inner in value.items():
+            if name not in readers:
+                raise _Unexpected(f"has {name[:40]!r}, which is not known here")
+            try:
+                found[name] = readers[name](inner)
+            except _Unexpected as error:
+                error.path.append(f".{name}")
+                raise
+        try:
+            return record(**found)
+        except TypeError as missing:
+            raise _Unexpected(f"is incomplete: {str(missing).rpartition('missing ')[2]}") from None
+
+    return read

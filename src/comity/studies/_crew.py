@@ -19,6 +19,7 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity.config import Config
+from comity.results.schema import LOG, OWN, RoundRecord
 
 Message = dict[str, Any]
 """``{"round": 3, "accuracy": 0.8}`` on the way; at the end ``{"end": "done"}``, ``{"end": "stopped"}`` or
@@ -103,17 +104,16 @@ def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool]
 def work(entries: dict[str, Any], tell: Callable[[Message], None], stop: Callable[[], bool]) -> None:
     """One run from where it was, with its end told whatever happens."""
     from comity.engine import Callback, Run, TensorBoard, run
+    from comity.engine._bridge import record_of
 
     class Tell(Callback):
-        def on_round(self, run: Run, record: dict[str, Any]) -> None:
-            tell({"round": record["round"], "accuracy": record.get("eval/L-acc/mean")})
+        def on_round(self, run: Run, entries: dict[str, Any]) -> None:
+            record: RoundRecord = record_of(entries)
+            accuracy = record.metrics[OWN].mean if OWN in record.metrics else None
+            tell({"round": record.round, "accuracy": accuracy})
 
     try:
         config = Config.of(entries)
-        assert config.out is not None
-        if not (config.out / "config.yaml").exists():
-            for part in config.out.glob(".*.part"):  # what a kill left before the run had begun
-                part.unlink()
         done = run(config, resume=True, callbacks=[Tell(), *([TensorBoard()] if config.tensorboard else [])], stop=stop)
         tell({"end": "done" if done.done else "stopped"})
     except Exception as error:
@@ -146,7 +146,7 @@ class Worker:
                 inbox.put((self, json.loads(line)))
         code = self.process.wait()
         error = f"the process ended with code {code}" + (" (killed; out of memory?)" if code == -9 else "")
-        inbox.put((self, {"end": "failed", "gone": True, "error": error, "traceback": "see log.txt"}))
+        inbox.put((self, {"end": "failed", "gone": True, "error": error, "traceback": f"see {LOG}"}))
 
     def tell(self, order: Any) -> None:
         assert self.process.stdin is not None

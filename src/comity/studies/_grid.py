@@ -15,7 +15,7 @@ from comity._components import Component, slug
 from comity._errors import ComityError, unknown
 from comity._options import convert
 from comity.config import COMPONENTS, Config, Entries, default, default_component, over
-from comity.tables import Flat, Varying, flatten, told
+from comity.results.conditions import Flat, Varying, flatten, in_words
 
 SCALES = ("desk", "paper")
 BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "about")
@@ -132,7 +132,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
 
 def local_of(config: Config) -> Config:
     """Local under the same conditions."""
-    return config.with_(method="Local", rule="Mean", server_lr=1.0, server_momentum=0.0, reference="none")
+    return config.with_(**LOCAL_OPTIONS)
 
 
 def alone(config: Config) -> bool:
@@ -166,10 +166,10 @@ class Names:
     def title(self, config: Config) -> str:
         flat = self._flat(config)
         names = [
-            f"{flat[kind]} ({told(varying)})" if (varying := self.varying.of(flat, kind)) else str(flat[kind])
+            f"{flat[kind]} ({in_words(varying)})" if (varying := self.varying.of(flat, kind)) else str(flat[kind])
             for kind in (("method",) if alone(config) else ("method", "rule"))
         ]
-        setting = told(self.varying.of(flat))
+        setting = in_words(self.varying.of(flat))
         return ", ".join([" + ".join(names), *([setting] if setting else []), f"seed {config.seed}"])
 
     def slug(self, config: Config, *more: str) -> str:

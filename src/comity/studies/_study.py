@@ -1,6 +1,5 @@
 """A study from its entries to its table."""
 
-import json
 import math
 import os
 import shutil
@@ -11,13 +10,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from comity._components import plain
 from comity._errors import ComityError
 from comity._options import Count, convert
+from comity._write import write_text
 from comity.config import Config, Entries, read_yaml
-from comity.loading import LoadedRun, LoadedStudy
+from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
+from comity.results.schema import PlannedRun, Trial, Tuned
 from comity.studies._crew import Job, Message, execute
 from comity.studies._grid import Names, at_scale, expand, local_of, override, section
 from comity.studies._show import Show
@@ -51,7 +50,8 @@ class _Study:
     def __init__(self, entries: Entries, overwrite: bool, show: Show, stop: Callable[[], bool]) -> None:
         self.entries, self.overwrite, self.show, self.stop = entries, overwrite, show, stop
         self.out = Path(entries["out"])
-        if self.out.is_file() or (self.out.is_dir() and not (self.out / "study.yaml").exists() and _shown(self.out)):
+        self.folder = StudyFolder(self.out)
+        if self.out.is_file() or (self.out.is_dir() and not (self.folder / schema.STUDY).exists() and _shown(self.out)):
             raise ComityError(f"out {self.out} is not empty and holds no study; give another --out")
         self.cells = expand(entries | {"out": None})
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
@@ -89,7 +89,7 @@ class _Study:
                 f"{len(self.cells)} cells and {len(_locals(self.cells))} times Local, {self.crew} runs side by side, "
                 f"workers in each: {self.workers}."
             )
-            _write(self.out / "study.yaml", yaml.safe_dump(_plain(self.entries), sort_keys=False))
+            self.folder.write_entries(_plain(self.entries))
             self.note()
             self.search()
             if not self.stop():
@@ -130,12 +130,12 @@ class _Study:
         return self.folders[config.key]
 
     def home(self, config: Config, tried: str = "") -> Path:
-        return self.out / (".tuning" if tried else "runs") / self.names.slug(config, tried)
+        return self.out / (schema.TRIALS if tried else schema.RUNS) / self.names.slug(config, tried)
 
     def replace(self, folder: Path, config: Config) -> None:
         """What an earlier study left under this name makes room, if the user says so."""
         if not self.overwrite:
-            old, new = LoadedRun(folder).options, config.plain()
+            old, new = RunFolder(folder).options(), config.plain()
             differ = [key for key in new if new[key] != old.get(key) and key not in ("out", "workers", "reference")]
             raise ComityError(
                 f"{folder} holds a run of another configuration ({', '.join(differ)} differ); "
@@ -145,19 +145,14 @@ class _Study:
 
     def finished(self, config: Config) -> bool:
         folder = self.folders.get(config.key)
-        return folder is not None and (folder / "result.json").exists()
+        return folder is not None and RunFolder(folder).finished
 
     def move_in(self, config: Config) -> None:
         """A run that a search has done already moves in among the others."""
         tried = self.folders.get(config.key)
-        if tried is None or tried.parent.name != ".tuning":
-            return
-        del self.folders[config.key]
-        home = self.place(config)
-        home.parent.mkdir(parents=True, exist_ok=True)
-        tried.rename(home)
-        entries = read_yaml(home / "config.yaml") | {"out": str(home)}
-        _write(home / "config.yaml", yaml.safe_dump(entries, sort_keys=False))
+        if tried is not None and tried.parent.name == schema.TRIALS:
+            del self.folders[config.key]
+            RunFolder(tried).move(self.place(config))
 
     # What is done.
 
@@ -173,9 +168,9 @@ class _Study:
             measured = config.reference == "auto" and local.key != key
             if measured:
                 ready = ready.with_(reference=str(self.place(local)))
-            title = f"trying {folder.name}" if folder.parent.name == ".tuning" else self.names.title(config)
+            title = f"trying {folder.name}" if folder.parent.name == schema.TRIALS else self.names.title(config)
             jobs[key] = Job(ready, title, jobs.get(local.key) if measured else None)
-        log = self.out / "log.txt"
+        log = self.folder / schema.LOG
         self.show.begin(list(jobs.values()), len(wanted) - len(jobs))
         try:
             ends = execute(list(jobs.values()), min(self.crew, len(jobs)), self.show.hear, self.stop, log)
@@ -186,7 +181,7 @@ class _Study:
         self.ends |= {job.config.key: end for job, end in ends.items()}
 
     def search(self) -> None:
-        """Try values until every search is over; how they did goes into ``tuning.json``."""
+        """Try values until every search is over; how they did is written down."""
         searches = [(group, search) for group in self.groups for search in group.searches]
         if not searches:
             return
@@ -206,45 +201,46 @@ class _Study:
                 return
             for search, value, cells in batch:
                 search.tried[value] = fmean(self.validation(config) for config in cells)
-            _write(self.out / "tuning.json", _json([self.told(*pair) for pair in searches]))
+            self.folder.write_tuning([self.tuned(*pair) for pair in searches])
 
     def validation(self, config: Config) -> float:
         """NaN for a run that failed."""
-        if not self.finished(config):
-            return math.nan
-        return float(LoadedRun(self.place(config)).result["last"]["eval/val-acc/mean"])
+        return LoadedRun(self.place(config)).metric(schema.VALIDATION) if self.finished(config) else math.nan
 
     # What is left behind.
 
-    def told(self, group: Group, search: Search) -> dict[str, Any]:
-        return {
-            "for": self.names.title(group.cells[0]).rpartition(",")[0],
-            "option": search.key,
-            "chosen": search.chosen,
-            "chosen by": "validation accuracy in the last round, mean over clients and seeds",
-            "seeds": [cell.seed for cell in group.cells],
-            "tried": [{"value": v, "validation": None if math.isnan(s) else s} for v, s in search.tried.items()],
-        }
+    def tuned(self, group: Group, search: Search) -> Tuned:
+        return Tuned(
+            cell=self.names.title(group.cells[0]).rpartition(",")[0],
+            option=search.key,
+            chosen=search.chosen,
+            chosen_by="validation accuracy in the last round, mean over clients and seeds",
+            seeds=[cell.seed for cell in group.cells],
+            tried=[Trial(value=v, validation=None if math.isnan(s) else s) for v, s in search.tried.items()],
+        )
 
     def note(self) -> None:
-        """The plan in ``cells.json`` and, as soon as a run is done, the table."""
-        cells = []
+        """Write down the plan and, as soon as a run is done, the table."""
+        planned: dict[tuple[str, str], PlannedRun] = {}
         for group in [Group(_locals(self.cells), []), *self.groups]:
             settled = not (group.current or group.failed)
             for config in group.settled() if settled else group.cells:
                 folder = self.folders.get(config.key, self.home(config)) if settled else self.home(config)
                 end = self.ends.get(config.key, {})
                 if group.failed:
-                    end = {"error": f"every value that was tried for {group.failed.key} failed", "traceback": ""}
-                entry = {"folder": str(folder.relative_to(self.out)), "title": self.names.title(config)}
-                failure = {key: end[key] for key in ("error", "traceback") if key in end}
-                if entry not in cells:
-                    cells.append(entry | failure)
-        _write(self.out / "cells.json", _json(cells))
+                    end = {"error": f"every value that was tried for {group.failed.key} failed"}
+                run = PlannedRun(
+                    folder=str(folder.relative_to(self.out)),
+                    title=self.names.title(config),
+                    error=end.get("error", ""),
+                    traceback=end.get("traceback", ""),
+                )
+                planned.setdefault((run.folder, run.title), run)
+        self.folder.write_planned(list(planned.values()))
         table = LoadedStudy(self.out).table()
         if table.blocks:
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-                _write(self.out / f"table.{ending}", text)
+                write_text(self.folder / f"{schema.TABLE}.{ending}", text)
 
 
 def _locals(cells: Iterable[Config]) -> list[Config]:
@@ -258,8 +254,8 @@ def _shown(folder: Path) -> bool:
 
 def _folders(out: Path) -> dict[str, Path]:
     """The runs that a study holds, by key."""
-    files = sorted([*out.glob("runs/*/config.yaml"), *out.glob(".tuning/*/config.yaml")])
-    return {Config.load(file).key: file.parent for file in files}
+    folders = sorted(folder for room in (schema.RUNS, schema.TRIALS) for folder in (out / room).glob("*"))
+    return {RunFolder(folder).info().key: folder for folder in folders if RunFolder(folder).started}
 
 
 def _plain(value: Any) -> Any:
@@ -272,7 +268,7 @@ def _plain(value: Any) -> Any:
 def _locked(out: Path) -> Iterator[None]:
     """Two studies in one folder would write over each other. The lock of a study that was killed is free."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
+    with (out / schema.LOCK).open("w") as file:
         if sys.platform != "win32":
             import fcntl
 
@@ -281,15 +277,3 @@ def _locked(out: Path) -> Iterator[None]:
             except BlockingIOError:
                 raise ComityError(f"another study is running in {out}") from None
         yield
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"
-
-
-def _write(file: Path, text: str) -> None:
-    """As a whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(text)
-    part.replace(file)

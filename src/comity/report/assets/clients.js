@@ -24,7 +24,7 @@ PLOTS.push({
       told = (value) => (gain ? points(value) : percent(value));
     const clientsOf = (cell) =>
       counted(cell).flatMap((run) => {
-        if (gain) return gains(run).map(({ id, gain: value }) => ({ id, run, value }));
+        if (gain) return gains(run).map(({ id, gain: value, harmed }) => ({ id, run, value, harmed }));
         return run.ids.map((id, i) => ({ id, run, value: run.acc[i] })).filter(({ value }) => known(value));
       });
     const sets = cellsHere()
@@ -69,9 +69,8 @@ PLOTS.push({
           ["clients", String(sorted.length)],
         ],
       }));
-      clients.forEach(({ id, run, value }, i) => {
-        const harmed = gain && value < 0,
-          up = (((i * 0.618) % 1) - 0.5) * 1.7 * half; // spread evenly, the same every time
+      clients.forEach(({ id, run, value, harmed }, i) => {
+        const up = (((i * 0.618) % 1) - 0.5) * 1.7 * half; // spread evenly, the same every time
         const dot = frame.dot(x(value), y + up, clients.length > 200 ? 1.6 : 2.4, harmed ? theme.harm : colour, {
           "fill-opacity": harmed ? 0.85 : 0.55,
         });
@@ -92,16 +91,16 @@ PLOTS.push({
   section: "clients",
   wide: true,
   title: () => `Who gains and who is harmed: ${aboutRun()}`,
-  how: "Accuracy of each client minus its accuracy when it trains alone, worst first. Striped red bars are harmed clients, their numbers below. A ring is the same client under the plain mean.",
+  how: "Accuracy of each client minus its accuracy when it trains alone, worst first. Striped red bars are harmed clients, their numbers below. A ring is the same client under the rule that is compared with.",
   there: anyGains,
   choices: choose.run,
   draw(frame) {
     const { theme } = frame,
       run = focusRun(),
       clients = gains(run),
-      plain = plainOf(focus());
+      base = baseOf(focus());
     if (!clients.length) return nothing(frame, "How these clients do alone is not known yet.");
-    const other = plain && plain !== focus() ? runsOf(plain).find(({ seed }) => seed === run.seed) : null;
+    const other = base && runsOf(base).find(({ seed }) => seed === run.seed);
     const before = new Map(other ? gains(other).map(({ id, gain }) => [id, gain]) : []);
     const area = { left: 40, right: frame.width - 4, top: 30, bottom: frame.narrow ? 230 : 290 };
     const [low, high] = roomy([0, ...clients.flatMap(({ id, gain }) => [gain, before.get(id)])], { air: 0.08 });
@@ -110,9 +109,8 @@ PLOTS.push({
       width = Math.min(30, step * 0.74);
     frame.yAxis(area, y, ticks(low, high, 6), inPoints, "points above or below training alone");
     const stripes = stripesOf(frame);
-    clients.forEach(({ id, gain, acc, alone, train, test }, place) => {
+    clients.forEach(({ id, gain, harmed, acc, alone, train, test }, place) => {
       const x = area.left + step * (place + 0.5),
-        harmed = gain < 0,
         samples = Math.round(gain * test);
       frame.bar(
         x - width / 2,
@@ -138,7 +136,7 @@ PLOTS.push({
           ["of its test samples", `${samples > 0 ? "+" : ""}${fixed(samples, 0)} of ${test}`],
           ["together", percent(acc)],
           ["alone", percent(alone)],
-          ...(before.has(id) ? [["gain with Mean", `${points(before.get(id))} points`]] : []),
+          ...(before.has(id) ? [[`gain with ${base.rule}`, `${points(before.get(id))} points`]] : []),
           ["training samples", brief(train)],
         ],
       }));
@@ -154,7 +152,7 @@ PLOTS.push({
       colour: theme.ink,
     });
     frame.end(area.bottom + 42);
-    const ring = before.size ? [{ label: `with ${plain.rule}`, colour: theme.ink, ring: true }] : [];
+    const ring = before.size ? [{ label: `with ${base.rule}`, colour: theme.ink, ring: true }] : [];
     return [
       { label: "gains", colour: theme.gain, box: true },
       { label: "harmed", colour: theme.harm, box: true, striped: true },
@@ -184,7 +182,7 @@ PLOTS.push({
   write(node) {
     const run = focusRun(),
       all = gains(run),
-      harmed = all.filter(({ gain }) => gain < 0);
+      harmed = all.filter((client) => client.harmed);
     const say = (words) => node.replaceChildren(html("p", { class: "quiet" }, words));
     if (!all.length) return say("How these clients do alone is not known yet.");
     if (!harmed.length) return say(`Nobody: all ${all.length} clients do at least as well as alone.`);

@@ -71,7 +71,7 @@ PLOTS.push({
     frame.line(area.left, y(0), area.right, y(0), theme.axis, { "stroke-width": 1.5 });
     const most = Math.max(1, ...clients.map(({ train }) => train));
     for (const client of clients.sort((a, b) => b.train - a.train)) {
-      const harmed = client.gain < 0,
+      const { harmed } = client,
         r = 3 + 8 * Math.sqrt(client.train / most),
         colour = harmed ? theme.harm : theme.gain;
       const dot = frame.dot(x(client.x), y(client.gain), r, colour, { "fill-opacity": 0.6, stroke: colour });
@@ -147,7 +147,8 @@ PLOTS.push({
       cosines = cosinesOf(run);
     if (!cosines)
       return nothing(frame, run.agree ? "To keep this page small it holds this of other runs only." : undefined);
-    const gain = new Map(gains(run).map((client) => [client.id, client.gain])),
+    const harmedOnes = harmedIn(run),
+      gain = new Map(gains(run).map((client) => [client.id, client.gain])),
       ids = Array.from({ length: cosines.n }, (_, i) => i);
     const order =
       state.order === "like"
@@ -163,7 +164,7 @@ PLOTS.push({
       left = 30 + Math.max(0, (frame.width - 34 - size) / 2),
       step = size / cosines.n;
     order.forEach((id, place) => {
-      const harmed = gain.get(id) < 0,
+      const harmed = harmedOnes.has(id),
         style = idStyle(theme, harmed, step),
         at = step * (place + 0.5);
       if (place % every(step, 12) === 0 || (harmed && step >= 9))

@@ -16,7 +16,7 @@ const ACROSS = {
 const SWEPT = {
   acc: ["accuracy", (cell) => cell.numbers.acc],
   gain: ["gain over Local", (cell) => cell.numbers.gain],
-  diff: ["difference to Mean", (cell) => cell.diff],
+  diff: [`difference to ${data.base}`, (cell) => cell.diff],
   worst: ["worst tenth", (cell) => cell.numbers.worst],
   conflict: ["conflict rate", (cell) => [cell.numbers.conflict, null]],
 };

@@ -35,9 +35,8 @@ function focusRun() {
   return runs.find((run) => run.seed === state.seed) || runs.find((run) => run.done) || runs[0];
 }
 
-// The same method with the plain mean.
-const plainOf = (cell) =>
-  data.cells.find((other) => other.setting === cell.setting && other.method === cell.method && other.plain);
+// What a cell is compared with: the same method with the plain mean, or with the rule that was asked for.
+const baseOf = (cell) => data.cells[cell.base];
 
 const nameOf = (client, run) => `client ${client}${run.bad.includes(client) ? " (malicious)" : ""}`;
 const here = () => (data.settings.length > 1 ? ` (${data.settings[state.setting].label})` : "");
@@ -93,11 +92,12 @@ const choose = {
 
 // Gain over training alone of every client, worst first; empty where nobody knows how they do alone.
 function gains(run) {
-  if (!run.alone) return [];
+  if (!run.gain) return [];
   const clients = run.ids.map((id, i) => ({
     id,
     i,
-    gain: known(run.alone[i]) ? run.acc[i] - run.alone[i] : NaN,
+    gain: run.gain[i],
+    harmed: run.harmed.includes(id),
     acc: run.acc[i],
     alone: run.alone[i],
     train: run.train[i],
@@ -106,12 +106,7 @@ function gains(run) {
   return clients.filter((client) => known(client.gain)).sort((a, b) => a.gain - b.gain);
 }
 
-const harmedIn = (run) =>
-  new Set(
-    gains(run)
-      .filter((client) => client.gain < 0)
-      .map((client) => client.id),
-  );
+const harmedIn = (run) => new Set(run.harmed);
 const anyGains = () => rivals().some((cell) => runsOf(cell).some((run) => gains(run).length));
 
 // Letters of a client's number: harmed ones stand out.

@@ -10,7 +10,8 @@ import torch
 
 import comity
 from comity import ComityError
-from comity.loading import LoadedRun, LoadedStudy
+from comity.results import LoadedRun, LoadedStudy
+from comity.results.schema import OWN
 
 
 def test_a_run_comes_back_whole(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -21,14 +22,15 @@ def test_a_run_comes_back_whole(tiny: dict[str, Any], tmp_path: Path) -> None:
     assert run.config == done.config
     assert run.title == "FedRep + Mean"
     assert repr(run) == f"LoadedRun(FedRep + Mean, seed 0, {tmp_path / 'x'})"
-    assert run.result["last"] == done.result["last"]
+    assert run.result is not None
+    assert run.result.last.metrics[OWN].mean == done.result["last"]["eval/L-acc/mean"]
     assert [row["round"] for row in run.rounds] == [1, 2, 3]
-    assert run.rounds[-1]["train/loss"] == done.records[-1]["train/loss"]
+    assert run.rounds[-1]["train_loss"] == done.records[-1]["train/loss"]
     last = [row for row in run.clients if row["round"] == 3]
     assert [row["L-acc"] for row in last] == done.columns["L-acc"]
     assert [row["G-acc"] is None for row in run.clients] == [True] * 5 + [False] * 5
     assert last[0]["n_train"] == done.columns["n_train"][0]
-    assert [w["round"] for w in run.weights] == [1, 2, 3]
+    assert [weights.round for weights in run.weights] == [1, 2, 3]
     assert torch.equal(run.theta, done.server.theta)
     assert torch.equal(run.state["client/3/personal"], done.server.link.states()[3]["personal"])
     net = done.site.model().net
@@ -46,7 +48,7 @@ def test_a_run_under_way_is_as_far_as_it_is(tiny: dict[str, Any], tmp_path: Path
         file.write("3,0,1")
     run = LoadedRun(tmp_path / "x")
     assert not run.finished
-    assert run.result == {}
+    assert run.result is None
     assert run.title == "FedAvg + Mean"
     assert len(run.rounds) == len(run.clients) // 5 == run.rounds[-1]["round"] < 3
 
@@ -81,16 +83,19 @@ def test_a_folder_of_runs_is_a_study_too(tiny: dict[str, Any], tmp_path: Path) -
     study = comity.load(tmp_path)
     assert isinstance(study, LoadedStudy)
     assert [run.title for run in study.runs] == ["Local", "FedAvg + Mean", "FedRep + Mean"]
-    with pytest.raises(ComityError, match="holds neither a run"):
+    with pytest.raises(ComityError, match="does not exist"):
         comity.load(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ComityError, match=r"holds no run: there is no config\.yaml in it or below it"):
+        comity.load(tmp_path / "empty")
 
 
 def test_the_doors_are_functions() -> None:
     """Whatever was imported before: a module of the same name must not stand in their place."""
-    import comity.loading
+    import comity.results
     import comity.studies
 
-    assert comity.load is comity.loading.load
+    assert comity.load is comity.results.load
     assert comity.study is comity.studies.study
     assert callable(comity.run)
     with pytest.raises(AttributeError, match="no attribute 'sutdy'"):

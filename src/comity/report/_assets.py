@@ -1,0 +1,26 @@
+"""What the page is made of beside its numbers: styles, scripts and colours."""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+_SCRIPTS = ("charts.js", "state.js", "learning.js", "clients.js", "conflict.js", "costs.js", "page.js")
+
+
+def script() -> str:
+    """The page's whole script; nothing of it is visible from outside."""
+    return "".join(("(() => {\n'use strict';\n", *map(_asset, _SCRIPTS), "\n})();"))
+
+
+def styles() -> str:
+    return _asset("report.css")
+
+
+def themes() -> dict[str, Any]:
+    """The colours of plots, light and dark, for the page and for figures."""
+    palette: dict[str, Any] = json.loads(_asset("palette.json"))
+    return palette
+
+
+def _asset(name: str) -> str:
+    return (files("comity.report") / "assets" / name).read_text(encoding="utf-8")

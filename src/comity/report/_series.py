@@ -1,0 +1,110 @@
+"""A run's rounds as arrays: numbers over rounds, the rule's coefficients, and the cosines of updates."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from comity.results import LoadedRun
+from comity.results.schema import RoundRecord
+
+Floats = npt.NDArray[np.float64]
+RoundNumber = Callable[[RoundRecord], float]
+"""A number of one round; NaN where that round did not measure it."""
+
+
+def metric(name: str, how: str = "mean") -> RoundNumber:
+    def number(record: RoundRecord) -> float:
+        summary = record.metrics.get(name)
+        return math.nan if summary is None else float(getattr(summary, how))
+
+    return number
+
+
+def conflict(record: RoundRecord) -> float:
+    return math.nan if record.conflict is None else record.conflict.rate
+
+
+def over_rounds(run: LoadedRun, number: RoundNumber) -> Floats:
+    return np.array([number(record) for record in run.records], dtype=np.float64)
+
+
+def thin(rounds: list[int], most: int) -> list[int]:
+    """At most ``most`` of the rounds, evenly, the first and the last among them."""
+    if len(rounds) <= most:
+        return list(rounds)
+    return [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, most).round().astype(int))]
+
+
+def layer_names(run: LoadedRun) -> list[str]:
+    return list(dict.fromkeys(name for record in run.records if record.conflict for name in record.conflict.layers))
+
+
+def conflict_by_layer(run: LoadedRun) -> dict[str, Floats]:
+    """The conflict rate over rounds for each layer; NaN where a round did not measure it."""
+    rates = [record.conflict.layers if record.conflict else {} for record in run.records]
+    return {name: np.array([rate.get(name, math.nan) for rate in rates], dtype=np.float64) for name in layer_names(run)}
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """A rule's coefficients: clients × rounds for each layer, or for the whole model; NaN where a client was absent."""
+
+    rounds: list[int]
+    layers: dict[str, Floats]
+
+
+def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
+    """In at most ``most`` of the run's rounds; only these lines of a large file are parsed."""
+    rounds = thin([record.round for record in run.records], most)
+    place = {number: i for i, number in enumerate(rounds)}
+    clients, names = number_of_clients(run), layer_names(run)
+    layers: dict[str, Floats] = {}
+    for record in run.folder.weights(lambda number: number in place):
+        rows = np.array(record.coefficients, dtype=np.float64, ndmin=2)
+        places, members = _clients_among(record.ids, clients)
+        for name, row in zip(_row_names(names, record.group, len(rows)), rows, strict=False):
+            if name not in layers:
+                layers[name] = np.full((clients, len(rounds)), np.nan)
+            layers[name][members, place[record.round]] = row[places]
+    return Coefficients(rounds, layers) if layers else None
+
+
+def coefficient_rows(run: LoadedRun) -> int:
+    """For how many layers the rule has coefficients of their own."""
+    first = next(run.folder.weights(), None)
+    return 0 if first is None else len(first.coefficients)
+
+
+def _row_names(layers: list[str], group: str, rows: int) -> list[str]:
+    """What the rows of a coefficient matrix stand for: the group's layers, or the whole model."""
+    prefix = f"{group}/" if group else ""
+    if rows == 1:
+        return [f"{prefix}whole model"]
+    names = [name for name in layers if name.startswith(prefix)]
+    return names if len(names) == rows else []
+
+
+def _clients_among(ids: list[Any], clients: int) -> tuple[list[int], list[int]]:
+    """Places and numbers of the clients; rows that a rule remembers from earlier rounds have names of their own."""
+    places = [i for i, name in enumerate(ids) if isinstance(name, int) and 0 <= name < clients]
+    return places, [ids[i] for i in places]
+
+
+def cosines(run: LoadedRun) -> dict[int, Floats]:
+    """Cosines of the clients' updates, clients × clients by round; NaN where one of the two was absent."""
+    clients = number_of_clients(run)
+    by_round: dict[int, Floats] = {}
+    for record in run.folder.cosines():
+        places, members = _clients_among(record.ids, clients)
+        if len(places) == len(record.ids):
+            matrix = by_round.setdefault(record.round, np.full((clients, clients), np.nan))
+            matrix[np.ix_(members, members)] = np.array(record.cosines, dtype=np.float64)
+    return by_round
+
+
+def number_of_clients(run: LoadedRun) -> int:
+    return int(run.options["clients"])

@@ -1,0 +1,103 @@
+"""The options of runs: which of them decide the numbers, what differs among runs, and which Local goes with which run.
+
+Options are seen flat: ``rule`` is a name and ``rule.c`` an option of the rule.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from comity.config import COMPONENTS, Config
+
+Flat = dict[str, Any]
+
+LOCAL = "Local"
+"""The method that every run is compared with: each client trains alone."""
+
+MEAN = "Mean"
+"""The rule that other rules are compared with."""
+
+LOCAL_OPTIONS: Mapping[str, Any] = {"method": LOCAL, "rule": MEAN, "moment": None, "reference": "none"}
+"""What the Local that goes with a run has otherwise; all other options that decide numbers are the run's own."""
+
+_UNDECISIVE = {f.name for f in fields(Config) if not f.metadata["decides"]} | {"seed"}
+
+
+def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
+    """The options that decide the numbers, apart from the seed.
+
+    ``own_rule``: no rule can be chosen, so the configured one decides nothing. Local sends no updates to any rule, and
+    its models are the same at every moment of judgement.
+    """
+    flat: Flat = {}
+    for key, value in options.items():
+        if key in COMPONENTS and isinstance(value, Mapping):
+            flat |= {key if name == "name" else f"{key}.{name}": inner for name, inner in value.items()}
+        elif key not in _UNDECISIVE:
+            flat[key] = value
+    without = {"rule", "moment"} if flat.get("method") == LOCAL else {"rule"} if own_rule else set()
+    return {key: value for key, value in flat.items() if component_of(key) not in without}
+
+
+def component_of(key: str) -> str:
+    """``rule`` of ``rule.c``."""
+    return key.partition(".")[0]
+
+
+def of_method_and_rule(flat: Flat) -> Flat:
+    return {key: value for key, value in flat.items() if component_of(key) in ("method", "rule")}
+
+
+def of_setting(flat: Flat) -> Flat:
+    """All conditions that methods and rules are compared under."""
+    return {key: value for key, value in flat.items() if component_of(key) not in ("method", "rule")}
+
+
+def shared_with_local(flat: Flat) -> Flat:
+    """The conditions that a run has in common with the Local that goes with it."""
+    return {key: value for key, value in of_setting(flat).items() if key != "moment"}
+
+
+class Varying:
+    """The options that differ among runs, apart from the names of method and rule.
+
+    A component's option counts among the runs of that component: ``scope`` of two different rules is not one option.
+    """
+
+    def __init__(self, flats: Iterable[Flat]) -> None:
+        values: dict[tuple[str, Any], set[str]] = {}
+        for flat in flats:
+            for key in flat:
+                values.setdefault(_owned(key, flat), set()).add(repr(flat[key]))
+        self._owned = {key for key, seen in values.items() if len(seen) > 1 and key[0] not in ("method", "rule")}
+        self.keys = list(dict.fromkeys(key for key, owner in values if (key, owner) in self._owned))
+
+    def of(self, flat: Flat, *components: str) -> Flat:
+        """The varying options of these components, or of everything but method and rule."""
+        wanted = components or tuple({component_of(key) for key in flat} - {"method", "rule"})
+        return {k: v for k, v in flat.items() if component_of(k) in wanted and _owned(k, flat) in self._owned}
+
+    def label(self, flat: Flat, component: str) -> str:
+        """``ConFREE (c=0.3)``: a method or rule with those of its options that vary."""
+        name, options = show(flat.get(component, "")), self.of(flat, component)
+        return f"{name} ({in_words(options)})" if options else name
+
+
+def _owned(key: str, flat: Flat) -> tuple[str, Any]:
+    """An option together with the component that has it."""
+    component, dot, _ = key.partition(".")
+    return key, flat.get(component) if dot else None
+
+
+def in_words(flat: Flat) -> str:
+    """``{"data": "digits", "partition.alpha": 0.1, "clients": 20}`` as ``digits, alpha=0.1, clients=20``."""
+    return ", ".join(
+        show(value) if key in COMPONENTS else f"{key.rpartition('.')[2]}={show(value)}" for key, value in flat.items()
+    )
+
+
+def show(value: Any) -> str:
+    """The value of an option in words."""
+    if isinstance(value, (list, tuple)):
+        return "×".join(map(str, value))
+    return "default" if value is None else str(value)

@@ -1,0 +1,146 @@
+"""What joining does to each client: who gains, who is harmed, and how both are counted over seeds."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from comity.results.schema import Result, Transfer
+from comity.results.statistics import ZERO
+from comity.results.words import listed, number
+
+POINTS_DIGITS = 1  # of one client's gain: a test set of 100 samples cannot show more
+MOST_NAMED = 4  # harmed clients that the sentence names one by one
+
+
+def gains(gain: float) -> bool:
+    """Whether a client with this difference to its accuracy alone does better for having joined."""
+    return gain > ZERO
+
+
+def harmed(gain: float) -> bool:
+    return gain < -ZERO
+
+
+def transfer(joined: Mapping[int, float], alone: Mapping[int, float]) -> Transfer | None:
+    """Each client's accuracy against its accuracy alone; ``None`` without a client that has both.
+
+    FEDORA (Wu et al., KDD 2023). A client whose Local model has no hit at all has no relative accuracy and is left out
+    of that mean.
+    """
+    every = {client: joined[client] - alone[client] for client in sorted(joined.keys() & alone.keys())}
+    gain = {client: value for client, value in every.items() if not math.isnan(value)}
+    if not gain:
+        return None
+    relative = [value / alone[client] for client, value in gain.items() if alone[client] > 0]
+    return Transfer(
+        local=fmean(alone[client] for client in gain),
+        relative_accuracy=fmean(relative) if relative else math.nan,
+        positive_transfer=sum(map(gains, gain.values())) / len(gain),
+        harmed=[client for client, value in gain.items() if harmed(value)],
+        gain=gain,
+    )
+
+
+@dataclass(frozen=True)
+class HarmedClient:
+    """A client that does worse than alone."""
+
+    client: int
+    seed: int | None
+    """``None`` where the client is the same one in every seed."""
+    gain: float
+    tests: float
+    """Test samples that the loss amounts to; NaN where that is not known, or the loss is a mean over seeds."""
+
+    def __str__(self) -> str:
+        return f"{self.client}" + ("" if self.seed is None else f" of seed {self.seed}")
+
+    @property
+    def loss(self) -> str:
+        """In points."""
+        return number(-100 * self.gain, POINTS_DIGITS)
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How many clients gain by joining and which are harmed, over the seeds of one method and rule.
+
+    Where all seeds have the same partition, client 3 is the same client in all of them and its gains are averaged.
+    Where each seed has a partition of its own, the clients of all seeds are counted side by side.
+    """
+
+    clients: int
+    gaining: int
+    harmed: list[HarmedClient]
+    """Worst first."""
+    seeds: int
+    pooled: bool
+    """Whether the clients of several seeds are counted side by side."""
+
+    @classmethod
+    def of(
+        cls,
+        gains_by_seed: Mapping[int, Mapping[int, float]],
+        tests_by_seed: Mapping[int, Mapping[int, float]],
+        *,
+        same_clients: bool,
+    ) -> "Balance | None":
+        """From each client's gain and number of test samples; ``None`` where no gain is known."""
+        seeds = len(gains_by_seed)
+        pooled = seeds > 1 and not same_clients
+        by_client: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
+        for seed, gain_of in gains_by_seed.items():
+            for client, gain in gain_of.items():
+                lost = gain * tests_by_seed.get(seed, {}).get(client, math.nan)
+                by_client.setdefault((client, seed if pooled else None), []).append((gain, lost))
+        if not by_client:
+            return None
+        means = {key: fmean(gain for gain, _ in entries) for key, entries in by_client.items()}
+        worse = [
+            HarmedClient(*key, gain, by_client[key][0][1] if pooled or seeds == 1 else math.nan)
+            for key, gain in means.items()
+            if harmed(gain)
+        ]
+        return cls(
+            clients=len(means),
+            gaining=sum(map(gains, means.values())),
+            harmed=sorted(worse, key=lambda client: client.gain),
+            seeds=seeds,
+            pooled=pooled,
+        )
+
+    @classmethod
+    def of_run(cls, result: Result) -> "Balance | None":
+        """Of one run alone; ``None`` where it was compared with no Local."""
+        if result.transfer is None:
+            return None
+        tests = dict(zip(map(int, result.clients["client"]), result.clients.get("n_test", ()), strict=False))
+        return cls.of({0: result.transfer.gain}, {0: tests}, same_clients=True)
+
+    @property
+    def sentence(self) -> str:
+        """“17 of 20 clients gain over training alone, clients 3 and 11 lose”."""
+        verb = "gains" if self.gaining == 1 else "gain"
+        start = f"{self.gaining} of {self.clients} clients {verb} over training alone"
+        if not self.harmed:
+            return f"{start}, nobody loses"
+        if len(self.harmed) > MOST_NAMED or self.pooled:
+            return f"{start}, {len(self.harmed)} lose{'s' if len(self.harmed) == 1 else ''}"
+        names = listed(str(client) for client in sorted(harm.client for harm in self.harmed))
+        return f"{start}, " + (f"client {names} loses" if len(self.harmed) == 1 else f"clients {names} lose")
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to keep in mind beside the sentence, each a sentence of its own."""
+        remarks = []
+        if self.pooled:
+            remarks.append(f"The {self.clients} clients are those of {self.seeds} seeds, each with its own partition.")
+        if self.harmed:
+            remarks.append(f"Most is lost by client {self.harmed[0]}: {self.harmed[0].loss} points.")
+        slight, all_ = sum(harm.tests > -1.5 for harm in self.harmed), len(self.harmed)
+        if slight:
+            some = "It loses" if all_ == 1 else "All lose" if slight == all_ else f"{slight} of the {all_} lose"
+            some += "s" if slight == 1 < all_ else ""
+            remarks.append(f"{some} no more than one test sample, which may be chance.")
+        return remarks

@@ -1,0 +1,149 @@
+"""One run back from its folder, for tables, reports and notebooks. Only vectors need torch, which they import."""
+
+import importlib
+import math
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from comity._errors import ComityError
+from comity.config import Config
+from comity.results import schema
+from comity.results.conditions import LOCAL, Flat, flatten
+from comity.results.folder import RunFolder
+from comity.results.schema import Columns, PartitionTable, Result, RoundRecord, RunInfo, Summary, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class LoadedRun:
+    """One run, read when it is asked for. What is not there yet, because the run goes on, is empty."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.folder = RunFolder(path)
+        self.path = self.folder.path
+        self.info: RunInfo = self.folder.info()
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({self.title}, seed {self.seed}, {self.path})"
+
+    @property
+    def title(self) -> str:
+        return self.info.title
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The configuration in plain values, as ``config.yaml`` has it."""
+        return self.folder.options()
+
+    @cached_property
+    def config(self) -> Config:
+        return Config.of(self.options)
+
+    @cached_property
+    def decisive(self) -> Flat:
+        """The options that decide its numbers, apart from the seed."""
+        return flatten(self.options, own_rule=self.info.own_rule)
+
+    @property
+    def seed(self) -> int:
+        return int(self.options["seed"])
+
+    @property
+    def local(self) -> bool:
+        """Whether each client trained alone."""
+        return bool(self.options["method"]["name"] == LOCAL)
+
+    # Numbers.
+
+    @cached_property
+    def result(self) -> Result | None:
+        """``None`` until the run is finished."""
+        return self.folder.result() if self.folder.finished else None
+
+    @property
+    def finished(self) -> bool:
+        return self.result is not None
+
+    @cached_property
+    def records(self) -> list[RoundRecord]:
+        return self.folder.rounds()
+
+    @cached_property
+    def evaluation(self) -> Columns:
+        """The newest evaluation: a list over clients for each metric."""
+        return self.result.clients if self.result is not None else self.folder.newest_evaluation()
+
+    @property
+    def client_ids(self) -> list[int]:
+        return [int(client) for client in self.evaluation.get("client", ())]
+
+    def by_client(self, column: str) -> dict[int, float]:
+        """One column of the newest evaluation by client; empty where it was not measured."""
+        return dict(zip(self.client_ids, self.evaluation.get(column, ()), strict=False))
+
+    def metric(self, name: str, how: str = "mean") -> float:
+        """A metric of the last round; NaN where it was not measured, or the run is not finished."""
+        summary = self.result.last.metrics.get(name) if self.result is not None else None
+        return math.nan if summary is None else value_of(summary, how)
+
+    @property
+    def rounds_done(self) -> int:
+        return self.records[-1].round if self.records else 0
+
+    @cached_property
+    def partition(self) -> PartitionTable | None:
+        return self.folder.partition()
+
+    # For a notebook.
+
+    @cached_property
+    def rounds(self) -> Any:
+        """One row a round: a pandas data frame where pandas is installed (``seconds.train``), else a list of dicts."""
+        return _frame([schema.plain(record) for record in self.records])
+
+    @cached_property
+    def clients(self) -> Any:
+        """One row for each client and evaluation, as ``rounds``."""
+        return _frame(self.folder.client_rows())
+
+    @cached_property
+    def weights(self) -> list[Weights]:
+        """The rule's coefficients round by round."""
+        return list(self.folder.weights())
+
+    @cached_property
+    def state(self) -> "dict[str, Tensor]":
+        """Everything in the checkpoint by name: ``server/theta``, ``client/3/personal``, ..."""
+        return _tensors(self.folder / schema.CHECKPOINT, "this run has no checkpoint yet")
+
+    @property
+    def theta(self) -> "Tensor":
+        """The shared vector: parameters first, then buffers."""
+        return self.state["server/theta"]
+
+    def model(self, cid: int) -> "dict[str, Tensor]":
+        """A client's own model under the network's own names: ``net.load_state_dict(run.model(3))``."""
+        return _tensors(self.folder.model_file(cid), f"client {cid} has no model here; train with --save-models")
+
+
+def value_of(summary: Summary, how: str) -> float:
+    """``mean``, ``std``, ``samples`` or ``worst10``."""
+    return float(getattr(summary, how))
+
+
+def _frame(rows: list[dict[str, Any]]) -> Any:
+    try:
+        pandas = importlib.import_module("pandas")
+    except ImportError:
+        return rows
+    return pandas.json_normalize(rows)
+
+
+def _tensors(file: Path, missing: str) -> "dict[str, Tensor]":
+    from safetensors.torch import load_file
+
+    if not file.exists():
+        raise ComityError(f"{file}: {missing}")
+    return load_file(file)

@@ -1,0 +1,365 @@
+"""What is compared with what, and the numbers that come of it, against numbers worked out by hand."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import t
+
+from comity import ComityError
+from comity.report._series import coefficients
+from comity.report._why import Agreement, overlap
+from comity.results import Balance, Difference, LoadedStudy, RunFolder, Spread, StudyFolder, transfer
+from comity.results.schema import CELLS, OWN, Cosines, PartitionTable, PlannedRun, Weights
+from comity.results.table import COLUMNS
+from run_folders import make
+
+
+def table(*paths: Path, base: str | None = None) -> dict[str, dict[str, str]]:
+    """By label: heading to what is shown."""
+    made = LoadedStudy(*paths, base=base).table()
+    return {line.label: {column.heading: str(line.entries[column.name]) for column in COLUMNS} for line in made.lines}
+
+
+def test_numbers_by_hand(tmp_path: Path) -> None:
+    alone = [0.5, 0.5, 0.5, 0.8]
+    make(tmp_path / "m0", [0.6, 0.7, 0.5, 0.6], alone=alone, seed=0)  # mean 0.600
+    make(tmp_path / "m1", [0.7, 0.7, 0.5, 0.7], alone=alone, seed=1)  # mean 0.650
+    make(tmp_path / "c0", [0.7, 0.8, 0.6, 0.7], alone=alone, seed=0, rule="ConFREE")  # mean 0.700
+    make(tmp_path / "c1", [0.8, 0.8, 0.6, 0.92], alone=alone, seed=1, rule="ConFREE")  # mean 0.780
+    found = table(tmp_path)
+    mean, confree = found["FedRep + Mean"], found["FedRep + ConFREE"]
+    assert mean["accuracy"] == "62.50 ± 3.54"  # 5 / sqrt(2)
+    assert confree["accuracy"] == "74.00 ± 5.66"
+    # differences 10 and 13: mean 11.5, deviation 2.1213, half 12.7062 * 2.1213 / sqrt(2) = 19.06
+    assert confree["difference to Mean"] == "≈ 11.50 [−7.56, 30.56]"
+    assert mean["difference to Mean"] == "–"
+    assert mean["worst tenth"] == "50.0 ± 0.0"  # the worst one of four
+    # alone 0.575: gains 2.5 and 7.5 points
+    assert mean["gain over Local"] == "≈ 5.00 [−26.77, 36.77]"
+    # seed 0: (0.2 + 0.4 + 0 - 0.25) / 4 = 8.75 %; seed 1: (0.4 + 0.4 + 0 - 0.125) / 4 = 16.875 %
+    assert mean["relative to Local"] == "12.8 ± 5.7"
+    assert mean["clients that gain"] == "4 of 8"
+    assert mean["clients harmed"] == "2 of 8"
+    assert confree["clients harmed"] == "1 of 8"
+    assert mean["MB a round"] == "1.50"
+    assert mean["s a round"] == "0.75"
+    assert found["Local"]["accuracy"] == "57.50 ± 0.00"  # noted by the others, without a run of its own
+
+
+def test_the_interval_is_students() -> None:
+    for seeds in (2, 3, 4, 8, 13, 61):
+        values = {seed: float(seed % 3) for seed in range(seeds)}
+        spread = Spread(values)
+        assert spread.std is not None
+        low, high = t.interval(0.95, seeds - 1, loc=spread.mean, scale=spread.std / math.sqrt(seeds))
+        assert spread.half == pytest.approx((high - low) / 2, rel=1e-9)
+
+
+def test_differences() -> None:
+    def between(numbers: dict[int, float], base: dict[int, float]) -> Difference | None:
+        return Difference.between(Spread.of(numbers), Spread.of(base))
+
+    assert between({0: 0.5}, {1: 0.4}) is None
+    one = between({0: 0.5, 1: 0.9}, {0: 0.4})
+    assert one is not None
+    assert (one.seeds, one.half, one.verdict) == (1, None, "one seed")
+    assert between({0: 1.0, 1: 1.1, 2: 1.2}, {0: 0.5, 1: 0.6, 2: 0.7}).verdict == "gain"  # type: ignore[union-attr]
+    assert between({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}).verdict == "noise"  # type: ignore[union-attr]
+    # 0.1 + 0.2 is not 0.3 in floats, which is no gain
+    assert between({0: 0.1 + 0.2, 1: 0.1 + 0.2}, {0: 0.3, 1: 0.3}).verdict == "noise"  # type: ignore[union-attr]
+    assert Spread.of({0: math.nan}) is None
+
+
+def test_who_gains_and_who_is_harmed() -> None:
+    found = transfer({0: 0.6, 1: 0.5, 2: 0.3, 3: 0.1, 4: math.nan, 9: 1.0}, {0: 0.5, 1: 0.5, 2: 0.6, 3: 0.0, 4: 0.5})
+    assert found is not None
+    assert found.gain == pytest.approx({0: 0.1, 1: 0.0, 2: -0.3, 3: 0.1})
+    assert found.harmed == [2]
+    assert found.local == pytest.approx(0.4)
+    assert found.positive_transfer == 0.5
+    assert found.relative_accuracy == pytest.approx((0.2 + 0 - 0.5) / 3)  # client 3 has no hit alone
+    assert transfer({0: 0.5}, {1: 0.5}) is None
+
+
+def test_clients_of_several_seeds_are_pooled_unless_they_are_the_same() -> None:
+    gains, tests = {0: {3: -0.1, 4: 0.5}, 1: {3: 0.3, 4: 0.1}}, {0: {3: 10.0, 4: 10.0}, 1: {3: 10.0, 4: 10.0}}
+    pooled, averaged = (Balance.of(gains, tests, same_clients=same) for same in (False, True))
+    assert pooled is not None
+    assert averaged is not None
+    assert (pooled.clients, pooled.gaining, [str(harm) for harm in pooled.harmed]) == (4, 3, ["3 of seed 0"])
+    assert pooled.sentence == "3 of 4 clients gain over training alone, 1 loses"
+    assert pooled.remarks == [
+        "The 4 clients are those of 2 seeds, each with its own partition.",
+        "Most is lost by client 3 of seed 0: 10.0 points.",
+        "It loses no more than one test sample, which may be chance.",
+    ]
+    assert (averaged.clients, averaged.gaining, averaged.harmed) == (2, 2, [])
+    assert averaged.sentence == "2 of 2 clients gain over training alone, nobody loses"
+    assert Balance.of({}, {}, same_clients=True) is None
+
+
+def test_cells_are_what_differs(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for c in (0.1, 0.5):
+            make(tmp_path / f"c{c}-{seed}", [0.5] * 4, seed=seed, rule="ConFREE", options={"rule.c": c})
+        make(tmp_path / f"m-{seed}", [0.5] * 4, seed=seed, options={"workers": seed + 1})
+    study = LoadedStudy(tmp_path)
+    assert study.varying.keys == ["rule.c"]
+    assert len(study.settings) == 1
+    labels = {cell.label: list(cell.runs) for cell in study.cells}
+    assert labels == {
+        "FedRep + Mean": [0, 1],
+        "FedRep + ConFREE (c=0.1)": [0, 1],
+        "FedRep + ConFREE (c=0.5)": [0, 1],
+    }
+
+
+def test_settings_are_conditions_that_differ(tmp_path: Path) -> None:
+    for alpha in (0.1, 1.0):
+        for share in (0.5, 1.0):
+            options = {"partition.alpha": alpha, "participation": share}
+            make(tmp_path / f"{alpha}-{share}", [0.5] * 4, options=options)
+    assert [setting.label for setting in LoadedStudy(tmp_path).settings] == [
+        "alpha=0.1, participation=0.5",
+        "alpha=0.1, participation=1.0",
+        "alpha=1.0, participation=0.5",
+        "alpha=1.0, participation=1.0",
+    ]
+
+
+# The base.
+
+
+def test_the_base_is_the_same_method_with_the_plain_mean(tmp_path: Path) -> None:
+    for lam, accuracy in ((0.5, 0.6), (1.0, 0.7)):
+        options = {"method.lam": lam}
+        make(tmp_path / f"m{lam}", [accuracy] * 4, method="Ditto", options=options)
+        make(tmp_path / f"c{lam}", [accuracy + lam / 10] * 4, method="Ditto", rule="ConFREE", options=options)
+    found = table(tmp_path)
+    assert found["Ditto (lam=0.5) + ConFREE"]["difference to Mean"] == "+5.00 (one seed)"
+    assert found["Ditto (lam=1.0) + ConFREE"]["difference to Mean"] == "+10.00 (one seed)"
+    assert LoadedStudy(tmp_path).base_remark == ""
+
+
+def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_for(tmp_path: Path) -> None:
+    make(tmp_path / "a", [0.65] * 4, options={"rule.weighting": "uniform"})
+    make(tmp_path / "b", [0.60] * 4)
+    make(tmp_path / "c", [0.70] * 4, rule="ConFREE")
+    study = LoadedStudy(tmp_path)
+    assert [cell.label for cell in study.cells] == [
+        *("FedRep + Mean (weighting=size)", "FedRep + Mean (weighting=uniform)", "FedRep + ConFREE")
+    ]
+    found = table(tmp_path)
+    assert found["FedRep + ConFREE"]["difference to Mean"] == "+10.00 (one seed)"
+    assert found["FedRep + Mean (weighting=uniform)"]["difference to Mean"] == "+5.00 (one seed)"
+    remark = (
+        "There are several means, Mean (weighting=size) and Mean (weighting=uniform); differences are to "
+        "Mean (weighting=size), --base chooses another."
+    )
+    assert study.table().remarks == [remark]
+    assert remark in study.table().markdown()
+
+    asked = LoadedStudy(tmp_path, base="Mean (weighting=uniform)").table()
+    assert asked.remarks == []
+    assert "difference to Mean (weighting=uniform)" in asked.markdown()
+    entries = {line.label: str(line.entries["difference"]) for line in asked.lines}
+    assert entries == {
+        "FedRep + Mean (weighting=uniform)": "–",
+        "FedRep + Mean (weighting=size)": "−5.00 (one seed)",
+        "FedRep + ConFREE": "+5.00 (one seed)",
+    }
+    with pytest.raises(ComityError, match=r"unknown base 'mean'; known: ConFREE, Mean \(weighting=size\), Mean"):
+        LoadedStudy(tmp_path, base="mean").table()
+
+
+# Local.
+
+
+def test_local_is_found_in_the_cache(tmp_path: Path) -> None:
+    make(tmp_path / "a", [0.6] * 4, rounds=3, done=3, seed=1, options={"moment": "fitted"})  # no result of its own yet
+    make(tmp_path / ".local" / "right", [0.4, 0.5, 0.6, 0.7], rounds=3, method="Local", seed=1)
+    make(tmp_path / ".local" / "wrong", [0.9] * 4, rounds=3, method="Local", seed=2)
+    study = LoadedStudy(tmp_path / "a")
+    assert [cell.label for cell in study.cells] == ["Local", "FedRep + Mean"]
+    local, mine = study.cells
+    assert list(local.runs) == [1]
+    known = mine.transfer(mine.runs[1])
+    assert known is not None
+    assert known.gain == pytest.approx({0: 0.2, 1: 0.1, 2: 0.0, 3: -0.1})
+    assert known.harmed == [3]
+    assert len(study.settings) == 1
+
+
+def test_a_local_run_of_the_study_itself(tmp_path: Path) -> None:
+    make(tmp_path / "runs" / "local", [0.5] * 4, method="Local")
+    make(tmp_path / "runs" / "fedrep", [0.6] * 4)  # noted nothing of Local
+    found = table(tmp_path)
+    assert found["Local"]["accuracy"] == "50.00"
+    assert found["FedRep + Mean"]["gain over Local"] == "+10.00 (one seed)"
+    assert found["FedRep + Mean"]["relative to Local"] == "20.0"
+    assert found["FedRep + Mean"]["clients that gain"] == "4 of 4"
+
+
+def test_one_local_serves_every_moment_of_judgement(tmp_path: Path) -> None:
+    make(tmp_path / "local", [0.5] * 4, method="Local")
+    for moment in ("received", "fitted"):
+        make(tmp_path / moment, [0.6] * 4, options={"moment": moment})
+    study = LoadedStudy(tmp_path)
+    assert [(setting.label, [cell.label for cell in setting.cells]) for setting in study.settings] == [
+        (f"moment={moment}", ["Local", "FedRep + Mean"]) for moment in ("fitted", "received")
+    ]
+    assert len(study.runs) == 3
+
+
+def test_a_method_with_its_own_rule_has_no_other(tmp_path: Path) -> None:
+    make(tmp_path / "a", [0.6] * 4, method="FedCALM", own_rule=True)
+    make(tmp_path / "b", [0.5] * 4)
+    make(tmp_path / "c", [0.5] * 4, method="FedCALM", own_rule=True, seed=1, done=2)
+    assert set(table(tmp_path)) == {"FedCALM", "FedRep + Mean"}
+    assert [cell.label for cell in LoadedStudy(tmp_path).cells] == ["FedCALM", "FedRep + Mean"]
+
+
+# Which runs.
+
+
+def test_the_same_run_twice_counts_once(tmp_path: Path) -> None:
+    make(tmp_path / "a", [0.6] * 4)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    study = LoadedStudy(tmp_path, tmp_path / "a")
+    assert len(study.runs) == 1
+    assert study.doubles == 1
+
+
+def test_a_study_shows_what_belongs_to_it(tmp_path: Path) -> None:
+    make(tmp_path / "runs" / "b", [0.6] * 4, rule="CALM")
+    make(tmp_path / "runs" / "a", [0.5] * 4)
+    make(tmp_path / "runs" / "old", [0.5] * 4, method="Ditto")
+    make(tmp_path / ".tuning" / "c", [0.5] * 4, method="Ditto")
+    planned = [
+        PlannedRun(folder="runs/b", title="FedRep + CALM, seed 0"),
+        PlannedRun(folder="runs/a", title="FedRep + Mean, seed 0"),
+        PlannedRun(folder="runs/c", title="FedRep + X, seed 0", error="it failed"),
+    ]
+    StudyFolder(tmp_path).write_planned(planned)
+    study = LoadedStudy(tmp_path)
+    assert [run.title for run in study.runs] == ["FedRep + CALM", "FedRep + Mean"]  # the study's order
+    assert [cell.label for cell in study.cells] == ["FedRep + Mean", "FedRep + CALM"]  # the base first
+    assert study.failed == {"FedRep + X, seed 0": "it failed"}
+    assert study.over
+    StudyFolder(tmp_path).write_planned([*planned, PlannedRun(folder="runs/d", title="to come")])
+    assert not LoadedStudy(tmp_path).over
+
+
+# Arrays over rounds, and why.
+
+
+def test_why(tmp_path: Path) -> None:
+    folder = RunFolder(make(tmp_path / "a", [0.6] * 3, thorough=False))
+    folder.add_partition(PartitionTable(name="x", partition="p", classes=3, counts=[[10, 0, 0], [5, 5, 0], [0, 0, 7]]))
+    lines = [
+        Cosines(round=1, group="", ids=[0, 1], cosines=[[1.0, -0.5], [-0.5, 1.0]]),
+        Cosines(round=2, group="", ids=[0, 1], cosines=[[1.0, 0.1], [0.1, 1.0]]),
+    ]
+    folder.add_round(folder.rounds()[-1], cosines=lines)
+    (run,) = LoadedStudy(folder.path).runs
+    agreement = Agreement.of(run)
+    assert agreement is not None
+    assert agreement.mean[0, 1] == pytest.approx(-0.2)
+    assert math.isnan(agreement.mean[0, 2])
+    assert agreement.of_clients[:2].tolist() == pytest.approx([-0.2, -0.2])
+    assert run.partition is not None
+    # the others of client 0 hold 5, 5, 7: 5 / 17 of class 0; those of client 1 hold 10, 0, 7: more than its half
+    assert overlap(run.partition).tolist() == pytest.approx([5 / 17, 0.5, 0.0])
+
+
+def test_weights_of_a_part_of_the_clients(tmp_path: Path) -> None:
+    folder = RunFolder(make(tmp_path / "a", [0.6] * 3, rounds=2, thorough=False))
+    records = folder.rounds()
+    folder.rewind(0)
+    folder.add_round(records[0], [Weights(round=1, group="", ids=[0, 2], coefficients=[[0.25, 0.75]])])
+    folder.add_round(records[1], [Weights(round=2, group="", ids=[1, "2@1"], coefficients=[[1.0, 0.5]])])
+    maps = coefficients(LoadedStudy(folder.path).runs[0], 10)
+    assert maps is not None
+    assert maps.rounds == [1, 2]
+    values = maps.layers["whole model"]
+    assert values[[0, 2], 0].tolist() == [0.25, 0.75]
+    assert [math.isnan(value) for value in values[:, 1]] == [True, False, True]
+
+
+# Files.
+
+
+def test_a_line_that_is_just_being_written_is_none_yet(tmp_path: Path) -> None:
+    path = make(tmp_path / "a", [0.6] * 3, rounds=9, done=2)
+    with (path / "rounds.jsonl").open("a") as stream:
+        stream.write('{"round": 3, "coho')
+    with (path / "clients.csv").open("a") as stream:
+        stream.write("3,0,10,20,0.9,0.1,,,,,\r\n3,1,10")
+    (run,) = LoadedStudy(path).runs
+    assert run.rounds_done == 2
+    assert run.evaluation[OWN] == [0.6] * 3
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("rounds.jsonl", "{nonsense\n", "line 1 is not JSON"),
+        ("rounds.jsonl", "[1]\n", "line 1 should hold named values"),
+        ("rounds.jsonl", '{"round": 1, "metrics": {"L-acc": 3}}\n', r"line 1\.metrics\.L-acc should hold named values"),
+        ("result.json", "{", "result.json is not JSON"),
+        ("result.json", "{}", "result.json is incomplete"),
+        ("config.yaml", "a: [", "config.yaml is not YAML"),
+        ("config.yaml", "clients: 3", "is not the configuration of a run"),
+        ("partition.json", '{"counts": 3}', r"partition.json\.counts should be list"),
+        ("run.json", '{"schema": 1}', "was written by another version of comity; run it again"),
+        ("run.json", None, "was written by an earlier comity; run it again"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, text: str | None, told: str) -> None:
+    path = make(tmp_path / "a", [0.6] * 3)
+    if text is None:
+        (path / file).unlink()
+    else:
+        (path / file).write_text(text)
+    with pytest.raises(ComityError, match=told) as caught:
+        _read_all(path)
+    assert "\n" not in str(caught.value)
+
+
+def _read_all(path: Path) -> Any:
+    study = LoadedStudy(path)
+    return study.table(), [(run.records, run.partition) for run in study.runs]
+
+
+@pytest.mark.parametrize("text", ["3", '[{"folder": "x"}]', "{"])
+def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    make(tmp_path / "a", [0.6] * 3)
+    (tmp_path / CELLS).write_text(text)
+    with pytest.raises(ComityError, match=r"cells\.json"):
+        LoadedStudy(tmp_path)
+
+
+def test_a_start_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
+    run = RunFolder(make(tmp_path / "whole", [0.6] * 3))
+    for name in ("run.json", ".config.yaml.123.part"):
+        (tmp_path / "killed").mkdir(exist_ok=True)
+        (tmp_path / "killed" / name).write_text("{}")
+    again = RunFolder(tmp_path / "killed")
+    again.open(run.info(), run.options(), resume=True, overwrite=False)
+    assert again.started
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("precious")
+    with pytest.raises(ComityError, match="is not empty and holds no run"):
+        RunFolder(tmp_path / "other").open(run.info(), run.options(), resume=False, overwrite=True)
+
+
+def test_names_in_json_that_no_reader_knows(tmp_path: Path) -> None:
+    path = make(tmp_path / "a", [0.6] * 3)
+    about = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps(about | {"title": "x"}))
+    with pytest.raises(ComityError, match="has 'title', which is not known here"):
+        LoadedStudy(path).table()

@@ -1,0 +1,199 @@
+"""Run folders as the engine writes them, without any training: the numbers are the test's own."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comity.results import RunFolder, transfer
+from comity.results.schema import (
+    ALL,
+    LOSS,
+    OWN,
+    SCHEMA,
+    SOME,
+    VALIDATION,
+    Best,
+    Conflict,
+    Cosines,
+    Evaluation,
+    Metrics,
+    PartitionTable,
+    Result,
+    RoundRecord,
+    RuleNote,
+    RunInfo,
+    Seconds,
+    Summary,
+    Traffic,
+    Weights,
+)
+
+CONFIG: dict[str, Any] = {
+    "data": {"name": "digits"},
+    "data_dir": None,
+    "partition": {"name": "Dirichlet", "alpha": 0.1},
+    "clients": 20,
+    "test_share": 0.3,
+    "val_share": 0.0,
+    "model": {"name": "cnn"},
+    "method": {"name": "FedRep", "head_epochs": 1},
+    "rule": {"name": "Mean", "weighting": "size"},
+    "rounds": 50,
+    "participation": 1.0,
+    "epochs": 1,
+    "lr": 0.05,
+    "moment": None,
+    "reference": "auto",
+    "seed": 0,
+    "workers": 2,
+    "out": None,
+}
+RULES: dict[str, dict[str, Any]] = {
+    "Mean": {"weighting": "size"},
+    "ConFREE": {"c": 0.5},
+    "CALM": {"C": 10.0, "eps": 0.1},
+}
+METHODS: dict[str, dict[str, Any]] = {"FedRep": {"head_epochs": 1}, "Ditto": {"lam": 1.0}}
+COST = {"bytes": Traffic(down=1_000_000, up=500_000), "seconds": Seconds(train=0.5, aggregate=0.25, evaluate=0.1)}
+"""Of a round."""
+
+
+def make(
+    path: Path,
+    accuracy: Sequence[float],
+    *,
+    alone: Sequence[float] | None = None,
+    method: str = "FedRep",
+    rule: str = "Mean",
+    seed: int = 0,
+    rounds: int = 5,
+    done: int | None = None,
+    layers: Sequence[str] = ("body.conv1.weight", "body.conv1.bias", "head.weight"),
+    tests: int = 20,
+    same_partition: bool = False,
+    options: Mapping[str, Any] | None = None,
+    own_rule: bool = False,
+    thorough: bool = True,
+    validation: float | None = None,
+) -> Path:
+    """A run whose clients end with ``accuracy``; ``alone`` is what they reach without the others.
+
+    ``done`` rounds of ``rounds``: the run is still under way. ``thorough``: with weights, cosines and partition.
+    ``validation``: accuracy in a validation split, which then chose the best round.
+    """
+    clients, last = len(accuracy), rounds if done is None else done
+    local = method == "Local"
+    config = {
+        **CONFIG,
+        "clients": clients,
+        "method": {"name": method, **METHODS.get(method, {})},
+        "rule": {"name": rule, **RULES.get(rule, {})},
+        "rounds": rounds,
+        "seed": seed,
+        "out": str(path),
+    }
+    for key, value in (options or {}).items():
+        part, dot, option = key.partition(".")
+        config[part] = {**config[part], option: value} if dot else value
+    folder = RunFolder(path)
+    info = RunInfo(
+        schema=SCHEMA,
+        comity="0.1.0",
+        title=method if local or own_rule else f"{method} + {rule}",
+        key="0" * 16,
+        own_rule=local or own_rule,
+        moment="received",
+    )
+    folder.open(info, config, resume=False, overwrite=True)
+    random = np.random.default_rng(0 if same_partition else seed)
+    classes = 10
+    counts = (random.dirichlet([0.2] * classes, clients) * random.integers(30, 200, (clients, 1))).astype(int)
+    if thorough:
+        how = "Dirichlet(alpha=0.1)"
+        folder.add_partition(PartitionTable(name="digits", partition=how, classes=classes, counts=counts.tolist()))
+    sizes = [int(size) for size in counts.sum(1)]
+    columns = {"client": list(range(clients)), "n_train": sizes, "n_test": [tests] * clients}
+    for number in range(1, last + 1):
+        now = np.array(accuracy)
+        if number < last:
+            now = now * (1 - 0.5 * np.exp(-3 * number / last))
+        folder.add_clients(number, columns | {OWN: now.tolist(), LOSS: (1 - now).tolist()})
+        metrics = metrics_of(now, validation)
+        if number == last:
+            metrics |= {SOME: _summary(0.8 * now), ALL: _summary(0.6 * now)}
+        record = RoundRecord(
+            round=number,
+            cohort=list(range(clients)),
+            train_loss=2.0 / number,
+            bytes=Traffic() if local else COST["bytes"],
+            seconds=COST["seconds"],
+            metrics=metrics,
+        )
+        weights, cosines = _sample(record, layers if not local else (), rule, random, number in (1, last))
+        folder.add_round(record, weights if thorough else (), cosines if thorough else ())
+    if done is None:
+        joined = columns | {OWN: list(accuracy), LOSS: [1 - value for value in accuracy]}
+        folder.add_result(result_of(joined, alone, rounds, metrics, local=local))
+    return path
+
+
+def _sample(
+    record: RoundRecord, layers: Sequence[str], rule: str, random: np.random.Generator, with_cosines: bool
+) -> tuple[list[Weights], list[Cosines]]:
+    """What a rule leaves of one round: conflict in the record, coefficients and cosines beside it."""
+    if not layers:
+        return [], []
+    ids: list[int | str] = list(record.cohort)
+    rates = {layer: float(random.uniform(0.1, 0.6)) for layer in layers}
+    record.conflict = Conflict(rate=sum(rates.values()) / len(rates), layers=rates)
+    record.rule = RuleNote(certificate="exact", residual=1e-9)
+    coefficients = random.exponential(1 / len(ids), (len(layers) if rule == "CALM" else 1, len(ids)))
+    weights = [Weights(round=record.round, group="", ids=ids, coefficients=coefficients.tolist())]
+    if not with_cosines:
+        return weights, []
+    cosine = np.clip(random.normal(0, 0.3, (len(ids), len(ids))), -1, 1)
+    cosine = (cosine + cosine.T) / 2
+    np.fill_diagonal(cosine, 1)
+    return weights, [Cosines(round=record.round, group="", ids=ids, cosines=cosine.round(4).tolist())]
+
+
+def _summary(values: np.ndarray[Any, Any]) -> Summary:
+    worst = np.sort(values)[: max(1, -(-len(values) // 10))]
+    mean = float(values.mean())
+    return Summary(mean=mean, std=float(values.std()), samples=mean, worst10=float(worst.mean()))
+
+
+def metrics_of(accuracy: np.ndarray[Any, Any], validation: float | None = None) -> Metrics:
+    metrics = {OWN: _summary(accuracy), LOSS: _summary(1 - accuracy)}
+    return metrics if validation is None else metrics | {VALIDATION: _summary(np.full(len(accuracy), validation))}
+
+
+def result_of(
+    columns: dict[str, list[Any]],
+    alone: Sequence[float] | None,
+    rounds: int,
+    metrics: Metrics,
+    *,
+    local: bool = False,
+) -> Result:
+    return Result(
+        last=Evaluation(round=rounds, metrics=metrics),
+        best=Best(round=rounds, metrics=metrics, chosen_by="validation" if VALIDATION in metrics else "test"),
+        transfer=None
+        if alone is None
+        else transfer(
+            dict(zip(columns["client"], columns[OWN], strict=True)), dict(zip(columns["client"], alone, strict=True))
+        ),
+        clients=columns,
+        malicious=[],
+        conflict_rate=None if local else 0.3,
+        worst_residual=None if local else 1e-9,
+        bytes_per_round=Traffic() if local else COST["bytes"],  # type: ignore[arg-type]
+        seconds=Seconds(train=0.5 * rounds, aggregate=0.25 * rounds, evaluate=0.1 * rounds),
+        failures=0,
+        written="2026-11-15 12:00:00",
+        versions={"comity": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "scipy": "1.17.1"},
+        machine={"cores": 2, "system": "Linux", "python": "3.11.7"},
+    )
