@@ -12,6 +12,8 @@ from comity._components import Component, convert, find, plain
 from comity._errors import ComityError, unknown
 
 COMPONENTS = ("data", "partition", "model", "method", "rule")
+LOCAL = "Local"
+"""The method in which each client trains alone."""
 
 
 def _option(default: Any, group: str, help: str, *, decides: bool = True) -> Any:
@@ -122,6 +124,16 @@ class Config:
 
     def with_(self, **changes: Any) -> "Config":
         return replace(self, **changes)
+
+    @property
+    def is_local(self) -> bool:
+        return bool(self.method.name == LOCAL)
+
+    def alone(self) -> "Config":
+        """The run that this one is compared with: each client trains alone, under the same conditions."""
+        return self.with_(
+            method=LOCAL, rule="Mean", moment=None, reference="none", save_models=False, tensorboard=False, out=None
+        )
 
     @property
     def key(self) -> str:
