@@ -8,13 +8,15 @@ dot (``mypkg.mymod.MyMethod``).
 import importlib
 import inspect
 import re
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from comity._errors import ComityError, unknown
+from comity._options import Option, convert, options, type_name
+
+__all__ = ["Component", "Option", "choices", "convert", "find", "options", "plain", "type_name"]
 
 ROOMS = {
     "method": ("comity.methods", "METHODS"),
@@ -51,30 +53,6 @@ def find(kind: str, name: str) -> tuple[str, Callable[..., Any]]:
     except (ImportError, AttributeError) as error:
         raise ComityError(f"{kind} {name!r} could not be imported: {error}") from error
 
-
-@dataclass(frozen=True)
-class Option:
-    """One argument of a component."""
-
-    name: str
-    type: Any
-    default: Any
-    help: str
-
-
-def options(component: Callable[..., Any], given: tuple[str, ...] = ()) -> dict[str, Option]:
-    """The options of a component: its constructor's arguments, less those that comity supplies itself."""
-    docs = f"{inspect.getdoc(component)}\n\n{inspect.getdoc(component.__init__)}"
-    told = {name: " ".join(text.split()) for name, text in _TOLD.findall(docs)}
-    return {
-        name: Option(name, parameter.annotation, parameter.default, told.get(name, ""))
-        for name, parameter in inspect.signature(component, eval_str=True).parameters.items()
-        if name not in given and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
-
-
-_TOLD = re.compile(r"^[ ]+(\w+): (.+(?:\n[ ]++(?!\w+: ).+)*)", flags=re.MULTILINE)
-"""An option's line in a docstring, ``    lam: strength of the pull``, with the lines that go on with it."""
 
 SUPPLIED = {"model": ("shape", "classes")}
 """What comity itself hands to a component of a kind."""
@@ -145,79 +123,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def convert(value: Any, to: Any, key: str) -> Any:
-    """``value`` (a string from the command line, or what YAML made of it) as the type ``to``, or a clear error."""
-    origin, arguments = get_origin(to), get_args(to)
-    if to is Any:
-        return value
-    if origin in (Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
-            if type(None) in arguments:
-                return None
-            raise _wrong(value, to, key)
-        for choice in arguments:
-            if choice is not type(None):
-                try:
-                    return convert(value, choice, key)
-                except ComityError:
-                    continue
-        raise _wrong(value, to, key)
-    if origin is Literal:
-        for choice in arguments:
-            if value == choice or str(value) == str(choice):
-                return choice
-        raise _wrong(value, to, key)
-    if origin in (tuple, list):
-        items = value.strip("()[]").split(",") if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)):
-            raise _wrong(value, to, key)
-        converted = [
-            convert(item.strip() if isinstance(item, str) else item, arguments[0], key) for item in items if item != ""
-        ]
-        return tuple(converted) if origin is tuple else converted
-    if to is bool:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in ("true", "yes", "on", "1"):
-            return True
-        if str(value).lower() in ("false", "no", "off", "0"):
-            return False
-        raise _wrong(value, to, key)
-    if to in (int, float):
-        try:
-            number = to(value) if not isinstance(value, bool) else None
-        except (TypeError, ValueError):
-            number = None
-        # 2.5 is no int, and neither is True.
-        if number is None or (to is int and isinstance(value, float) and number != value):
-            raise _wrong(value, to, key)
-        return number
-    if to in (str, Path):
-        return to(value)
-    return value
-
-
-def _wrong(value: Any, to: Any, key: str) -> ComityError:
-    return ComityError(f"{key} must be {type_name(to)}, got {value!r}")
-
-
-def type_name(to: Any) -> str:
-    """A type in words for an error or a help page."""
-    origin, arguments = get_origin(to), get_args(to)
-    if origin in (Union, types.UnionType):
-        return " or ".join(type_name(choice) for choice in arguments)
-    if origin is Literal:
-        return " | ".join(str(choice) for choice in arguments)
-    if origin in (tuple, list):
-        return f"{type_name(arguments[0])},…"
-    names = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a name",
-        Path: "a path",
-        type(None): "none",
-    }
-    return names.get(to, getattr(to, "__name__", str(to)))

@@ -164,13 +164,11 @@ def _run(arguments: list[str]) -> int:
         name = "-".join(_slug(str(part)) for part in (config.method, config.rule, config.data, f"s{config.seed}"))
         config = config.with_(out=Path("runs") / name)
 
-    from comity.engine import Callback, TensorBoard, run
+    from comity.engine import run
     from comity.progress import Progress, summary
 
     quiet = "quiet" in flags
-    callbacks: list[Callback] = [] if quiet else [Progress(console)]
-    if config.tensorboard:
-        callbacks.append(TensorBoard())
+    callbacks = [] if quiet else [Progress(console)]
     with _interruptible(console) as stopped:
         done = run(config, resume="resume" in flags, overwrite="overwrite" in flags, callbacks=callbacks, stop=stopped)
     if not done.done:

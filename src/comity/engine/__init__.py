@@ -1,7 +1,7 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
 from comity.engine._assemble import Links, build, federation_of, rule_of, site_of, threads
-from comity.engine._callbacks import Callback
+from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, summarise, transfer
@@ -33,6 +33,7 @@ __all__ = [
     "Training",
     "Verb",
     "build",
+    "callback_class",
     "federation_of",
     "rule_of",
     "run",

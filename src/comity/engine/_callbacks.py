@@ -125,10 +125,11 @@ class TensorBoard(Callback):
 
 def make_callbacks(callbacks: Iterable[Callback | str]) -> list[Callback]:
     """Callbacks as they are; a dotted name stands for a class that is made without arguments."""
-    return [_named(each) if isinstance(each, str) else each for each in callbacks]
+    return [callback_class(each)() if isinstance(each, str) else each for each in callbacks]
 
 
-def _named(name: str) -> Callback:
+def callback_class(name: str) -> type[Callback]:
+    """The class with this dotted name."""
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -136,4 +137,4 @@ def _named(name: str) -> Callback:
         raise ComityError(f"callback {name!r} could not be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Callback)):
         raise ComityError(f"callback {name!r} is not a subclass of comity.engine.Callback")
-    return found()
+    return found

@@ -33,9 +33,8 @@ class Payload:
         if unknown := sorted(values.keys() - declared.keys()):
             raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}")
         for name, value in values.items():
-            wanted = declared[name]
-            if type(value) is not wanted and not (wanted is Tensor and isinstance(value, Tensor)):
-                raise ValueError(f"{name} is {type(value).__name__}, not {wanted.__name__}")
+            if not _fits(value, declared[name]):
+                raise ValueError(f"{name} is {type(value).__name__}, not {declared[name].__name__}")
         try:
             return cls(**values)
         except TypeError as missing:
@@ -94,6 +93,13 @@ def field_types(payload: type[Payload]) -> Mapping[str, type]:
             raise TypeError(f"{payload.__name__}.{field.name} must be declared as one of {allowed}")
         found[field.name] = to
     return found
+
+
+def _fits(value: Any, declared: type) -> bool:
+    """Whether a value is of this type. A whole number may stand for a number, but not a truth for either."""
+    if isinstance(value, bool):
+        return declared is bool
+    return isinstance(value, (float, int) if declared is float else declared)
 
 
 def verb(function: F) -> F:
