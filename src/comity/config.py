@@ -34,6 +34,20 @@ PARTITION = "dirichlet"
 
 Entries = dict[str, Any]
 
+LOCAL = "Local"
+"""The method that every run is compared with: each client trains alone."""
+MEAN = "Mean"
+"""The rule that other rules are compared with."""
+LOCAL_OPTIONS: Mapping[str, Any] = {
+    "method": LOCAL,
+    "rule": MEAN,
+    "server_lr": 1.0,
+    "server_momentum": 0.0,
+    "moment": None,
+    "reference": "none",
+}
+"""What the Local that goes with a run has otherwise; all other options that decide numbers are the run's own."""
+
 
 def _option(default: Any, group: str, help: str, *, decides: bool = True) -> Any:
     """``decides``: whether another value may give other numbers, and so makes another run."""
@@ -61,9 +75,7 @@ class Config:
     method: Any = _option("FedAvg", "learning", "how clients learn and what they share; `comity list methods`")
     rule: Any = _option("Mean", "learning", "how the server combines updates; `comity list rules`")
     server_lr: Positive = _option(1.0, "learning", "factor on the rule's update: the server's learning rate")
-    server_momentum: ShareBelowOne = _option(
-        0.0, "learning", "momentum of the server's steps along the rule's updates"
-    )
+    server_momentum: ShareBelowOne = _option(0.0, "learning", "momentum of the server's steps along the rule's updates")
     rounds: Count = _option(50, "learning", "number of rounds")
     participation: ShareAboveZero = _option(1.0, "learning", "share of the clients that is sampled in a round")
     dropout: ShareBelowOne = _option(0.0, "learning", "chance that a sampled client is lost after it trained")
@@ -158,6 +170,14 @@ class Config:
             for name in names
             if (kind := name.partition(".")[0]) in decisive and (kind == name or kind not in renamed)
         ]
+
+    @property
+    def is_local(self) -> bool:
+        return bool(self.method.name == LOCAL)
+
+    def alone(self) -> "Config":
+        """The run that this one is compared with: each client trains alone, under the same conditions."""
+        return self.with_(**LOCAL_OPTIONS, save_models=False, tensorboard=False, out=None)
 
     @property
     def key(self) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from comity.engine._folder import write_tensors
 from safetensors.torch import load_file
 
 from comity import ComityError
 from comity.engine import run
 from comity.engine._disk import LEAST, Disk
-from comity.engine._folder import write_tensors
 from helpers import assert_same
 
 

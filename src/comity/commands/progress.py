@@ -1,13 +1,15 @@
 """What a person sees while a run goes on, and when it is done."""
 
-from typing import Any
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
 from comity.engine import Callback, Run
+from comity.results import Balance
+from comity.results.schema import ALL, COMMON, OWN, SOME, RoundRecord
+
+ROWS = {OWN: "own tests", SOME: "some others' too", ALL: "everybody's"}
 
 
 class Progress(Callback):
@@ -19,7 +21,7 @@ class Progress(Callback):
 
     def on_start(self, run: Run) -> None:
         config, federation = run.config, run.federation
-        title = run.title if config.method.name != "Local" else "Local, for comparison"
+        title = "Local, for comparison" if config.is_local else run.title
         if run.server.round:
             self.console.print(f"Going on after round {run.server.round}.", highlight=False)
         model = run.site.model()
@@ -33,28 +35,27 @@ class Progress(Callback):
                 TextColumn("round"),
                 MofNCompleteColumn(),
                 BarColumn(bar_width=30),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[numbers]}"),
                 TextColumn("·"),
                 TimeRemainingColumn(),
                 TextColumn("left"),
             ]
             self.bars = Bars(*columns, console=self.console, transient=True)
             self.bars.start()
-            self.task = self.bars.add_task("", total=config.rounds, completed=run.server.round, told="")
-        self.told = ""
+            self.task = self.bars.add_task("", total=config.rounds, completed=run.server.round, numbers="")
+        self.accuracy = ""
 
-    def on_round(self, run: Run, record: dict[str, Any]) -> None:
-        for cid, why in record.get("failed", {}).items():
-            self.console.print(f"[yellow]round {record['round']}: client {cid} left out: {why}[/]", highlight=False)
-        seconds = sum(record["seconds"].values())
-        accuracy = record.get("eval/L-acc/mean")
-        if accuracy is not None:
-            self.told = f"accuracy {100 * accuracy:.1f} %"
-        told = f"{self.told} · loss {record['train/loss']:.3f} · {seconds:.2f} s a round"
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        for cid, why in record.failed.items():
+            self.console.print(f"[yellow]round {record.round}: client {cid} left out: {why}[/]", highlight=False)
+        if OWN in record.metrics:
+            self.accuracy = f"accuracy {_percent(record.metrics[OWN].mean)}"
+        seconds = sum(vars(record.seconds).values())
+        numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
         if self.bars is not None:
-            self.bars.update(self.task, completed=record["round"], told=told)
-        elif record["round"] % max(1, run.config.rounds // 10) == 0 or run.done:
-            self.console.print(f"round {record['round']}/{run.config.rounds} · {told}", highlight=False)
+            self.bars.update(self.task, completed=record.round, numbers=numbers)
+        elif record.round % max(1, run.config.rounds // 10) == 0 or run.done:
+            self.console.print(f"round {record.round}/{run.config.rounds} · {numbers}", highlight=False)
 
     def on_end(self, run: Run) -> None:
         if self.bars is not None:
@@ -65,59 +66,36 @@ class Progress(Callback):
 def summary(console: Console, run: Run) -> None:
     """The result in a table, the answer in a sentence, and where everything is."""
     result = run.result
-    last = result["last"]
-
-    def percent(name: str, how: str = "mean") -> str:
-        value = last.get(f"eval/{name}/{how}")
-        return "" if value is None else f"{100 * value:.1f} %"
-
-    table = Table(title=f"{run.title}, round {last['round']}, models as {result['moment']}", title_justify="left")
+    title = f"{run.title}, round {result.last.round}, models as {run.site.moment}"
+    table = Table(title=title, title_justify="left")
     table.add_column("")
-    table.add_column("mean", justify="right")
-    table.add_column("± std", justify="right")
-    table.add_column("worst tenth", justify="right")
-    table.add_column("over samples", justify="right")
-    names = {
-        "L-acc": "L-acc: own tests",
-        "S-acc": "S-acc: some others' too",
-        "G-acc": "G-acc: everybody's",
-        "global-acc": "common model",
-    }
-    for name, told in names.items():
-        if f"eval/{name}/mean" in last:
-            table.add_row(told, *(percent(name, how) for how in ("mean", "std", "worst10", "samples")))
-    if transfer := result.get("transfer"):
-        table.add_row("Local: each alone", f"{100 * transfer['local']:.1f} %", "", "", "")
+    for column in ("mean", "± std", "worst tenth", "over samples"):
+        table.add_column(column, justify="right")
+    names = {name: f"{name}: {words}" for name, words in ROWS.items()} | {COMMON: "common model"}
+    for name, words in names.items():
+        if (metric := result.last.metrics.get(name)) is not None:
+            table.add_row(words, *map(_percent, (metric.mean, metric.std, metric.worst10, metric.samples)))
+    if result.transfer is not None:
+        table.add_row("Local: each alone", _percent(result.transfer.local), "", "", "")
     console.print()
     console.print(table)
-    if transfer:
-        console.print(_answer(transfer), highlight=False)
-    best, cost, seconds = result["best"], result["bytes a round"], result["seconds"]
-    lines = [f"Best round: {best['round']} with {100 * best['eval/L-acc/mean']:.1f} % (chosen by {best['chosen by']})."]
-    if result["conflict-rate"] is not None:
-        lines.append(f"Updates in conflict: {100 * result['conflict-rate']:.0f} % of pairs and layers.")
-    lines.append(
-        f"A round: {cost['down'] / 1e6:.2f} MB down, {cost['up'] / 1e6:.2f} MB up. Seconds in all: "
-        + ", ".join(f"{part} {value:.1f}" for part, value in seconds.items())
-        + "."
-    )
-    if result["failures"]:
-        lines.append(f"[yellow]{result['failures']} times a client was left out; see rounds.jsonl.[/]")
+    balance = Balance.of_run(result)
+    if balance is not None:
+        console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
+    best, cost = result.best, result.bytes_per_round
+    chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
+    lines = [f"Best round: {best.round} with {_percent(best.metrics[OWN].mean)} (chosen by {chosen})."]
+    if result.conflict_rate is not None:
+        lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f} % of pairs and layers.")
+    seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())
+    lines.append(f"A round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}.")
+    if result.failures:
+        lines.append(f"[yellow]{result.failures} times a client was left out; see rounds.jsonl.[/]")
     for line in lines:
         console.print(f"[dim]{line}[/]", highlight=False)
     if run.folder is not None:
         console.print(f"Run folder: [bold]{run.folder.path}[/]", highlight=False)
 
 
-def _answer(transfer: dict[str, Any]) -> str:
-    gain, harmed = transfer["gain"], transfer["harmed"]
-    better = sum(value > 0 for value in gain.values())
-    told = f"{better} of {len(gain)} clients gain over training alone"
-    if harmed:
-        worst = sorted(harmed, key=lambda cid: gain[str(cid)])
-        names = ", ".join(f"{cid} ({100 * gain[str(cid)]:+.1f})" for cid in worst[:8])
-        more = f" and {len(harmed) - 8} more" if len(harmed) > 8 else ""
-        told += f"; [red]{len(harmed)} lose[/]: client{'s' if len(harmed) > 1 else ''} {names}{more} points"
-    else:
-        told += "; nobody loses"
-    return told + "."
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -35,12 +35,10 @@ def run(
 
     from comity.commands._terminal import interruptible
     from comity.commands.progress import Progress, summary
-    from comity.engine import Callback, TensorBoard, run
+    from comity.engine import run
 
     console = Console()
-    callbacks: list[Callback] = [] if quiet else [Progress(console)]
-    if chosen.tensorboard:
-        callbacks.append(TensorBoard())
+    callbacks = [] if quiet else [Progress(console)]
     with interruptible(console, "this round") as stopped:
         done = run(chosen, resume=resume, overwrite=overwrite, callbacks=callbacks, stop=stopped)
     if not done.done:

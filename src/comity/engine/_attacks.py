@@ -1,6 +1,6 @@
 """Clients that lie about what they learnt."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._random import generator
-from comity.methods import Payload
+from comity.methods import Reply
 
 Kind = Literal["none", "gaussian", "scale"]
 
@@ -30,11 +30,11 @@ class Attack:
         order = torch.randperm(clients, generator=generator(seed, "malicious")).tolist()
         return cls(kind, frozenset(order[: round(share * clients)] if kind != "none" else ()), seed)
 
-    def on(self, reply: Payload, origin: Tensor | None, parameters: int, cid: int, round: int) -> Payload:
+    def on(self, reply: Reply, origin: Tensor | None, parameters: int, cid: int, round: int) -> Reply:
         """The reply that leaves a client which started from ``origin``; behind ``parameters`` numbers lie buffers."""
         if cid not in self.malicious or not parameters:
             return reply
-        theta = reply["theta"].clone()
+        theta = reply.theta.clone()
         if self.kind == "gaussian":
             random = generator(self.seed, "attack", round, cid)
             theta[:parameters] = torch.randn(parameters, generator=random)
@@ -42,4 +42,4 @@ class Attack:
             if origin is None:
                 raise ComityError("attack scale needs a method whose clients start from a shared part")
             theta[:parameters] = origin[:parameters] + 100 * (theta[:parameters] - origin[:parameters])
-        return reply | {"theta": theta}
+        return replace(reply, theta=theta)

@@ -1,45 +1,140 @@
-"""What may hang on to a run without the run knowing."""
+"""What hangs on to a run: evaluation, files and checkpoints, and what users add."""
 
+import importlib
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from comity._errors import ComityError
+from comity._write import atomically
+from comity.engine import _checkpoint
+from comity.results import schema
+from comity.results.folder import RunFolder
+from comity.results.schema import Columns, RoundRecord
 
 if TYPE_CHECKING:
     from comity.engine._run import Run
 
 
 class Callback:
-    """Override what you need."""
+    """Override what you need: ``comity.run(callbacks=[MyCallback()])``.
 
-    def on_start(self, run: "Run") -> None: ...
+    Callbacks also see the run of Local that a run is compared with; ``run.config.is_local`` tells the two apart.
+    """
 
-    def on_round(self, run: "Run", record: dict[str, Any]) -> None: ...
+    def on_start(self, run: "Run") -> None:
+        """Before the first round, or before the first after a resume."""
 
-    def on_end(self, run: "Run") -> None: ...
+    def on_evaluate(self, run: "Run", columns: Columns) -> None:
+        """After an evaluation of all clients: a list over clients for each metric."""
+
+    def on_round(self, run: "Run", record: RoundRecord) -> None:
+        """After each round, and after its evaluation if there was one."""
+
+    def on_end(self, run: "Run") -> None:
+        """After the last round, with ``run.result``, or after the round in which the run was stopped."""
+
+
+class Evaluate(Callback):
+    """Evaluates all clients as often as the configuration says, and in the last round."""
+
+    def on_round(self, run: "Run", record: RoundRecord) -> None:
+        every, general = run.config.eval_every, run.config.general_every
+        if run.done or record.round % every == 0:
+            run.evaluate(general=run.done or (general > 0 and record.round % general == 0))
+
+
+class SaveModels(Callback):
+    """Each client's own model under the network's own names, when the run is done."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def on_end(self, run: "Run") -> None:
+        if not run.done:
+            return
+        model, states = run.site.model(), run.server.link.states()
+        for cid, vector in run.server.export().items():
+            model.write(vector)
+            if cid in states and "counters" in states[cid].engine:
+                model.counters = states[cid].engine["counters"]
+            with atomically(self.folder / schema.MODELS / f"client_{cid:03d}.safetensors") as part:
+                _checkpoint.write_tensors(part, model.state_dict(), {"client": str(cid), "run": run.title})
+
+
+class WriteFolder(Callback):
+    """Everything but tensors: what grows with the rounds, and the result."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def on_evaluate(self, run: "Run", columns: Columns) -> None:
+        self.folder.add_clients(run.server.round, columns)
+
+    def on_round(self, run: "Run", record: RoundRecord) -> None:
+        weights = [entry for entry in run.weights if entry.round == record.round]
+        cosines = [entry for entry in run.cosines if entry.round == record.round]
+        self.folder.add_round(record, weights, cosines)
+
+    def on_end(self, run: "Run") -> None:
+        if run.done:
+            self.folder.add_result(run.result)
+
+
+class Checkpoint(Callback):
+    """Saves what the next round depends on, every few rounds, in the last one, and when the run is stopped."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.file = folder / schema.CHECKPOINT
+
+    def on_round(self, run: "Run", record: RoundRecord) -> None:
+        if run.done or run.stopping or record.round % run.config.checkpoint_every == 0:
+            _checkpoint.save(self.file, run.server, run.config.key)
 
 
 class TensorBoard(Callback):
-    """Scalars of every round under FIELD's usual keys (``train/loss``, ``eval/L-acc/mean``); needs the extra."""
+    """Scalars of every round under the field's usual keys (``train/loss``, ``eval/L-acc/mean``); needs the extra."""
 
-    def on_start(self, run: "Run") -> None:
-        from comity._errors import ComityError
-
-        if run.folder is None:
+    def __init__(self, folder: RunFolder | None) -> None:
+        if folder is None:
             raise ComityError("tensorboard needs a run folder; give --out")
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ComityError("tensorboard is not installed: pip install 'comity[tensorboard]'") from error
-        self.writer = SummaryWriter(str(run.folder.path / "tensorboard"))
+        self._open: Any = partial(SummaryWriter, str(folder / "tensorboard"))
 
-    def on_round(self, run: "Run", record: dict[str, Any]) -> None:
-        scalars = {key: value for key, value in record.items() if isinstance(value, float)}
-        scalars |= {f"seconds/{part}": value for part, value in record["seconds"].items()}
-        scalars |= {f"bytes/{way}": value for way, value in record["bytes"].items()}
-        if "conflict" in record:
-            scalars["conflict/rate"] = record["conflict"]["rate"]
-        for cid, accuracy in zip(run.columns.get("client", ()), run.columns.get("L-acc", ()), strict=True):
-            scalars[f"eval/L-acc/client_{cid:02d}"] = accuracy
+    def on_start(self, run: "Run") -> None:
+        self.writer = self._open()
+
+    def on_round(self, run: "Run", record: RoundRecord) -> None:
+        scalars = {"train/loss": record.train_loss}
+        scalars |= {f"eval/{name}/{how}": v for name, s in record.metrics.items() for how, v in vars(s).items()}
+        scalars |= {f"seconds/{part}": value for part, value in vars(record.seconds).items()}
+        scalars |= {f"bytes/{way}": value for way, value in vars(record.bytes).items()}
+        if record.conflict is not None:
+            scalars["conflict/rate"] = record.conflict.rate
+        for cid, accuracy in zip(run.columns.get("client", ()), run.columns.get(schema.OWN, ()), strict=True):
+            scalars[f"eval/{schema.OWN}/client_{cid:02d}"] = accuracy
         for key, value in scalars.items():
-            self.writer.add_scalar(key, value, record["round"])
+            self.writer.add_scalar(key, value, record.round)
 
     def on_end(self, run: "Run") -> None:
         self.writer.close()
+
+
+def make_callbacks(callbacks: Iterable[Callback | str]) -> list[Callback]:
+    """Callbacks as they are; a dotted name stands for a class that is made without arguments."""
+    return [callback_class(each)() if isinstance(each, str) else each for each in callbacks]
+
+
+def callback_class(name: str) -> type[Callback]:
+    """The class with this dotted name."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ComityError(f"callback {name!r} could not be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Callback)):
+        raise ComityError(f"callback {name!r} is not a subclass of comity.engine.Callback")
+    return found

@@ -10,10 +10,24 @@ from torch import Tensor
 from comity._random import generator
 from comity.data import Federation, Split
 from comity.engine._client import Client
-from comity.methods import Method, Payload
+from comity.engine._verbs import Scores
+from comity.methods import Method, Question
+from comity.results import schema
 
 OTHERS = 0.1
 """Share of the other clients whose tests join a client's own in S-acc (FedPG's supplement leaves it open)."""
+COLUMNS = {
+    "n_train": "n_train",
+    "n_test": "n_test",
+    schema.OWN: "own",
+    schema.LOSS: "loss",
+    schema.VALIDATION: "validation",
+    schema.VALIDATION_LOSS: "validation_loss",
+    schema.SOME: "some",
+    schema.ALL: "all",
+    schema.COMMON: "common",
+}
+"""The names of a client's scores in tables and files, each with its field."""
 
 
 @dataclass
@@ -22,8 +36,8 @@ class TestPool:
 
     split: Split
     starts: tuple[int, ...]
-    _newest: tuple[Tensor, Tensor] | None = None
-    """The model that was tried last, and where it was right."""
+    _last: tuple[Tensor, Tensor] | None = None
+    """The last model that was tested, and which of its answers were right: all clients may have the same model."""
 
     @classmethod
     def of(cls, federation: Federation) -> "TestPool":
@@ -35,11 +49,11 @@ class TestPool:
         return cls(Split(x, torch.cat([test.y for test in tests])), tuple(starts))
 
     def hits(self, client: Client, model: Tensor) -> Tensor:
-        """Where ``model``, which is in ``client.model``, is right. The same one for every client is tried once."""
-        newest = self._newest
-        if newest is None or not torch.equal(newest[0], model):
-            self._newest = newest = model, client.losses(self.split)[1]
-        return newest[1]
+        """Which answers of ``model`` are right; it must be in ``client.model``. The same model is tested once."""
+        last = self._last
+        if last is None or not torch.equal(last[0], model):
+            self._last = last = model, client.losses(self.split)[1]
+        return last[1]
 
     def mixed(self, cid: int, seed: int) -> Tensor:
         """Indices for S-acc: the client's own tests and as many of each of a few other clients, drawn once."""
@@ -53,62 +67,72 @@ class TestPool:
         return torch.cat(chosen)
 
 
-def judged(client: Client, method: Method, received: Payload, moment: Literal["received", "fitted"]) -> Tensor:
+def judged(
+    client: Client, method: Method[Any, Any], received: Question, moment: Literal["received", "fitted"]
+) -> Tensor:
     """The model that counts as the client's own. One that never fitted is judged as received."""
-    fitted = client.keep.get("fitted") if moment == "fitted" else None
+    fitted = client.engine_keep.get("fitted") if moment == "fitted" else None
     return method.personal(client, received) if fitted is None else fitted
 
 
 def evaluate(
     client: Client,
-    method: Method,
-    received: Payload,
+    method: Method[Any, Any],
+    received: Question,
     moment: Literal["received", "fitted"],
     tests: TestPool,
     seed: int,
-) -> Payload:
-    """All numbers of one client. With ``received["general"]`` also S-acc and G-acc, which need other clients' tests."""
+) -> Scores:
+    """All scores of one client. With ``received.general`` also S-acc and G-acc, which need other clients' tests."""
     own = judged(client, method, received, moment)
     client.model.write(own)
-    data, metrics = client.data, {}
+    data = client.data
 
     loss, hits = client.losses(data.test)
-    metrics["L-acc"], metrics["loss"] = _share(hits), float(loss.mean())
-    metrics["n_train"], metrics["n_test"] = len(data.train), len(data.test)
+    scores = Scores(n_train=len(data.train), n_test=len(data.test), own=_share(hits), loss=float(loss.mean()))
     if len(data.val):
         loss, hits = client.losses(data.val)
-        metrics["val-acc"], metrics["val-loss"] = _share(hits), float(loss.mean())
-    if received.get("general"):
+        scores.validation, scores.validation_loss = _share(hits), float(loss.mean())
+    if received.general:
         hits = tests.hits(client, own)
-        metrics["G-acc"] = _share(hits)
-        metrics["S-acc"] = _share(hits[tests.mixed(client.id, seed)])
+        scores.all, scores.some = _share(hits), _share(hits[tests.mixed(client.id, seed)])
     common = method.general(client, received)
     if common is not None and torch.equal(common, own):
-        metrics["global-acc"] = metrics["L-acc"]
+        scores.common = scores.own
     elif common is not None:
         client.model.write(common)
-        metrics["global-acc"] = _share(client.losses(data.test)[1])
-    return metrics
+        scores.common = _share(client.losses(data.test)[1])
+    return scores
 
 
 def _share(hits: Tensor) -> float:
     return float(hits.double().mean())
 
 
-def summarise(columns: dict[str, list[Any]], name: str) -> dict[str, float]:
-    """One metric over all clients: mean, standard deviation, over samples, and the worst tenth of the clients."""
+def columns_of(scores: dict[int, Scores]) -> schema.Columns:
+    """A list over clients for each score that all of them have."""
+    columns: schema.Columns = {"client": list(scores)}
+    for name, field in COLUMNS.items():
+        values = [getattr(each, field) for each in scores.values()]
+        if None not in values:
+            columns[name] = values
+    return columns
+
+
+def summarise(columns: schema.Columns, name: str) -> schema.Summary:
+    """One metric over all clients."""
     values = torch.tensor(columns[name], dtype=torch.float64)
     weights = torch.tensor(columns["n_test"], dtype=torch.float64)
-    worst = values.sort(descending="loss" in name).values[: max(1, -(-len(values) // 10))]
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std(correction=0)),
-        "samples": float(values @ weights / weights.sum()),
-        "worst10": float(worst.mean()),
-    }
+    worst = values.sort(descending=name in (schema.LOSS, schema.VALIDATION_LOSS)).values
+    return schema.Summary(
+        mean=float(values.mean()),
+        std=float(values.std(correction=0)),
+        samples=float(values @ weights / weights.sum()),
+        worst10=float(worst[: max(1, -(-len(values) // 10))].mean()),
+    )
 
 
-def transfer(clients: list[int], joined: list[float], alone: list[float]) -> dict[str, Any]:
+def transfer(clients: list[int], joined: list[float], alone: list[float]) -> schema.Transfer:
     """What joining changed for each client: relative accuracy, positive-transfer ratio and who was harmed.
 
     FEDORA (Wu et al., KDD 2023). A client whose Local model has no hit at all has no relative accuracy and is left out
@@ -116,10 +140,10 @@ def transfer(clients: list[int], joined: list[float], alone: list[float]) -> dic
     """
     pairs = list(zip(joined, alone, strict=True))
     relative = [(together - single) / single for together, single in pairs if single > 0]
-    return {
-        "local": sum(alone) / len(alone),
-        "relative-accuracy": sum(relative) / len(relative) if relative else math.nan,
-        "positive-transfer": sum(together > single for together, single in pairs) / len(pairs),
-        "harmed": [cid for cid, (together, single) in zip(clients, pairs, strict=True) if together < single],
-        "gain": {str(cid): together - single for cid, (together, single) in zip(clients, pairs, strict=True)},
-    }
+    return schema.Transfer(
+        local=sum(alone) / len(alone),
+        relative_accuracy=sum(relative) / len(relative) if relative else math.nan,
+        positive_transfer=sum(together > single for together, single in pairs) / len(pairs),
+        harmed=[cid for cid, (together, single) in zip(clients, pairs, strict=True) if together < single],
+        gain={cid: together - single for cid, (together, single) in zip(clients, pairs, strict=True)},
+    )

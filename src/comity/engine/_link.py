@@ -4,28 +4,25 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from queue import SimpleQueue
-from types import MappingProxyType
-from typing import Any
 
 from torch import Tensor
 
+from comity.engine._admission import objection
+from comity.engine._client import ClientState
 from comity.engine._disk import Disk
-from comity.engine._lockstep import Seat, side_by_side
-from comity.engine._site import LOOKING, Site
+from comity.engine._site import Site
+from comity.engine._together import work_together
+from comity.engine._trainer import Stacked, Trainer
+from comity.engine._verbs import READ_ONLY_VERBS, Verb
 from comity.methods import Payload
-from comity.nn import Model, stack_size
-
-
-def size_of(payload: Payload) -> int:
-    """Bytes of a message's tensors. Plain numbers (a size, a loss) ride in its header and are not counted."""
-    return sum(value.numel() * value.element_size() for value in payload.values() if isinstance(value, Tensor))
+from comity.nn import Model
 
 
 class Link(ABC):
-    """Carries verbs to clients. ``failures`` names the clients that did not answer the last question, and why."""
+    """Carries verbs to clients. ``failures`` names those without a usable answer to the last question, and why."""
 
     clients: Sequence[int]
     workers = 1
@@ -37,25 +34,32 @@ class Link(ABC):
         """Bytes down and up, by verb."""
 
     def ask(
-        self, verb: str, payloads: Mapping[int, Payload], round: int, lost: Collection[int] = ()
+        self, verb: Verb, questions: Mapping[int, Payload], round: int, lost: Collection[int] = ()
     ) -> dict[int, Payload]:
         """Have each client do ``verb``; answers by client, in order. Those ``lost`` do the work but never answer."""
+        for question in questions.values():
+            if type(question) is not verb.message:
+                raise TypeError(f"{verb.name} is sent {type(question).__name__}, not {verb.message.__name__}")
         self.failures = {}
-        replies = self.deliver(verb, payloads, round)
+        replies = self.deliver(verb, questions, round)
         answers = {cid: replies[cid] for cid in sorted(replies) if cid not in lost}
-        self.traffic[verb][0] += sum(size_of(payload) for payload in payloads.values())
-        self.traffic[verb][1] += sum(size_of(reply) for reply in answers.values())
+        self.traffic[verb.name][0] += sum(question.bytes for question in questions.values())
+        self.traffic[verb.name][1] += sum(reply.bytes for reply in answers.values())
+        for cid, reply in list(answers.items()):
+            if (why := objection(questions[cid], reply)) is not None:
+                self.failures[cid] = why
+                del answers[cid]
         return answers
 
     @abstractmethod
-    def deliver(self, verb: str, payloads: Mapping[int, Payload], round: int) -> dict[int, Payload]:
+    def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
         """Replies of the clients that answered; the others go into ``failures``."""
 
-    def states(self) -> dict[int, dict[str, Tensor]]:
+    def states(self) -> dict[int, ClientState]:
         """What clients keep, where this link can see it: for a checkpoint."""
         return {}
 
-    def restore(self, states: dict[int, dict[str, Tensor]]) -> None:
+    def restore(self, states: dict[int, ClientState]) -> None:
         """Give clients back what they kept."""
 
     def hold(self, tensor: Tensor) -> Tensor:
@@ -64,39 +68,42 @@ class Link(ABC):
 
 
 class Threads(Link):
-    """Clients are jobs for a few threads of this process: one model a thread, or a stack of small ones that train as
-    one, and one set of tensors a client.
+    """Clients are jobs for a few threads of this process.
+
+    Each thread has one model, or several small ones for clients that train as one.
     """
 
     def __init__(self, site: Site, workers: int, disk: Disk | None = None) -> None:
         super().__init__()
         self.site, self.disk = site, disk
-        self.clients = range(len(site.federation.clients))
-        self.keeps: dict[int, dict[str, Tensor]] = {}
+        self.clients = range(len(site.federation))
+        self._states: dict[int, ClientState] = {}
         self.workers = max(1, min(workers, len(self.clients)))
-        self.together = min(stack_size(site.model()), -(-len(self.clients) // self.workers))
+        most = site.trainer.clients if isinstance(site.trainer, Stacked) else 1
+        self.together = min(most, -(-len(self.clients) // self.workers))
         """Clients that train as one."""
-        self.benches: SimpleQueue[list[Model]] = SimpleQueue()
+        self._models: SimpleQueue[list[Model]] = SimpleQueue()
+        """Models for ``together`` clients, for each worker that is idle."""
         for _ in range(self.workers):
-            self.benches.put(site.models(self.together))
+            self._models.put(site.models(self.together))
         # Threads stay: a new one would first have to make the buffers that products need.
-        self.pool = ThreadPoolExecutor(self.workers)
-        self.seats = ThreadPoolExecutor(self.workers * self.together)
+        self._pool = ThreadPoolExecutor(self.workers)
+        self._client_threads = ThreadPoolExecutor(self.workers * self.together)
 
-    def deliver(self, verb: str, payloads: Mapping[int, Payload], round: int) -> dict[int, Payload]:
+    def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
         results: dict[int, Payload | Exception] = {}
         # The largest first, so that no thread is left with a long job at the end.
-        order = sorted(payloads, key=lambda cid: -len(self.site.federation.clients[cid].train))
-        jobs = [self.pool.submit(self._work, group, verb, payloads, round, results) for group in self._groups(order)]
+        order = sorted(questions, key=lambda cid: -len(self.site.federation.clients[cid].train))
+        jobs = [
+            self._pool.submit(self._work, group, verb.name, questions, round, results) for group in self._groups(order)
+        ]
         try:
             for job in jobs:
                 job.result()
         finally:
             for job in jobs:
                 job.cancel()  # after an interrupt, what has not begun; done ones do not mind
-        errors = {
-            cid: result for cid, result in sorted(results.items(), key=itemgetter(0)) if isinstance(result, Exception)
-        }
+        errors = {cid: result for cid, result in sorted(results.items()) if isinstance(result, Exception)}
         replies = {cid: result for cid, result in results.items() if not isinstance(result, Exception)}
         self.failures = {cid: f"{type(error).__name__}: {error}" for cid, error in errors.items()}
         if errors and not replies:
@@ -113,41 +120,47 @@ class Threads(Link):
         self,
         group: list[int],
         verb: str,
-        payloads: Mapping[int, Payload],
+        questions: Mapping[int, Payload],
         round: int,
         results: dict[int, Payload | Exception],
     ) -> None:
-        bench = self.benches.get()
+        models = self._models.get()
 
-        def work(cid: int, model: Model, seat: Seat | None = None) -> None:
+        def work(cid: int, model: Model, trainer: Trainer | None = None) -> None:
             try:
-                before = self.keeps.get(cid)
-                reply, keep = self.site.work(model, cid, before, verb, payloads[cid], round, seat)
-                results[cid], self.keeps[cid] = self._held(reply), self._held(keep, before or {})
-            except Exception as error:  # the client's own failure: told, and the round goes on
+                before = self._states.get(cid)
+                reply, after = self.site.work(model, cid, before, verb, questions[cid], round, trainer)
+                results[cid], self._states[cid] = self._held_reply(reply), self._held_state(after, before)
+            except Exception as error:  # the client's own failure: it is named, and the round goes on
                 results[cid] = error
 
         try:
-            if len(group) == 1 or verb in LOOKING:
+            if len(group) == 1 or verb in READ_ONLY_VERBS:
                 for cid in group:
-                    work(cid, bench[0])
+                    work(cid, models[0])
             else:
-                side_by_side(self.seats, [partial(work, *pair) for pair in zip(group, bench, strict=False)])
+                pairs = zip(group, models, strict=False)
+                work_together(self._client_threads, [partial(work, *pair) for pair in pairs])
         finally:
-            self.benches.put(bench)
+            self._models.put(models)
 
     def hold(self, tensor: Tensor) -> Tensor:
         return tensor if self.disk is None else self.disk.hold(tensor)
 
-    def _held(self, values: dict[str, Any], before: Mapping[str, Tensor] = MappingProxyType({})) -> dict[str, Any]:
-        """All tensors held, those that were so before as they are."""
-        return {
-            name: self.hold(value) if isinstance(value, Tensor) and value is not before.get(name) else value
-            for name, value in values.items()
-        }
+    def _held_reply(self, reply: Payload) -> Payload:
+        return replace(reply, **{name: self.hold(tensor) for name, tensor in reply.tensors().items()})  # type: ignore[type-var]
 
-    def states(self) -> dict[int, dict[str, Tensor]]:
-        return self.keeps
+    def _held_state(self, state: ClientState, before: ClientState | None) -> ClientState:
+        """All tensors held; those that were held before stay as they are."""
 
-    def restore(self, states: dict[int, dict[str, Tensor]]) -> None:
-        self.keeps = states
+        def held(tensors: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: t if t is old.get(name) else self.hold(t) for name, t in tensors.items()}
+
+        known = before or ClientState()
+        return ClientState(held(state.method, known.method), held(state.engine, known.engine))
+
+    def states(self) -> dict[int, ClientState]:
+        return self._states
+
+    def restore(self, states: dict[int, ClientState]) -> None:
+        self._states = states

@@ -3,16 +3,21 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from comity._errors import ComityError
 from comity._layout import Layout
 from comity._random import generator
-from comity.engine._evaluation import summarise
+from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
-from comity.methods import Method, Payload
+from comity.engine._verbs import Export, Scores, verbs_of
+from comity.methods import Combined, Method, Payload, Reply
+from comity.methods._sides import A, Q
+from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
 from comity.rules import Outcome, Rule, ServerStep, Updates, conflict_rate, cosines
 
 MOST = 256
@@ -20,11 +25,11 @@ MOST = 256
 
 
 class Server:
-    """What the server half of a method sees. ``theta`` is the shared vector: parameters first, then buffers."""
+    """What the server half of a method sees; ``comity.methods.Server`` says what a method may use of it."""
 
     def __init__(
         self,
-        method: Method,
+        method: Method[Any, Any],
         rule: Rule,
         link: Link,
         *,
@@ -39,20 +44,24 @@ class Server:
     ) -> None:
         self.method, self.rule, self.link = method, rule, link
         self.server_step = server_step or ServerStep()
+        self.verbs = verbs_of(method)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
         self.honest = list(link.clients if honest is None else honest)
-        """Whose numbers count; the attackers' own do not."""
+        """Whose scores count; the attackers' own do not."""
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
         """What the rule remembers, by group."""
         self.step_states: dict[str, dict[str, Tensor]] = {}
         """What the server step remembers, by group."""
         self._fresh = dict(rule.state)
-        self.outcome: Outcome | None = None
-        """What the rule made of the last updates."""
         self.round = 0
-        self.record: dict[str, Any] = {}
+        self.record = RoundRecord(round=1)
+        """The newest round. What a method asks before the first round is recorded with that one."""
+        self.weights: list[Weights] = []
+        """The rule's coefficients in the newest round, by group."""
+        self.cosines: list[Cosines] = []
+        """The cosines between the updates of the newest round, by group."""
 
     @property
     def clients(self) -> list[int]:
@@ -60,7 +69,6 @@ class Server:
 
     @property
     def lr(self) -> float:
-        """This round's local learning rate."""
         return self._lr(self.round)
 
     def random(self, purpose: str) -> torch.Generator:
@@ -77,47 +85,36 @@ class Server:
         chance = torch.rand(len(cohort), generator=self.random("dropout"))
         return [cid for cid, p in zip(cohort, chance.tolist(), strict=True) if p < self.dropout]
 
-    def ask(self, verb: str, payloads: Mapping[int, Payload], lost: list[int] | None = None) -> dict[int, Payload]:
-        """Answers by client. One that fails, or sends what is not finite, is left out and named in the record."""
-        replies = self.link.ask(verb, payloads, self.round, lost or ())
-        failures = dict(self.link.failures)
-        for cid, reply in list(replies.items()):
-            tensors = {name: value for name, value in reply.items() if isinstance(value, Tensor)}
-            bad = [name for name, value in tensors.items() if not _finite(value)]
-            sent = {name: value for name, value in payloads[cid].items() if isinstance(value, Tensor)}
-            other = [name for name in tensors.keys() & sent.keys() if tensors[name].shape != sent[name].shape]
-            if bad or other:
-                failures[cid] = f"sent {', '.join(bad or other)} {'that is not finite' if bad else 'of another shape'}"
-                del replies[cid]
-        if failures:
-            self.record.setdefault("failed", {}).update({str(cid): f"{verb}: {why}" for cid, why in failures.items()})
+    def ask(self, verb: Callable[[Any, Q], A], questions: Mapping[int, Q]) -> dict[int, A]:
+        if verb.__name__ not in self.verbs:
+            raise ComityError(f"{verb.__name__} is no verb of {type(self.method).__name__}; declare it with @verb")
+        return self._ask(verb.__name__, questions)
+
+    def _ask(self, verb: str, questions: Mapping[int, Payload], lost: Sequence[int] = ()) -> dict[int, Any]:
+        """Answers by client. One that fails, or whose reply cannot be used, is left out and named in the record."""
+        replies = self.link.ask(self.verbs[verb], questions, self.round, lost)
+        self.record.failed |= {cid: f"{verb}: {why}" for cid, why in self.link.failures.items()}
         return replies
 
     def aggregate(
         self,
-        rows: Mapping[int, Tensor],
-        replies: Mapping[int, Payload],
+        replies: Mapping[int, Reply],
+        rows: Mapping[int, Tensor] | None = None,
         *,
         base: Tensor | None = None,
         layout: Layout | None = None,
         rule: Rule | None = None,
         group: str = "",
-    ) -> Tensor:
-        """What the rule makes of the clients' vectors: ``base`` (by default ``theta``) plus the server's step.
-
-        Buffers, which lie behind the parameters of the layout, are averaged by size whatever the rule. A method that
-        aggregates several times a round (once a cluster) names each ``group``: the rule and the server step keep a
-        state for each. The update of another ``rule`` than the run's own is added as it is, and leaves no trace in the
-        record.
-        """
+    ) -> Combined:
         base, layout = self.theta if base is None else base, layout or self.layout
         if base.numel() == 0:
-            return base
-        cids = sorted(rows)
-        sizes = torch.tensor([float(replies[cid]["size"]) for cid in cids], dtype=torch.float64)
-        losses = [replies[cid].get("loss") for cid in cids]
+            return Combined(base, None)
+        cids = sorted(replies)
+        vectors = [replies[cid].theta if rows is None else rows[cid] for cid in cids]
+        sizes = torch.tensor([float(replies[cid].size) for cid in cids], dtype=torch.float64)
+        losses = [replies[cid].loss for cid in cids]
         updates = Updates(
-            [rows[cid][: layout.size] for cid in cids],
+            [vector[: layout.size] for vector in vectors],
             base=base[: layout.size],
             layout=layout,
             sizes=sizes,
@@ -130,84 +127,84 @@ class Server:
             if every:
                 updates.measure()  # needed below in any case; the rule then makes no pass of its own
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
-            self.outcome = outcome = self.rule.apply(updates)
+            outcome = self.rule.apply(updates)
             self.rule_states[group] = self.rule.state
             self.server_step.state = self.step_states.setdefault(group, {})
             step = self.server_step(outcome.update)
             self._note(group, updates if every else self._some(updates), outcome)
         else:
-            step = rule.apply(updates).update
-        buffers = torch.stack([rows[cid][layout.size :] for cid in cids]) - base[layout.size :]
-        return base + torch.cat([step, (sizes / sizes.sum()).to(buffers) @ buffers])
+            outcome = rule.apply(updates)
+            step = outcome.update
+        buffers = torch.stack([vector[layout.size :] for vector in vectors]) - base[layout.size :]
+        average = (sizes / sizes.sum()).to(buffers) @ buffers
+        return Combined(base + torch.cat([step, average]), outcome)
 
     def _some(self, updates: Updates) -> Updates:
-        """Those whose conflict is measured where it would be more work than all else for all."""
+        """A random subset: to measure the conflict of all pairs would cost more than the round itself."""
         chosen = torch.randperm(len(updates), generator=self.random("conflict"))[:MOST].sort().values.tolist()
         return updates.only(chosen)
 
     def _note(self, group: str, updates: Updates, outcome: Outcome) -> None:
+        record, round = self.record, self.round
         layers = [f"{group}/{name}" if group else name for name in updates.layout.names]
-        rates = conflict_rate(updates).layers.tolist()
-        conflict = self.record.setdefault("conflict", {"rate": 0.0, "layers": {}})
-        conflict["layers"] |= dict(zip(layers, rates, strict=True))
-        conflict["rate"] = sum(conflict["layers"].values()) / len(conflict["layers"])
-        rule = self.record.setdefault("rule", {"residual": 0.0, "certificate": outcome.certificate, "stretch": {}})
-        rule["residual"] = max(rule["residual"], outcome.residual)
-        rule["stretch"] |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
-        weights = {"group": group, "ids": list(outcome.ids), "coefficients": outcome.coefficients.tolist()}
-        self.record.setdefault("weights", []).append(weights)
-        angles = {"group": group, "ids": list(updates.ids), "cosines": cosines(updates).tolist()}
-        self.record.setdefault("cosines", []).append(angles)
+        conflict = record.conflict = record.conflict or Conflict()
+        conflict.layers |= dict(zip(layers, conflict_rate(updates).layers.tolist(), strict=True))
+        conflict.rate = sum(conflict.layers.values()) / len(conflict.layers)
+        rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
+        rule.residual = max(rule.residual, outcome.residual)
+        rule.stretch |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
+        coefficients, angles = outcome.coefficients.tolist(), cosines(updates).tolist()
+        self.weights.append(Weights(round=round, group=group, ids=list(outcome.ids), coefficients=coefficients))
+        self.cosines.append(Cosines(round=round, group=group, ids=list(updates.ids), cosines=angles))
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> RoundRecord:
         """One round; what happened in it."""
+        # 1. Choose the clients, and who of them will be lost after training.
         self.round += 1
-        self.outcome = None  # and with it the rows of the last round
-        first = self.round == 1  # what was asked before it counts with it
-        self.record = {"round": self.round} | (self.record if first else {})
-        before = (0, 0) if first else _traffic(self.link)
+        if self.round > 1:
+            self.record = RoundRecord(round=self.round)
+        self.weights, self.cosines = [], []
+        before = _traffic(self.link) if self.round > 1 else (0, 0)  # the first round counts what was asked before it
         started = time.perf_counter()
         cohort = self.sample()
         lost = self.lose(cohort)
-        replies = self.ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
+
+        # 2. Have them fit.
+        replies = self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
         trained = time.perf_counter()
+
+        # 3. Make the new state of what they sent.
         if replies:
             self.method.merge(self, replies)
         merged = time.perf_counter()
 
-        losses = [reply["train_loss"] for reply in replies.values()]
+        losses = [reply.train_loss for reply in replies.values()]
         after = _traffic(self.link)
-        self.record |= {
-            "cohort": cohort,
-            "lost": lost,
-            "train/loss": sum(losses) / len(losses) if losses else math.nan,
-            "bytes": {"down": after[0] - before[0], "up": after[1] - before[1]},
-            "seconds": {"train": trained - started, "aggregate": merged - trained},
-        }
+        self.record.cohort, self.record.lost = cohort, lost
+        self.record.train_loss = sum(losses) / len(losses) if losses else math.nan
+        self.record.bytes = Traffic(down=after[0] - before[0], up=after[1] - before[1])
+        self.record.seconds = Seconds(train=trained - started, aggregate=merged - trained)
         return self.record
 
-    def evaluate(self, general: bool) -> tuple[dict[str, float], dict[str, list[Any]]]:
-        """Every honest client's numbers as columns, and their summary. ``general`` asks for S-acc and G-acc too."""
+    def evaluate(self, general: bool) -> Columns:
+        """Every honest client's scores as columns; their summary goes into the record.
+
+        ``general`` asks for S-acc and G-acc too.
+        """
         started = time.perf_counter()
-        payloads = {cid: self.method.send(self, cid) | {"general": general} for cid in self.honest}
-        replies = self.ask("evaluate", payloads)
-        names = [name for name in next(iter(replies.values())) if all(name in reply for reply in replies.values())]
-        columns: dict[str, list[Any]] = {"client": list(replies)}
-        columns |= {name: [reply[name] for reply in replies.values()] for name in names}
-        summary = {
-            f"eval/{name}/{how}": value
-            for name in names
-            if not name.startswith("n_")
-            for how, value in summarise(columns, name).items()
-        }
-        self.record.setdefault("seconds", {})["evaluate"] = time.perf_counter() - started
-        self.record |= summary
-        return summary, columns
+        questions = {cid: replace(self.method.send(self, cid), general=general) for cid in self.honest}
+        scores: dict[int, Scores] = self._ask("evaluate", questions)
+        if not scores:
+            raise ComityError(f"no client could be evaluated in round {self.round}: {self.record.failed}")
+        columns = columns_of(scores)
+        self.record.metrics = {name: summarise(columns, name) for name in METRICS if name in columns}
+        self.record.seconds.evaluate = time.perf_counter() - started
+        return columns
 
-
-def _finite(tensor: Tensor) -> bool:
-    """As ``isfinite().all()``, ten times as fast."""
-    return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).isfinite().all())
+    def export(self) -> dict[int, Tensor]:
+        """Every client's own model, whole."""
+        models: dict[int, Export] = self._ask("export", {cid: self.method.send(self, cid) for cid in self.clients})
+        return {cid: export.model for cid, export in models.items()}
 
 
 def cohort_size(clients: int, participation: float) -> int:

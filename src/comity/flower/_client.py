@@ -1,8 +1,7 @@
 """The client's side: a ClientApp that does any verb of any method where the data is."""
 
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Lock
 
@@ -14,15 +13,12 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from comity._errors import ComityError
 from comity.config import Config
 from comity.data import ClientData, Federation, Split
-from comity.engine import Site, alone, site_of
+from comity.engine import READ_ONLY_VERBS, Site, site_of, verbs_of
 from comity.flower import _wire
 from comity.flower._keep import Keep
 from comity.flower._settings import config_of
-from comity.methods import Method
+from comity.methods import Payload, Question
 from comity.nn import Model
-
-HALVES = {"start", "load", "reply", "personal", "general"}
-"""Methods of a method that are no verbs, though they have a verb's arguments."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +34,12 @@ class OwnData:
     load: Callable[[Context], ClientData]
 
     def federation(self, clients: int, mine: ClientData | None = None) -> Federation:
-        """All clients as one machine sees them: its own, if it is one, and empty seats."""
+        """All clients as one machine sees them: its own data, if it is a site, and no data of the others."""
         nothing = Split(torch.empty(0, *self.shape), torch.empty(0, dtype=torch.int64))
-        seats = [ClientData(cid, nothing, nothing, nothing) for cid in range(clients)]
+        members = [ClientData(cid, nothing, nothing, nothing) for cid in range(clients)]
         if mine is not None:
-            seats[mine.id] = mine
-        return Federation("own data", self.shape, self.classes, tuple(seats), seed=0, partition="each site's own")
+            members[mine.id] = mine
+        return Federation("own data", self.shape, self.classes, tuple(members), seed=0, partition="each site's own")
 
 
 def client_app(config: Config | None = None, own: OwnData | None = None, mods: Sequence[Mod] = ()) -> ClientApp:
@@ -56,11 +52,11 @@ def client_app(config: Config | None = None, own: OwnData | None = None, mods: S
 
 
 class _ClientApp(ClientApp):
-    """Registers its verbs with the first message: only then it is known which method this is."""
+    """Registers its verbs with the first message: the app's configuration, and so the method, comes with that."""
 
     def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod]) -> None:
         super().__init__()
-        self._config, self._own, self._fit_mods = config, own, [_heard(mod) for mod in mods]
+        self._config, self._own, self._fit_mods = config, own, [_answering(mod) for mod in mods]
         self._workshops: dict[tuple[str, int | None], _Workshop] = {}
         self._ready, self._lock = False, Lock()
 
@@ -72,8 +68,8 @@ class _ClientApp(ClientApp):
         return super().__call__(message, context)
 
     def _register(self, config: Config) -> None:
-        runs = {each.key: each for each in (config, alone(config))}
-        verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())}
+        runs = {each.key: each for each in (config, config.alone())}
+        verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())} - {*READ_ONLY_VERBS}
 
         def work(message: Message, context: Context) -> Message:
             return self._work(runs, message, context)
@@ -85,15 +81,16 @@ class _ClientApp(ClientApp):
 
     def _work(self, runs: dict[str, Config], message: Message, context: Context) -> Message:
         category, _, verb = message.metadata.message_type.partition(".")
-        asked = _wire.read_question(message.content)
-        if asked.run not in runs:
+        header = _wire.read_header(message.content)
+        if header.run not in runs:
             raise ComityError("this node has another configuration than the server; start both from the same app")
         cid = partition_id(context)
         with self._lock:
-            workshop = self._workshop(asked.run, runs[asked.run], cid, context)
-        keep = Keep(context, asked.run)
+            workshop = self._workshop(header.run, runs[header.run], cid, context)
+        verb = verb or category
+        received = _wire.read_question(message.content, workshop.site.verbs[verb].message)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
-        reply = workshop.work(cid, keep, verb or category, asked)
+        reply = workshop.work(cid, Keep(context, header.run), verb, received, header.round)
         return Message(_wire.answer(reply), reply_to=message)
 
     def _workshop(self, run: str, config: Config, cid: int, context: Context) -> "_Workshop":
@@ -117,17 +114,16 @@ class _Workshop:
         self.site, self.method, self.general = site, method, general
         self._models: SimpleQueue[Model] = SimpleQueue()
 
-    def work(self, cid: int, keep: Keep, verb: str, asked: _wire.Question) -> dict[str, object]:
-        received = asked.payload
-        if not self.general:
-            received.pop("general", None)  # S-acc and G-acc need the tests of others, which are not here
-        kept, model = keep.read(), self._borrow()
+    def work(self, cid: int, keep: Keep, verb: str, received: Payload, round: int) -> Payload:
+        if isinstance(received, Question) and not self.general:
+            received = replace(received, general=False)  # S-acc and G-acc need the tests of others, which are not here
+        before, model = keep.read(), self._borrow()
         try:
-            reply, now = self.site.work(model, cid, kept, verb, received, asked.round)
-            keep.write(now)
+            reply, after = self.site.work(model, cid, before, verb, received, round)
+            keep.write(after)
             if verb == "evaluate" and keep.folder is not None:
-                exported, _ = self.site.work(model, cid, now, "export", received, asked.round)
-                model.write(exported["model"])
+                exported, _ = self.site.work(model, cid, after, "export", received, round)
+                model.write(exported.tensors()["model"])
                 keep.save_model(self.method, model.state_dict())
             return reply
         finally:
@@ -140,17 +136,6 @@ class _Workshop:
             return self.site.model()
 
 
-def verbs_of(method: Method) -> list[str]:
-    """What a server may ask of a client: ``fit``, and every further public method of (client, received)."""
-    return [
-        name
-        for name, function in inspect.getmembers(type(method), inspect.isfunction)
-        if not name.startswith("_")
-        and name not in HALVES
-        and list(inspect.signature(function).parameters)[1:] == ["client", "received"]
-    ]
-
-
 def partition_id(context: Context) -> int:
     """Which client this node is."""
     if "partition-id" not in context.node_config:
@@ -158,8 +143,8 @@ def partition_id(context: Context) -> int:
     return int(context.node_config["partition-id"])
 
 
-def _heard(mod: Mod) -> Mod:
-    """Flower's mods address some of their errors to the reply that they refuse, where nobody hears them."""
+def _answering(mod: Mod) -> Mod:
+    """The same mod, with its errors sent to the server; Flower's address some to the reply that they refuse."""
 
     def answering(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = mod(message, context, call_next)

@@ -5,46 +5,47 @@ anywhere, but it lives in the SuperNode's memory: a SuperNode that is started ag
 ``--node-config "keep='/var/lib/comity'"`` it is on disk as well, and the site's own model beside it.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import Context
 from safetensors import safe_open
 from torch import Tensor
 
-from comity.engine._folder import atomically, write_tensors
+from comity._write import atomically
+from comity.engine import ClientState, write_tensors
 from comity.flower._wire import Arrays, tensors
-
-Kept = dict[str, Tensor]
 
 
 class Keep:
-    """One client's private tensors of one run; ``None`` when it was never asked anything."""
+    """One client's private state in one run."""
 
     def __init__(self, context: Context, run: str) -> None:
         self.context, self.name = context, f"keep-{run}"
         folder = context.node_config.get("keep")
         self.folder = Path(str(folder)).expanduser() if folder is not None else None
 
-    def read(self) -> Kept | None:
+    def read(self) -> ClientState | None:
+        """``None`` when the client was never asked anything."""
         if self.name in self.context.state.array_records:
-            return tensors(self.context.state.array_records[self.name])
-        return self._found()
+            return ClientState.of(tensors(self.context.state.array_records[self.name]))
+        return self._from_disk()
 
-    def write(self, kept: Kept) -> None:
+    def write(self, state: ClientState) -> None:
         if self.folder is not None:
-            self._save(self.folder / f"{self.name}.safetensors", kept)
-        self.context.state[self.name] = Arrays().record(kept)
+            self._save(self.folder / f"{self.name}.safetensors", state.flat())
+        self.context.state[self.name] = Arrays().record(state.flat())
 
-    def save_model(self, method: str, state_dict: Kept) -> None:
+    def save_model(self, method: str, state_dict: Mapping[str, Tensor]) -> None:
         """The site's own model under the network's own names, for the site itself to use; Local's is beside it."""
         if self.folder is not None:
             self._save(self.folder / f"model-{method.lower()}.safetensors", state_dict)
 
-    def _save(self, file: Path, kept: Kept) -> None:
+    def _save(self, file: Path, tensors: Mapping[str, Tensor]) -> None:
         with atomically(file) as part:
-            write_tensors(part, kept, {"run": str(self.context.run_id)})
+            write_tensors(part, tensors, {"run": str(self.context.run_id)})
 
-    def _found(self) -> Kept | None:
+    def _from_disk(self) -> ClientState | None:
         """What a SuperNode before this one left of the same run; another run starts from nothing."""
         file = self.folder / f"{self.name}.safetensors" if self.folder is not None else None
         if file is None or not file.exists():
@@ -53,4 +54,4 @@ class Keep:
             if (opened.metadata() or {}).get("run") != str(self.context.run_id):
                 return None
             # cloned, so that it lies in memory as it did before
-            return {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
+            return ClientState.of({name: opened.get_tensor(name).clone() for name in opened.keys()})  # noqa: SIM118

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from comity._errors import ComityError
-from comity.engine import Link
+from comity.engine import Link, Verb
 from comity.flower import _wire
 from comity.methods import Payload
 
@@ -69,44 +69,47 @@ class GridLink(Link):
         """The node of each client that is there: where there are two, the one that came last."""
         return {cid: node for node, cid in self._who.items()}
 
-    def deliver(self, verb: str, payloads: Mapping[int, Payload], round: int) -> dict[int, Payload]:
+    def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
         self._gather()
-        nodes, limit, arrays = self.nodes, self.patience.of(verb), _wire.Arrays()
-        there = [cid for cid in payloads if cid in nodes]
+        nodes, limit, arrays = self.nodes, self.patience.of(verb.name), _wire.Arrays()
+        header = _wire.Header(self.run, round)
+        there = [cid for cid in questions if cid in nodes]
         waiting = self._push(
             {
                 cid: Message(
-                    _wire.question(self.run, round, payloads[cid], arrays),
+                    _wire.question(header, questions[cid], arrays),
                     dst_node_id=nodes[cid],
-                    message_type=MessageType.EVALUATE if verb == "evaluate" else f"{MessageType.TRAIN}.{verb}",
+                    message_type=_message_type(verb),
                     ttl=limit,
                     group_id=str(round),
                 )
                 for cid in there
             }
         )
-        self.failures = {cid: "is not connected" for cid in payloads if cid not in there}
+        self.failures = {cid: "is not connected" for cid in questions if cid not in there}
         replies: dict[int, Payload] = {}
         raised = 0
         for reply in self._replies(waiting, limit):
             cid = waiting.pop(reply.metadata.reply_to_message_id)
             if reply.has_error():
-                self.failures[cid] = _told(reply)
+                self.failures[cid] = _error(reply)
                 raised += reply.error.code not in AWAY
                 continue
             try:
-                replies[cid] = _wire.read_answer(reply.content)
+                replies[cid] = _wire.read_answer(reply.content, verb.reply)
             except (KeyError, TypeError, ValueError) as error:
                 self.failures[cid] = f"sent what cannot be read: {error}"
         for cid in waiting.values():
             self.failures[cid] = f"did not answer within {limit:g} s"
             del self._who[nodes[cid]]  # it has to say again who it is before it is trusted
             self._silent.add(nodes[cid])
-        if not replies and (verb != "fit" or raised == len(payloads)):
+        if not replies and (verb.name != "fit" or raised == len(questions)):
             # A round without anybody may pass; a question that the method cannot do without, or a method that fails
             # everywhere, may not.
             first = min(self.failures)
-            raise ComityError(f"no client answered {verb!r} in round {round}; client {first}: {self.failures[first]}")
+            raise ComityError(
+                f"no client answered {verb.name!r} in round {round}; client {first}: {self.failures[first]}"
+            )
         return replies
 
     def _push(self, messages: Mapping[int, Message]) -> dict[str, int]:
@@ -177,7 +180,7 @@ class GridLink(Link):
         node, _ = self._queries.pop(reply.metadata.reply_to_message_id)
         self._silent.discard(node)
         if reply.has_error():
-            wrong = _told(reply)
+            wrong = _error(reply)
         else:
             cid = next((record.get("partition-id") for record in reply.content.metric_records.values()), None)
             if cid in self.clients:
@@ -190,11 +193,15 @@ class GridLink(Link):
         self._refused[node] = time.monotonic() + self.patience.query
 
 
+def _message_type(verb: Verb) -> str:
+    return MessageType.EVALUATE if verb.name == "evaluate" else f"{MessageType.TRAIN}.{verb.name}"
+
+
 def _asked_for(reply: Message, waiting: Mapping[str, object]) -> bool:
     return reply.metadata.reply_to_message_id in waiting
 
 
-def _told(reply: Message) -> str:
+def _error(reply: Message) -> str:
     """A node's error in the words that a thread's would have."""
     reason = reply.error.reason or f"failed with code {reply.error.code}"
     raised = re.fullmatch(r"<class '(?:[\w.<>]+\.)?(\w+)'>:<'(.*)'>", reason, flags=re.DOTALL)

@@ -11,7 +11,7 @@ from flwr.app.user_config import UserConfig
 from comity import __version__
 from comity._errors import ComityError
 from comity.config import Config
-from comity.flower._client import verbs_of
+from comity.engine import verbs_of
 from comity.flower._settings import entries_of
 
 PYPROJECT = """\
@@ -141,7 +141,7 @@ def write_app(folder: Path, config: Config) -> None:
         "version": __version__,
         "data": str(config.data),
         "entries": toml(entries_of(config)),
-        "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in (*verbs_of(method), "evaluate")),
+        "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in verbs_of(method) if verb != "export"),
         "clients": str(config.clients),
         "last": str(config.clients - 1),
     }

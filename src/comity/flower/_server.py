@@ -15,6 +15,7 @@ from comity.engine import Callback, Link, Run, Site, run
 from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
 from comity.flower._settings import OURS, config_of
+from comity.results.schema import OWN, RoundRecord
 
 
 def server_app(config: Config | None = None, own: OwnData | None = None) -> ServerApp:
@@ -49,8 +50,8 @@ def over(
             "start its SuperNode with --node-config \"keep='/a/folder'\""
         )
 
-    def link(config: Config, _: Site) -> Link:
-        return GridLink(grid, config.clients, config.key, patience, at_least)
+    def link(config: Config, site: Site) -> Link:
+        return GridLink(grid, len(site.federation), config.key, patience, at_least)
 
     federation = None if own is None else own.federation(config.clients)
     return run(config, federation=federation, link=link, callbacks=[Logged()])
@@ -74,23 +75,19 @@ class Logged(Callback):
     """A line a round in Flower's log, which ``flwr run --stream`` shows."""
 
     def on_start(self, run: Run) -> None:
-        log(INFO, "%s: %d clients, %d rounds", run.title, run.config.clients, run.config.rounds)
+        log(INFO, "%s: %d clients, %d rounds", run.title, len(run.federation), run.config.rounds)
 
-    def on_round(self, run: Run, record: dict[str, Any]) -> None:
-        for cid, why in record.get("failed", {}).items():
-            log(WARNING, "Round %d: client %s failed: %s", record["round"], cid, why)
-        accuracy = record.get("eval/L-acc/mean")
-        log(
-            INFO,
-            "Round %d/%d: train loss %.4f%s",
-            record["round"],
-            run.config.rounds,
-            record["train/loss"],
-            "" if accuracy is None else f", accuracy {accuracy:.4f} (mean over {len(run.columns['client'])} clients)",
-        )
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        for cid, why in record.failed.items():
+            log(WARNING, "Round %d: client %d failed: %s", record.round, cid, why)
+        accuracy = ""
+        if OWN in record.metrics:
+            clients = len(run.columns["client"])
+            accuracy = f", accuracy {record.metrics[OWN].mean:.4f} (mean over {clients} clients)"
+        log(INFO, "Round %d/%d: train loss %.4f%s", record.round, run.config.rounds, record.train_loss, accuracy)
 
     def on_end(self, run: Run) -> None:
-        transfer = run.result.get("transfer")
+        transfer = run.result.transfer if run.done else None
         if transfer is not None:
-            harmed = ", ".join(map(str, transfer["harmed"])) or "nobody"
-            log(INFO, "Alone they have %.4f on average; worse off together: %s", transfer["local"], harmed)
+            harmed = ", ".join(map(str, transfer.harmed)) or "nobody"
+            log(INFO, "Alone they have %.4f on average; worse off together: %s", transfer.local, harmed)

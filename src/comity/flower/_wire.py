@@ -1,10 +1,12 @@
-"""A payload as Flower's records: tensors in an ArrayRecord, plain values in a ConfigRecord or a MetricRecord.
+"""Messages as Flower's records: tensors in an ArrayRecord, plain values in a ConfigRecord or a MetricRecord.
 
-A message holds one record of each kind and no more, because Flower's mods (clipping, local differential privacy) refuse
+What a message consists of is declared by its type (``comity.methods.Payload``), and it is read back as that type. A
+message holds one record of each kind and no more, because Flower's mods (clipping, local differential privacy) refuse
 others. Names, shapes (0-dim and empty ones too) and bits arrive as they were sent.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,69 +16,76 @@ from torch import Tensor
 
 from comity.methods import Payload
 
+P = TypeVar("P", bound=Payload)
+
 ROUND, RUN = "server-round", "comity-run"
 """The header: Flower's own name for the round, and which configuration this is about."""
 
 
-class Question(NamedTuple):
+class Header(NamedTuple):
     run: str
     round: int
-    payload: Payload
 
 
 class Arrays:
     """Turns tensors into arrays, each tensor once however many messages carry it: a model goes to every client."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Array]] = {}
+        self._made: dict[int, tuple[Tensor, Array]] = {}
 
     def __call__(self, tensor: Tensor) -> Array:
-        if id(tensor) not in self._known:
-            self._known[id(tensor)] = tensor, Array(tensor)  # as long as we hold it, its id is its own
-        return self._known[id(tensor)][1]
+        if id(tensor) not in self._made:
+            self._made[id(tensor)] = tensor, Array(tensor)  # as long as we hold it, its id is its own
+        return self._made[id(tensor)][1]
 
-    def record(self, payload: Payload) -> ArrayRecord:
+    def record(self, tensors: Mapping[str, Tensor]) -> ArrayRecord:
         record = ArrayRecord()
-        for name, value in payload.items():
-            if isinstance(value, Tensor):
-                record[name] = self(value)
+        for name, tensor in tensors.items():
+            record[name] = self(tensor)
         return record
 
 
-def question(run: str, round: int, payload: Payload, arrays: Arrays) -> RecordDict:
+def question(header: Header, payload: Payload, arrays: Arrays) -> RecordDict:
     """What goes to a client."""
-    plain = {name: value for name, value in payload.items() if not isinstance(value, Tensor)}
-    return RecordDict(
-        {"arrays": arrays.record(payload), "config": ConfigRecord({RUN: run, ROUND: round, **plain})},
-    )
+    tensors = payload.tensors()
+    plain = {name: value for name, value in payload.values().items() if name not in tensors}
+    config = ConfigRecord({RUN: header.run, ROUND: header.round, **plain})
+    return RecordDict({"arrays": arrays.record(tensors), "config": config})
 
 
-def read_question(content: RecordDict) -> Question:
-    plain = dict(content.config_records["config"])
-    run, round = plain.pop(RUN), plain.pop(ROUND)
+def read_header(content: RecordDict) -> Header:
+    config = content.config_records["config"]
+    run, round = config[RUN], config[ROUND]
     assert isinstance(run, str)
     assert isinstance(round, int)
-    return Question(run, round, tensors(content.array_records["arrays"]) | plain)
+    return Header(run, round)
+
+
+def read_question(content: RecordDict, declared: type[P]) -> P:
+    config = content.config_records["config"]
+    plain = {name: value for name, value in config.items() if name not in (RUN, ROUND)}
+    return declared.of(tensors(content.array_records["arrays"]) | plain)
 
 
 def answer(payload: Payload) -> RecordDict:
     """What a client sends back: numbers in the MetricRecord that a mod may look for, the rest in a ConfigRecord."""
     numbers, rest = MetricRecord(), ConfigRecord()
-    for name, value in payload.items():
+    tensors = payload.tensors()
+    for name, value in payload.values().items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             numbers[name] = value
-        elif not isinstance(value, Tensor):
+        elif name not in tensors:
             rest[name] = value
-    return RecordDict({"arrays": Arrays().record(payload), "metrics": numbers, "config": rest})
+    return RecordDict({"arrays": Arrays().record(tensors), "metrics": numbers, "config": rest})
 
 
-def read_answer(content: RecordDict) -> Payload:
-    payload: Payload = tensors(content.array_records["arrays"])
+def read_answer(content: RecordDict, declared: type[P]) -> P:
+    values: dict[str, object] = {**tensors(content.array_records["arrays"])}
     for numbers in content.metric_records.values():
-        payload |= dict(numbers)
+        values |= dict(numbers)
     for rest in content.config_records.values():
-        payload |= dict(rest)
-    return payload
+        values |= dict(rest)
+    return declared.of(values)
 
 
 def tensors(record: ArrayRecord) -> dict[str, Tensor]:

@@ -4,7 +4,9 @@ To write one, subclass :class:`Method` in a file of yours and name it on the com
 (``--method mypkg.mymod.MyMethod``); docs/methods.md shows how.
 """
 
-from comity.methods._method import WHOLE, Client, Method, Payload, Server
+from comity.methods._messages import Message, Payload, Question, Reply, verb
+from comity.methods._method import WHOLE, Method
+from comity.methods._sides import Client, Combined, Server
 from comity.methods.apfl import APFL
 from comity.methods.ditto import Ditto
 from comity.methods.fedala import FedALA
@@ -71,6 +73,7 @@ __all__ = [
     "METHODS",
     "WHOLE",
     "Client",
+    "Combined",
     "Ditto",
     "FedALA",
     "FedAMP",
@@ -91,11 +94,15 @@ __all__ = [
     "FeSEM",
     "LGFedAvg",
     "Local",
+    "Message",
     "Method",
     "PFedHN",
     "PFedMe",
     "Payload",
     "PerFedAvg",
+    "Question",
+    "Reply",
     "Server",
     "SplitGP",
+    "verb",
 ]

@@ -5,15 +5,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from comity.methods._method import Payload, Server
+from comity.methods._messages import Reply
+from comity.methods._sides import Server
 
 
-def combine(server: Server, centres: Tensor, cluster: Mapping[int, int], replies: Mapping[int, Payload]) -> Tensor:
+def combine(server: Server, centres: Tensor, cluster: Mapping[int, int], replies: Mapping[int, Reply]) -> Tensor:
     """Each cluster's next model: what the rule makes of its members' models. One without members stays as it is."""
     combined = centres.clone()
     for k in sorted(set(cluster.values())):
-        rows = {cid: replies[cid]["theta"] for cid, its in cluster.items() if its == k}
-        combined[k] = server.aggregate(rows, replies, base=centres[k], group=f"cluster {k}")
+        members = {cid: replies[cid] for cid, its in cluster.items() if its == k}
+        combined[k] = server.aggregate(members, base=centres[k], group=f"cluster {k}").theta
     return combined
 
 

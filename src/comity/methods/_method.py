@@ -1,26 +1,26 @@
 """What every method is: a client half and a server half."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
+from typing import Any, ClassVar, Generic, Literal, cast, dataclass_transform, get_args, get_origin
 
 from torch import Tensor, nn
+from typing_extensions import TypeVar  # the standard one has no defaults before Python 3.13; torch brings this one
 
+from comity._options import check
+from comity.methods._messages import Message, Payload, Question, Reply, verb
+from comity.methods._sides import Client, Server
 from comity.rules import Rule
 
-if TYPE_CHECKING:
-    from comity.engine import Client as Client
-    from comity.engine import Server as Server
-else:  # names for annotations only: the engine imports methods, not the other way round
-    Client = Server = object
+__all__ = ["WHOLE", "Client", "Message", "Method", "Payload", "Question", "Reply", "Server", "verb"]
 
-Payload = dict[str, Any]
-"""A message: tensors, whose bytes are counted, and plain numbers, which ride in its header."""
+M = TypeVar("M", bound=Question, default=Message)
+R = TypeVar("R", bound=Reply, default=Reply)
 
 WHOLE = ("body", "head")
 
 
 @dataclass_transform(kw_only_default=True)
-class Method:
+class Method(Generic[M, R]):
     """Share some parts of the model, keep the others, train them together.
 
     As it stands this class is FedAvg when everything is shared and FedPer when only the body is; other methods say
@@ -28,26 +28,33 @@ class Method:
 
     The client half (``start``, ``fit``, ``personal``) runs where the data is and sees one client; what must survive
     until that client's next round goes into ``client.keep``. The server half (``begin``, ``send``, ``merge``) sees
-    replies only. Every other public method with the arguments ``(client, received)`` is a verb: the server half asks
-    for it with ``server.ask``.
+    replies only. What travels is a ``Message`` there and a ``Reply`` back; a method that sends more declares both:
+    ``class FedPAC(Method[FedPACMessage, FedPACReply])``. A client-side function that is declared with ``@verb`` is one
+    more thing that the server half may ask for.
     """
 
     shared: ClassVar[tuple[str, ...]] = WHOLE
     """The parts that travel; a rule acts on their updates. BatchNorm's statistics follow the body."""
     validation: ClassVar[float] = 0.0
     """Share of a client's training samples that the method needs for validation where the run keeps none."""
+    message_type: ClassVar[type[Question]] = Message
+    reply_type: ClassVar[type[Reply]] = Reply
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, Method):
+                cls.message_type, cls.reply_type = get_args(base)
         dataclass(kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check(self, "method")
 
     @property
     def moment(self) -> Literal["received", "fitted"]:
         """When the personal model is judged: with the newest shared part, before fitting, or as fitting left it."""
         return "received"
-
-    def check(self) -> None:
-        """Refuse options that make no sense, with a ``ComityError``, before anything starts."""
 
     def own_rule(self) -> Rule | None:
         """The rule that is part of the method; then the run's own must be left alone."""
@@ -63,29 +70,36 @@ class Method:
         """Before its first round; ``client.model`` holds the common initial model."""
         client.keep["personal"] = client.model.read("personal")
 
-    def load(self, client: Client, received: Payload) -> None:
-        """Put the received shared part and the kept personal part together."""
-        client.origin = received["theta"]
-        client.model.write(received["theta"], "shared")
+    def load(self, client: Client, received: M) -> None:
+        """Put the received shared part and the kept personal part into the model."""
+        if not isinstance(received, Message):
+            raise TypeError(f"{type(self).__name__} sends {type(received).__name__} and needs a `load` of its own")
+        self.assemble(client, received.theta)
+
+    def assemble(self, client: Client, theta: Tensor) -> None:
+        """Put a shared part and the kept personal part into the model, for fitting to start from."""
+        client.origin = theta
+        client.model.write(theta, "shared")
         client.model.write(client.keep["personal"], "personal")
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: M) -> R:
         """One round's work. Leaves the client's own model in ``client.model``."""
         self.load(client, received)
         client.sgd()
         return self.reply(client)
 
-    def reply(self, client: Client) -> Payload:
-        """Keep the personal part and send the shared one."""
+    def reply(self, client: Client, **more: Any) -> R:
+        """Keep the personal part and send the shared one, with the further fields of the method's own reply."""
         client.keep["personal"] = client.model.read("personal")
-        return {"theta": client.model.read("shared"), "size": len(client.data.train)}
+        reply = self.reply_type(theta=client.model.read("shared"), size=len(client.data.train), **more)
+        return cast(R, reply)
 
-    def personal(self, client: Client, received: Payload) -> Tensor:
+    def personal(self, client: Client, received: M) -> Tensor:
         """The whole model that this client would use now. What it changes in ``client.keep`` is forgotten."""
         self.load(client, received)
         return client.model.read()
 
-    def general(self, client: Client, received: Payload) -> Tensor | None:
+    def general(self, client: Client, received: M) -> Tensor | None:
         """The one model for everybody, as this client received it, where the method has one."""
         if not set(WHOLE) <= set(self.shared):
             return None
@@ -97,8 +111,14 @@ class Method:
     def begin(self, server: Server) -> None:
         """Once, before the first round."""
 
-    def send(self, server: Server, cid: int) -> Payload:
-        return {"theta": server.theta}
+    def send(self, server: Server, cid: int) -> M:
+        """What a client gets before it fits or is evaluated."""
+        return self.message(theta=server.theta)
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
-        server.theta = server.aggregate({cid: reply["theta"] for cid, reply in replies.items()}, replies)
+    def message(self, **fields: Any) -> M:
+        """A message of the method's own type."""
+        return cast(M, self.message_type(**fields))
+
+    def merge(self, server: Server, replies: dict[int, R]) -> None:
+        """The new state of the server, from the replies of a round's clients."""
+        server.theta = server.aggregate(replies).theta

@@ -1,11 +1,14 @@
 """What methods whose network has more parts than a body and a head have in common."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from comity._errors import ComityError
 from comity._layout import Layer, Layout
-from comity.methods._method import Payload, Server
+from comity.methods._messages import Reply
+from comity.methods._sides import Server
 from comity.nn import BUFFERS
 from comity.rules import Mean
 
@@ -18,7 +21,7 @@ def linear_head(net: nn.Module, method: str) -> nn.Linear:
     return head
 
 
-def aggregate_parts(server: Server, replies: dict[int, Payload], *parts: str) -> Tensor:
+def aggregate_parts(server: Server, replies: Mapping[int, Reply], *parts: str) -> Tensor:
     """``theta`` after a round in which the run's rule acts on these parts and the others are plainly averaged."""
     layout, theta = server.layout, server.theta.clone()
     layers: dict[str, list[Layer]] = {}
@@ -34,12 +37,12 @@ def aggregate_parts(server: Server, replies: dict[int, Payload], *parts: str) ->
     for chosen, rule in (([*ruled, BUFFERS], None), (plain, Mean())):
         if chosen:
             combined = server.aggregate(
-                {cid: take(reply["theta"], chosen) for cid, reply in replies.items()},
                 replies,
+                {cid: take(reply.theta, chosen) for cid, reply in replies.items()},
                 base=take(theta, chosen),
                 layout=Layout((layer.name, layer.shape) for part in chosen for layer in layers.get(part, ())),
                 rule=rule,
-            )
+            ).theta
             sizes = [places[part].stop - places[part].start for part in chosen]
             for part, piece in zip(chosen, torch.split(combined, sizes), strict=True):
                 theta[places[part]] = piece

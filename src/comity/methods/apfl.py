@@ -3,37 +3,37 @@ import copy
 import torch
 from torch import Tensor
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload
+from comity._options import Share
+from comity.methods._method import Client, Message, Method, Reply
 
 
 class APFL(Method):
-    """A FedAvg model w, beside it an own one v, and what a client uses lies between them.
+    """Each client uses a mixture of a FedAvg model w and a model v of its own.
 
-    Deng et al., 2020 (arXiv:2003.13461), Algorithm 1: v̄ = alpha v + (1 − alpha) w. At every step, all at old values,
-    w ← w − lr ∇f(w) and v ← v − lr alpha ∇f(v̄), and at the first step of a round
-    alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, kept in [0, 1]. Common code takes v's gradient at v instead, moves alpha at every
-    batch and overwrites v by v̄. BatchNorm's statistics are measured on v̄ itself, not mixed. alpha fixed at 1 is Local
-    beside FedAvg.
+    Paper: Deng et al., 2020 (arXiv:2003.13461), Algorithm 1.
+
+    Equation: The client uses v̄ = alpha v + (1 − alpha) w. At every step, all at the old values, w ← w − lr ∇f(w) and
+    v ← v − lr alpha ∇f(v̄). At the first step of a round alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, kept in [0, 1].
+
+    Departures:
+        - Common code takes v's gradient at v instead, moves alpha at every batch and overwrites v by v̄. The paper does
+          none of this, and neither does this class.
+        - BatchNorm's statistics are measured on v̄ itself, not mixed.
 
     Options:
-        alpha: share of the own model in the mixture, where it starts
-        adaptive: whether each client learns its own alpha; otherwise it stays
+        alpha: share of the client's own model in the mixture at the start; fixed at 1 it is Local beside FedAvg
+        adaptive: whether each client learns its own alpha; otherwise it stays as it is
     """
 
-    alpha: float = 0.5
+    alpha: Share = 0.5
     adaptive: bool = True
-
-    def check(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ComityError(f"method.alpha must be at least 0 and at most 1, got {self.alpha}")
 
     def start(self, client: Client) -> None:
         super().start(client)
         client.keep["v"] = client.model.read()
         client.keep["alpha"] = torch.tensor(self.alpha, dtype=torch.float64)
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         alpha, v = float(client.keep["alpha"]), client.keep["v"].clone()
         mixture = copy.deepcopy(client.model)
         mixture.write(self.personal(client, received))  # and the received model into client.model
@@ -45,7 +45,7 @@ class APFL(Method):
             client.optimiser(w) as common_steps,
             client.optimiser(own) as own_steps,
         ):
-            for x, y in client.batches(client.training.epochs):
+            for x, y in client.batches():
                 loss = mixture.loss(x, y)
                 grads = list(torch.autograd.grad(loss, mixed))
                 step = alpha
@@ -66,7 +66,7 @@ class APFL(Method):
         client.model.write(mixture.read())
         return reply
 
-    def personal(self, client: Client, received: Payload) -> Tensor:
+    def personal(self, client: Client, received: Message) -> Tensor:
         self.load(client, received)
         v, alpha, size = client.keep["v"], float(client.keep["alpha"]), client.model.layout().size
         return torch.cat([alpha * v[:size] + (1 - alpha) * client.model.read()[:size], v[size:]])

@@ -1,12 +1,14 @@
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from comity._errors import ComityError
 from comity._layout import Layout
+from comity._options import Count, NonNegative, Positive, Range
 from comity.data import Split
-from comity.methods._method import Client, Method, Payload
+from comity.methods._method import Client, Message, Method, Reply
 from comity.nn import Model
 
 WINDOW = 10  # losses that must agree before the first learning of the weights may end
@@ -14,49 +16,46 @@ MOST = 100  # passes after which it ends in any case: too large a rate can swing
 
 
 class FedALA(Method):
-    """FedAvg, but a client takes of each number of the global head only as much as helps it.
+    """FedAvg, in which a client takes of each number of the global head only as much as helps it.
 
-    Zhang et al., AAAI 2023. Before the received model is trained or used, its last ``top`` modules become
-    θ_i + (θ_g − θ_i) ⊙ W, where θ_i is what the client's last training left; the rest is θ_g. W starts at 1, is kept,
-    and learns on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), ∇L by the
-    mixed parameters. The first time passes repeat until the mean losses of the last ten have a standard deviation below
-    ``threshold``, later there is one a round. In its first round a client has no θ_i and adapts nothing. Public code
-    watches the loss of a pass's last batch and takes a contiguous stretch of the data. BatchNorm uses the received
-    statistics while W learns. rate = 0 leaves W at 1, which is FedAvg.
+    Paper: Zhang et al., AAAI 2023.
+
+    Equation: Before the received model θ_g is trained or used, its last ``top`` modules become θ_i + (θ_g − θ_i) ⊙ W,
+    where θ_i is what the client's last training left; the rest of the model is θ_g. W starts at 1, is kept between
+    rounds and learns on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), with the
+    gradient ∇L by the mixed parameters. The first time passes repeat until the mean losses of the last ten have a
+    standard deviation below ``threshold``; later there is one pass a round. In its first round a client has no θ_i and
+    adapts nothing.
+
+    Departures:
+        - Public code watches the loss of a pass's last batch, where the mean over the pass is watched here.
+        - Public code lets W learn on a contiguous stretch of the data, where the samples are drawn here.
+        - The first learning ends after a hundred passes in any case: too large a rate can swing for ever.
+        - BatchNorm uses the received statistics while W learns.
 
     Options:
         top: how many of the last modules (a weight with its bias) are adapted; the paper's p
         share: share of the training data that the weights learn on
-        rate: learning rate of the weights
+        rate: learning rate of the weights; 0 leaves W at 1, which is FedAvg
         threshold: standard deviation of the last ten losses at which the first learning of the weights ends
     """
 
-    top: int = 1
-    share: float = 0.8
-    rate: float = 1.0
-    threshold: float = 0.1
+    top: Count = 1
+    share: Annotated[float, Range(above=0, most=1)] = 0.8
+    rate: NonNegative = 1.0
+    threshold: Positive = 0.1
 
-    def check(self) -> None:
-        for option, holds, allowed in (
-            ("top", self.top >= 1, "at least 1"),
-            ("share", 0 < self.share <= 1, "above 0 and at most 1"),
-            ("rate", self.rate >= 0, "at least 0"),
-            ("threshold", self.threshold > 0, "above 0"),
-        ):
-            if not holds:
-                raise ComityError(f"method.{option} must be {allowed}, got {getattr(self, option)}")
-
-    def load(self, client: Client, received: Payload) -> None:
+    def load(self, client: Client, received: Message) -> None:
         super().load(client, received)
         if "own" in client.keep:
             places, layers = self._adapted(client.model)
-            theta = received["theta"].clone()
+            theta = received.theta.clone()
             theta[places] = self._adapt(client, client.keep["own"], theta[places], layers)
             client.model.write(theta, "shared")
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         reply = super().fit(client, received)
-        client.keep["own"] = reply["theta"][self._adapted(client.model)[0]].clone()
+        client.keep["own"] = reply.theta[self._adapted(client.model)[0]].clone()
         return reply
 
     def _adapt(self, client: Client, mine: Tensor, theirs: Tensor, layers: Layout) -> Tensor:
@@ -67,9 +66,8 @@ class FedALA(Method):
         count = max(1, round(self.share * len(data)))
         chosen = torch.randperm(len(data), generator=client.random("ALA"))[:count]
         sample = Split(data.x[chosen], data.y[chosen])
-        if all(
-            name.startswith("head.") for name in layers.names
-        ):  # the body stands still: its features serve all passes
+        if all(name.startswith("head.") for name in layers.names):
+            # the body stands still: its features serve all passes
             with torch.no_grad():
                 sample = Split(torch.cat([client.model.features(x) for x in torch.split(sample.x, 512)]), sample.y)
             net = net.get_submodule("head")

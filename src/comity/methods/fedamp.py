@@ -1,50 +1,47 @@
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from comity._errors import ComityError
 from comity._layout import Layout
-from comity.methods._method import Client, Method, Payload, Server
+from comity._options import NonNegative, Positive, Range
+from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.rules import Mean, Rule, Updates
 
 
 class FedAMP(Method):
-    """Each client is pulled towards a mixture of models like its own, the nearer ones counting more.
+    """Each client is pulled towards a mixture of all models, in which models like its own count more.
 
-    Huang et al., AAAI 2021. The server mixes u_i = Σ_j ξ_ij w_j with ξ_ij = alpha/sigma · exp(−‖w_i − w_j‖²/sigma) for
-    j ≠ i and ξ_ii = 1 − Σ ξ_ij; the client makes w_i ≈ argmin f(w) + lam/(2 alpha) · ‖w − u_i‖², from where it was.
-    HeurFedAMP is the form "cosine": ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)), ξ_ii fixed.
-    Departures: sigma is by default the median of the squared distances (cosine: of 1 − cos, and its inverse), for a
-    number chosen beforehand underflows as models grow and makes FedAMP Local; lam and alpha then count in units of
-    sigma / number of others, so that neither the mixture nor the pull changes with the scale of the models (the paper's
-    alpha 1e4, sigma 1e6 with a hundred clients is alpha 1). ξ_ii is at least self_weight. A client that never answered
-    is in nobody's mixture. In public code the pull has no gradient, which also is Local; so is lam 0 here.
+    Paper: Huang et al., AAAI 2021.
+
+    Equation: The server mixes u_i = Σ_j ξ_ij w_j with ξ_ij = alpha/sigma · exp(−‖w_i − w_j‖²/sigma) for j ≠ i and
+    ξ_ii = 1 − Σ ξ_ij. The client makes w_i ≈ argmin f(w) + lam/(2 alpha) · ‖w − u_i‖², starting from where it was.
+    HeurFedAMP is the form "cosine": ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)), with ξ_ii fixed.
+
+    Departures:
+        - By default sigma is the median of the squared distances (in the form "cosine" the inverse of the median of
+          1 − cos). A number chosen beforehand makes all ξ_ij underflow as models grow, and FedAMP is then Local.
+        - With sigma by default, lam and alpha count in units of sigma / number of others, so that neither the mixture
+          nor the pull changes with the scale of the models. The paper's alpha 1e4 and sigma 1e6 with a hundred clients
+          are alpha 1 here.
+        - ξ_ii is at least ``self_weight``.
+        - A client that never answered is in nobody's mixture.
+        - In public code the pull has no gradient, which makes it Local, as lam 0 does here.
 
     Options:
         form: how alike two models are: by their distance (FedAMP) or by their angle (HeurFedAMP)
-        lam: the paper's lambda; the pull towards the mixture is lam / alpha
+        lam: the paper's lambda; the pull towards the mixture is lam / alpha, and 0 is Local
         alpha: the paper's alpha_k: how much the others weigh in the mixture
         sigma: width of the attention, or none for the median
-        self_weight: least weight of a client's own model in its mixture; with cosine its weight
+        self_weight: least weight of a client's own model in its mixture; in the form "cosine", its weight
     """
 
     form: Literal["distance", "cosine"] = "distance"
-    lam: float = 1.0
-    alpha: float = 1.0
-    sigma: float | None = None
-    self_weight: float = 0.1
-
-    def check(self) -> None:
-        if self.lam < 0:
-            raise ComityError(f"method.lam must be at least 0, got {self.lam}")
-        if self.alpha <= 0:
-            raise ComityError(f"method.alpha must be above 0, got {self.alpha}")
-        if self.sigma is not None and self.sigma <= 0:
-            raise ComityError(f"method.sigma must be above 0, got {self.sigma}")
-        if not 0 <= self.self_weight < 1:
-            raise ComityError(f"method.self_weight must be at least 0 and below 1, got {self.self_weight}")
+    lam: NonNegative = 1.0
+    alpha: Positive = 1.0
+    sigma: Positive | None = None
+    self_weight: Annotated[float, Range(least=0, below=1)] = 0.1
 
     def own_rule(self) -> Rule:
         return Mean()  # nothing is averaged: the mixtures stand in for a rule
@@ -53,29 +50,30 @@ class FedAMP(Method):
         super().start(client)
         client.keep["w"] = client.model.read("shared")
 
-    def fit(self, client: Client, received: Payload) -> Payload:
-        self.load(client, {"theta": client.keep["w"]})
-        client.sgd(None, "shared", pull=(received["u"], self.lam / self.alpha))
+    def fit(self, client: Client, received: Message) -> Reply:
+        self.assemble(client, client.keep["w"])
+        client.sgd(None, "shared", pull=(received.theta, self.lam / self.alpha))
         client.keep["w"] = client.model.read("shared")
         return self.reply(client)
 
-    def personal(self, client: Client, received: Payload) -> Tensor:
-        return super().personal(client, {"theta": client.keep["w"]})
+    def personal(self, client: Client, received: Message) -> Tensor:
+        self.assemble(client, client.keep["w"])
+        return client.model.read()
 
-    def general(self, client: Client, received: Payload) -> None:
+    def general(self, client: Client, received: Message) -> None:
         return None
 
     def begin(self, server: Server) -> None:
         W = server.theta.repeat(len(server.clients), 1)
         server.store |= {"W": W, "U": W.clone(), "heard": torch.zeros(len(W), dtype=torch.bool)}
 
-    def send(self, server: Server, cid: int) -> Payload:
-        return {"u": server.store["U"][cid]}
+    def send(self, server: Server, cid: int) -> Message:
+        return Message(theta=server.store["U"][cid])
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         W, heard = server.store["W"], server.store["heard"]
         for cid, reply in replies.items():
-            W[cid], heard[cid] = reply["theta"], True
+            W[cid], heard[cid] = reply.theta, True
         server.store["U"] = self.attention(W[:, : server.layout.size], heard, server.layout).to(W) @ W
 
     def attention(self, W: Tensor, heard: Tensor, layout: Layout) -> Tensor:

@@ -2,13 +2,19 @@ from typing import Literal
 
 from torch import Tensor
 
-from comity.methods._method import Client, Method, Payload
+from comity._options import CountOrZero
+from comity.methods._method import Client, Message, Method
 
 
 class FedAvg(Method):
     """Train one model together: the average of what the clients made of it.
 
-    McMahan et al., AISTATS 2017. The papers judge different models under this name, hence the option.
+    Paper: McMahan et al., AISTATS 2017.
+
+    Equation: theta ← Σ_i n_i/n · theta_i, where theta_i is what client i with its n_i samples made of theta.
+
+    Departures:
+        - Papers that compare with FedAvg judge different models under this name; ``personal_model`` chooses one.
 
     Options:
         personal_model: what a client uses: the global model, what local training made of it last, or its fine-tuning
@@ -16,13 +22,13 @@ class FedAvg(Method):
     """
 
     personal_model: Literal["global", "post_local", "finetune"] = "global"
-    finetune_epochs: int | None = None
+    finetune_epochs: CountOrZero | None = None
 
     @property
     def moment(self) -> Literal["received", "fitted"]:
         return "fitted" if self.personal_model == "post_local" else "received"
 
-    def personal(self, client: Client, received: Payload) -> Tensor:
+    def personal(self, client: Client, received: Message) -> Tensor:
         self.load(client, received)
         if self.personal_model == "finetune":
             client.sgd(self.finetune_epochs)

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload, Server
+from comity._options import NonNegative
+from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.methods._parts import aggregate_parts, linear_head
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
@@ -48,32 +48,35 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
 class FedCP(Method):
     """For every sample a gate decides which features go to the client's own head and which to the global one.
 
-    Zhang et al., KDD 2023. With z = b(x): logits = h_i(r·z) + h_g((1 − r)·z), r the Gumbel-softmax (temperature 1) of
-    gate(z·v), v the normalised sum of h_i's rows as the round begins. Body, own head and gate minimise CE + lam · MMD²
-    between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; h_g and the received body b_g stand still. Sent
-    are body, gate and the head (h_i + h_g)/2; the rule acts on the body, head and gate are plainly averaged. The noise
-    of a Gumbel-softmax over two is logistic and drawn as such, in training alone: a model in use has r without noise,
-    the median of the noisy one (public code draws noise in tests too). The paper has lam 5, PFLlib's common default is
-    1. There is no model for everybody. Mind that the gradients of a softmax layer's rows add up to 0: under SGD v stays
-    what the initial head makes it, the same for all clients.
+    Paper: Zhang et al., KDD 2023.
+
+    Equation: With z = b(x), logits = h_i(r·z) + h_g((1 − r)·z), where r is the Gumbel-softmax (temperature 1) of
+    gate(z·v) and v the normalised sum of h_i's rows as the round begins. Body, own head and gate minimise
+    CE + lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; the global head h_g and the
+    received body b_g stand still. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body;
+    head and gate are plainly averaged. There is no model for everybody.
+
+    Departures:
+        - The noise of a Gumbel-softmax over two is logistic and is drawn as such.
+        - Noise is drawn in training alone: a model in use has r without noise, the median of the noisy one. Public code
+          draws noise in tests too.
+        - The gradients of a softmax layer's rows add up to 0, so under SGD v stays what the initial head makes it, the
+          same for all clients. This follows from the paper's definition.
 
     Options:
-        lam: weight of the pull of the client's features towards those of the received body
+        lam: weight of the pull of the client's features towards those of the received body; the paper has 5, PFLlib's
+            common default is 1
     """
 
-    lam: float = 5.0
+    lam: NonNegative = 5.0
 
     shared = ("body", "head", "gate")
     ruled = ("body",)
 
-    def check(self) -> None:
-        if self.lam < 0:
-            raise ComityError(f"method.lam must be at least 0, got {self.lam}")
-
     def build(self, net: nn.Module) -> nn.Module:
         return _Gated(net)
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         model, net = client.model, client.model.net
         assert isinstance(net, _Gated)
@@ -94,8 +97,8 @@ class FedCP(Method):
         model.write(head, "head")
         return reply
 
-    def general(self, client: Client, received: Payload) -> Tensor | None:
+    def general(self, client: Client, received: Message) -> Tensor | None:
         return None
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         server.theta = aggregate_parts(server, replies, *self.ruled)

@@ -1,33 +1,51 @@
 import math
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload, Server
+from comity._options import Count, Range
+from comity.methods._method import Client, Message, Method, Payload, Question, Reply, Server, verb
 from comity.rules import Mean, Rule
 
 LEAST = 1e-8
-"""The slides' ε: the least λ."""
+"""The slides' ε, the least λ."""
 SHARPNESS = 10.0
 """The released code's factor in exp(10 Σ cos ζ)."""
 
 
-class FEDORA(Method):
-    """Models flow between clients with like data, and each follows what it gets as far as its validation loss gains.
+class Basis(Payload):
+    basis: Tensor
+    """(p, d): leading directions of a client's samples, a row each."""
 
-    Wu et al., KDD 2023. Step 0, once: client k sends p left singular vectors of its samples; w_kk' = Σ_i cos ζ_i over
-    the principal angles between two such bases, w_kk = 0. Server: Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ, β = alpha/(1 + alpha),
-    the fixed point of θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k; without neighbours θ̂_k = θ_k. Client: from its own
-    θ_k it trains with the loss ℓ + λ_k ‖θ_k − θ̂_k‖², λ_k = max(1e-8, δ), δ = ℓ_val(θ_k) − ℓ_val(θ̂_k), and uses θ_k.
-    All that is sent are 2KR·d + K·p·d_in numbers. The defaults are the authors' slides; their code, which made the
-    published numbers, is ``FEDORA.released()``: labels beside the pixels, w = exp(10 Σ cos ζ), two neighbours, and a
-    gradient λ_k (θ_k − θ̂_k) with λ_k = exp(δ/2), or 0 where δ < 0. Departures: δ is a mean over samples, not a sum over
-    batches; the pull is part of the gradient, where the code keeps it out of the momentum, and at most so strong that
-    one step reaches θ̂_k. The authors have everybody take part; for less see ``absent``. Models are propagated, not
-    averaged: no rule has a place.
+
+class PulledReply(Reply):
+    pull: float
+    """How strongly the client was pulled towards what it received."""
+
+
+class FEDORA(Method[Message, PulledReply]):
+    """Models flow between clients with similar data; each follows what it gets as far as its validation loss gains.
+
+    Paper: Wu et al., KDD 2023.
+
+    Equation: Once, before the first round, client k sends p left singular vectors of its samples, and
+    w_kk' = Σ_i cos ζ_i over the principal angles between two such bases, with w_kk = 0. In a round the server makes
+    Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of
+    θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k; a client without neighbours has θ̂_k = θ_k. The client trains from its
+    own θ_k with the loss ℓ + λ_k ‖θ_k − θ̂_k‖², λ_k = max(1e-8, δ) and δ = ℓ_val(θ_k) − ℓ_val(θ̂_k), and uses θ_k. With
+    K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in all. Models are propagated,
+    not averaged, so no rule has a place.
+
+    Departures:
+        - The defaults are those of the authors' slides. Their code, which made the published numbers, is
+          ``FEDORA.released()``: labels beside the pixels, w = exp(10 Σ cos ζ), two neighbours, and a gradient
+          λ_k (θ_k − θ̂_k) with λ_k = exp(δ/2), or 0 where δ < 0.
+        - δ is a mean over samples, not a sum over batches.
+        - The pull is part of the gradient, where the code keeps it out of the momentum, and it is at most so strong
+          that one step reaches θ̂_k.
+        - The authors have every client take part in every round; ``absent`` says what happens otherwise.
 
     Options:
         p: number of basis vectors of a client's data
@@ -40,11 +58,11 @@ class FEDORA(Method):
         absent: clients not in this round: restrict the flow to those present, or take part with their last model
     """
 
-    p: int = 1
+    p: Count = 1
     labels: bool = False
     similarity: Literal["cosines", "exp"] = "cosines"
-    neighbours: int | None = None
-    alpha: float = 4.0
+    neighbours: Count | None = None
+    alpha: Annotated[float, Range(least=0, most=10_000)] = 4.0
     propagation: Literal["closed", "iterated"] = "closed"
     lam_form: Literal["difference", "exp"] = "difference"
     absent: Literal["restrict", "last"] = "restrict"
@@ -56,14 +74,6 @@ class FEDORA(Method):
         """As in the authors' code: ``run(method={"name": "FEDORA"} | vars(FEDORA.released()))``."""
         return cls(p=1, labels=True, similarity="exp", neighbours=2, alpha=4.0, lam_form="exp")
 
-    def check(self) -> None:
-        if self.p < 1:
-            raise ComityError(f"method.p must be at least 1, got {self.p}")
-        if self.neighbours is not None and self.neighbours < 1:
-            raise ComityError(f"method.neighbours must be at least 1 or none, got {self.neighbours}")
-        if not 0 <= self.alpha <= 10_000:
-            raise ComityError(f"method.alpha must be at least 0 and at most 10000, got {self.alpha}")
-
     def own_rule(self) -> Rule:
         return Mean()  # nothing is averaged: the propagation stands in for a rule
 
@@ -72,7 +82,8 @@ class FEDORA(Method):
     def start(self, client: Client) -> None:
         client.keep["own"] = client.model.read()
 
-    def basis(self, client: Client, received: Payload) -> Payload:
+    @verb
+    def basis(self, client: Client, received: Question) -> Basis:
         """Step 0: the first p left singular vectors of the samples (columns), as rows; zeros where there are fewer."""
         x, y = client.data.train.x, client.data.train.y
         X = x.flatten(1).double()
@@ -86,10 +97,10 @@ class FEDORA(Method):
         leading = vectors.mT.flip(0)[:rank]
         basis = X.new_zeros(self.p, X.shape[1])
         basis[:rank] = F.normalize(leading @ X) if wide else leading
-        return {"basis": basis.float()}
+        return Basis(basis=basis.float())
 
-    def fit(self, client: Client, received: Payload) -> Payload:
-        model, own, hat = client.model, client.keep["own"], received["theta"]
+    def fit(self, client: Client, received: Message) -> PulledReply:
+        model, own, hat = client.model, client.keep["own"], received.theta
         model.write(own)
         client.origin = model.read("shared")
         loss = client.loss(client.data.val)
@@ -98,7 +109,7 @@ class FEDORA(Method):
         model.write(own)
         client.sgd(None, "shared", pull=(hat, min(pull, 1 / client.lr)))
         client.keep["own"] = model.read()
-        return {"theta": model.read("shared"), "size": len(client.data.train), "pull": pull}
+        return PulledReply(theta=model.read("shared"), size=len(client.data.train), pull=pull)
 
     def pull(self, delta: float) -> float:
         """Strength of the pull towards θ̂ when it is better than θ by ``delta``."""
@@ -106,19 +117,19 @@ class FEDORA(Method):
             return 2 * max(LEAST, delta)
         return math.exp(min(delta / 2, 100.0)) if delta >= 0 else 0.0
 
-    def personal(self, client: Client, received: Payload) -> Tensor:
+    def personal(self, client: Client, received: Message) -> Tensor:
         return client.keep["own"]
 
-    def general(self, client: Client, received: Payload) -> None:
+    def general(self, client: Client, received: Message) -> None:
         return None
 
     # The server half.
 
     def begin(self, server: Server) -> None:
         count, theta = len(server.clients), server.theta
-        replies = server.ask("basis", {cid: {} for cid in server.clients})
-        nothing = torch.zeros_like(next(iter(replies.values()))["basis"])
-        bases = [replies[cid]["basis"] if cid in replies else nothing for cid in server.clients]
+        replies = server.ask(self.basis, {cid: Question() for cid in server.clients})
+        nothing = torch.zeros_like(next(iter(replies.values())).basis)
+        bases = [replies[cid].basis if cid in replies else nothing for cid in server.clients]
         server.store |= {"similarity": self.similarities(torch.stack(bases)), "hat": theta.repeat(count, 1)}
         if self.absent == "last":
             server.store |= {"theta": theta.repeat(count, 1), "heard": torch.zeros(count, dtype=torch.bool)}
@@ -149,15 +160,15 @@ class FEDORA(Method):
             X = beta * P @ X + (1 - beta) * one
         return X
 
-    def send(self, server: Server, cid: int) -> Payload:
-        return {"theta": server.store["hat"][cid]}
+    def send(self, server: Server, cid: int) -> Message:
+        return Message(theta=server.store["hat"][cid])
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, PulledReply]) -> None:
         store, cids = server.store, torch.tensor(sorted(replies))
-        Theta = torch.stack([replies[cid]["theta"] for cid in sorted(replies)])
+        Theta = torch.stack([replies[cid].theta for cid in sorted(replies)])
         if self.absent == "last":
             store["theta"][cids], store["heard"][cids] = Theta, True
             cids, Theta = store["heard"].nonzero()[:, 0], store["theta"][store["heard"]]
         X = self.mixture(store["similarity"][cids][:, cids])
         store["hat"][cids] = X.to(Theta) @ Theta
-        server.record["pull"] = {str(cid): reply["pull"] for cid, reply in sorted(replies.items())}
+        server.record.method["pull"] = {str(cid): reply.pull for cid, reply in sorted(replies.items())}

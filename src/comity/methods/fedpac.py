@@ -3,8 +3,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload, Server
+from comity._options import CountOrZero, NonNegative, Positive
+from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.rules import min_norm
 
 
@@ -29,44 +29,61 @@ def head_weights(H: Tensor, V: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
-class FedPAC(Method):
+class FedPACMessage(Message):
+    head: Tensor | None = None
+    """The head that was mixed for this client; none before it was first heard of."""
+    prototypes: Tensor | None = None
+    """(classes, features): mean features of each class; none in the first round."""
+    known: Tensor | None = None
+    """Which classes have a prototype."""
+
+
+class FedPACReply(Reply):
+    head: Tensor
+    prototypes: Tensor
+    """(classes, features): mean features of each class after training."""
+    counts: Tensor
+    """Samples of each class."""
+    H: Tensor
+    V: float
+
+
+class FedPAC(Method[FedPACMessage, FedPACReply]):
     """Share the body, pull features towards common class prototypes, and mix each client's head from all heads.
 
-    Xu, Tong and Huang, ICLR 2023. The head is fitted first, then the body under CE + lam · MSE(z, c_y), where c_y is
-    the prototype of the sample's class (without one there is no pull): the mean over all clients' samples of that
-    class, in PFLlib the mean of the clients' means. With the body as received a client measures H_i[k] = P_i(k) μ_i,k,
-    V_i = (E‖z‖² − Σ_k ‖H_i[k]‖²) / n_i. Its new head is Σ_j a_j h_j, a the minimiser on the simplex of
-    Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖², found exactly: public code repairs eigenvalues and cuts off small weights,
-    needlessly. Heads of a round's clients are mixed; an absent client's stays as it was last mixed. The rule
-    acts on the body. Authors' settings: momentum 0.5, weight decay 5e-4, lr 0.01 and 0.1 for the head, 5 epochs; PFLlib
-    has one rate for both.
+    Paper: Xu, Tong and Huang, ICLR 2023.
+
+    Equation: The head is fitted first, then the body under CE + lam · MSE(z, c_y), where c_y is the prototype of the
+    sample's class; a class without a prototype has no pull. With the body as received a client measures
+    H_i[k] = P_i(k) μ_i,k and V_i = (E‖z‖² − Σ_k ‖H_i[k]‖²) / n_i. Its new head is Σ_j a_j h_j, where a minimises
+    Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖² on the simplex. The heads of a round's clients are mixed; the head of an absent
+    client stays as it was last mixed. The rule acts on the body.
+
+    Departures:
+        - A prototype is the mean over all clients' samples of its class, where PFLlib takes the mean of the clients'
+          means.
+        - The minimiser is found exactly. Public code repairs eigenvalues and cuts off small weights, needlessly.
+        - The authors' settings are momentum 0.5, weight decay 5e-4, learning rate 0.01, and 5 epochs; here these are
+          the run's own options.
 
     Options:
         lam: weight of the pull of features towards the prototypes
         head_epochs: epochs of the head before the body is trained
-        head_lr: learning rate of the head, or none for the run's own
+        head_lr: learning rate of the head, or none for the run's own as in PFLlib; the authors take 0.1
     """
 
-    lam: float = 1.0
-    head_epochs: int = 1
-    head_lr: float | None = 0.1
+    lam: NonNegative = 1.0
+    head_epochs: CountOrZero = 1
+    head_lr: Positive | None = 0.1
 
     shared = ("body",)
 
-    def check(self) -> None:
-        if self.lam < 0:
-            raise ComityError(f"method.lam must be at least 0, got {self.lam}")
-        if self.head_epochs < 0:
-            raise ComityError(f"method.head_epochs must be at least 0, got {self.head_epochs}")
-        if self.head_lr is not None and self.head_lr <= 0:
-            raise ComityError(f"method.head_lr must be above 0, got {self.head_lr}")
-
-    def load(self, client: Client, received: Payload) -> None:
+    def load(self, client: Client, received: FedPACMessage) -> None:
         super().load(client, received)
-        if "head" in received:
-            client.model.write(received["head"], "head")
+        if received.head is not None:
+            client.model.write(received.head, "head")
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: FedPACMessage) -> FedPACReply:
         self.load(client, received)
         model, size = client.model, len(client.data.train)
         means, counts, length = class_means(client)  # comparable between clients: the body is still the common one
@@ -74,28 +91,34 @@ class FedPAC(Method):
         V = float(length - H.square().sum()) / size
 
         def aligned(x: Tensor, y: Tensor) -> Tensor:
+            assert received.prototypes is not None
+            assert received.known is not None
             z = model.features(x)
-            pull = (z - received["prototypes"][y]).square() * received["known"][y, None]
+            pull = (z - received.prototypes[y]).square() * received.known[y, None]
             logits = model.net.get_submodule("head")(z)
             loss: Tensor = F.cross_entropy(logits, y) + self.lam * pull.mean()
             return loss
 
         client.sgd(self.head_epochs, "head", lr=self.head_lr)
-        client.sgd(None, "body", loss=aligned if self.lam and "prototypes" in received else None)
-        statistics = {"prototypes": class_means(client)[0], "counts": counts, "H": H, "V": max(V, 0.0)}
-        return self.reply(client) | {"head": model.read("head")} | statistics
+        client.sgd(None, "body", loss=aligned if self.lam and received.prototypes is not None else None)
+        prototypes = class_means(client)[0]
+        return self.reply(client, head=model.read("head"), prototypes=prototypes, counts=counts, H=H, V=max(V, 0.0))
 
-    def send(self, server: Server, cid: int) -> Payload:
-        payload = super().send(server, cid) | {k: server.store[k] for k in ("prototypes", "known") if k in server.store}
-        mixed = server.store.get(f"head/{cid}")
-        return payload if mixed is None else payload | {"head": mixed}
+    def send(self, server: Server, cid: int) -> FedPACMessage:
+        store = server.store
+        return FedPACMessage(
+            theta=server.theta,
+            head=store.get(f"head/{cid}"),
+            prototypes=store.get("prototypes"),
+            known=store.get("known"),
+        )
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, FedPACReply]) -> None:
         super().merge(server, replies)
         cids, store = sorted(replies), server.store
 
         def stacked(name: str) -> Tensor:
-            return torch.stack([replies[cid][name] for cid in cids])
+            return torch.stack([getattr(replies[cid], name) for cid in cids])
 
         counts, prototypes = stacked("counts"), stacked("prototypes")
         seen = counts.sum(0) > 0
@@ -103,6 +126,6 @@ class FedPAC(Method):
         store["prototypes"] = torch.where(seen[:, None], new, store.get("prototypes", new))
         store["known"] = seen | store.get("known", seen)
 
-        weights = head_weights(stacked("H"), torch.tensor([replies[cid]["V"] for cid in cids]))
+        weights = head_weights(stacked("H"), torch.tensor([replies[cid].V for cid in cids]))
         heads = weights.to(torch.float32) @ stacked("head")
         store |= {f"head/{cid}": head for cid, head in zip(cids, heads, strict=True)}

@@ -1,20 +1,24 @@
-from comity.methods._method import Client, Method, Payload
+from comity._options import CountOrZero
+from comity.methods._method import Client, Message, Method, Reply
 
 
 class FedRep(Method):
     """Share the body, keep the head: fit the head first, then the body.
 
-    Collins et al., ICML 2021, Algorithm 1. The paper fits the head for 5 to 10 epochs, common code for one.
+    Paper: Collins et al., ICML 2021, Algorithm 1.
+
+    Equation: h_i ← argmin f_i(b, h) on the body b as received, then b_i ← b − lr ∇_b f_i(b, h_i); the server combines
+    the b_i.
 
     Options:
-        head_epochs: epochs of the head before the body is trained
+        head_epochs: epochs of the head before the body is trained; the paper takes 5 to 10, common code one
     """
 
-    head_epochs: int = 1
+    head_epochs: CountOrZero = 1
 
     shared = ("body",)
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         client.sgd(self.head_epochs, "head")
         client.sgd(None, "body")

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comity._errors import ComityError
-from comity.methods._method import WHOLE, Client, Method, Payload, Server
+from comity._options import Count, NonNegative
+from comity.methods._method import WHOLE, Client, Message, Method, Reply, Server
 from comity.methods._parts import aggregate_parts, linear_head
 
 
@@ -44,13 +44,18 @@ def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1
 class FedROD(Method):
     """A generic model trained as if classes were balanced, and on its features a head of the client's own beside it.
 
-    Chen and Chao, ICLR 2022. Body and generic head minimise the balanced softmax, CE(h_g(z) + gamma · log n_c, y), in
-    which classes that the client lacks take no part; the client's own head minimises CE(h_g(z) + h_i(z), y) and moves
-    nothing else: z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With the option
-    ``hypernetwork``, h_i = H(class frequencies of the client), and H is shared and plainly averaged, so that a client
-    that never took part has its own head too. The rule acts on body and generic head. Chosen here: both losses take
-    their step together, batch by batch, with the run's learning rate, and h_i starts at 0 (in PFLlib as a copy of the
-    generic head).
+    Paper: Chen and Chao, ICLR 2022.
+
+    Equation: Body and generic head h_g minimise the balanced softmax CE(h_g(z) + gamma · log n_c, y), in which classes
+    that the client lacks take no part. The client's own head h_i minimises CE(h_g(z) + h_i(z), y) and moves nothing
+    else: z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With the option
+    ``head="hypernetwork"``, h_i = H(class frequencies of the client), and H is shared and plainly averaged, so that a
+    client that never took part has its own head too. The rule acts on body and generic head.
+
+    Departures:
+        - The paper leaves open how the two losses take turns; here both take their step together, batch by batch, with
+          the run's learning rate.
+        - h_i starts at 0; in PFLlib it starts as a copy of the generic head.
 
     Options:
         head: the client's own head: linear and kept, or made by a shared hypernetwork from its class frequencies
@@ -59,26 +64,20 @@ class FedROD(Method):
     """
 
     head: Literal["linear", "hypernetwork"] = "linear"
-    gamma: float = 1.0
-    hidden: int = 32
+    gamma: NonNegative = 1.0
+    hidden: Count = 32
 
     shared = (*WHOLE, "hypernetwork")  # which is empty without that option
     ruled = WHOLE
 
-    def check(self) -> None:
-        if self.gamma < 0:
-            raise ComityError(f"method.gamma must be at least 0, got {self.gamma}")
-        if self.hidden < 1:
-            raise ComityError(f"method.hidden must be at least 1, got {self.hidden}")
-
     def build(self, net: nn.Module) -> nn.Module:
         return _TwoHeads(net, self.hidden if self.head == "hypernetwork" else 0)
 
-    def load(self, client: Client, received: Payload) -> None:
+    def load(self, client: Client, received: Message) -> None:
         super().load(client, received)
         self._generate(client)
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         model, net, counts = client.model, _net(client), _counts(client)
         own = model.parameters("own")
@@ -94,12 +93,12 @@ class FedROD(Method):
         self._generate(client)
         return self.reply(client)
 
-    def general(self, client: Client, received: Payload) -> Tensor | None:
+    def general(self, client: Client, received: Message) -> Tensor | None:
         super().load(client, received)
         client.model.write(torch.zeros(client.model.size("own")), "own")
         return client.model.read()
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         server.theta = aggregate_parts(server, replies, *self.ruled)
 
     def _generate(self, client: Client) -> None:

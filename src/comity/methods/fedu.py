@@ -2,36 +2,38 @@ from typing import Literal
 
 import torch
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload, Server
+from comity._options import Share
+from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.rules import Mean, Rule
 
 
 class FedU(Method):
     """Each client trains its own model, and the server moves related clients' models towards each other.
 
-    Dinh et al., IEEE TPDS 2022: min Σ f_k(w_k) + eta/2 · Σ a_kl ‖w_k − w_l‖². After local training
-    w_k ← w_k − c Σ_l a_kl (w_k − w_l), over the clients that answered in this round. The paper's c is eta · lr · (local
-    steps), which oscillates where c times a client's degree Σ_l a_kl is above 1; here it is counted by that degree,
-    step = c Σ_l a_kl: w_k ← (1 − step) w_k + step · (mean of the neighbours, weighted by a_kl). In the authors' newest
-    code the sum is commented out, which is Local; so is step 0 here. The authors' own settings come to about 0.01.
+    Paper: Dinh et al., IEEE TPDS 2022.
+
+    Equation: min Σ f_k(w_k) + eta/2 · Σ a_kl ‖w_k − w_l‖². After local training w_k ← w_k − c Σ_l a_kl (w_k − w_l),
+    over the clients that answered in this round.
+
+    Departures:
+        - The paper's c is eta · lr · (local steps), which oscillates where c times a client's degree Σ_l a_kl is above
+          1. Here it is counted by that degree, step = c Σ_l a_kl, so that
+          w_k ← (1 − step) w_k + step · (mean of the neighbours, weighted by a_kl).
+        - In the authors' newest code the sum is commented out, which is Local, as step 0 is here.
 
     Options:
-        step: how far a model moves towards the mean of its neighbours, 0 to 1
+        step: how far a model moves towards the mean of its neighbours, 0 to 1; 0 is Local, and the authors' own
+            settings come to about 0.01
         graph: who is related: all clients alike, or at random (U(0, 1), below 0.25 none) as the authors for MNIST
     """
 
-    step: float = 0.1
+    step: Share = 0.1
     graph: Literal["complete", "random"] = "complete"
-
-    def check(self) -> None:
-        if not 0 <= self.step <= 1:
-            raise ComityError(f"method.step must be at least 0 and at most 1, got {self.step}")
 
     def own_rule(self) -> Rule:
         return Mean()  # nothing is averaged: the graph stands in for a rule
 
-    def general(self, client: Client, received: Payload) -> None:
+    def general(self, client: Client, received: Message) -> None:
         return None
 
     def begin(self, server: Server) -> None:
@@ -42,12 +44,12 @@ class FedU(Method):
             A = A * drawn * (drawn >= 0.25)
         server.store |= {"W": server.theta.repeat(count, 1), "A": A + A.mT}
 
-    def send(self, server: Server, cid: int) -> Payload:
-        return {"theta": server.store["W"][cid]}
+    def send(self, server: Server, cid: int) -> Message:
+        return Message(theta=server.store["W"][cid])
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         cids = sorted(replies)
-        W = torch.stack([replies[cid]["theta"] for cid in cids])
+        W = torch.stack([replies[cid].theta for cid in cids])
         A = server.store["A"][cids][:, cids]
         degree = A.sum(1, keepdim=True)
         neighbours = (A / degree.clamp(min=torch.finfo(A.dtype).tiny)).to(W) @ W

@@ -2,53 +2,56 @@ from typing import Literal
 
 import torch
 
-from comity._errors import ComityError
+from comity._options import Count
 from comity.methods._clusters import combine, k_means, reseed
-from comity.methods._method import Client, Method, Payload, Server
+from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.methods.fedamp import squared_distances
 
 
 class FeSEM(Method):
-    """Several models, each the centre of the clients whose own lie nearest to it.
+    """Several models, each the centre of the clients whose own models lie nearest to it.
 
-    Long et al., WWWJ 2023 (multi-center federated learning). E-step: r_i = argmin_k ‖w_i − c_k‖² over all parameters;
-    M-step: c_k is the average of its clients, by the rule; then each client trains from its centre. The clusters start
-    as k-means of what one round of training from the common model gave. The authors' code clusters one chosen layer,
-    every few rounds, and skips clusters of one client. Departures: k-means++ with restarts; an empty cluster is given
-    the client farthest from its own centre; only this round's clients move centres, the others stay in their clusters;
-    a client not heard of yet starts from the mean of all others' centres, so that it is not tied to one of them.
+    Paper: Long et al., WWWJ 2023 (multi-center federated learning).
+
+    Equation: E-step: r_i = argmin_k ‖w_i − c_k‖² over all parameters. M-step: c_k is the average of its clients, by the
+    rule. Then each client trains from its centre. The clusters start as k-means of what one round of training from the
+    common model gave.
+
+    Departures:
+        - The authors' code clusters by one chosen layer, every few rounds, and skips clusters of one client.
+        - k-means starts as k-means++ and is restarted several times.
+        - An empty cluster is given the client farthest from its own centre.
+        - Only this round's clients move centres; the others stay in their clusters.
+        - A client that was not heard of yet starts from the mean of all others' centres, so that it is not tied to one
+          of them.
 
     Options:
         clusters: number of models
         personal_model: what a client uses: its cluster's centre, or what local training made of it last
     """
 
-    clusters: int = 4
+    clusters: Count = 4
     personal_model: Literal["centre", "post_local"] = "centre"
 
     @property
     def moment(self) -> Literal["received", "fitted"]:
         return "fitted" if self.personal_model == "post_local" else "received"
 
-    def check(self) -> None:
-        if self.clusters < 1:
-            raise ComityError(f"method.clusters must be at least 1, got {self.clusters}")
-
-    def general(self, client: Client, received: Payload) -> None:
+    def general(self, client: Client, received: Message) -> None:
         """There are several."""
 
     def begin(self, server: Server) -> None:
         server.store["cluster"] = torch.full((len(server.clients),), -1)
         server.store["centres"] = server.theta.repeat(self.clusters, 1)
 
-    def send(self, server: Server, cid: int) -> Payload:
+    def send(self, server: Server, cid: int) -> Message:
         k = int(server.store["cluster"][cid])
-        return {"theta": server.theta if k < 0 else server.store["centres"][k]}
+        return Message(theta=server.theta if k < 0 else server.store["centres"][k])
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         cids, size = sorted(replies), server.layout.size
         cluster, centres = server.store["cluster"].clone(), server.store["centres"].clone()
-        W = torch.stack([replies[cid]["theta"] for cid in cids])
+        W = torch.stack([replies[cid].theta for cid in cids])
         Q = squared_distances(torch.cat([W, centres])[:, :size], server.layout)[: len(cids)]
         if (cluster < 0).all():
             cluster[cids] = k_means(Q[:, : len(cids)], self.clusters, server.random("k-means"))
@@ -56,7 +59,7 @@ class FeSEM(Method):
             distance, cluster[cids] = Q[:, len(cids) :].min(1)
             far = torch.zeros(len(cluster), dtype=Q.dtype).index_put((torch.tensor(cids),), distance)
             for k, cid in reseed(cluster, far, self.clusters).items():
-                centres[k] = replies[cid]["theta"]
+                centres[k] = replies[cid].theta
         centres = combine(server, centres, {cid: int(cluster[cid]) for cid in cids}, replies)
         sizes = torch.bincount(cluster[cluster >= 0], minlength=self.clusters)
         server.theta = (sizes / sizes.sum()) @ centres

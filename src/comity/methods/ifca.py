@@ -1,46 +1,60 @@
 import torch
 from torch import Tensor
 
-from comity._errors import ComityError
+from comity._options import Count
 from comity.methods._clusters import combine
-from comity.methods._method import Client, Method, Payload, Server
+from comity.methods._method import Client, Method, Question, Reply, Server
 
 
-class IFCA(Method):
+class Centres(Question):
+    centres: Tensor
+    """(clusters, P): every cluster's model, a row each."""
+
+
+class ClusterReply(Reply):
+    cluster: int
+    """Which of them the client trained."""
+
+
+class IFCA(Method[Centres, ClusterReply]):
     """Several models for everybody, of which each client trains the one that suits it best.
 
-    Ghosh et al., NeurIPS 2020, Algorithm 1 with model averaging: client i takes k = argmin_k f_i(theta_k) over all its
-    training samples, trains theta_k, and the server averages within clusters; a cluster without clients stays as it
-    is. The K initial models must differ: the others are the first with the numbers of each layer in a new order, drawn
-    from the seed, which is as good a draw of any initialisation that fills a layer independently. The paper averages
-    without weights; here the rule says. A model that no client picks never moves: then another seed helps. The variant
-    that shares the body between the clusters is left out.
+    Paper: Ghosh et al., NeurIPS 2020, Algorithm 1 with model averaging.
+
+    Equation: Client i takes k = argmin_k f_i(theta_k) over all its training samples and trains theta_k; the server
+    averages within clusters. A cluster without clients stays as it is.
+
+    Departures:
+        - The K initial models must differ. All but the first are the first with the numbers of each layer in a new
+          order, drawn from the seed, which is as good a draw of any initialisation that fills a layer independently.
+        - The paper averages without weights; here the rule decides.
+        - A model that no client picks never moves; if that happens, another seed helps.
+        - The variant that shares the body between the clusters is left out.
 
     Options:
         clusters: number of models; the paper has 4 for rotated MNIST and 2 for rotated CIFAR
     """
 
-    clusters: int = 4
+    clusters: Count = 4
 
-    def check(self) -> None:
-        if self.clusters < 1:
-            raise ComityError(f"method.clusters must be at least 1, got {self.clusters}")
-
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Centres) -> ClusterReply:
         k = self._nearest(client, received)
-        return super().fit(client, {"theta": received["centres"][k]}) | {"cluster": k}
+        self.assemble(client, received.centres[k])
+        client.sgd()
+        return self.reply(client, cluster=k)
 
-    def _nearest(self, client: Client, received: Payload) -> int:
+    def _nearest(self, client: Client, received: Centres) -> int:
         losses = []
-        for theta in received["centres"]:
-            self.load(client, {"theta": theta})
+        for theta in received.centres:
+            self.assemble(client, theta)
             losses.append(client.loss())
         return int(torch.tensor(losses).nan_to_num(torch.inf).argmin())
 
-    def personal(self, client: Client, received: Payload) -> Tensor:
-        return super().personal(client, {"theta": received["centres"][self._nearest(client, received)]})
+    def personal(self, client: Client, received: Centres) -> Tensor:
+        self.assemble(client, received.centres[self._nearest(client, received)])
+        return client.model.read()
 
-    def general(self, client: Client, received: Payload) -> None:
+    def general(self, client: Client, received: Centres) -> None:
         """There are several."""
 
     def begin(self, server: Server) -> None:
@@ -52,9 +66,9 @@ class IFCA(Method):
                 centre[layer.start : layer.stop] = theta[layer.start + order]
         server.store["centres"] = centres
 
-    def send(self, server: Server, cid: int) -> Payload:
-        return {"centres": server.store["centres"]}
+    def send(self, server: Server, cid: int) -> Centres:
+        return Centres(centres=server.store["centres"])
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
-        cluster = {cid: reply["cluster"] for cid, reply in replies.items()}
+    def merge(self, server: Server, replies: dict[int, ClusterReply]) -> None:
+        cluster = {cid: reply.cluster for cid, reply in replies.items()}
         server.store["centres"] = combine(server, server.store["centres"], cluster, replies)

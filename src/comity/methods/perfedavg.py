@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload
+from comity._options import Count, NonNegative, Positive
+from comity.methods._method import Client, Message, Method, Reply
 from comity.nn import Model
 
 Batch = tuple[Tensor, Tensor]
@@ -17,39 +17,34 @@ LARGEST = 512
 class PerFedAvg(Method):
     """Learn together a model from which one gradient step on a client's own data goes far.
 
-    Fallah et al., NeurIPS 2020, Algorithm 1. On batches B, B', B'': w̃ = w − alpha ∇f(w; B), then
-    w ← w − beta (I − alpha ∇²f(w; B'')) ∇f(w̃; B'). First-order leaves the Hessian out; hessian-free has its product
-    with g = ∇f(w̃; B') from (∇f(w + delta g; B'') − ∇f(w − delta g; B'')) / (2 delta). The batches of a step follow one
-    another in the client's epoch, so that a round goes over the data as often as in FedAvg and makes a half (a third)
-    of its steps; a last group that falls short uses its batches again. The personal model takes full gradient steps
-    (public code: one step on one batch). The paper has alpha 0.01 and beta 0.001 over a thousand rounds; here both are
-    the run's rate unless told.
+    Paper: Fallah et al., NeurIPS 2020, Algorithm 1.
+
+    Equation: On batches B, B', B'': w̃ = w − alpha ∇f(w; B), then w ← w − beta (I − alpha ∇²f(w; B'')) ∇f(w̃; B').
+    "first-order" leaves the Hessian out. "hessian-free" has its product with g = ∇f(w̃; B') from
+    (∇f(w + delta g; B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w) on all of the
+    client's training data.
+
+    Departures:
+        - The batches of a step follow one another in the client's epoch, so that a round goes over the data as often as
+          in FedAvg and makes a half (a third) of its steps. A last group that falls short uses its batches again.
+        - Public code makes the personal model by one step on one batch.
 
     Options:
         hessian: what is made of the second derivative: nothing, or differences of gradients
-        alpha: rate of the step to the personal model, or none for the run's own learning rate
-        beta: rate of the common model's step, or none for the run's own learning rate
+        alpha: rate of the step to the personal model, or none for the run's own learning rate; the paper has 0.01
+        beta: rate of the common model's step, or none for the run's own learning rate; the paper has 0.001, over a
+            thousand rounds
         delta: how far the differences of gradients reach
         personal_steps: gradient steps from the common model to a client's own
     """
 
     hessian: Literal["first-order", "hessian-free"] = "first-order"
-    alpha: float | None = None
-    beta: float | None = None
-    delta: float = 1e-3
-    personal_steps: int = 1
+    alpha: NonNegative | None = None
+    beta: Positive | None = None
+    delta: Positive = 1e-3
+    personal_steps: Count = 1
 
-    def check(self) -> None:
-        if self.alpha is not None and self.alpha < 0:
-            raise ComityError(f"method.alpha must be at least 0, got {self.alpha}")
-        if self.beta is not None and self.beta <= 0:
-            raise ComityError(f"method.beta must be above 0, got {self.beta}")
-        if self.delta <= 0:
-            raise ComityError(f"method.delta must be above 0, got {self.delta}")
-        if self.personal_steps < 1:
-            raise ComityError(f"method.personal_steps must be at least 1, got {self.personal_steps}")
-
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         alpha, losses = self._alpha(client), []
         with client.model.training() as w, client.optimiser(w, self.beta) as steps:
@@ -65,7 +60,7 @@ class PerFedAvg(Method):
     def groups(self, client: Client) -> Iterator[list[Batch]]:
         """The batches of each step."""
         count = 2 if self.hessian == "first-order" else 3
-        batches = client.batches(client.training.epochs)
+        batches = client.batches()
         while group := list(islice(batches, count)):
             yield (group * count)[:count]
 
@@ -108,7 +103,7 @@ class PerFedAvg(Method):
                 with torch.no_grad():
                     torch._foreach_sub_(params, step)
 
-    def personal(self, client: Client, received: Payload) -> Tensor:
+    def personal(self, client: Client, received: Message) -> Tensor:
         self.load(client, received)
         self.adapt(client)
         return client.model.read()

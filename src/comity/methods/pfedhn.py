@@ -1,65 +1,61 @@
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload, Server
+from comity._options import Count, CountOrZero, NonNegative, Positive, Range
+from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.rules import Mean, Rule
 
 
 class PFedHN(Method):
-    """The server learns a network that makes each client's model from a few numbers of its own.
+    """The server learns a hypernetwork that makes each client's model from a few numbers that stand for the client.
 
-    Shamsian et al., ICML 2021, Algorithm 1: theta_i = h(v_i; phi); the client trains it to theta~_i; with
-    Δ_i = theta_i − theta~_i the server steps phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients through h. Of several
-    clients a round the gradients for phi are averaged, while v_i has one alone and an absent client's v_i rests (the
-    authors have one client a round; in their code momentum and decay move every v). A client uses theta_i as it is
-    made. Departure: the last layer's bias starts as the common initial model; the authors' starts at random, and so
-    would BatchNorm's scales, near 0. That layer makes all tensors at once, the same as a layer for each; it holds
-    ``width`` numbers for each of the model's. The authors' server_lr of 0.01 is for a step a client, thousands of
-    them; here a step counts for all clients of a round. Gradients are averaged, not models: no rule has a place.
+    Paper: Shamsian et al., ICML 2021, Algorithm 1.
+
+    Equation: theta_i = h(v_i; phi), which the client trains to theta~_i. With Δ_i = theta_i − theta~_i the server steps
+    phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients through h. A client uses theta_i as it is made. Gradients are
+    averaged, not models, so no rule has a place.
+
+    Departures:
+        - The authors have one client a round. Of several clients the gradients for phi are averaged, while each v_i has
+          one alone. So a step counts for all clients of a round, where the authors' counts for one.
+        - An absent client's v_i rests; in the authors' code momentum and decay move every v.
+        - The last layer's bias starts as the common initial model; the authors' starts at random, and so would
+          BatchNorm's scales, near 0.
+        - The last layer makes all tensors at once, which is the same as a layer for each. It holds ``width`` numbers
+          for each number of the model.
 
     Options:
         embedding: numbers v_i of a client, or none for 1 + clients/4
         width: width of the hypernetwork
         hidden: its hidden layers after the first
-        server_lr: learning rate of phi and v; the authors' 0.01 with one client a round
+        server_lr: learning rate of phi and v; the authors' 0.01 is for one client a round and thousands of steps
         server_momentum: momentum of phi and v
         server_weight_decay: weight decay of phi and v
         server_clip: largest norm of their gradient; 0 for no limit
         local_head: pFedHN-PC: the hypernetwork makes the body alone, each client keeps a head of its own
     """
 
-    embedding: int | None = None
-    width: int = 100
-    hidden: int = 3
-    server_lr: float = 0.1
-    server_momentum: float = 0.9
-    server_weight_decay: float = 0.001
-    server_clip: float = 50.0
+    embedding: Count | None = None
+    width: Count = 100
+    hidden: CountOrZero = 3
+    server_lr: Positive = 0.1
+    server_momentum: Annotated[float, Range(least=0, below=1)] = 0.9
+    server_weight_decay: NonNegative = 0.001
+    server_clip: NonNegative = 50.0
     local_head: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.local_head:
             self.shared = ("body",)  # type: ignore[misc]
-
-    def check(self) -> None:
-        for name, least in (("embedding", 1), ("width", 1), ("hidden", 0)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ComityError(f"method.{name} must be at least {least}, got {value}")
-        for name in ("server_weight_decay", "server_clip"):
-            if getattr(self, name) < 0:
-                raise ComityError(f"method.{name} must be at least 0, got {getattr(self, name)}")
-        if self.server_lr <= 0:
-            raise ComityError(f"method.server_lr must be above 0, got {self.server_lr}")
-        if not 0 <= self.server_momentum < 1:
-            raise ComityError(f"method.server_momentum must be at least 0 and below 1, got {self.server_momentum}")
 
     def own_rule(self) -> Rule:
         return Mean()  # of gradients: the hypernetwork stands in for a rule
 
-    def general(self, client: Client, received: Payload) -> None:
+    def general(self, client: Client, received: Message) -> None:
         """Each client has its own."""
 
     def begin(self, server: Server) -> None:
@@ -78,12 +74,12 @@ class PFedHN(Method):
         """Weight and bias of each layer in turn, or their momentum."""
         return [server.store[f"{room}phi/{k}/{what}"] for k in range(self.hidden + 2) for what in ("weight", "bias")]
 
-    def send(self, server: Server, cid: int) -> Payload:
-        return {"theta": torch.cat([server.store["models"][cid], server.theta[server.layout.size :]])}
+    def send(self, server: Server, cid: int) -> Message:
+        return Message(theta=torch.cat([server.store["models"][cid], server.theta[server.layout.size :]]))
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         store, cids, size = server.store, sorted(replies), server.layout.size
-        trained = torch.stack([replies[cid]["theta"] for cid in cids])
+        trained = torch.stack([replies[cid].theta for cid in cids])
         weights = [*self._phi(server), store["v"][cids]]
         leaves = [weight.detach().requires_grad_() for weight in weights]
         made = _make(leaves[:-1], leaves[-1])
@@ -100,7 +96,7 @@ class PFedHN(Method):
         torch._foreach_add_(weights, speed, alpha=-self.server_lr)
         store["v"][cids], store["momentum/v"][cids] = weights[-1], speed[-1]
         store["models"] = _make(self._phi(server), store["v"])
-        sizes = torch.tensor([float(replies[cid]["size"]) for cid in cids])
+        sizes = torch.tensor([float(replies[cid].size) for cid in cids])
         server.theta = torch.cat([server.theta[:size], (sizes / sizes.sum()) @ trained[:, size:]])  # the buffers
 
 

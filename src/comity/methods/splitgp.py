@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comity._errors import ComityError
-from comity.methods._method import Client, Method, Payload
+from comity._options import NonNegative, Share
+from comity.methods._method import Client, Message, Method, Reply
 from comity.methods._parts import linear_head
 from comity.nn import BUFFERS
 
@@ -55,32 +55,31 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
 class SplitGP(Method):
     """A client part with an early exit, mostly the client's own, under a server part that is everybody's.
 
-    Han et al., INFOCOM 2023. Client part φ (the convolutions) with exit κ (one linear layer), server part θ (the rest):
-    all minimise gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is the average, and φ_k ← lam · φ_k +
-    (1 − lam) · average, likewise κ_k. A sample whose softmax at κ has at most ``threshold`` entropy (in nats) leaves
-    there, else at θ. Here the client mixes its own part with the average when it receives that, in training and in use
-    alike: absent clients keep theirs. BatchNorm's statistics go with φ. The rule takes the place of every average. The
-    model for everybody is θ on the average φ. A network without layers between convolutions and head, or without
-    convolutions, is cut before its head. The paper tunes the threshold between 0.05 and 2.3.
+    Paper: Han et al., INFOCOM 2023.
+
+    Equation: Client part φ (the convolutions) with exit κ (one linear layer) and server part θ (the rest) minimise
+    gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is the average, and
+    φ_k ← lam · φ_k + (1 − lam) · average, likewise κ_k. A sample whose softmax at κ has at most ``threshold`` entropy
+    (in nats) leaves there, else at θ. The model for everybody is θ on the average φ.
+
+    Departures:
+        - The client mixes its own part with the average when it receives that, in training and in use alike: absent
+          clients keep theirs.
+        - BatchNorm's statistics go with φ.
+        - The rule takes the place of every average.
+        - A network without layers between convolutions and head, or without convolutions, is cut before its head.
 
     Options:
         gamma: weight of the early exit's loss
         lam: how much of its own part a client keeps; 1 for all of it
-        threshold: largest entropy with which a sample leaves early
+        threshold: largest entropy with which a sample leaves early; the paper tunes it between 0.05 and 2.3
     """
 
-    gamma: float = 0.5
-    lam: float = 0.2
-    threshold: float = 0.2
+    gamma: Share = 0.5
+    lam: Share = 0.2
+    threshold: NonNegative = 0.2
 
     shared = ("body", "head", "exit")
-
-    def check(self) -> None:
-        for option in ("gamma", "lam"):
-            if not 0 <= getattr(self, option) <= 1:
-                raise ComityError(f"method.{option} must be from 0 to 1, got {getattr(self, option)}")
-        if self.threshold < 0 or self.threshold == float("inf"):
-            raise ComityError(f"method.threshold must be at least 0 and finite, got {self.threshold}")
 
     def build(self, net: nn.Module) -> nn.Module:
         return _TwoExits(net, self.threshold)
@@ -89,12 +88,12 @@ class SplitGP(Method):
         super().start(client)
         client.keep["own"] = client.model.read(*CLIENT_PART)
 
-    def load(self, client: Client, received: Payload) -> None:
+    def load(self, client: Client, received: Message) -> None:
         super().load(client, received)
         average = client.model.read(*CLIENT_PART)
         client.model.write(torch.lerp(average, client.keep["own"], self.lam), *CLIENT_PART)
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         net = client.model.net
         assert isinstance(net, _TwoExits)
@@ -107,7 +106,7 @@ class SplitGP(Method):
         client.keep["own"] = client.model.read(*CLIENT_PART)
         return self.reply(client)
 
-    def general(self, client: Client, received: Payload) -> Tensor | None:
+    def general(self, client: Client, received: Message) -> Tensor | None:
         super().load(client, received)
         client.model.write(torch.tensor([-1.0]), "gate")  # no entropy is below 0
         return client.model.read()

@@ -90,8 +90,8 @@ def line_up(models: Sequence[Model]) -> None:
         for tensor, place in zip(own, together, strict=True):
             tensor.data = _inside(place, tensor)
         stack.append(together)
-    for seat, model in enumerate(models):
-        model.stack, model.seat = stack, seat
+    for position, model in enumerate(models):
+        model.stack, model.position = stack, position
 
 
 def _lined(tensors: Sequence[Tensor], fill: float) -> Tensor:
@@ -109,7 +109,7 @@ def _inside(place: Tensor, tensor: Tensor) -> Tensor:
 
 
 class Descent:
-    """SGD on ``parts`` of nets of a chain: of one, or of several that are lined up, in the order of their seats.
+    """SGD on ``parts`` of nets of a chain: of one, or of several that are lined up, in the order of their positions.
 
     ``anchors``, if any, has a vector of the same parts for each net.
     """
@@ -118,8 +118,8 @@ class Descent:
         first = models[0]
         layers = chain_of(first.net)
         assert layers is not None
-        seats = slice(first.seat, first.seat + len(models))
-        own = iter([t[seats] for t in first.stack] if first.stack else [p.detach()[None] for p in first.parameters()])
+        places = slice(first.position, first.position + len(models))
+        own = iter([t[places] for t in first.stack] if first.stack else [p.detach()[None] for p in first.parameters()])
         pulled = [iter(model.split(anchor, *parts)) for model, anchor in zip(models, anchors, strict=False)]
         trained = first.parts(*parts)
         self._layers: list[_Layer] = []

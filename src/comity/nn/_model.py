@@ -36,8 +36,8 @@ class Model:
         }
         self._tensors[BUFFERS] = [tensor for tensor in net.buffers() if tensor.is_floating_point()]
         self.stack: list[Tensor] = []
-        """Where the parameters lie, this model's at ``seat``, when it trains as one with others; see ``line_up``."""
-        self.seat = 0
+        """Tensors that hold the parameters of several models, this one's at ``position``; see ``line_up``."""
+        self.position = 0
         self._counters = [tensor for tensor in net.buffers() if not tensor.is_floating_point()]
 
         unknown = set(shared) - set(self._tensors)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from comity._errors import ComityError
+from comity.config import MEAN
 from comity.report._assets import themes
 from comity.report._payload import COSTS, curves, mean_cost
 from comity.report._series import Floats, coefficients, conflict_by_layer
 from comity.report._why import Agreement
 from comity.report._words import answer
 from comity.results import Cell, LoadedRun, LoadedStudy, Setting, Spread
-from comity.results.conditions import MEAN, component_of, show
+from comity.results.conditions import component_of, show
 from comity.results.harm import harmed
 from comity.results.schema import ALL, OWN
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from comity.config import MEAN
 from comity.report._series import (
     Coefficients,
     Floats,
@@ -23,7 +24,7 @@ from comity.report._series import (
 )
 from comity.report._why import Agreement, overlap
 from comity.results import Cell, Difference, LoadedRun, LoadedStudy, Spread
-from comity.results.conditions import MEAN, component_of, show
+from comity.results.conditions import component_of, show
 from comity.results.schema import ALL, COMMON, LOSS, OWN, SOME, VALIDATION, PartitionTable, Result
 from comity.results.table import CONFLICT
 

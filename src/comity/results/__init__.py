@@ -11,7 +11,6 @@ table       the table of a study; render: its forms
 words       numbers and lists in words
 """
 
-from comity.results.conditions import LOCAL, LOCAL_OPTIONS
 from comity.results.folder import RunFolder, StudyFolder
 from comity.results.harm import Balance, transfer
 from comity.results.run import LoadedRun
@@ -23,8 +22,6 @@ __all__ = [
     "Balance",
     "Cell",
     "Difference",
-    "LOCAL",
-    "LOCAL_OPTIONS",
     "LoadedRun",
     "LoadedStudy",
     "RunFolder",

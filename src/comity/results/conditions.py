@@ -7,18 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from comity.config import COMPONENTS, Config
+from comity.config import COMPONENTS, LOCAL, Config
 
 Flat = dict[str, Any]
-
-LOCAL = "Local"
-"""The method that every run is compared with: each client trains alone."""
-
-MEAN = "Mean"
-"""The rule that other rules are compared with."""
-
-LOCAL_OPTIONS: Mapping[str, Any] = {"method": LOCAL, "rule": MEAN, "moment": None, "reference": "none"}
-"""What the Local that goes with a run has otherwise; all other options that decide numbers are the run's own."""
 
 _UNDECISIVE = {f.name for f in fields(Config) if not f.metadata["decides"]} | {"seed"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
-from comity.config import Config
+from comity.config import LOCAL, Config
 from comity.results import schema
-from comity.results.conditions import LOCAL, Flat, flatten
+from comity.results.conditions import Flat, flatten
 from comity.results.folder import RunFolder
 from comity.results.schema import Columns, PartitionTable, Result, RoundRecord, RunInfo, Summary, Weights
 

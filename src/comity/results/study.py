@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError, unknown
+from comity.config import LOCAL, MEAN
 from comity.results import schema
 from comity.results.conditions import (
-    LOCAL,
-    MEAN,
     Flat,
     Varying,
     flatten,

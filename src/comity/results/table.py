@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from comity._errors import unknown
+from comity.config import LOCAL, MEAN
 from comity.results import schema
-from comity.results.conditions import LOCAL, MEAN, Flat
+from comity.results.conditions import Flat
 from comity.results.harm import HarmedClient
 from comity.results.run import LoadedRun
 from comity.results.statistics import Difference, Spread

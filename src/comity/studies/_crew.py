@@ -32,6 +32,13 @@ class Job:
     title: str
     needs: "Job | None" = None
     """What must be done before: the Local that this run is measured against."""
+    callbacks: tuple[str, ...] = ()
+    """Dotted names of ``Callback`` classes, which are made where the run is done."""
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What ``work`` needs to know, in plain values."""
+        return {"config": self.config.plain(), "callbacks": list(self.callbacks)}
 
 
 Hear = Callable[[Job, Message], None]
@@ -61,7 +68,7 @@ def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool]
 
     if crew == 1:
         while not stop() and (job := following()):
-            work(job.config.plain(), lambda message, job=job: listen(job, message), stop)  # type: ignore[misc]
+            work(job.order, lambda message, job=job: listen(job, message), stop)  # type: ignore[misc]
         return ends
     inbox: SimpleQueue[tuple[Worker, Message]] = SimpleQueue()
     idle: list[Worker] = []
@@ -72,7 +79,7 @@ def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool]
             while not stop() and (len(busy) < crew) and (job := following()):
                 worker = idle.pop() if idle else Worker(inbox, log)
                 busy[worker] = job
-                worker.tell(job.config.plain())
+                worker.tell(job.order)
             if not busy:
                 return ends
             if stop() and not told:
@@ -101,20 +108,16 @@ def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool]
             worker.close()
 
 
-def work(entries: dict[str, Any], tell: Callable[[Message], None], stop: Callable[[], bool]) -> None:
+def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[[], bool]) -> None:
     """One run from where it was, with its end told whatever happens."""
-    from comity.engine import Callback, Run, TensorBoard, run
-    from comity.engine._bridge import record_of
+    from comity.engine import Callback, Run, run
 
     class Tell(Callback):
-        def on_round(self, run: Run, entries: dict[str, Any]) -> None:
-            record: RoundRecord = record_of(entries)
-            accuracy = record.metrics[OWN].mean if OWN in record.metrics else None
-            tell({"round": record.round, "accuracy": accuracy})
+        def on_round(self, run: Run, record: RoundRecord) -> None:
+            tell({"round": record.round, "accuracy": record.metrics[OWN].mean if OWN in record.metrics else None})
 
     try:
-        config = Config.of(entries)
-        done = run(config, resume=True, callbacks=[Tell(), *([TensorBoard()] if config.tensorboard else [])], stop=stop)
+        done = run(Config.of(order["config"]), resume=True, callbacks=[Tell(), *order["callbacks"]], stop=stop)
         tell({"end": "done" if done.done else "stopped"})
     except Exception as error:
         told = str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"

@@ -2,7 +2,8 @@
 
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
-``tune``, ``budget``, ``jobs``, ``about``, and the sections ``desk`` and ``paper``, of which ``--scale`` chooses one.
+``tune``, ``budget``, ``jobs``, ``callbacks``, ``about``, and the sections ``desk`` and ``paper``, of which ``--scale``
+chooses one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from comity.config import COMPONENTS, Config, Entries, default, default_componen
 from comity.results.conditions import Flat, Varying, flatten, in_words
 
 SCALES = ("desk", "paper")
-BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "about")
+BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "callbacks", "about")
 """Entries of a study that are no options of a run."""
 
 VALIDATION = 0.2
@@ -84,6 +85,19 @@ def seeds_of(entries: Mapping[str, Any]) -> list[int]:
     return seeds
 
 
+def callback_names(entries: Mapping[str, Any]) -> tuple[str, ...]:
+    """Dotted names of callback classes, each of which must be there: runs may be done in other processes."""
+    from comity.engine import callback_class
+
+    given = entries.get("callbacks") or ()
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ComityError(f"callbacks must be dotted names of classes, got {given!r}")
+    for name in names:
+        callback_class(name)
+    return tuple(names)
+
+
 def section(entries: Mapping[str, Any], name: str) -> Entries:
     """A mapping in a study's file: ``sweep``, ``tune``, ``desk`` or ``paper``."""
     lines = entries.get(name) or {}
@@ -131,13 +145,13 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
 
 
 def local_of(config: Config) -> Config:
-    """Local under the same conditions."""
-    return config.with_(**LOCAL_OPTIONS)
+    """Local under the same conditions. In a study it is a run like the others, and saves what they save."""
+    return config.alone().with_(save_models=config.save_models, tensorboard=config.tensorboard)
 
 
 def alone(config: Config) -> bool:
     """Whether no rule can be chosen: for Local, and for methods that bring their own."""
-    return config.method.name == "Local" or config.method.build().own_rule() is not None
+    return config.is_local or config.method.build().own_rule() is not None
 
 
 def put(config: Config, key: str, value: Any) -> Config:
@@ -223,4 +237,6 @@ def _config(entries: Entries, used: set[str]) -> Config:
             used.add(key)
         kept[key] = value
     config = Config.of(kept)
+    if config.is_local:
+        config = config.with_(moment=config.alone().moment)  # so that it is the Local that others are compared with
     return config.with_(rule=default("rule")) if alone(config) else config

@@ -18,7 +18,7 @@ from comity.config import Config, Entries, read_yaml
 from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
 from comity.results.schema import PlannedRun, Trial, Tuned
 from comity.studies._crew import Job, Message, execute
-from comity.studies._grid import Names, at_scale, expand, local_of, override, section
+from comity.studies._grid import Names, at_scale, callback_names, expand, local_of, override, section
 from comity.studies._show import Show
 from comity.studies._tune import Group, Search, groups
 
@@ -36,7 +36,8 @@ def study(
 
     ``study(method=["FedRep", "APFL"], rule=["Mean", "ConFREE"], seeds=3, sweep={"partition.alpha": [0.1, 1]},
     data="digits", out="studies/x")``, or ``study("study.yaml")`` with options over it; dotted options as
-    ``**{"rule.c": 0.4}``. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
+    ``**{"rule.c": 0.4}``. ``callbacks`` are dotted names of ``comity.engine.Callback`` classes, made once for each run
+    in the process that does it. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
     is asked after every round.
     """
     entries = read_yaml(Path(config)) if isinstance(config, (str, Path)) else dict(config or {})
@@ -56,6 +57,7 @@ class _Study:
         self.cells = expand(entries | {"out": None})
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
+        self.callbacks = callback_names(entries)
         tune = section(entries, "tune")
         self.groups = groups(self.cells, tune, convert(entries.get("budget"), Count | None, "budget"))
         self.names = Names([*_locals(self.cells), *self.cells], tune)
@@ -169,7 +171,7 @@ class _Study:
             if measured:
                 ready = ready.with_(reference=str(self.place(local)))
             title = f"trying {folder.name}" if folder.parent.name == schema.TRIALS else self.names.title(config)
-            jobs[key] = Job(ready, title, jobs.get(local.key) if measured else None)
+            jobs[key] = Job(ready, title, jobs.get(local.key) if measured else None, self.callbacks)
         log = self.folder / schema.LOG
         self.show.begin(list(jobs.values()), len(wanted) - len(jobs))
         try:

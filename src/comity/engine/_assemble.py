@@ -1,0 +1,146 @@
+"""Both sides of a run from its configuration: clients with their data, the site where they work, and the server."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from comity._components import Component
+from comity._errors import ComityError
+from comity._random import generator
+from comity.config import PARTITION, Config, default
+from comity.data import ClientData, Federation, Split, Synthetic, federate, load
+from comity.engine._attacks import Attack
+from comity.engine._disk import Disk
+from comity.engine._link import Link, Threads
+from comity.engine._optimiser import Training, optimiser_class
+from comity.engine._server import Server
+from comity.engine._site import Site
+from comity.engine._trainer import TrainerName
+from comity.methods import Method
+from comity.rules import Rule, ServerStep
+
+Links = Callable[[Config, Site], Link]
+"""Makes the way to a run's clients."""
+
+
+def federation_of(config: Config) -> Federation:
+    """The clients with their data."""
+    given = {key: value for key, value in config.data.options.items() if value is not None}
+    dataset = load(config.data.name, config.data_dir, **given)
+    own = isinstance(dataset, Synthetic) or dataset.shared_out
+    return federate(
+        dataset,
+        None
+        if own and config.partition is None
+        else Component.parse("partition", config.partition or PARTITION).build(),
+        clients=config.clients,
+        seed=config.seed,
+        test_share=config.test_share,
+        val_share=config.val_share,
+    )
+
+
+def for_federation(config: Config, federation: Federation | None) -> Config:
+    """The configuration with as many clients as the federation that stands in for its own."""
+    if federation is None or config.clients == len(federation):
+        return config
+    if config.clients != default("clients"):
+        raise ComityError(f"clients is {config.clients}, but the federation that was given has {len(federation)}")
+    return config.with_(clients=len(federation))
+
+
+def site_of(config: Config, federation: Federation | None = None, trainer: TrainerName | None = None) -> Site:
+    """All that clients need; the same on every machine of a federation."""
+    config = for_federation(config, federation)
+    federation = _on_device(federation or federation_of(config), config.device)
+    training = Training(
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        clip=config.clip,
+        lr_decay=config.lr_decay,
+        optimizer=config.optimizer,
+        optimizer_state=config.optimizer_state,
+    )
+    optimiser_class(config.optimizer)  # refuses one that does not exist
+    method = config.method.build()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(config.seed, "initial model").initial_seed())
+        net = config.model.build(shape=federation.shape, classes=federation.classes)
+    return Site(
+        federation,
+        net,
+        method,
+        training,
+        seed=config.seed,
+        buffers=config.buffers,
+        moment=config.moment,
+        losses=rule_of(config, method).needs_losses,
+        attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
+        device=config.device,
+        trainer=trainer,
+    )
+
+
+def rule_of(config: Config, method: Method[Any, Any]) -> Rule:
+    """The run's rule, or the one that the method brings along."""
+    own = method.own_rule()
+    if own is not None and config.rule.name != default("rule"):
+        raise ComityError(f"method {config.method} brings its own rule; leave --rule out, got {config.rule}")
+    for option in ("server_lr", "server_momentum"):
+        if own is not None and (given := getattr(config, option)) != default(option):
+            raise ComityError(f"method {config.method} brings its own rule; leave {option} out, got {given}")
+    rule: Rule = own or config.rule.build()
+    return rule
+
+
+def threads(config: Config, site: Site) -> Link:
+    """The way to clients that are on this machine."""
+    disk = Disk(config.out) if config.store == "disk" else None
+    return Threads(site, config.workers or os.cpu_count() or 1, disk)
+
+
+def build(
+    config: Config,
+    federation: Federation | None = None,
+    link: Links = threads,
+    trainer: TrainerName | None = None,
+) -> tuple[Site, Server]:
+    """Both sides of a run: by default on this machine, with another ``link`` wherever that leads."""
+    config = for_federation(config, federation)
+    site = site_of(config, federation, trainer)
+    model = site.model()
+    way = link(config, site)
+    server = Server(
+        site.method,
+        rule_of(config, site.method),
+        way,
+        theta=model.read("shared"),
+        layout=model.layout("shared"),
+        seed=config.seed,
+        participation=config.participation,
+        dropout=config.dropout,
+        lr=site.training.rate,
+        honest=[cid for cid in way.clients if cid not in site.attack.malicious],
+        server_step=ServerStep(config.server_lr, config.server_momentum),
+    )
+    return site, server
+
+
+def _on_device(federation: Federation, device: str) -> Federation:
+    """The same clients with their samples where they are trained."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ComityError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
+
+    def moved(split: Split) -> Split:
+        return Split(split.x.to(device), split.y.to(device))
+
+    clients = [ClientData(c.id, moved(c.train), moved(c.val), moved(c.test)) for c in federation.clients]
+    return federation if device == "cpu" else replace(federation, clients=tuple(clients))

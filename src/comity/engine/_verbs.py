@@ -1,0 +1,68 @@
+"""What a client can be asked to do, and what travels there and back."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity.methods import Method, Payload
+from comity.methods._messages import field_types
+
+READ_ONLY_VERBS = ("evaluate", "export")
+"""Verbs of the engine's own that change nothing that a client keeps, and train nobody beside others."""
+
+
+@dataclass(frozen=True)
+class Verb:
+    name: str
+    message: type[Payload]
+    reply: type[Payload]
+
+
+class Scores(Payload):
+    """How good a client's own model is. Shares are of correct answers."""
+
+    n_train: int
+    n_test: int
+    own: float
+    """On the client's own tests."""
+    loss: float
+    validation: float | None = None
+    validation_loss: float | None = None
+    some: float | None = None
+    """On its own tests and those of some other clients."""
+    all: float | None = None
+    """On everybody's tests."""
+    common: float | None = None
+    """Of the one model for everybody, on the client's own tests."""
+
+
+class Export(Payload):
+    """A client's own model, whole."""
+
+    model: Tensor
+
+
+def verbs_of(method: Method[Any, Any]) -> dict[str, Verb]:
+    """By name: the engine's own verbs, and those that the method declares with ``@verb``."""
+    message = method.message_type
+    verbs = [
+        Verb("fit", message, method.reply_type),
+        Verb("evaluate", message, Scores),
+        Verb("export", message, Export),
+    ]
+    for name, function in inspect.getmembers(type(method), inspect.isfunction):
+        if getattr(function, "is_verb", False):
+            hints = get_type_hints(function)
+            verbs.append(Verb(name, hints.get("received", object), hints.get("return", object)))
+    for verb in verbs:
+        for payload in (verb.message, verb.reply):
+            if not issubclass(payload, Payload):
+                raise ComityError(
+                    f"method {type(method).__name__}: the verb {verb.name} must say what travels by annotations: "
+                    f"def {verb.name}(self, client: Client, received: Question) -> MyReply"
+                )
+            field_types(payload)  # refuses a field that cannot travel
+    return {verb.name: verb for verb in verbs}
