@@ -1,9 +1,11 @@
 """The command line as a person meets it."""
 
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,17 @@ def test_a_run_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     written = yaml.safe_load((tmp_path / "runs" / "x" / "config.yaml").read_text())
     assert Config.of(written) == config
     assert written["method"] == {"name": "Ditto", "lam": 0.5, "personal_epochs": None}
+
+
+def test_an_installation_is_light_and_has_one_version() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    names = {re.split(r"[<>=]", dependency)[0] for dependency in project["project"]["dependencies"]}
+    assert names == {"torch", "numpy", "scipy", "safetensors", "rich", "PyYAML"}
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/comity/__init__.py"
+    files = [root / "pyproject.toml", root / "CITATION.cff", root / "README.md", *root.glob("src/comity/**/*.py")]
+    assert [file for file in files if package.__version__ in file.read_text()] == [root / "src/comity/__init__.py"]
 
 
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

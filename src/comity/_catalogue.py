@@ -1,4 +1,4 @@
-"""What the methods, rules, models, partitions and data sets are, known without importing them.
+"""What there is to choose from: methods, rules, models, partitions and data sets, without importing them.
 
 Their classes import torch, which takes a second. ``catalogue.json`` holds all that help pages, lists and checks need of
 them. ``python docs/make_catalogue.py`` writes it from the classes themselves; a test compares the two.

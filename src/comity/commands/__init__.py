@@ -6,6 +6,7 @@ help and errors come at once.
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import cast
 
 from comity._errors import unknown
 from comity.commands._command import Command
@@ -18,8 +19,8 @@ __all__ = ["COMMANDS", "Command", "command", "find"]
 def find(name: str) -> Command:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    found: Command = import_module(f"comity.commands.{name}").COMMAND
-    return found
+    module = import_module(f"comity.commands.{name}")
+    return cast(Command, module.COMMAND)
 
 
 def command(name: str, arguments: Sequence[str]) -> int:

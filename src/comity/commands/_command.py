@@ -1,8 +1,9 @@
 """What a command is, and the one parser of all of them.
 
 A command is a function. What comes before the ``*`` in its signature are arguments by position, what comes after it are
-options. Types, ranges, defaults and help are declared as everywhere in comity (``comity._options``); examples stand in
-the docstring, under ``Examples:``. A command that takes options of a run gets those that were given as ``given``.
+options; a dataclass before the ``*`` stands for its fields, which several commands may share. Types, ranges, defaults
+and help are declared as everywhere in comity (``comity._options``); examples stand in the docstring, under
+``Examples:``. A command that takes options of a run gets those that were given as ``given``.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -40,12 +41,18 @@ class Command:
         self.function = function
         self.name = function.__name__.strip("_")
         self.run_options = {option.name: option for option in run_options}
-        parameters = inspect.signature(function).parameters
         self.arguments: list[Option] = []
         self.options: list[Option] = []
-        for option in options(function, ("given",)).values():
-            by_name = parameters[option.name].kind is inspect.Parameter.KEYWORD_ONLY
-            (self.options if by_name else self.arguments).append(option)
+        parameters = inspect.signature(function).parameters
+        declared = options(function, ("given",))
+        self._shared: dict[str, Any] = {name: each.type for name, each in declared.items() if is_dataclass(each.type)}
+        for name, option in declared.items():
+            if name not in self._shared:
+                by_name = parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+                (self.options if by_name else self.arguments).append(option)
+        for shared in self._shared.values():
+            for f in fields(shared):
+                (self.options if f.kw_only else self.arguments).append(options(shared)[f.name])
         doc, _, sections = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
         self.description = [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
         self.examples = [line.strip() for line in sections.partition("\n\n")[0].splitlines()]
@@ -66,6 +73,8 @@ class Command:
                 values[option.name] = convert(values[option.name], option.type, shown)
             elif option.default is REQUIRED:
                 raise ComityError(f"comity {self.name} needs {shown}: {self.usage}; see comity {self.name} --help")
+        for name, shared in self._shared.items():
+            values[name] = shared(**{f.name: values.pop(f.name) for f in fields(shared) if f.name in values})
         return self.function(**values, **({"given": given} if self.run_options else {}))
 
     def parse(self, arguments: Sequence[str]) -> Entries:
@@ -89,10 +98,10 @@ class Command:
             return ComityError(f"unexpected argument {argument!r}; options start with --: {self.usage}")
         name = argument.partition("=")[0]
         whole, dot, _ = name.partition(".")
-        known = [flag for option in (*self.run_options.values(), *self.options) for flag in _flags(option)]
-        if dot and whole in known:
+        flags = [flag for option in (*self.run_options.values(), *self.options) for flag in _flags(option)]
+        if dot and whole in flags:
             return ComityError(f"{whole} has no options of its own, got {name}")
-        return unknown("option", name, [*known, "--help"])
+        return unknown("option", name, [*flags, "--help"])
 
     def help(self, given: Entries | None = None, config: str | None = None) -> str:
         """The page of this command, with the options of the components that were chosen, or else of the defaults."""
@@ -196,7 +205,7 @@ def _metavar(to: Any, without_none: bool = False) -> str:
         return "|".join(map(str, arguments))
     if origin is tuple:
         return f"{_metavar(arguments[0])},…"
-    return {int: "N", float: "NUMBER", bool: "true|false", Path: "PATH", NoneType: "none"}.get(to, "NAME")
+    return {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT", Path: "PATH", NoneType: "none"}.get(to, "NAME")
 
 
 def _add(group: Any, option: Option, flags: Sequence[str], when_bool: Any = None) -> None:

@@ -2,67 +2,98 @@
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from typing import TYPE_CHECKING, Any, Literal
 
 from comity._errors import ComityError
-from comity.files._memory import parse_bytes, resident, show_bytes
-from comity.files._merge import Progress
-from comity.rules import DroppedWarning, SolverWarning
+from comity.commands._command import Repeated
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LEAST = 16_000_000  # bytes to work with, below which pieces are too small to be of use
-OURS = (DroppedWarning, SolverWarning)
 
 
-def inputs(
-    base: Path | None, clients: Sequence[Path], as_updates: bool, command: str
-) -> tuple[Path | None, list[Path]]:
-    """The base and the clients' files; where they are updates there is no base, and what stands first is a client."""
-    if base is None or not (clients or as_updates):
-        needed = "the clients' updates" if as_updates else "a base and the clients' files"
-        raise ComityError(f"comity {command} takes {needed}; see comity {command} --help")
-    return (None, [base, *clients]) if as_updates else (base, list(clients))
+@dataclass(frozen=True)
+class FileInputs:
+    """The clients' files and what is taken of them.
 
+    Options:
+        base: the model that the clients started from: a safetensors, torch (.pt, .pth, .bin, .ckpt) or npz file, an
+            index of shards, or a folder with one model or one PEFT adapter
+        clients: the clients' models, in any of these forms
+        as_updates: there is no BASE; the files are the updates themselves
+        only: tensors that take part, by name or its end after a dot, 'lora_*'; may be repeated
+        exclude: tensors that do not; may be repeated
+        weights: CSV file with the columns name and size (and loss, for rules that need it)
+        lora: what of PEFT adapters takes part: A and B each for itself, or the products BA
+        memory: the most that the process may take
+        skip_bad: leave bad files out and say so; without it they stop the command with nothing written
+    """
 
-def memory_left(limit: str) -> int:
-    """What the process may still take of ``limit``, such as 2GB."""
-    left = parse_bytes(limit) - resident()
-    if left < LEAST:
-        raise ComityError(
-            f"memory {show_bytes(parse_bytes(limit))} is too little: Python and torch alone take "
-            f"{show_bytes(resident())}; give {show_bytes(resident() + LEAST)}"
-        )
-    return left
+    base: Path | None = None
+    clients: tuple[Path, ...] = ()
+    _: KW_ONLY
+    as_updates: bool = False
+    only: Repeated = ()
+    exclude: Repeated = ()
+    weights: Path | None = None
+    lora: Literal["factors", "products"] = "factors"
+    memory: str = "2GB"
+    skip_bad: bool = False
+
+    def arguments(self, command: str) -> dict[str, Any]:
+        """For the functions of ``comity.files``. Where the files are updates, what stands first is a client's too."""
+        if self.base is None or not (self.clients or self.as_updates):
+            needed = "the clients' updates" if self.as_updates else "a base and the clients' files"
+            raise ComityError(f"comity {command} takes {needed}; see comity {command} --help")
+        return {
+            "base": None if self.as_updates else self.base,
+            "clients": [self.base, *self.clients] if self.as_updates else list(self.clients),
+            "only": self.only,
+            "exclude": self.exclude,
+            "lora": self.lora,
+            "sizes": self.weights,
+            "memory": self._memory_left(),
+            "skip_bad": self.skip_bad,
+        }
+
+    def _memory_left(self) -> int:
+        """What the process may still take."""
+        from comity.files._memory import parse_bytes, resident, show_bytes
+
+        limit, taken = parse_bytes(self.memory), resident()
+        if limit - taken < LEAST:
+            raise ComityError(
+                f"memory {show_bytes(limit)} is too little: Python and torch alone take {show_bytes(taken)}; "
+                f"give {show_bytes(taken + LEAST)}"
+            )
+        return limit - taken
 
 
 @contextmanager
-def progress(console: Console) -> Iterator[Progress | None]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not console.is_terminal or console.quiet:
-        yield None
-        return
+def reading(console: "Console") -> Iterator[Any]:
+    """While files are read: a bar on a terminal, and warnings of ours as one line each; others stay as they are."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from comity.rules import DroppedWarning, SolverWarning
+
+    ours = (DroppedWarning, SolverWarning)
     columns = [TextColumn("reading"), BarColumn(bar_width=30), DownloadColumn(), TextColumn("·"), TimeRemainingColumn()]
-    with Bars(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-@contextmanager
-def warnings_as_lines() -> Iterator[None]:
-    """Warnings of ours are printed as one line each; others stay as they are."""
+    shown = console.is_terminal and not console.quiet
     with warnings.catch_warnings(record=True) as caught:
-        for kind in OURS:
+        for kind in ours:
             warnings.simplefilter("always", kind)
         try:
-            yield
+            with Progress(*columns, console=console, transient=True, disable=not shown) as bars:
+                task = bars.add_task("", total=None)
+                yield (lambda done, total: bars.update(task, completed=done, total=total)) if shown else None
         finally:
-            lines = [str(warning.message) for warning in caught if issubclass(warning.category, OURS)]
+            lines = [str(warning.message) for warning in caught if issubclass(warning.category, ours)]
             print("".join(f"comity: {line}\n" for line in lines), file=sys.stderr, end="")
     for warning in caught:
-        if not issubclass(warning.category, OURS):
+        if not issubclass(warning.category, ours):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

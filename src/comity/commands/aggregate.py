@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from comity._components import Component
 from comity._options import convert, options
-from comity.commands._command import Command, Repeated
+from comity.commands._command import Command
+from comity.commands._files import FileInputs
 from comity.config import Config, Entries, nested
 
 if TYPE_CHECKING:
@@ -20,19 +21,11 @@ RUN_OPTIONS = [replace(options(Config)["rule"], default="ConFREE"), options(Conf
 
 
 def aggregate(
-    base: Path | None = None,
-    clients: tuple[Path, ...] = (),
+    inputs: FileInputs,
     *,
     given: Entries,
     output: Path,
-    as_updates: bool = False,
-    only: Repeated = (),
-    exclude: Repeated = (),
-    weights: Path | None = None,
     buffers: Literal["average", "keep"] = "average",
-    lora: Literal["factors", "products"] = "factors",
-    memory: str = "2GB",
-    skip_bad: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -43,18 +36,8 @@ def aggregate(
         comity aggregate adapters/start adapters/clinic-* --only 'lora_*' -o merged
 
     Options:
-        base: the model that the clients started from: a safetensors, torch (.pt, .pth, .bin, .ckpt) or npz file, an
-            index of shards, or a folder with one model or one PEFT adapter
-        clients: the clients' models, in any of these forms
         output: the new model, or the update; names, shapes, dtypes, metadata and files as in BASE
-        as_updates: there is no BASE; the files are the updates themselves
-        only: tensors that take part, by name or its end after a dot, 'lora_*'; may be repeated
-        exclude: tensors that do not; may be repeated
-        weights: CSV file with the columns name and size (and loss, for rules that need it)
         buffers: what becomes of running_mean and running_var
-        lora: what of PEFT adapters is merged: A and B each for itself, or the products BA
-        memory: the most that the process may take
-        skip_bad: leave bad files out and say so; without it they stop the command with nothing written
         overwrite: replace an output that exists
         quiet: print nothing but errors
     """
@@ -64,25 +47,19 @@ def aggregate(
 
     from rich.console import Console
 
-    from comity.commands._files import inputs, memory_left, progress, warnings_as_lines
+    from comity.commands._files import reading
     from comity.files import aggregate
 
     console = Console(quiet=quiet)
-    with warnings_as_lines(), progress(console) as bar:
+    with reading(console) as progress:
         done = aggregate(
-            *inputs(base, clients, as_updates, "aggregate"),
-            output,
-            chosen.build(),
+            **inputs.arguments("aggregate"),
+            output=output,
+            rule=chosen.build(),
             server_lr=convert(given.get("server_lr", server_lr.default), server_lr.type, "server_lr"),
             buffers=buffers,
             overwrite=overwrite,
-            only=only,
-            exclude=exclude,
-            lora=lora,
-            sizes=weights,
-            memory=memory_left(memory),
-            skip_bad=skip_bad,
-            progress=bar,
+            progress=progress,
         )
     _print(done, console, time.perf_counter() - started)
     return 0

@@ -56,8 +56,8 @@ def run(
 def _with_folder(config: Config) -> Config:
     if config.out is not None:
         return config
-    parts = (config.method, config.rule, config.data, f"s{config.seed}")
-    return config.with_(out=Path("runs") / "-".join(slug(str(part)) for part in parts))
+    words = (config.method, config.rule, config.data, f"s{config.seed}")
+    return config.with_(out=Path("runs") / "-".join(slug(str(word)) for word in words))
 
 
 def _resumed(entries: Entries) -> Config:

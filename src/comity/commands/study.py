@@ -1,6 +1,7 @@
 """``comity study``."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,38 @@ from comity.commands._command import RUN_OPTIONS, Command, Repeated
 from comity.config import Entries, default, read_yaml
 
 
-def study(
-    *,
-    given: Entries,
-    config: Path | None = None,
-    scale: str | None = None,
-    seeds: str | None = None,
-    sweep: Repeated = (),
-    tune: Repeated = (),
-    budget: Count | None = None,
-    jobs: Count | None = None,
-    overwrite: bool = False,
-    quiet: bool = False,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What a study takes beside the options of a run.
+
+    Options:
+        scale: desk or paper, the section of the file to take; by default desk
+        seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
+        sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
+        tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9 or rule.C=0.1,1,10
+        budget: the most runs that --tune may take
+        jobs: runs side by side; by default one a core
+        overwrite: replace runs of another configuration that are in the way in --out
+        quiet: print nothing but errors
+    """
+
+    scale: str | None = None
+    seeds: str | None = None
+    sweep: Repeated = ()
+    tune: Repeated = ()
+    budget: Count | None = None
+    jobs: Count | None = None
+    overwrite: bool = False
+    quiet: bool = False
+
+    def entries(self) -> Entries:
+        """Those that are entries of the study itself, as far as they are given."""
+        sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
+        entries = {"seeds": self.seeds, "sweep": sweep, "tune": tune, "budget": self.budget, "jobs": self.jobs}
+        return {name: value for name, value in entries.items() if value}
+
+
+def study(options: StudyOptions, *, given: Entries, config: Path | None = None) -> int:
     """Compare methods and rules over seeds: a grid of runs, and its table.
 
     --method and --rule take several names, separated by commas. The options of a run are the same as for comity run;
@@ -35,33 +55,15 @@ def study(
 
     Options:
         config: a YAML file with any of these options (docs/studies.md); options beside it win
-        scale: desk or paper, the section of the file to take
-        seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
-        sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
-        tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9 or rule.C=0.1,1,10
-        budget: the most runs that --tune may take
-        jobs: runs side by side; by default one a core
-        overwrite: replace runs of another configuration that are in the way in --out
-        quiet: print nothing but errors
     """
     entries = read_yaml(config) if config is not None else {}
     if "out" not in entries | given:
         names = (str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
         given = given | {"out": Path("studies") / slug(config.stem if config is not None else "-".join(names))}
-    given = given | study_entries(seeds, sweep, tune, budget, jobs)
-    return compare(entries, given, scale, overwrite, quiet)
+    return compare(entries, given, options)
 
 
-def study_entries(
-    seeds: str | None, sweep: tuple[str, ...], tune: tuple[str, ...], budget: int | None, jobs: int | None
-) -> Entries:
-    """The entries of a study that are no options of a run, as far as they are given."""
-    entries: Entries = {"seeds": seeds, "budget": budget, "jobs": jobs}
-    entries |= {"sweep": _assignments("sweep", sweep), "tune": _assignments("tune", tune)}
-    return {name: value for name, value in entries.items() if value}
-
-
-def compare(entries: Entries, given: Entries, scale: str | None, overwrite: bool, quiet: bool) -> int:
+def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
     from rich.console import Console
 
@@ -69,10 +71,11 @@ def compare(entries: Entries, given: Entries, scale: str | None, overwrite: bool
     from comity.studies import Show, study
 
     console = Console()
-    show = Show(None if quiet else console)
+    show = Show(None if options.quiet else console)
+    given = given | options.entries()
     try:
         with interruptible(console, "these rounds") as stopped:
-            done = study(entries, scale=scale, overwrite=overwrite, show=show, stop=stopped, **given)
+            done = study(entries, scale=options.scale, overwrite=options.overwrite, show=show, stop=stopped, **given)
             interrupted = stopped()
     except KeyboardInterrupt:
         interrupted = True
@@ -80,7 +83,7 @@ def compare(entries: Entries, given: Entries, scale: str | None, overwrite: bool
     if interrupted:
         console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml", highlight=False)
         return 130
-    if not quiet:
+    if not options.quiet:
         wide_console().print(done.table())
         wide_console().print(f"Study folder: [bold]{out}[/], with table.md, table.tex and table.csv", highlight=False)
     for title, error in done.failed.items():

@@ -20,7 +20,7 @@ from comity.data.partitions import (
     Share,
 )
 from comity.data.picture import describe, draw
-from comity.data.sources.catalogue import DATASETS, Known
+from comity.data.sources.catalogue import DATASETS, DatasetInfo
 from comity.data.sources.load import load
 from comity.data.sources.synthetic import Synthetic
 
@@ -35,7 +35,7 @@ __all__ = [
     # data sets
     "DATASETS",
     "Dataset",
-    "Known",
+    "DatasetInfo",
     "Synthetic",
     "load",
     # partitions

@@ -125,8 +125,8 @@ def _headline(federation: Federation) -> str:
 
 def _summary(federation: Federation) -> str:
     counts = federation.counts
-    told = f"{counts.sum():,} samples; {_span(counts.sum(1))} a client, in {_span((counts > 0).sum(1))} classes"
-    return told if len(counts) <= MOST_DRAWN else f"{told}; the first {MOST_DRAWN} clients drawn"
+    summary = f"{counts.sum():,} samples; {_span(counts.sum(1))} a client, in {_span((counts > 0).sum(1))} classes"
+    return summary if len(counts) <= MOST_DRAWN else f"{summary}; the first {MOST_DRAWN} clients drawn"
 
 
 def _text(x: float, y: float, content: str, kind: str, anchor: str = "start", turn: int = 0) -> str:

@@ -4,7 +4,7 @@ from comity.engine._assemble import Links, build, federation_of, rule_of, site_o
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
-from comity.engine._evaluation import TestPool, summarise, transfer
+from comity.engine._evaluation import TestPool, summarise
 from comity.engine._link import Link, Threads
 from comity.engine._optimiser import Training
 from comity.engine._run import Run, run
@@ -40,7 +40,6 @@ __all__ = [
     "site_of",
     "summarise",
     "threads",
-    "transfer",
     "verbs_of",
     "write_tensors",
 ]

@@ -130,20 +130,3 @@ def summarise(columns: schema.Columns, name: str) -> schema.Summary:
         samples=float(values @ weights / weights.sum()),
         worst10=float(worst[: max(1, -(-len(values) // 10))].mean()),
     )
-
-
-def transfer(clients: list[int], joined: list[float], alone: list[float]) -> schema.Transfer:
-    """What joining changed for each client: relative accuracy, positive-transfer ratio and who was harmed.
-
-    FEDORA (Wu et al., KDD 2023). A client whose Local model has no hit at all has no relative accuracy and is left out
-    of that mean.
-    """
-    pairs = list(zip(joined, alone, strict=True))
-    relative = [(together - single) / single for together, single in pairs if single > 0]
-    return schema.Transfer(
-        local=sum(alone) / len(alone),
-        relative_accuracy=sum(relative) / len(relative) if relative else math.nan,
-        positive_transfer=sum(together > single for together, single in pairs) / len(pairs),
-        harmed=[cid for cid, (together, single) in zip(clients, pairs, strict=True) if together < single],
-        gain={cid: together - single for cid, (together, single) in zip(clients, pairs, strict=True)},
-    )

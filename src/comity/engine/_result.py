@@ -6,7 +6,7 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from comity.engine._evaluation import transfer
+from comity.results import transfer
 from comity.results.schema import OWN, VALIDATION, Best, Columns, Evaluation, Result, Seconds, Traffic
 
 if TYPE_CHECKING:
@@ -21,15 +21,10 @@ def result_of(run: "Run") -> Result:
     validated = VALIDATION in last.metrics
     best = max(evaluated, key=lambda record: record.metrics[VALIDATION if validated else OWN].mean)
     rates = [record.conflict.rate for record in records if record.conflict is not None]
-    compared = None
-    if run.local is not None:
-        mine = by_client(run.columns)
-        both = sorted(mine.keys() & run.local.keys())
-        compared = transfer(both, [mine[cid] for cid in both], [run.local[cid] for cid in both])
     return Result(
         last=Evaluation(round=last.round, metrics=last.metrics),
         best=Best(round=best.round, metrics=best.metrics, chosen_by="validation" if validated else "test"),
-        transfer=compared,
+        transfer=None if run.local is None else transfer(by_client(run.columns), run.local),
         clients=run.columns,
         malicious=sorted(run.site.attack.malicious),
         conflict_rate=sum(rates) / len(rates) if rates else None,

@@ -138,9 +138,9 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
     for key in sorted(dotted - used):
         kind, _, option = key.partition(".")
         names = {str(getattr(config, kind) or default_component(kind)) for config in cells.values()}
-        known = {known for name in names for known in find(kind, name).options}
-        if option not in known:
-            raise unknown(f"option of {kind}", option, known)
+        in_use = {each for name in names for each in find(kind, name).options}
+        if option not in in_use:
+            raise unknown(f"option of {kind}", option, in_use)
     return list(cells.values())
 
 

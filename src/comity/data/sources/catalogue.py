@@ -10,7 +10,7 @@ from comity.data.sources.synthetic import Synthetic
 
 
 @dataclass(frozen=True)
-class Known:
+class DatasetInfo:
     """A data set of the papers: what it is, its name on the hub, its folder's other names, its customary size."""
 
     about: str
@@ -26,42 +26,42 @@ class Known:
         return self.about
 
 
-DATASETS: dict[str, Known] = {
-    "digits": Known("1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", options=read_digits),
-    "synthetic": Known(
+DATASETS: dict[str, DatasetInfo] = {
+    "digits": DatasetInfo("1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", options=read_digits),
+    "synthetic": DatasetInfo(
         "class-conditional images made on the spot; label, feature and concept shift each set by a number",
         options=Synthetic,
     ),
-    "mnist": Known("70,000 handwritten digits, 28×28 grey, 10 classes (LeCun et al., 1998)", "ylecun/mnist"),
-    "fashion-mnist": Known(
+    "mnist": DatasetInfo("70,000 handwritten digits, 28×28 grey, 10 classes (LeCun et al., 1998)", "ylecun/mnist"),
+    "fashion-mnist": DatasetInfo(
         "70,000 articles of clothing, 28×28 grey, 10 classes (Xiao et al., 2017)",
         "zalando-datasets/fashion_mnist",
         ("fmnist",),
     ),
-    "cifar10": Known(
+    "cifar10": DatasetInfo(
         "60,000 photographs, 32×32 RGB, 10 classes (Krizhevsky, 2009)",
         "uoft-cs/cifar10",
         ("cifar-10-batches-py",),
         get="the python version from https://www.cs.toronto.edu/~kriz/cifar.html",
     ),
-    "cifar100": Known(
+    "cifar100": DatasetInfo(
         "60,000 photographs, 32×32 RGB, 100 classes (Krizhevsky, 2009)",
         "uoft-cs/cifar100",
         ("cifar-100-python",),
         get="the python version from https://www.cs.toronto.edu/~kriz/cifar.html",
     ),
-    "cinic10": Known("270,000 photographs, 32×32 RGB, 10 classes (Darlow et al., 2018)", "flwrlabs/cinic10"),
-    "tiny-imagenet": Known(
+    "cinic10": DatasetInfo("270,000 photographs, 32×32 RGB, 10 classes (Darlow et al., 2018)", "flwrlabs/cinic10"),
+    "tiny-imagenet": DatasetInfo(
         "110,000 photographs, 64×64 RGB, 200 classes (Le and Yang, 2015)",
         "zh-plus/tiny-imagenet",
         ("tiny-imagenet-200",),
         64,
     ),
-    "flowers102": Known(
+    "flowers102": DatasetInfo(
         "8,189 flowers, RGB, 102 classes (Nilsback and Zisserman, 2008)", "nelorth/oxford-flowers", ("flowers-102",), 32
     ),
-    "gtsrb": Known("51,839 traffic signs, RGB, 43 classes (Stallkamp et al., 2012)", "tanganke/gtsrb", size=32),
-    "yearbook": Known(
+    "gtsrb": DatasetInfo("51,839 traffic signs, RGB, 43 classes (Stallkamp et al., 2012)", "tanganke/gtsrb", size=32),
+    "yearbook": DatasetInfo(
         "37,921 portraits of 1905-2013, grey, 2 classes, with the year (Ginosar et al., 2015)",
         size=32,
         get="the folders F and M from https://people.eecs.berkeley.edu/~shiry/projects/yearbooks/yearbooks.html",

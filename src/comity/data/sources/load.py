@@ -9,7 +9,7 @@ from comity._catalogue import spelling
 from comity._components import Component
 from comity._errors import ComityError, unknown
 from comity.data._dataset import Dataset
-from comity.data.sources.catalogue import DATASETS, Known
+from comity.data.sources.catalogue import DATASETS, DatasetInfo
 from comity.data.sources.cifar import is_cifar, read_cifar
 from comity.data.sources.digits import read_digits
 from comity.data.sources.folder import is_image_folder, read_folder
@@ -34,14 +34,14 @@ def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Datas
     if name.startswith("hub:"):
         return read_hub(name, name.removeprefix("hub:"), size)
 
-    known = DATASETS.get(chosen.name)
+    info = DATASETS.get(chosen.name)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
-    path = _find(name, known.folders if known else (), folder)
+    path = _find(name, info.folders if info else (), folder)
     if path is not None:
-        return _read(chosen.name if known else path.stem, path, size, known.size if known else None)
-    if known and known.hub and hub_installed():
-        return read_hub(chosen.name, known.hub, size or known.size)
-    raise _missing(name, known, folder)
+        return _read(chosen.name if info else path.stem, path, size, info.size if info else None)
+    if info and info.hub and hub_installed():
+        return read_hub(chosen.name, info.hub, size or info.size)
+    raise _missing(name, info, folder)
 
 
 LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path], Dataset]], ...] = (
@@ -53,7 +53,7 @@ LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path], Dataset]], ..
 
 
 def _read(name: str, path: Path, size: int | None, usual: int | None) -> Dataset:
-    """The data set in a file or folder, whichever of the known layouts it has."""
+    """The data set in a file or folder, whichever of the LAYOUTS it has."""
     for has_layout, reader in LAYOUTS:
         if has_layout(path):
             if size is not None:
@@ -83,12 +83,12 @@ def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:
     return next((path for path in (*archives, *folders) if spelling(path.name.removesuffix(".npz")) in wanted), None)
 
 
-def _missing(name: str, known: Known | None, folder: Path) -> ComityError:
+def _missing(name: str, info: DatasetInfo | None, folder: Path) -> ComityError:
     if _is_path(name):
         return ComityError(f"data {name}: no such file or folder")
     looked = f"looked for {name}.npz and the folder {name}/ in {folder.resolve()}"
-    if known is None:
+    if info is None:
         return unknown("data set", name, DATASETS, hint=f"({looked})")
-    ways = [f"put {known.get} there"] if known.get else []
-    ways += [f"{INSTALL} to fetch {known.hub} from the hub"] if known.hub else []
+    ways = [f"put {info.get} there"] if info.get else []
+    ways += [f"{INSTALL} to fetch {info.hub} from the hub"] if info.hub else []
     return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")

@@ -25,8 +25,8 @@ def read_pfllib(name: str, folder: Path) -> Dataset:
     """
     config = folder / "config.json"
     try:
-        told = json.loads(config.read_text())
-        clients, classes = int(told["num_clients"]), int(told["num_classes"])
+        entries = json.loads(config.read_text())
+        clients, classes = int(entries["num_clients"]), int(entries["num_classes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ComityError(f"{config}: no readable num_clients and num_classes in it: {error}") from error
     x, y, owner, test = [], [], [], []
