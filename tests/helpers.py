@@ -19,16 +19,20 @@ TINY: dict[str, Any] = {
 }
 """Options of a run that takes a tenth of a second."""
 
-BY_AUTOGRAD: dict[str, Any] = {"clip": 1e9}
-"""A limit that no gradient reaches: training then goes through autograd, as a loop written out in a test or a method's
-own does, and may be compared with it to the bit."""
-
 
 def client_of(site: Site, cid: int = 0, round: int = 1) -> Client:
     """A client at work, as the engine would make it for its first round."""
-    client = Client(cid, site.federation.clients[cid], {}, site.model(), site.training, site.seed, round, "fit")
-    site.method.start(client)
-    return client
+    return site.client(cid, site.model(), round=round)
+
+
+def keeps(run: Run) -> dict[int, dict[str, Tensor]]:
+    """What the method has each client keep."""
+    return {cid: state.method for cid, state in sorted(run.server.link.states().items())}
+
+
+def used(run: Run) -> list[Tensor]:
+    """The models that the clients use now."""
+    return list(run.server.export().values())
 
 
 def bits(run: Run) -> dict[str, Tensor]:
@@ -36,8 +40,8 @@ def bits(run: Run) -> dict[str, Tensor]:
     everything = {"theta": run.server.theta} | run.server.store
     for group, state in run.server.rule_states.items():
         everything |= {f"rule/{group}/{name}": tensor for name, tensor in state.items()}
-    for cid, keep in run.server.link.states().items():
-        everything |= {f"{cid}/{name}": tensor for name, tensor in keep.items()}
+    for cid, state in run.server.link.states().items():
+        everything |= {f"{cid}/{name}": tensor for name, tensor in state.flat().items()}
     return everything
 
 

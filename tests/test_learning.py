@@ -14,7 +14,7 @@ BRISK = {"lr": 0.1, "workers": 2, "reference": "none", "eval_every": 100}
 def test_fedavg_on_iid_digits_is_as_good_as_central_training() -> None:
     """Within two points of one model trained on everybody's samples with the same number of epochs."""
     config = Config(**BRISK, model={"name": "mlp", "widths": (64,)}, partition="iid", clients=10, rounds=40)
-    fedavg = run(config).result["last"]["eval/L-acc/samples"]
+    fedavg = run(config).result.last.metrics["L-acc"].samples
 
     site = site_of(config)
     model = site.model()
@@ -36,7 +36,7 @@ def test_fedavg_on_iid_digits_is_as_good_as_central_training() -> None:
 
 def test_personal_heads_are_clearly_above_one_model_where_clients_differ() -> None:
     options = BRISK | {"rounds": 6, "partition": {"name": "dirichlet", "alpha": 0.1}}
-    accuracy = {m: run(**options, method=m).result["last"]["eval/L-acc/mean"] for m in ("FedAvg", "FedPer", "FedRep")}
+    accuracy = {m: run(**options, method=m).result.last.metrics["L-acc"].mean for m in ("FedAvg", "FedPer", "FedRep")}
     assert accuracy["FedPer"] > accuracy["FedAvg"] + 0.05, accuracy
     assert accuracy["FedRep"] > accuracy["FedAvg"] + 0.05, accuracy
 
@@ -53,4 +53,4 @@ def test_fashion_mnist_is_learnt(data_dir: Path) -> None:
         partition="iid",
         batch_size=32,
     )
-    assert done.result["last"]["eval/L-acc/mean"] > 0.6
+    assert done.result.last.metrics["L-acc"].mean > 0.6

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from comity import Config
-from comity.engine import Folder, run
+from comity.engine import run
+from comity.results.folder import RunFolder
 from helpers import assert_same
 
 DRIVER = """
@@ -17,13 +18,15 @@ import os, signal, sys
 from pathlib import Path
 from comity import Config
 from comity.engine import run, Client
-import comity.engine._folder as folder
+import comity.engine._checkpoint as checkpoint
+from comity.results import schema
+from comity.results.folder import RunFolder
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 where, config = sys.argv[1], Config.load(Path(sys.argv[2]))
-train, save = Client.sgd, folder.write_tensors
+train, save = Client.sgd, checkpoint.write_tensors
 
 def sgd(client, *args, **kwargs):
     train(client, *args, **kwargs)
@@ -39,18 +42,16 @@ def dying(path, tensors, about):
 if where == "round":
     Client.sgd = sgd
 elif where == "checkpoint":
-    folder.write_tensors = dying
+    checkpoint.write_tensors = dying
 elif where == "line":
-    add = folder.Folder.add_round
-    def add_round(self, record):
-        add(self, record)
-        if record["round"] == 4:
-            with self.rounds_file.open("r+") as file:
-                file.truncate(self.rounds_file.stat().st_size - 20)
-            with self.clients_file.open("r+") as file:
-                file.truncate(self.clients_file.stat().st_size - 5)
+    add = RunFolder.add_round
+    def add_round(self, record, weights, cosines):
+        add(self, record, weights, cosines)
+        if record.round == 4:
+            for name, cut in ((schema.ROUNDS, 20), (schema.CLIENTS, 5)):
+                os.truncate(self / name, os.path.getsize(self / name) - cut)
             die()
-    folder.Folder.add_round = add_round
+    RunFolder.add_round = add_round
 run(config)
 """
 
@@ -65,7 +66,7 @@ def test_killed_and_resumed_is_the_unbroken_run(tiny: dict[str, Any], tmp_path: 
     file.write_text(yaml.safe_dump(config.plain()))
     killed = subprocess.run([sys.executable, "-c", DRIVER, where, str(file)], timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
-    folder = Folder(tmp_path / "killed")
+    folder = RunFolder(tmp_path / "killed")
     assert not folder.finished
 
     resumed = run(config, resume=True)
@@ -74,5 +75,5 @@ def test_killed_and_resumed_is_the_unbroken_run(tiny: dict[str, Any], tmp_path: 
     assert (tmp_path / "killed" / "clients.csv").read_text() == (tmp_path / "unbroken" / "clients.csv").read_text()
     weights = [(tmp_path / name / "weights.jsonl").read_text() for name in ("killed", "unbroken")]
     assert weights[0] == weights[1]
-    assert [r["round"] for r in folder.rounds()] == [1, 2, 3, 4, 5, 6]
+    assert [r.round for r in folder.rounds()] == [1, 2, 3, 4, 5, 6]
     assert not list((tmp_path / "killed" / "checkpoint").glob("*.part*"))

@@ -1,7 +1,6 @@
 """The promises of a run: the same bits whatever happens, honest numbers, nothing silent."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,11 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import run, site_of
-from comity.methods import METHODS, Client, Method, Payload, Server
+from comity.methods import METHODS, Client, Message, Method, Payload, Question, Reply, Server, verb
 from comity.nn import Model
-from helpers import assert_same, client_of
+from comity.results.folder import RunFolder
+from comity.results.schema import Traffic
+from helpers import assert_same, client_of, keeps
 
 RESNET = {"model": "resnet4", "rounds": 2, "clients": 3}
 
@@ -42,7 +43,7 @@ def test_the_same_bits_for_any_number_of_workers_and_after_resume(
     resumed = run(**options, out=tmp_path / "cut", checkpoint_every=1, resume=True)
     assert resumed.done
     assert_same(one, resumed)
-    assert [r["round"] for r in resumed.records] == list(range(1, options["rounds"] + 1))
+    assert [r.round for r in resumed.records] == list(range(1, options["rounds"] + 1))
 
 
 def test_another_seed_gives_other_bits(tiny: dict[str, Any]) -> None:
@@ -71,53 +72,55 @@ def test_batchnorm_statistics_are_averaged_by_size_or_kept(tiny: dict[str, Any])
     averaged = run(**options)
     theta, layout = averaged.server.theta, averaged.server.layout
     local = run(**options, buffers="local")
-    kept = {cid: keep["personal"] for cid, keep in local.server.link.states().items()}
+    own = {cid: keep["personal"] for cid, keep in keeps(local).items()}
     sizes = torch.tensor([float(len(c.train)) for c in local.federation.clients])
-    mean = sum(w * kept[cid] for cid, w in enumerate(sizes / sizes.sum()))
+    mean = sum(w * own[cid] for cid, w in enumerate(sizes / sizes.sum()))
     assert isinstance(mean, Tensor)
     torch.testing.assert_close(theta[layout.size :], mean)
-    assert not torch.equal(kept[0], kept[1])
+    assert not torch.equal(own[0], own[1])
     assert local.server.theta.numel() == layout.size
 
 
 def test_participation_and_dropout(tiny: dict[str, Any]) -> None:
     done = run(**(tiny | {"clients": 10, "rounds": 30}), participation=0.4, dropout=0.5, eval_every=30)
-    cohorts = [record["cohort"] for record in done.records]
+    cohorts = [record.cohort for record in done.records]
     assert all(len(set(cohort)) == 4 for cohort in cohorts)
     assert {cid for cohort in cohorts for cid in cohort} == set(range(10))
-    lost = [len(record["lost"]) for record in done.records]
+    lost = [len(record.lost) for record in done.records]
     assert 0.3 < sum(lost) / sum(len(cohort) for cohort in cohorts) < 0.7
     size = done.server.theta.numel() * 4
     for record in done.records:
-        assert record["bytes"] == {"down": 4 * size, "up": (4 - len(record["lost"])) * size}
+        assert record.bytes == Traffic(down=4 * size, up=(4 - len(record.lost)) * size)
     assert done.columns["client"] == list(range(10))
 
 
 class Clumsy(Method):
     """FedAvg with a client that fails, one that sends what is no number, and one that sends another model's."""
 
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         if client.id == 1:
             client.keep["spoilt"] = torch.ones(1)
             raise RuntimeError("out of memory")
         reply = super().fit(client, received)
         if client.id == 3:
-            reply["theta"] = reply["theta"] * float("nan")
+            reply.theta = reply.theta * float("nan")
         if client.id == 4:
-            reply["theta"] = reply["theta"][:-1]
+            reply.theta = reply.theta[:-1]
         return reply
 
 
 def test_a_client_that_fails_is_named_and_the_round_goes_on(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method=f"{__name__}.Clumsy")
-    for record in done.records:
-        assert record["failed"]["1"] == "fit: RuntimeError: out of memory"
-        assert record["failed"]["3"] == "fit: sent theta that is not finite"
-        assert record["failed"]["4"] == "fit: sent theta of another shape"
-        assert record["weights"][0]["ids"] == [0, 2]
+    for record, weights in zip(done.records, done.weights, strict=True):
+        assert record.failed == {
+            1: "fit: RuntimeError: out of memory",
+            3: "fit: sent theta that is not finite",
+            4: "fit: sent theta of another shape",
+        }
+        assert weights.ids == [0, 2]
     assert torch.isfinite(done.server.theta).all()
-    assert "spoilt" not in done.server.link.states()[1]
-    assert done.result["failures"] == 9
+    assert "spoilt" not in keeps(done)[1]
+    assert done.result.failures == 9
 
 
 def test_conflict_is_measured_on_some_of_very_many_clients(tiny: dict[str, Any], monkeypatch: Any) -> None:
@@ -125,16 +128,16 @@ def test_conflict_is_measured_on_some_of_very_many_clients(tiny: dict[str, Any],
     monkeypatch.setattr("comity.engine._server.MOST", 3)
     some = run(**tiny)
     assert torch.equal(whole.server.theta, some.server.theta)
-    drawn = [entry["cosines"][0]["ids"] for entry in some.records]
+    drawn = [entry.ids for entry in some.cosines]
     assert all(len(ids) == 3 and ids == sorted(ids) for ids in drawn)
     assert len({tuple(ids) for ids in drawn}) > 1
-    assert some.records[0]["weights"][0]["ids"] == [0, 1, 2, 3, 4]
+    assert some.weights[0].ids == [0, 1, 2, 3, 4]
     every = run(**tiny, rule="ConFREE")
-    assert every.records[0]["cosines"][0]["ids"] == [0, 1, 2, 3, 4]  # its rule needs them all
+    assert every.cosines[0].ids == [0, 1, 2, 3, 4]  # its rule needs them all
 
 
 class Broken(Method):
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Message) -> Reply:
         raise ZeroDivisionError("my own mistake")
 
 
@@ -143,16 +146,25 @@ def test_a_method_that_fails_everywhere_stops_the_run_with_its_own_error(tiny: d
         run(**tiny, method=f"{__name__}.Broken")
 
 
+class Seen(Question):
+    seen: Tensor
+
+
+class Count(Payload):
+    n: int
+
+
 class Talkative(Method):
     """Asks clients a question of its own after each round."""
 
-    def merge(self, server: Server, replies: dict[int, Payload]) -> None:
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         super().merge(server, replies)
-        answers = server.ask("count", {cid: {"seen": torch.zeros(3)} for cid in replies})
-        server.store["counted"] = torch.tensor([answers[cid]["n"] for cid in sorted(answers)])
+        answers = server.ask(self.count, {cid: Seen(seen=torch.zeros(3)) for cid in replies})
+        server.store["counted"] = torch.tensor([answers[cid].n for cid in sorted(answers)])
 
-    def count(self, client: Client, received: Payload) -> Payload:
-        return {"n": len(client.data.train) + received["seen"].numel()}
+    @verb
+    def count(self, client: Client, received: Seen) -> Count:
+        return Count(n=len(client.data.train) + received.seen.numel())
 
 
 def test_a_verb_of_a_methods_own_is_asked_over_the_link_and_counted(tiny: dict[str, Any]) -> None:
@@ -165,7 +177,7 @@ def test_accuracies_are_what_they_say(tiny: dict[str, Any]) -> None:
     """L, S and G counted by hand from each client's model."""
     done = run(**(tiny | {"clients": 12}), method="Local")
     clients = done.federation.clients
-    for cid, keep in done.server.link.states().items():
+    for cid, keep in keeps(done).items():
         model = done.site.model()
         model.write(keep["personal"])
 
@@ -187,10 +199,11 @@ def test_harm_is_measured_against_local(tiny: dict[str, Any]) -> None:
     options = tiny | {"rounds": 2, "reference": "auto"}
     joined, alone = run(**options), run(**(options | {"reference": "none"}), method="Local")
     gains = [a - b for a, b in zip(joined.columns["L-acc"], alone.columns["L-acc"], strict=True)]
-    transfer = joined.result["transfer"]
-    assert transfer["harmed"] == [cid for cid, gain in enumerate(gains) if gain < 0]
-    assert transfer["positive-transfer"] == sum(gain > 0 for gain in gains) / len(gains)
-    assert transfer["local"] == pytest.approx(sum(alone.columns["L-acc"]) / len(gains))
+    transfer = joined.result.transfer
+    assert transfer is not None
+    assert transfer.harmed == [cid for cid, gain in enumerate(gains) if gain < 0]
+    assert transfer.positive_transfer == sum(gain > 0 for gain in gains) / len(gains)
+    assert transfer.local == pytest.approx(sum(alone.columns["L-acc"]) / len(gains))
 
 
 def test_local_is_trained_once_and_then_taken_from_the_cache(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -227,16 +240,21 @@ def test_the_folder_holds_everything(tiny: dict[str, Any], tmp_path: Path) -> No
         rows = list(csv.DictReader(file))
     assert [int(row["round"]) for row in rows] == [2] * 5 + [3] * 5
     assert float(rows[-1]["L-acc"]) == done.columns["L-acc"][-1]
-    result = json.loads((folder / "result.json").read_text())
-    assert result["best"]["chosen_by"] == "validation"
-    assert result["last"]["round"] == 3
-    weights = [json.loads(line) for line in (folder / "weights.jsonl").read_text().splitlines()]
-    assert [sum(w["coefficients"][0]) for w in weights] == pytest.approx([1.0] * 3)
+    read = RunFolder(folder)
+    assert read.result() == done.result
+    assert done.result.best.chosen_by == "validation"
+    assert done.result.last.round == 3
+    assert read.rounds() == done.records
+    assert list(read.weights()) == done.weights
+    assert [sum(entry.coefficients[0]) for entry in done.weights] == pytest.approx([1.0] * 3)
+    info = read.info()
+    assert (info.title, info.key, info.own_rule, info.moment) == ("FedAvg + Mean", done.config.key, False, "received")
     assert len(list((folder / "models").iterdir())) == 5
-    cosines = [json.loads(line)["cosines"] for line in (folder / "cosines.jsonl").read_text().splitlines()]
-    assert all(matrix[i][i] == pytest.approx(1.0) for matrix in cosines for i in range(5))
-    counts = json.loads((folder / "partition.json").read_text())["counts"]
-    assert [sum(row) for row in counts] == [24] * 5
+    assert list(read.cosines()) == done.cosines
+    assert all(entry.cosines[i][i] == pytest.approx(1.0) for entry in done.cosines for i in range(5))
+    partition = read.partition()
+    assert partition is not None
+    assert [sum(row) for row in partition.counts] == [24] * 5
 
 
 def test_saved_models_are_the_models_that_were_judged(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -258,7 +276,7 @@ def test_saved_models_are_the_models_that_were_judged(tiny: dict[str, Any], tmp_
 @pytest.mark.parametrize("moment", ["received", "fitted"])
 def test_the_moment_of_judgement_is_named(tiny: dict[str, Any], moment: str) -> None:
     done = run(**(tiny | {"rounds": 1}), moment=moment)
-    assert done.result["moment"] == moment
+    assert done.site.moment == moment
     same_for_all = len({round(x, 12) for x in done.columns["G-acc"]}) == 1
     assert same_for_all == (moment == "received")
 
@@ -267,7 +285,7 @@ def test_post_local_is_the_fitted_moment(tiny: dict[str, Any]) -> None:
     a = run(**tiny, method={"name": "FedAvg", "personal_model": "post_local"})
     b = run(**tiny, moment="fitted")
     assert a.columns == b.columns
-    assert a.result["moment"] == "fitted"
+    assert a.site.moment == "fitted"
 
 
 def test_finetuning_starts_from_the_global_model_and_is_forgotten(tiny: dict[str, Any]) -> None:
@@ -295,7 +313,7 @@ def test_a_finished_run_resumed_changes_nothing(tiny: dict[str, Any], tmp_path: 
     first = run(**tiny, out=tmp_path / "x")
     second = run(**tiny, out=tmp_path / "x", resume=True)
     assert_same(first, second)
-    assert first.result["last"] == second.result["last"]
+    assert first.result.last == second.result.last
 
 
 def test_local_statistics_never_leak_from_one_client_to_the_next(tiny: dict[str, Any]) -> None:

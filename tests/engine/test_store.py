@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from comity.engine._folder import write_tensors
 from safetensors.torch import load_file
 
 from comity import ComityError
-from comity.engine import run
+from comity.engine import run, write_tensors
 from comity.engine._disk import LEAST, Disk
 from helpers import assert_same
 
@@ -38,10 +37,10 @@ def test_where_tensors_lie_changes_no_bit(wide: dict[str, Any], method: str, tmp
 
 def test_looking_moves_nothing(wide: dict[str, Any]) -> None:
     done = run(**wide, method="Ditto", store="disk")
-    before = {cid: dict(keep) for cid, keep in done.server.link.states().items()}
+    before = {cid: state.flat() for cid, state in done.server.link.states().items()}
     done.server.evaluate(general=True)
-    for cid, keep in done.server.link.states().items():
-        assert all(keep[name] is tensor for name, tensor in before[cid].items())
+    for cid, state in done.server.link.states().items():
+        assert all(state.flat()[name] is tensor for name, tensor in before[cid].items())
 
 
 def test_small_tensors_stay_and_large_ones_are_copies(tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ import torch
 from comity import ComityError, Config
 from comity.engine import Training, run, site_of
 from comity.engine._optimiser import optimiser_class
-from helpers import BY_AUTOGRAD, client_of
+from helpers import client_of, keeps
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        BY_AUTOGRAD,
+        {},
         {"momentum": 0.9},
-        BY_AUTOGRAD | {"weight_decay": 0.01},
+        {"weight_decay": 0.01},
         {"clip": 0.05},
         {"momentum": 0.5, "weight_decay": 0.1, "clip": 1.0},
         {"optimizer": "Adam"},
@@ -25,7 +25,7 @@ from helpers import BY_AUTOGRAD, client_of
     ids=str,
 )
 def test_sgd_is_torchs_own_to_the_bit(tiny: dict[str, Any], options: dict[str, Any]) -> None:
-    client = client_of(site_of(Config(**tiny, **options)))
+    client = client_of(site_of(Config(**tiny, **options), trainer="autograd"))
     batches = list(client.batches(2))
     reference = site_of(Config(**tiny, **options)).model()
     named = dict(options)
@@ -83,8 +83,8 @@ def test_batches_cover_the_data_once_an_epoch_and_leave_out_a_lone_last_sample(t
 def test_optimiser_state_is_kept_or_reset_between_rounds(tiny: dict[str, Any], optimizer: str) -> None:
     momentum = 0.9 if optimizer == "SGD" else 0.0
     options = tiny | {"method": "Local", "optimizer": optimizer, "momentum": momentum, "rounds": 2, "clients": 1}
-    kept = run(**options, optimizer_state="keep").server.link.states()[0]["personal"]
-    reset = run(**options, optimizer_state="reset").server.link.states()[0]["personal"]
+    kept = keeps(run(**options, optimizer_state="keep"))[0]["personal"]
+    reset = keeps(run(**options, optimizer_state="reset"))[0]["personal"]
     assert not torch.equal(kept, reset)
     # by hand: one optimiser through both rounds
     config = Config(**options)

@@ -30,8 +30,8 @@ OWN_RULE = {name for name, method in METHODS.items() if method().own_rule() is n
 
 
 def learnt(method: str) -> dict[str, float]:
-    last = run(**DIGITS, method=method).result["last"]
-    return {"loss": last["eval/loss/mean"], "accuracy": last["eval/L-acc/mean"]}
+    last = run(**DIGITS, method=method).result.last
+    return {"loss": last.metrics["loss"].mean, "accuracy": last.metrics["L-acc"].mean}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -55,9 +55,9 @@ def test_any_rule_takes_the_place_of_its_average(tiny: dict[str, Any], method: s
     if method == "Local":
         assert ruled.columns == plain.columns
         return
-    certified = [record["rule"]["residual"] for record in ruled.records]
+    certified = [record.rule.residual for record in ruled.records]
     assert max(certified) <= 1e-8
-    assert ruled.result["last"] != plain.result["last"]
+    assert ruled.result.last != plain.result.last
 
 
 @pytest.mark.parametrize("model", [{"name": "resnet4"}, {"name": "vit-tiny", "depth": 1}], ids=["resnet4", "vit-tiny"])

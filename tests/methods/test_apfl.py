@@ -10,22 +10,17 @@ from torch import Tensor
 from comity import ComityError, Config
 from comity.data import Split
 from comity.engine import Client, Run, run, site_of
-from comity.methods import APFL
+from comity.methods import APFL, Message
 from comity.nn import Model
-from helpers import BY_AUTOGRAD, client_of
+from helpers import client_of, keeps, used
 
 
 def kept(done: Run, key: str) -> list[Tensor]:
-    return [keep[key] for _, keep in sorted(done.server.link.states().items())]
+    return [keep[key] for keep in keeps(done).values()]
 
 
 def equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def exported(done: Run) -> list[Tensor]:
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
 
 
 def client_in_float64(tiny: dict[str, Any], alpha: float = 0.5) -> tuple[Client, Model, Tensor]:
@@ -58,7 +53,7 @@ def test_alpha_moves_once_a_round_by_its_gradient(tiny: dict[str, Any]) -> None:
 
     slope = (loss(0.5 + h) - loss(0.5 - h)) / (2 * h)
     assert abs(slope) > 1e-3
-    APFL().fit(client, {"theta": w})
+    APFL().fit(client, Message(theta=w))
     assert len(list(client.batches())) > 1
     assert float(client.keep["alpha"]) == pytest.approx(0.5 - tiny["lr"] * slope, abs=1e-9)
 
@@ -75,12 +70,12 @@ def test_a_round_written_out(tiny: dict[str, Any], adaptive: bool) -> None:
         v, common, alpha = v - lr * alpha * at_mixed, common - lr * g, min(max(alpha - change, 0.0), 1.0)
 
     method = APFL(adaptive=adaptive, alpha=0.3)
-    reply = method.fit(client, {"theta": received})
-    torch.testing.assert_close(reply["theta"], common, rtol=0, atol=1e-12)
+    reply = method.fit(client, Message(theta=received))
+    torch.testing.assert_close(reply.theta, common, rtol=0, atol=1e-12)
     torch.testing.assert_close(client.keep["v"], v, rtol=0, atol=1e-12)
     torch.testing.assert_close(client.model.read(), alpha * v + (1 - alpha) * common, rtol=0, atol=1e-12)
     # what the client uses mixes in the newest w, not the one it trained with
-    mixed = method.personal(client, {"theta": received})
+    mixed = method.personal(client, Message(theta=received))
     torch.testing.assert_close(mixed, alpha * v + (1 - alpha) * received, rtol=0, atol=1e-12)
 
 
@@ -88,26 +83,26 @@ def test_a_round_written_out(tiny: dict[str, Any], adaptive: bool) -> None:
 def test_alpha_stays_a_share(tiny: dict[str, Any], slope: float) -> None:
     client, _, w = client_in_float64(tiny)
     client.keep["v"] = w + slope * (client.keep["v"] - w)
-    APFL().fit(client, {"theta": w})
+    APFL().fit(client, Message(theta=w))
     assert float(client.keep["alpha"]) in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "resnet4"])
 def test_alpha_fixed_at_1_is_local_beside_fedavg(tiny: dict[str, Any], model: Any) -> None:
     """BatchNorm's statistics included: they are v's own."""
-    options = tiny | BY_AUTOGRAD | {"model": model, "rounds": 2, "clients": 3}
+    options = tiny | {"trainer": "autograd", "model": model, "rounds": 2, "clients": 3}
     alone = run(**options, method="Local")
     done = run(**options, method={"name": "APFL", "alpha": 1.0, "adaptive": False})
     assert equal(kept(done, "v"), kept(alone, "personal"))
-    assert equal(exported(done), exported(alone))
+    assert equal(used(done), used(alone))
     assert torch.equal(done.server.theta, run(**options).server.theta)
 
 
 def test_alpha_fixed_at_0_is_fedavg(tiny: dict[str, Any]) -> None:
-    options = tiny | BY_AUTOGRAD
+    options = tiny | {"trainer": "autograd"}
     done = run(**options, method={"name": "APFL", "alpha": 0.0, "adaptive": False})
     fedavg = run(**options).server.theta
-    assert all(torch.equal(model, fedavg) for model in exported(done))
+    assert all(torch.equal(model, fedavg) for model in used(done))
 
 
 def test_clients_learn_alphas_of_their_own_and_absent_ones_keep_theirs(tiny: dict[str, Any]) -> None:
@@ -117,7 +112,7 @@ def test_clients_learn_alphas_of_their_own_and_absent_ones_keep_theirs(tiny: dic
     assert all(0 <= alpha <= 1 for alpha in alphas)
 
     done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method="APFL")
-    took_part = {cid for record in done.records for cid in record["cohort"]}
+    took_part = {cid for record in done.records for cid in record.cohort}
     absent = set(range(tiny["clients"])) - took_part
     assert absent
     initial = done.site.model().read()
@@ -128,9 +123,9 @@ def test_clients_learn_alphas_of_their_own_and_absent_ones_keep_theirs(tiny: dic
 
 def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
     two = tiny | {"rounds": 2}
-    models = exported(run(**two, method="APFL"))
+    models = used(run(**two, method="APFL"))
     for other in ("Local", "FedAvg"):
-        assert not any(torch.equal(a, b) for a, b in zip(models, exported(run(**two, method=other)), strict=True))
+        assert not any(torch.equal(a, b) for a, b in zip(models, used(run(**two, method=other)), strict=True))
 
 
 def test_batchnorm_and_absence(tiny: dict[str, Any]) -> None:
@@ -138,7 +133,7 @@ def test_batchnorm_and_absence(tiny: dict[str, Any]) -> None:
     for buffers in ("average", "local"):
         done = run(**options, buffers=buffers, method="APFL")
         assert torch.isfinite(done.server.theta).all()
-        assert all(torch.isfinite(model).all() for model in exported(done))
+        assert all(torch.isfinite(model).all() for model in used(done))
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.1])

@@ -9,14 +9,9 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.data import Split
-from comity.engine import Client, Run, run, site_of
-from helpers import client_of
-
-
-def used(done: Run) -> list[Tensor]:
-    """The models that the clients use now."""
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+from comity.engine import Client, run, site_of
+from comity.methods import Message
+from helpers import client_of, keeps, used
 
 
 def noisy(vector: Tensor, seed: int) -> Tensor:
@@ -54,7 +49,7 @@ def test_weights_descend_the_loss_of_the_mixed_model(tiny: dict[str, Any], top: 
         W = (W - 3.0 * model.gradient(x, y, *parts) * (theirs[-size:] - mine)).clamp(0, 1)
     model.write(torch.cat([theirs[:-size], mine + (theirs[-size:] - mine) * W]))
 
-    site.method.load(client, {"theta": theirs})
+    site.method.load(client, Message(theta=theirs))
     torch.testing.assert_close(client.keep["weights"], W, rtol=0, atol=1e-5)
     torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-5)
     assert torch.equal(client.model.read()[:-size], theirs[:-size])
@@ -69,7 +64,7 @@ def test_weights_stay_between_0_and_1_and_are_1_where_untouched(tiny: dict[str, 
     same = torch.arange(len(head)) % 3 == 0
     own[same] = head[same]
     client.keep["own"] = own
-    site.method.load(client, {"theta": theta})
+    site.method.load(client, Message(theta=theta))
     W = client.keep["weights"]
     assert 0 <= W.min() < 0.1
     assert W.max() == 1
@@ -85,9 +80,9 @@ def test_with_all_weights_1_it_is_fedavg(tiny: dict[str, Any], model: Any, top: 
     ones = run(**options, method={"name": "FedALA", "rate": 0.0, "top": top})
     assert torch.equal(ones.server.theta, fedavg.server.theta)
     assert all(torch.equal(a, b) for a, b in zip(used(ones), used(fedavg), strict=True))
-    kept = [keep["weights"] for keep in ones.server.link.states().values() if "weights" in keep]
-    assert kept
-    assert all(bool((W == 1).all()) for W in kept)
+    weights = [keep["weights"] for keep in keeps(ones).values() if "weights" in keep]
+    assert weights
+    assert all(bool((W == 1).all()) for W in weights)
 
 
 def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
@@ -105,15 +100,15 @@ def test_nothing_is_adapted_before_the_client_has_a_model_of_its_own(tiny: dict[
     """Neither in round 1 nor when a client is first sampled, or judged, in a later round."""
     site = site_of(Config(**tiny, method="FedALA"))
     client, theta = client_of(site, 2, round=7), noisy(site.model().read(), 0)
-    assert torch.equal(site.method.personal(client, {"theta": theta}), theta)
-    reply = site.method.fit(client, {"theta": theta})
+    assert torch.equal(site.method.personal(client, Message(theta=theta)), theta)
+    reply = site.method.fit(client, Message(theta=theta))
     assert "weights" not in client.keep
     plain = client_of(site_of(Config(**tiny)), 2, round=7)
     plain.model.write(theta)
     plain.sgd()
-    assert torch.equal(reply["theta"], plain.model.read())
+    assert torch.equal(reply.theta, plain.model.read())
     assert torch.equal(client.keep["own"], plain.model.read("head"))
-    assert not torch.equal(site.method.personal(client, {"theta": theta}), theta)
+    assert not torch.equal(site.method.personal(client, Message(theta=theta)), theta)
 
 
 def test_the_first_learning_goes_on_until_it_converges(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +118,9 @@ def test_the_first_learning_goes_on_until_it_converges(tiny: dict[str, Any], mon
         theta = client.model.read()
         client.keep["own"] = noisy(theta[-client.model.size("head") :], 0)
         made = count_passes(client, monkeypatch)
-        site.method.load(client, {"theta": theta})
+        site.method.load(client, Message(theta=theta))
         first = len(made)
-        site.method.load(client, {"theta": theta})
+        site.method.load(client, Message(theta=theta))
         assert set(made) == {round(0.5 * len(client.data.train))}
         return first, len(made) - first
 
@@ -139,10 +134,10 @@ def test_the_first_learning_goes_on_until_it_converges(tiny: dict[str, Any], mon
 def test_absent_clients_keep_their_weights(tiny: dict[str, Any]) -> None:
     options = tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 4}
     done = run(**options, method="FedALA")
-    fits = [sum(cid in record["cohort"] for record in done.records) for cid in range(5)]
+    fits = [sum(cid in record.cohort for record in done.records) for cid in range(5)]
     assert {0, 1} & set(fits)
     assert max(fits) > 1
-    for cid, keep in done.server.link.states().items():
+    for cid, keep in keeps(done).items():
         assert ("own" in keep) == (fits[cid] > 0)
         assert ("weights" in keep) == (fits[cid] > 1)  # judging alone leaves nothing behind
 
@@ -151,11 +146,11 @@ def test_absent_clients_keep_their_weights(tiny: dict[str, Any]) -> None:
 def test_batchnorm_statistics_stay_as_received(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "clients": 3, "rounds": 2, "lr": 0.01, "buffers": buffers}
     done = run(**options, method="FedALA")
-    assert done.result["failures"] == 0
+    assert done.result.failures == 0
     model = done.site.model()
     for cid, whole in enumerate(used(done)):
         model.write(whole)
-        there = done.server.theta if buffers == "average" else done.server.link.states()[cid]["personal"]
+        there = done.server.theta if buffers == "average" else keeps(done)[cid]["personal"]
         assert torch.equal(model.read("buffers"), there[-model.size("buffers") :])
 
 

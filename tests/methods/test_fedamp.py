@@ -10,14 +10,14 @@ from torch import Tensor
 from comity import ComityError, Config
 from comity._layout import Layout
 from comity.engine import Run, build, run, site_of
-from comity.methods import FedAMP
-from helpers import client_of
+from comity.methods import FedAMP, Message, Reply
+from helpers import client_of, keeps
 
 FORMS = ["distance", "cosine"]
 
 
 def own(done: Run) -> list[Tensor]:
-    return [keep["w"] for _, keep in sorted(done.server.link.states().items())]
+    return [keep["w"] for keep in keeps(done).values()]
 
 
 def models(count: int = 5, size: int = 12) -> tuple[Tensor, Tensor, Layout]:
@@ -118,9 +118,9 @@ def test_the_pull_pulls(tiny: dict[str, Any]) -> None:
         site = site_of(Config(**options, method={"name": "FedAMP", "lam": lam, "alpha": 0.5}))
         client = client_of(site)
         u = client.model.read() + shift
-        reply = site.method.fit(client, {"u": u})
+        reply = site.method.fit(client, Message(theta=u))
         assert torch.equal(client.model.read(), client.keep["w"])
-        return reply["theta"], u
+        return reply.theta, u
 
     free, u = trained(0.0, 1.0)
     held, _ = trained(2.0, 1.0)
@@ -139,7 +139,7 @@ def test_the_pull_pulls(tiny: dict[str, Any]) -> None:
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "resnet4"])
 def test_without_the_pull_it_is_local_and_with_it_it_is_not(tiny: dict[str, Any], model: Any) -> None:
     options = tiny | {"model": model, "rounds": 2, "clients": 3, "lr": 0.05}
-    alone = [keep["personal"] for _, keep in sorted(run(**options, method="Local").server.link.states().items())]
+    alone = [keep["personal"] for keep in keeps(run(**options, method="Local")).values()]
     free = own(run(**options, method={"name": "FedAMP", "lam": 0.0}))
     assert all(torch.equal(a, b) for a, b in zip(free, alone, strict=True))
     for form in FORMS:
@@ -161,14 +161,14 @@ def test_the_server_mixes_the_newest_models_it_has_by_client(tiny: dict[str, Any
     server.method.begin(server)
     start, random = server.theta.clone(), torch.Generator().manual_seed(0)
     sent = {cid: start + torch.randn(len(start), generator=random) for cid in (3, 1)}
-    server.method.merge(server, {cid: {"theta": theta, "size": 1} for cid, theta in sent.items()})
+    server.method.merge(server, {cid: Reply(theta=theta, size=1) for cid, theta in sent.items()})
     W = server.store["W"]
     assert all(torch.equal(W[cid], sent.get(cid, start)) for cid in range(tiny["clients"]))
     weight = math.exp(-1)  # two are known: their distance is the median, and there is one other to mix with
     for cid, other in ((1, 3), (3, 1)):
-        mixture = server.method.send(server, cid)["u"]
+        mixture = server.method.send(server, cid).theta
         torch.testing.assert_close(mixture, (1 - weight) * sent[cid] + weight * sent[other], rtol=0, atol=1e-5)
-    server.method.merge(server, {0: {"theta": start, "size": 1}})
+    server.method.merge(server, {0: Reply(theta=start, size=1)})
     assert torch.equal(server.store["W"][3], sent[3])  # absent now, not forgotten
 
 
@@ -177,13 +177,13 @@ def test_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "rounds": 3, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
     done = run(**options, buffers=buffers, method="FedAMP")
     assert all(torch.isfinite(w).all() for w in own(done))
-    lost = {cid for record in done.records for cid in record["lost"]}
+    lost = {cid for record in done.records for cid in record.lost}
     assert lost
     for cid, w in enumerate(own(done)):
         if cid not in lost:  # the server has what the client has
             assert torch.equal(done.server.store["W"][cid], w)
     assert torch.isfinite(done.server.store["U"]).all()
-    assert "eval/global-acc/mean" not in done.records[-1]
+    assert "global-acc" not in done.records[-1].metrics
 
 
 @pytest.mark.parametrize("method", ["FedAMP", "FedFomo", "FedU"])

@@ -30,9 +30,10 @@ def test_weights_are_recorded_for_each_layer_and_round(tiny: dict[str, Any]) -> 
     done = run(**tiny, method="FedCALM")
     layers = done.server.layout.names
     assert isinstance(done.server.rule, CALM)
-    for record in done.records:
-        (weights,) = record["weights"]
-        assert len(weights["coefficients"]) == len(layers)
-        assert all(len(row) == tiny["clients"] for row in weights["coefficients"])
-        assert set(record["rule"]["stretch"]) == set(layers)
-        assert record["rule"]["residual"] <= 1e-9
+    for record, weights in zip(done.records, done.weights, strict=True):
+        assert weights.round == record.round
+        assert len(weights.coefficients) == len(layers)
+        assert all(len(row) == tiny["clients"] for row in weights.coefficients)
+        assert record.rule is not None
+        assert set(record.rule.stretch) == set(layers)
+        assert record.rule.residual <= 1e-9

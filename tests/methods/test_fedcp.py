@@ -9,17 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comity import ComityError, Config
-from comity.engine import Run, build, run, site_of
-from comity.methods import FedCP
+from comity.engine import build, run, site_of
+from comity.methods import FedCP, Message
 from comity.methods.fedcp import mmd
-from comity.rules import ClientUpdates, Mean, Outcome
-from helpers import client_of
-
-
-def used(done: Run) -> list[Tensor]:
-    """The models that the clients use now."""
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+from comity.rules import Mean, Outcome
+from helpers import client_of, keeps, used
 
 
 def logits_by_hand(net: nn.Module, z: Tensor, v: Tensor, gumbel: Tensor) -> Tensor:
@@ -79,19 +73,19 @@ def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
         with torch.no_grad():
             for p, g in zip(params, slopes, strict=True):
                 p -= config.lr * g
-    reply = site.method.fit(client, {"theta": anchor.read("shared")})
+    reply = site.method.fit(client, Message(theta=anchor.read("shared")))
     torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-5)
     assert torch.equal(client.model.read("head"), anchor.read("head"))
     assert torch.equal(client.keep["personal"], client.model.read("own"))
     model.write((model.read("own") + model.read("head")) / 2, "head")
-    torch.testing.assert_close(reply["theta"], model.read("shared"), rtol=0, atol=1e-5)
+    torch.testing.assert_close(reply.theta, model.read("shared"), rtol=0, atol=1e-5)
 
 
 def test_the_discrepancy_holds_features_back(tiny: dict[str, Any]) -> None:
     def drift(lam: float) -> float:
         site = site_of(Config(**(tiny | {"epochs": 5, "lr": 0.02}), method={"name": "FedCP", "lam": lam}))
         client, received = client_of(site, 0), site.model()
-        site.method.fit(client, {"theta": received.read("shared")})
+        site.method.fit(client, Message(theta=received.read("shared")))
         x = client.data.train.x
         return mmd(client.model.features(x), received.features(x)).item()
 
@@ -105,7 +99,7 @@ def test_noise_comes_from_the_client_alone(tiny: dict[str, Any]) -> None:
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         client = client_of(site, 0)
-        thetas.append(site.method.fit(client, {"theta": client.model.read("shared")})["theta"])
+        thetas.append(site.method.fit(client, Message(theta=client.model.read("shared"))).theta)
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(*thetas)
     client = client_of(site, 0, round=2)
@@ -128,7 +122,7 @@ def test_the_rule_acts_on_the_body_and_the_rest_is_averaged(tiny: dict[str, Any]
     assert seen == [tuple(name for name in layout.names if name.startswith("body"))]
     body = model.size("body")
     assert torch.equal(server.theta[:body], before[:body])
-    rows = [site.method.fit(client_of(site, cid), {"theta": before})["theta"] for cid in range(5)]
+    rows = [site.method.fit(client_of(site, cid), Message(theta=before)).theta for cid in range(5)]
     sizes = torch.tensor([float(len(c.train)) for c in site.federation.clients])
     mean = sizes / sizes.sum() @ torch.stack(rows)
     torch.testing.assert_close(server.theta[body:], mean[body:], rtol=1e-5, atol=1e-6)  # heads, gate and buffers
@@ -139,10 +133,10 @@ def test_own_heads_stay_at_home(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method="FedCP")
     model = done.site.model()
     assert done.server.theta.numel() == model.size("body", "head", "gate")
-    heads = [keep["personal"] for _, keep in sorted(done.server.link.states().items())]
+    heads = [keep["personal"] for keep in keeps(done).values()]
     assert all(head.numel() == model.size("own") for head in heads)
     assert not torch.equal(heads[0], heads[1])
-    assert done.result["bytes a round"]["up"] == 5 * 4 * done.server.theta.numel()
+    assert done.result.bytes_per_round.up == 5 * 4 * done.server.theta.numel()
 
 
 def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
@@ -165,7 +159,7 @@ def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_other_models(tiny: dict[str, Any], model: Any, buffers: str) -> None:
     done = run(**(tiny | {"model": model, "rounds": 2, "clients": 2, "lr": 0.01, "buffers": buffers}), method="FedCP")
-    assert done.result["failures"] == 0
+    assert done.result.failures == 0
     assert torch.isfinite(done.server.theta).all()
 
 
@@ -183,7 +177,7 @@ def test_under_sgd_the_context_never_changes(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method="FedCP", weight_decay=0.01)
     model = done.site.model()
     context, rows = model.net.context(), model.net.own.weight.detach().clone()
-    for keep in done.server.link.states().values():
+    for keep in keeps(done).values():
         model.write(keep["personal"], "own")
         assert (model.net.own.weight - rows).abs().max() > 0.01
         torch.testing.assert_close(model.net.context(), context, rtol=0, atol=1e-6)

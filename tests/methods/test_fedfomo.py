@@ -8,11 +8,12 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import Run, Server, build, run, site_of
-from helpers import client_of
+from comity.methods.fedfomo import OthersModels, WeighedReply
+from helpers import client_of, keeps
 
 
 def kept(done: Run, key: str) -> list[Tensor]:
-    return [keep[key] for _, keep in sorted(done.server.link.states().items())]
+    return [keep[key] for keep in keeps(done).values()]
 
 
 def others(theta: Tensor, count: int, scale: float = 0.05) -> list[Tensor]:
@@ -20,8 +21,12 @@ def others(theta: Tensor, count: int, scale: float = 0.05) -> list[Tensor]:
     return [theta + scale * torch.randn(len(theta), generator=random) for _ in range(count)]
 
 
-def payload(models: dict[int, Tensor]) -> dict[str, Tensor]:
-    return {"ids": torch.tensor(list(models))} | {str(cid): theta for cid, theta in models.items()}
+def message(models: dict[int, Tensor]) -> OthersModels:
+    return OthersModels(ids=torch.tensor(list(models)), models=torch.stack(list(models.values())))
+
+
+def reply_of(theta: Tensor, ids: list[int], weights: Tensor) -> WeighedReply:
+    return WeighedReply(theta=theta, size=1, ids=torch.tensor(ids, dtype=torch.int64), weights=weights)
 
 
 def test_weights_and_mixture_against_the_formula(tiny: dict[str, Any]) -> None:
@@ -45,17 +50,17 @@ def test_weights_and_mixture_against_the_formula(tiny: dict[str, Any]) -> None:
     share = raw[0] / (raw[0] + raw[1])
     mixed = before + share * (own - before) + (1 - share) * (near - before)
 
-    reply = site.method.fit(client, payload({4: near, 2: far}))
+    reply = site.method.fit(client, message({4: near, 2: far}))
     torch.testing.assert_close(client.keep["before"], mixed, rtol=0, atol=1e-5)
-    torch.testing.assert_close(reply["weights"], torch.tensor(raw[1:], dtype=torch.float64), rtol=1e-3, atol=0)
-    assert reply["ids"].tolist() == [4, 2]
+    torch.testing.assert_close(reply.weights, torch.tensor(raw[1:], dtype=torch.float64), rtol=1e-3, atol=0)
+    assert reply.ids.tolist() == [4, 2]
     model.write(client.keep["before"])
     for x, y in client.batches():
         model.write(model.read() - tiny["lr"] * model.gradient(x, y))
     torch.testing.assert_close(client.keep["own"], model.read(), rtol=0, atol=1e-6)
-    assert torch.equal(reply["theta"], client.keep["own"])
+    assert torch.equal(reply.theta, client.keep["own"])
     assert torch.equal(client.model.read(), client.keep["own"])
-    assert torch.equal(site.method.personal(client, {}), client.keep["own"])
+    assert torch.equal(site.method.personal(client, message({4: near})), client.keep["own"])
 
 
 def test_when_nobody_does_better_the_client_goes_on_with_its_own_model(tiny: dict[str, Any]) -> None:
@@ -65,19 +70,19 @@ def test_when_nobody_does_better_the_client_goes_on_with_its_own_model(tiny: dic
     before = client.model.read()
     uphill = client.model.gradient(val.x, val.y)
     own = client.keep["own"] = before + 0.3 * uphill
-    reply = site.method.fit(client, payload({1: before + 0.5 * uphill}))
+    reply = site.method.fit(client, message({1: before + 0.5 * uphill}))
     assert torch.equal(client.keep["before"], own)
     assert not torch.equal(client.keep["own"], own)
-    assert float(reply["weights"]) < 0
+    assert float(reply.weights) < 0
 
 
 def test_the_same_model_again_weighs_nothing_and_a_broken_one_does_no_harm(tiny: dict[str, Any]) -> None:
     site = site_of(Config(**tiny, method="FedFomo"))
     client = client_of(site)
     before = client.model.read()
-    reply = site.method.fit(client, payload({1: before.clone(), 2: torch.full_like(before, 1e30)}))
-    assert float(reply["weights"][0]) == 0.0
-    assert torch.isfinite(reply["weights"]).all()
+    reply = site.method.fit(client, message({1: before.clone(), 2: torch.full_like(before, 1e30)}))
+    assert float(reply.weights[0]) == 0.0
+    assert torch.isfinite(reply.weights).all()
     assert torch.equal(client.keep["before"], before)
 
 
@@ -86,14 +91,15 @@ def server_with(tiny: dict[str, Any], heard: list[int], **options: Any) -> Serve
     server.method.begin(server)
     server.round = 1
     theta = others(server.theta, 5)
-    nothing = {"ids": torch.tensor([], dtype=torch.int64), "weights": torch.tensor([], dtype=torch.float64)}
-    server.method.merge(server, {cid: {"theta": theta[cid]} | nothing for cid in heard})
+    nothing = torch.tensor([], dtype=torch.float64)
+    server.method.merge(server, {cid: reply_of(theta[cid], [], nothing) for cid in heard})
     return server
 
 
 def test_nothing_is_sent_before_anybody_answered(tiny: dict[str, Any]) -> None:
     server = server_with(tiny, [])
-    assert set(server.method.send(server, 0)) == {"ids"}
+    sent = server.method.send(server, 0)
+    assert (len(sent.ids), sent.models.numel()) == (0, 0)
     first = run(**(tiny | {"rounds": 1}), method="FedFomo")
     alone = run(**(tiny | {"rounds": 1, "val_share": 0.2}), method="Local")
     assert all(torch.equal(a, b) for a, b in zip(kept(first, "own"), kept(alone, "personal"), strict=True))
@@ -102,15 +108,15 @@ def test_nothing_is_sent_before_anybody_answered(tiny: dict[str, Any]) -> None:
 def test_the_models_that_helped_most_are_sent(tiny: dict[str, Any]) -> None:
     server = server_with(tiny, [0, 1, 2, 4], models=2, epsilon=0.0)
     weights = torch.tensor([-1.0, 3.0, 2.0], dtype=torch.float64)
-    server.method.merge(server, {3: {"theta": server.theta, "ids": torch.tensor([0, 2, 4]), "weights": weights}})
+    server.method.merge(server, {3: reply_of(server.theta, [0, 2, 4], weights)})
     sent = server.method.send(server, 3)
-    assert set(sent["ids"].tolist()) == {2, 4}
-    assert torch.equal(sent["2"], server.store["W"][2])
+    assert set(sent.ids.tolist()) == {2, 4}
+    assert torch.equal(sent.models, server.store["W"][sent.ids])
     # signed weights add up: what hurt may come to help, and falls behind what was never tried until then
     assert server.store["helped"][3].tolist() == [-1, 0, 3, 0, 2]
-    server.method.merge(server, {3: {"theta": server.theta, "ids": torch.tensor([0, 2]), "weights": -2 * weights[:2]}})
+    server.method.merge(server, {3: reply_of(server.theta, [0, 2], -2 * weights[:2])})
     assert server.store["helped"][3].tolist() == [1, 0, -3, 0, 2]
-    assert set(server.method.send(server, 3)["ids"].tolist()) == {0, 4}
+    assert set(server.method.send(server, 3).ids.tolist()) == {0, 4}
 
 
 def test_exploration_is_random_falls_and_never_sends_ones_own_or_an_unknown_model(tiny: dict[str, Any]) -> None:
@@ -160,13 +166,13 @@ def test_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "rounds": 4, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
     done = run(**options, buffers=buffers, method="FedFomo")
     assert all(torch.isfinite(own).all() for own in kept(done, "own"))
-    answered = {cid for record in done.records for cid in record["cohort"] if cid not in record["lost"]}
+    answered = {cid for record in done.records for cid in record.cohort if cid not in record.lost}
     heard = done.server.store["heard"]
     assert {cid for cid in range(tiny["clients"]) if heard[cid]} == answered
     for cid in range(tiny["clients"]):
         assert torch.equal(done.server.store["W"][cid], done.server.theta) == (cid not in answered)
     assert len(done.columns["L-acc"]) == tiny["clients"]
-    assert "eval/global-acc/mean" not in done.records[-1]
+    assert "global-acc" not in done.records[-1].metrics
 
 
 @pytest.mark.parametrize(

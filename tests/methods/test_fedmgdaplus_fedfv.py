@@ -8,7 +8,7 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import Server, build, run, site_of
-from comity.methods import FedFV, FedMGDAPlus, Payload
+from comity.methods import FedFV, FedMGDAPlus, Reply
 
 METHODS = ["FedMGDA+", "FedFV"]
 
@@ -17,21 +17,21 @@ def opposed(tiny: dict[str, Any]) -> dict[str, Any]:
     return tiny | {"data": tiny["data"] | {"label_shift": 0.9, "concept_shift": 1.0}}
 
 
-def one_round(options: dict[str, Any], method: dict[str, Any]) -> tuple[Server, dict[int, Payload], Tensor, Tensor]:
+def one_round(options: dict[str, Any], method: dict[str, Any]) -> tuple[Server, dict[int, Reply], Tensor, Tensor]:
     """The server, what clients sent, their updates, and how the server moved."""
     _, server = build(Config(**options, method=method))
     before = server.theta.clone()
     server.round = 1
-    replies = server.ask("fit", {cid: server.method.send(server, cid) for cid in server.clients})
+    replies = server.fit(server.clients)
     server.method.merge(server, replies)
-    U = torch.stack([replies[cid]["theta"] for cid in server.clients]) - before
+    U = torch.stack([replies[cid].theta for cid in server.clients]) - before
     return server, replies, U.double(), (server.theta - before).double()
 
 
 def test_fedmgdaplus_with_eps_0_adds_up_directions(tiny: dict[str, Any]) -> None:
     options = opposed(tiny)
     _, replies, U, moved = one_round(options, {"name": "FedMGDA+", "eps": 0.0, "server_lr": 0.5})
-    sizes = torch.tensor([float(replies[cid]["size"]) for cid in sorted(replies)], dtype=torch.float64)
+    sizes = torch.tensor([float(replies[cid].size) for cid in sorted(replies)], dtype=torch.float64)
     expected = 0.5 * (sizes / sizes.sum()) @ (U / U.norm(dim=1, keepdim=True))
     torch.testing.assert_close(moved, expected, rtol=0, atol=1e-6)
     _, _, U, moved = one_round(options, {"name": "FedMGDA+", "eps": 0.0, "norm_restore": True})
@@ -57,7 +57,7 @@ def test_fedfv_projects_by_rising_loss(tiny: dict[str, Any]) -> None:
     for client in site.federation.clients:  # of what was received, not of what was made of it
         with torch.no_grad():
             losses.append(float(site.model().loss(client.train.x, client.train.y)))
-    assert [replies[cid]["loss"] for cid in server.clients] == pytest.approx(losses, rel=1e-5)
+    assert [replies[cid].loss for cid in server.clients] == pytest.approx(losses, rel=1e-5)
     order = sorted(server.clients, key=lambda cid: losses[cid])
     projected = U.clone()
     for i in order[:-1]:
@@ -98,7 +98,7 @@ def test_it_is_fedavg_with_its_rule(tiny: dict[str, Any], method: str, option: d
 @pytest.mark.parametrize("method", METHODS)
 def test_a_client_uses_what_training_made_of_the_model(tiny: dict[str, Any], method: str) -> None:
     done = run(**tiny, method=method)
-    assert done.result["moment"] == "fitted"
+    assert done.site.moment == "fitted"
     assert done.title == method
     common = run(**tiny, method={"name": method, "personal_model": "global"})
     assert torch.equal(done.server.theta, common.server.theta)
@@ -116,17 +116,17 @@ def test_with_batchnorm_and_absence(tiny: dict[str, Any], method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
+    ("method", "options", "message"),
     [
-        (FedMGDAPlus(eps=1.5), r"method\.eps must be at least 0 and at most 1, got 1\.5"),
-        (FedMGDAPlus(server_lr=0.0), r"method\.server_lr must be above 0, got 0\.0"),
-        (FedFV(alpha=-0.1), r"method\.alpha must be at least 0 and at most 1, got -0\.1"),
-        (FedFV(tau=-1), r"method\.tau must be at least 0, got -1"),
+        (FedMGDAPlus, {"eps": 1.5}, r"method\.eps must be at least 0 and at most 1, got 1\.5"),
+        (FedMGDAPlus, {"server_lr": 0.0}, r"method\.server_lr must be above 0, got 0\.0"),
+        (FedFV, {"alpha": -0.1}, r"method\.alpha must be at least 0 and at most 1, got -0\.1"),
+        (FedFV, {"tau": -1}, r"method\.tau must be at least 0, got -1"),
     ],
 )
-def test_senseless_options_are_refused(method: FedMGDAPlus | FedFV, message: str) -> None:
+def test_senseless_options_are_refused(method: type, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ComityError, match=message):
-        method.check()
+        method(**options)
 
 
 @pytest.mark.parametrize("method", METHODS)

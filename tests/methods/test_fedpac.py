@@ -11,17 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comity import ComityError, Config
-from comity.engine import Client, Run, build, run, site_of
-from comity.methods.fedpac import head_weights
+from comity.engine import Client, build, run, site_of
+from comity.methods.fedpac import FedPACMessage, FedPACReply, head_weights
 from comity.nn import Model
-from comity.rules import ClientUpdates, Mean, Outcome
-from helpers import client_of
-
-
-def used(done: Run) -> list[Tensor]:
-    """The models that the clients use now."""
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+from comity.rules import Mean, Outcome
+from helpers import client_of, keeps, used
 
 
 def means_by_hand(model: Model, client: Client, classes: int = 4) -> dict[int, Tensor]:
@@ -96,7 +90,7 @@ def test_a_client_far_from_all_others_keeps_its_head() -> None:
 def test_statistics_are_those_of_the_received_body(tiny: dict[str, Any]) -> None:
     site = site_of(Config(**tiny, method="FedPAC"))
     client, model = client_of(site, 1), site.model()
-    reply = site.method.fit(client, {"theta": model.read("shared")})
+    reply = site.method.fit(client, FedPACMessage(theta=model.read("shared")))
     y, n = client.data.train.y, len(client.data.train)
     with torch.no_grad():
         Z = model.features(client.data.train.x)
@@ -104,14 +98,14 @@ def test_statistics_are_those_of_the_received_body(tiny: dict[str, Any]) -> None
     for k in range(4):
         z, p = Z[y == k], (y == k).float().mean()
         mu = z.mean(0) if len(z) else torch.zeros(16)
-        torch.testing.assert_close(reply["H"][k], p * mu, rtol=0, atol=1e-6)
+        torch.testing.assert_close(reply.H[k], p * mu, rtol=0, atol=1e-6)
         if len(z):
             V += float(p * torch.trace(z.T @ z / len(z)) - p**2 * (mu @ mu))
-    assert reply["V"] == pytest.approx(V / n, rel=1e-5)
-    assert reply["counts"].tolist() == [int((y == k).sum()) for k in range(4)]
+    assert pytest.approx(V / n, rel=1e-5) == reply.V
+    assert reply.counts.tolist() == [int((y == k).sum()) for k in range(4)]
     for k, mean in means_by_hand(client.model, client).items():  # with the body as it is after training
-        torch.testing.assert_close(reply["prototypes"][k], mean, rtol=0, atol=1e-6)
-        assert not torch.allclose(reply["prototypes"][k], Z[y == k].mean(0), atol=1e-4)
+        torch.testing.assert_close(reply.prototypes[k], mean, rtol=0, atol=1e-6)
+        assert not torch.allclose(reply.prototypes[k], Z[y == k].mean(0), atol=1e-4)
 
 
 @pytest.mark.parametrize("head_lr", [0.3, None])
@@ -136,19 +130,20 @@ def test_the_head_is_fitted_first_then_the_body_under_the_pull(tiny: dict[str, A
             with torch.no_grad():
                 for p, g in zip(model.parameters(part), grads, strict=True):
                     p -= lr * g
-    received = {"theta": client.model.read("shared"), "head": head, "prototypes": prototypes, "known": known}
+    theta = client.model.read("shared")
+    received = FedPACMessage(theta=theta, head=head, prototypes=prototypes, known=known)
     reply = site.method.fit(client, received)
-    torch.testing.assert_close(reply["theta"], model.read("body"), rtol=0, atol=1e-6)
-    torch.testing.assert_close(reply["head"], model.read("head"), rtol=0, atol=1e-6)
-    assert torch.equal(client.keep["personal"], reply["head"])
+    torch.testing.assert_close(reply.theta, model.read("body"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(reply.head, model.read("head"), rtol=0, atol=1e-6)
+    assert torch.equal(client.keep["personal"], reply.head)
 
 
 def test_the_pull_draws_features_to_prototypes(tiny: dict[str, Any]) -> None:
     def distance(lam: float) -> float:
         site = site_of(Config(**(tiny | {"epochs": 5}), method={"name": "FedPAC", "lam": lam}))
         client = client_of(site, 0)
-        received = {"theta": client.model.read("shared"), "known": torch.ones(4, dtype=torch.bool)}
-        site.method.fit(client, received | {"prototypes": torch.full((4, 16), 0.3)})
+        theta, known = client.model.read("shared"), torch.ones(4, dtype=torch.bool)
+        site.method.fit(client, FedPACMessage(theta=theta, known=known, prototypes=torch.full((4, 16), 0.3)))
         with torch.no_grad():
             return (client.model.features(client.data.train.x) - 0.3).square().mean().item()
 
@@ -158,17 +153,17 @@ def test_the_pull_draws_features_to_prototypes(tiny: dict[str, Any]) -> None:
 # The server.
 
 
-def reply_of(seed: int, counts: list[int], theta: Tensor, head: int) -> dict[str, Any]:
+def reply_of(seed: int, counts: list[int], theta: Tensor, head: int) -> FedPACReply:
     random = torch.Generator().manual_seed(seed)
-    return {
-        "theta": theta + 0.1 * seed,
-        "size": sum(counts),
-        "head": torch.randn(head, generator=random),
-        "prototypes": torch.randn(4, 16, generator=random),
-        "counts": torch.tensor(counts),
-        "H": 0.2 * torch.randn(4, 16, generator=random),
-        "V": 0.1 * seed,
-    }
+    return FedPACReply(
+        theta=theta + 0.1 * seed,
+        size=sum(counts),
+        head=torch.randn(head, generator=random),
+        prototypes=torch.randn(4, 16, generator=random),
+        counts=torch.tensor(counts),
+        H=0.2 * torch.randn(4, 16, generator=random),
+        V=0.1 * seed,
+    )
 
 
 def test_heads_are_mixed_for_the_clients_they_belong_to(tiny: dict[str, Any]) -> None:
@@ -177,47 +172,45 @@ def test_heads_are_mixed_for_the_clients_they_belong_to(tiny: dict[str, Any]) ->
     size = 16 * 4 + 4
     first = {1: reply_of(1, [5, 0, 1, 0], server.theta, size), 4: reply_of(4, [1, 0, 3, 0], server.theta, size)}
     server.method.merge(server, first)
-    assert "head" not in server.method.send(server, 0)
-    weights = head_weights(
-        torch.stack([first[1]["H"], first[4]["H"]]), torch.tensor([first[1]["V"], first[4]["V"]])
-    ).float()
+    assert server.method.send(server, 0).head is None
+    weights = head_weights(torch.stack([first[1].H, first[4].H]), torch.tensor([first[1].V, first[4].V])).float()
     assert weights.min() > 0.01
     for row, cid in enumerate((1, 4)):
-        expected = weights[row, 0] * first[1]["head"] + weights[row, 1] * first[4]["head"]
-        torch.testing.assert_close(server.method.send(server, cid)["head"], expected, rtol=0, atol=1e-6)
-    kept, old = server.method.send(server, 1)["head"].clone(), server.method.send(server, 4)["head"].clone()
+        expected = weights[row, 0] * first[1].head + weights[row, 1] * first[4].head
+        torch.testing.assert_close(server.method.send(server, cid).head, expected, rtol=0, atol=1e-6)
+    kept, old = server.method.send(server, 1).head.clone(), server.method.send(server, 4).head.clone()
 
     # every sample of a class counts the same; of a class that nobody has nothing is known
     sent = server.method.send(server, 0)
-    assert sent["known"].tolist() == [True, False, True, False]
-    by_hand = (5 * first[1]["prototypes"][0] + first[4]["prototypes"][0]) / 6
-    torch.testing.assert_close(sent["prototypes"][0], by_hand, rtol=0, atol=1e-6)
+    assert sent.known.tolist() == [True, False, True, False]
+    by_hand = (5 * first[1].prototypes[0] + first[4].prototypes[0]) / 6
+    torch.testing.assert_close(sent.prototypes[0], by_hand, rtol=0, atol=1e-6)
 
     second = {3: reply_of(3, [0, 2, 0, 0], server.theta, size), 4: reply_of(5, [4, 0, 0, 0], server.theta, size)}
     server.method.merge(server, second)
-    assert torch.equal(server.method.send(server, 1)["head"], kept)
-    assert not torch.equal(server.method.send(server, 4)["head"], old)
+    assert torch.equal(server.method.send(server, 1).head, kept)
+    assert not torch.equal(server.method.send(server, 4).head, old)
     sent = server.method.send(server, 2)
-    assert "head" not in sent
-    assert sent["known"].tolist() == [True, True, True, False]
-    by_hand = (first[1]["prototypes"][2] + 3 * first[4]["prototypes"][2]) / 4
-    torch.testing.assert_close(sent["prototypes"][2], by_hand, rtol=0, atol=1e-6)  # nobody has shown it since
-    torch.testing.assert_close(sent["prototypes"][0], second[4]["prototypes"][0], rtol=0, atol=1e-6)
+    assert sent.head is None
+    assert sent.known.tolist() == [True, True, True, False]
+    by_hand = (first[1].prototypes[2] + 3 * first[4].prototypes[2]) / 4
+    torch.testing.assert_close(sent.prototypes[2], by_hand, rtol=0, atol=1e-6)  # nobody has shown it since
+    torch.testing.assert_close(sent.prototypes[0], second[4].prototypes[0], rtol=0, atol=1e-6)
 
 
 def test_absent_and_lost_clients(tiny: dict[str, Any]) -> None:
     done = run(**(tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 5}), method="FedPAC")
-    assert done.result["failures"] == 0
-    heard = {cid for record in done.records for cid in set(record["cohort"]) - set(record["lost"])}
+    assert done.result.failures == 0
+    heard = {cid for record in done.records for cid in set(record.cohort) - set(record.lost)}
     assert {name for name in done.server.store if name.startswith("head/")} == {f"head/{cid}" for cid in heard}
     assert 0 < len(heard) < 5
     models, size = used(done), done.site.model().size("body")
     initial = done.site.initial[size:]
     for cid, model in enumerate(models):
         assert torch.equal(model[:size], done.server.theta)
-        head = done.server.store[f"head/{cid}"] if cid in heard else done.server.link.states()[cid]["personal"]
+        head = done.server.store[f"head/{cid}"] if cid in heard else keeps(done)[cid]["personal"]
         assert torch.equal(model[size:], head)
-    took = {cid for record in done.records for cid in record["cohort"]}
+    took = {cid for record in done.records for cid in record.cohort}
     assert all(torch.equal(models[cid][size:], initial) == (cid not in took) for cid in range(5))
 
 
@@ -264,7 +257,7 @@ def test_it_is_no_other_method(tiny: dict[str, Any]) -> None:
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_other_models(tiny: dict[str, Any], model: Any, buffers: str) -> None:
     done = run(**(tiny | {"model": model, "rounds": 2, "clients": 3, "lr": 0.01, "buffers": buffers}), method="FedPAC")
-    assert done.result["failures"] == 0
+    assert done.result.failures == 0
     assert torch.isfinite(done.server.theta).all()
 
 

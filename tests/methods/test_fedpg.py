@@ -10,7 +10,7 @@ from comity import ComityError, Config
 from comity.engine import Run, run, site_of
 from comity.methods import FedPG, SFedPG
 from comity.methods.sfedpg import unfairness
-from comity.rules import evening
+from comity.rules import FairDescent, Outcome, Updates, evening
 from helpers import client_of
 
 SHIFTED = {"label_shift": 0.9, "feature_shift": 0.5}
@@ -18,6 +18,20 @@ SHIFTED = {"label_shift": 0.9, "feature_shift": 0.5}
 
 def shifted(tiny: dict[str, Any], **options: Any) -> dict[str, Any]:
     return tiny | {"data": tiny["data"] | SHIFTED} | options
+
+
+@pytest.fixture
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """What FairDescent made of each round."""
+    made: list[Outcome] = []
+    usual = FairDescent.apply
+
+    def apply(rule: FairDescent, updates: Updates) -> Outcome:
+        made.append(usual(rule, updates))
+        return made[-1]
+
+    monkeypatch.setattr(FairDescent, "apply", apply)
+    return made
 
 
 def updates(done: Run, theta: Tensor) -> Tensor:
@@ -50,10 +64,9 @@ def test_lemma_1_the_global_step_helps_every_client_and_fairness(tiny: dict[str,
         assert (h @ even) @ d > 0
 
 
-def test_absent_clients_are_not_hurt_either(tiny: dict[str, Any]) -> None:
-    done = run(**shifted(tiny, rounds=4, participation=0.6, method="FedPG"))
-    outcome = done.server.outcome
-    assert outcome is not None
+def test_absent_clients_are_not_hurt_either(tiny: dict[str, Any], outcomes: list[Outcome]) -> None:
+    run(**shifted(tiny, rounds=4, participation=0.6, method="FedPG"))
+    outcome = outcomes[-1]
     assert len(outcome.ids) > 3  # the three present and some absent
     assert ((outcome.updates.gram @ outcome.coefficients[0]) > 0).all()
 
@@ -79,27 +92,29 @@ def test_personal_models_do_no_more_harm_than_gamma_allows(tiny: dict[str, Any],
 
 def test_who_has_no_personal_model_uses_the_global_one_and_the_absent_keep_theirs(tiny: dict[str, Any]) -> None:
     done = run(**shifted(tiny, rounds=2, participation=0.4, method="FedPG"))
-    first, second = (record["cohort"] for record in done.records)
+    first, second = (record.cohort for record in done.records)
     server, method = done.server, done.server.method
     assert isinstance(method, FedPG)
     never = set(range(5)) - set(first) - set(second)
     assert never
     before = run(**shifted(tiny, rounds=1, participation=0.4, method="FedPG"))
     for cid in never:
-        assert "personal" not in method.send(server, cid)
+        assert method.send(server, cid).personal is None
     for cid in set(first) - set(second):
-        assert torch.equal(method.send(server, cid)["personal"], before.server.store[f"personal/{cid}"])
+        sent = method.send(server, cid).personal
+        assert sent is not None
+        assert torch.equal(sent, before.server.store[f"personal/{cid}"])
 
 
 def test_protection_keeps_more_of_everybodys_accuracy(tiny: dict[str, Any]) -> None:
     options = shifted(tiny, rounds=10, clients=8)
-    kept = run(**options, method="FedPG").result["last"]["eval/G-acc/mean"]
-    own = run(**options, method={"name": "FedPG", "gamma": 1.0}).result["last"]["eval/G-acc/mean"]
+    kept = run(**options, method="FedPG").result.last.metrics["G-acc"].mean
+    own = run(**options, method={"name": "FedPG", "gamma": 1.0}).result.last.metrics["G-acc"].mean
     assert kept > own + 0.02
 
 
 def trials(done: Run) -> list[float]:
-    return [record["step"]["ratio"] for record in done.records]
+    return [record.method["step"]["ratio"] for record in done.records]
 
 
 def test_the_accepted_step_meets_armijos_conditions(tiny: dict[str, Any]) -> None:
@@ -138,24 +153,24 @@ def test_the_largest_step_is_smaller_when_somebody_left(tiny: dict[str, Any]) ->
     apart = run(**shifted(tiny, rounds=3, lr=1e-4, participation=0.6, method={"name": "S-FedPG", "s": 2}))
     assert max(trials(together)) == 4.0
     assert trials(apart)[0] > 1
-    left = [not set(a["cohort"]) <= set(b["cohort"]) for a, b in zip(apart.records, apart.records[1:], strict=False)]
+    left = [not set(a.cohort) <= set(b.cohort) for a, b in zip(apart.records, apart.records[1:], strict=False)]
     assert any(left)
     assert all(ratio <= 1 for ratio, gone in zip(trials(apart)[1:], left, strict=True) if gone)
 
 
-def test_when_no_step_helps_everybody_the_fallbacks_are_taken(tiny: dict[str, Any]) -> None:
+def test_when_no_step_helps_everybody_the_fallbacks_are_taken(tiny: dict[str, Any], outcomes: list[Outcome]) -> None:
     """A learning rate far too large: the first trial fails, and the mean loss decides."""
     done = run(**shifted(tiny, rounds=1, lr=3.0, method={"name": "S-FedPG", "s": 1, "beta": 0.5}))
     (record,) = done.records
-    sigma = float(done.server.outcome.notes["sigma"][0])  # type: ignore[union-attr]
-    tried = [2.0 * 0.5**k for k in range(record["step"]["trials"])]
+    sigma = float(outcomes[-1].notes["sigma"][0])
+    tried = [2.0 * 0.5**k for k in range(record.method["step"]["trials"])]
     assert tried[-1] >= 0.5 / sigma > tried[-1] / 2 or len(tried) == 1
-    assert record["step"]["ratio"] in tried
+    assert record.method["step"]["ratio"] in tried
 
 
 def test_the_direction_travels_once_and_then_numbers_alone(tiny: dict[str, Any]) -> None:
     done = run(**shifted(tiny, rounds=2, lr=1.0, method={"name": "S-FedPG", "s": 3, "beta": 0.3}))
-    assert sum(record["step"]["trials"] for record in done.records) > 2
+    assert sum(record.method["step"]["trials"] for record in done.records) > 2
     size = done.server.theta.numel() * 4
     assert done.server.link.traffic["trial"] == [2 * 5 * size, 0]
 
@@ -211,7 +226,7 @@ def test_under_a2_honest_clients_lose_little_where_fedavg_collapses() -> None:
 
     def accuracy(method: Any, attack: str) -> float:
         done = run(**options, method=method, attack=attack)
-        return float(done.result["last"]["eval/L-acc/mean"])
+        return float(done.result.last.metrics["L-acc"].mean)
 
     fedpg, fedavg = {"name": "FedPG"}, {"name": "FedAvg", "personal_model": "global"}
     assert accuracy(fedpg, "scale") > accuracy(fedpg, "none") - 0.02

@@ -9,19 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comity import ComityError, Config
-from comity.engine import Client, Run, build, run, site_of
+from comity.engine import Client, build, run, site_of
+from comity.methods import Message
 from comity.methods.fedrod import balanced_softmax
 from comity.nn import Model
-from comity.rules import ClientUpdates, Mean, Outcome
-from helpers import BY_AUTOGRAD, client_of
+from comity.rules import Mean, Outcome
+from helpers import client_of, keeps, used
 
 HYPER = {"name": "FedROD", "head": "hypernetwork"}
-
-
-def used(done: Run) -> list[Tensor]:
-    """The models that the clients use now."""
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
 
 
 def counts_of(client: Client, classes: int = 4) -> Tensor:
@@ -88,8 +83,8 @@ def test_each_loss_moves_its_own_parts(tiny: dict[str, Any], head: str) -> None:
     client.model.write(start)
     client.keep["personal"] = client.model.read("personal")
     stepped(model, client, head, config.lr)
-    reply = site.method.fit(client, {"theta": client.model.read("shared")})
-    torch.testing.assert_close(reply["theta"], model.read("shared"), rtol=0, atol=1e-6)
+    reply = site.method.fit(client, Message(theta=client.model.read("shared")))
+    torch.testing.assert_close(reply.theta, model.read("shared"), rtol=0, atol=1e-6)
     if head == "linear":
         torch.testing.assert_close(client.keep["personal"], model.read("own"), rtol=0, atol=1e-6)
 
@@ -101,12 +96,12 @@ def test_the_personal_loss_never_reaches_what_is_shared(tiny: dict[str, Any]) ->
         client = client_of(site, 1)
         size = client.model.size("own")
         client.keep["personal"] = scale * torch.randn(size, generator=torch.Generator().manual_seed(1))
-        replies.append(site.method.fit(client, {"theta": client.model.read("shared")})["theta"])
+        replies.append(site.method.fit(client, Message(theta=client.model.read("shared"))).theta)
     assert torch.equal(*replies)
 
 
 def test_without_the_prior_the_generic_model_is_fedavg(tiny: dict[str, Any]) -> None:
-    options = tiny | BY_AUTOGRAD
+    options = tiny | {"trainer": "autograd"}
     fedavg = run(**options).server.theta
     assert torch.equal(run(**options, method={"name": "FedROD", "gamma": 0.0}).server.theta, fedavg)
     assert not torch.equal(run(**options, method="FedROD").server.theta, fedavg)
@@ -115,7 +110,7 @@ def test_without_the_prior_the_generic_model_is_fedavg(tiny: dict[str, Any]) -> 
 def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method="FedROD")
     client = client_of(done.site, 3)
-    client.keep = dict(done.server.link.states()[3])
+    client.keep = dict(keeps(done)[3])
     received = done.server.method.send(done.server, 3)
     x = client.data.test.x
     model = done.site.model()
@@ -134,10 +129,9 @@ def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: dict[str, An
 def test_the_hypernetwork_makes_the_head_from_class_frequencies(tiny: dict[str, Any]) -> None:
     """Also for a client that never took part."""
     done = run(**(some_lack_a_class(tiny) | {"participation": 0.4, "rounds": 2}), method=HYPER)
-    kept = done.server.link.states()
-    absent = next(cid for cid in range(5) if all(cid not in record["cohort"] for record in done.records))
-    present = next(cid for cid in range(5) if any(cid in record["cohort"] for record in done.records))
-    assert absent in kept  # it was evaluated
+    absent = next(cid for cid in range(5) if all(cid not in record.cohort for record in done.records))
+    present = next(cid for cid in range(5) if any(cid in record.cohort for record in done.records))
+    assert absent in keeps(done)  # it was evaluated
     models = used(done)
     net = done.site.model()
     heads = []
@@ -170,7 +164,7 @@ def test_the_rule_acts_on_the_generic_model_and_the_hypernetwork_is_averaged(tin
     assert not torch.equal(server.theta[size:], before[size:])
     rows, sizes = [], torch.tensor([float(len(c.train)) for c in site.federation.clients])
     for cid in range(5):
-        rows.append(site.method.fit(client_of(site, cid), {"theta": before})["theta"][size:])
+        rows.append(site.method.fit(client_of(site, cid), Message(theta=before)).theta[size:])
     torch.testing.assert_close(server.theta[size:], sizes / sizes.sum() @ torch.stack(rows), rtol=0, atol=1e-6)
 
 
@@ -193,7 +187,7 @@ def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any], method: Any) -> No
 def test_batchnorm(tiny: dict[str, Any], method: Any, buffers: str) -> None:
     options = tiny | {"model": "resnet4", "rounds": 2, "clients": 3, "lr": 0.01, "buffers": buffers}
     done = run(**options, method=method)
-    assert done.result["failures"] == 0
+    assert done.result.failures == 0
     assert torch.isfinite(done.server.theta).all()
     fedavg = run(**options, method={"name": "FedROD", "gamma": 0.0}).server.theta
     assert torch.equal(fedavg, run(**options).server.theta)

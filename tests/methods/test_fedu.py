@@ -4,16 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from comity import ComityError, Config
-from comity.engine import Run, Server, build, run
-from helpers import assert_same
-
-
-def exported(done: Run) -> list[Tensor]:
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+from comity.engine import Server, build, run
+from comity.methods import Reply
+from helpers import assert_same, used
 
 
 def server_of(tiny: dict[str, Any], **options: Any) -> Server:
@@ -22,9 +17,9 @@ def server_of(tiny: dict[str, Any], **options: Any) -> Server:
     return server
 
 
-def replies_of(server: Server, cids: list[int]) -> dict[int, dict[str, Any]]:
+def replies_of(server: Server, cids: list[int]) -> dict[int, Reply]:
     random = torch.Generator().manual_seed(0)
-    return {cid: {"theta": torch.randn(len(server.theta), generator=random), "size": 1 + cid} for cid in cids}
+    return {cid: Reply(theta=torch.randn(len(server.theta), generator=random), size=1 + cid) for cid in cids}
 
 
 @pytest.mark.parametrize("graph", ["complete", "random"])
@@ -35,14 +30,14 @@ def test_the_step_against_the_laplacian(tiny: dict[str, Any], graph: str) -> Non
     replies = replies_of(server, [4, 0, 3])
     server.method.merge(server, replies)
     for k in (0, 3, 4):
-        w, pull, degree = replies[k]["theta"], torch.zeros_like(server.theta), 0.0
+        w, pull, degree = replies[k].theta, torch.zeros_like(server.theta), 0.0
         for l in (0, 3, 4):
             if l != k:
-                pull += float(A[k, l]) * (w - replies[l]["theta"])
+                pull += float(A[k, l]) * (w - replies[l].theta)
                 degree += float(A[k, l])
         assert degree > 0
         torch.testing.assert_close(server.store["W"][k], w - 0.4 / degree * pull, rtol=0, atol=1e-5)
-        assert server.method.send(server, k)["theta"].tolist() == server.store["W"][k].tolist()
+        assert server.method.send(server, k).theta.tolist() == server.store["W"][k].tolist()
     for absent in (1, 2):
         assert torch.equal(server.store["W"][absent], start)
 
@@ -51,7 +46,7 @@ def test_related_models_come_together_and_never_overshoot(tiny: dict[str, Any]) 
     """Among clients alike the mean stays and the spread shrinks by 1 − step · n/(n − 1)."""
     server = server_of(tiny, step=0.5)
     replies = replies_of(server, [0, 1, 2, 3, 4])
-    before = torch.stack([reply["theta"] for reply in replies.values()])
+    before = torch.stack([reply.theta for reply in replies.values()])
     server.method.merge(server, replies)
     after = server.store["W"]
     torch.testing.assert_close(after.mean(0), before.mean(0), rtol=0, atol=1e-5)
@@ -67,12 +62,12 @@ def test_a_client_without_neighbours_stays(tiny: dict[str, Any]) -> None:
     server = server_of(tiny, step=1.0)
     alone = replies_of(server, [2])
     server.method.merge(server, alone)
-    assert torch.equal(server.store["W"][2], alone[2]["theta"])
+    assert torch.equal(server.store["W"][2], alone[2].theta)
     server.store["A"][1] = server.store["A"][:, 1] = 0
     replies = replies_of(server, [0, 1, 2])
     server.method.merge(server, replies)
-    assert torch.equal(server.store["W"][1], replies[1]["theta"])
-    torch.testing.assert_close(server.store["W"][0], replies[2]["theta"])
+    assert torch.equal(server.store["W"][1], replies[1].theta)
+    torch.testing.assert_close(server.store["W"][0], replies[2].theta)
 
 
 def test_the_random_graph_is_symmetric_and_has_no_weak_edge(tiny: dict[str, Any]) -> None:
@@ -90,31 +85,31 @@ def test_the_random_graph_is_symmetric_and_has_no_weak_edge(tiny: dict[str, Any]
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_step_0_is_local_and_another_is_not(tiny: dict[str, Any], model: Any, participation: float) -> None:
     options = tiny | {"model": model, "rounds": 2, "participation": participation, "lr": 0.05}
-    alone = exported(run(**options, method="Local"))
-    still = exported(run(**options, method={"name": "FedU", "step": 0.0}))
+    alone = used(run(**options, method="Local"))
+    still = used(run(**options, method={"name": "FedU", "step": 0.0}))
     assert all(torch.equal(a, b) for a, b in zip(still, alone, strict=True))
     done = run(**options, method="FedU")
-    took_part = {cid for record in done.records for cid in record["cohort"]}
-    for cid, (a, b) in enumerate(zip(exported(done), alone, strict=True)):
+    took_part = {cid for record in done.records for cid in record.cohort}
+    for cid, (a, b) in enumerate(zip(used(done), alone, strict=True)):
         assert torch.equal(a, b) == (cid not in took_part)
         assert torch.isfinite(a).all()
 
 
 def test_it_is_not_fedavg_and_graphs_differ(tiny: dict[str, Any]) -> None:
     two = tiny | {"rounds": 2}
-    models = exported(run(**two, method="FedU"))
+    models = used(run(**two, method="FedU"))
     assert not any(torch.equal(model, run(**two).server.theta) for model in models)
     assert not any(torch.equal(a, b) for i, a in enumerate(models) for b in models[:i])
-    by_chance = exported(run(**two, method={"name": "FedU", "graph": "random"}))
+    by_chance = used(run(**two, method={"name": "FedU", "graph": "random"}))
     assert not any(torch.equal(a, b) for a, b in zip(models, by_chance, strict=True))
 
 
 def test_a_lost_reply_leaves_the_servers_model(tiny: dict[str, Any]) -> None:
     options = tiny | {"rounds": 2, "dropout": 0.5}
     done = run(**options, method="FedU")
-    assert any(record["lost"] for record in done.records)
-    never = set(range(tiny["clients"])) - {c for r in done.records for c in r["cohort"] if c not in r["lost"]}
-    for cid, model in enumerate(exported(done)):
+    assert any(record.lost for record in done.records)
+    never = set(range(tiny["clients"])) - {c for r in done.records for c in r.cohort if c not in r.lost}
+    for cid, model in enumerate(used(done)):
         assert torch.equal(model, done.server.store["W"][cid])
         assert torch.equal(model, done.server.theta) == (cid in never)
     assert_same(done, run(**options, method="FedU"))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import Server, build, run
-from comity.methods import FeSEM, Payload
+from comity.methods import FeSEM, Reply
 from comity.methods._clusters import k_means, reseed
 
 TWO = {"name": "FeSEM", "clusters": 2}
@@ -26,8 +26,8 @@ def server_of(tiny: dict[str, Any], clusters: int, clients: int = 5) -> Server:
     return server
 
 
-def replies_of(rows: dict[int, Tensor], sizes: dict[int, int] | None = None) -> dict[int, Payload]:
-    return {cid: {"theta": row, "size": (sizes or {}).get(cid, 1)} for cid, row in rows.items()}
+def replies_of(rows: dict[int, Tensor], sizes: dict[int, int] | None = None) -> dict[int, Reply]:
+    return {cid: Reply(theta=row, size=(sizes or {}).get(cid, 1)) for cid, row in rows.items()}
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -82,12 +82,12 @@ def test_a_cluster_of_absent_clients_is_not_empty(tiny: dict[str, Any]) -> None:
 def test_a_client_not_heard_of_starts_between_the_centres(tiny: dict[str, Any]) -> None:
     """Three clients in the first cluster, one in the second: their mean, so that neither holds on to the newcomer."""
     server = server_of(tiny, clusters=2)
-    assert torch.equal(server.method.send(server, 4)["theta"], server.theta)
+    assert torch.equal(server.method.send(server, 4).theta, server.theta)
     centres = torch.stack([server.theta, server.theta + 4])
     server.store["centres"], server.store["cluster"] = centres, torch.tensor([0, 0, 0, 1, -1])
     server.method.merge(server, replies_of({0: centres[0], 3: centres[1]}))
-    torch.testing.assert_close(server.method.send(server, 4)["theta"], centres[0] + 1, rtol=0, atol=1e-5)
-    torch.testing.assert_close(server.method.send(server, 3)["theta"], centres[1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(server.method.send(server, 4).theta, centres[0] + 1, rtol=0, atol=1e-5)
+    torch.testing.assert_close(server.method.send(server, 3).theta, centres[1], rtol=0, atol=1e-5)
 
 
 def test_fewer_clients_than_clusters_in_the_first_round(tiny: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def test_fewer_clients_than_clusters_in_the_first_round(tiny: dict[str, Any]) ->
     assert (cluster >= 0).tolist() == [False, True, False, True, False]
     assert cluster[1] != cluster[3]
     for cid, row in rows.items():
-        torch.testing.assert_close(server.method.send(server, cid)["theta"], row, rtol=0, atol=1e-6)
+        torch.testing.assert_close(server.method.send(server, cid).theta, row, rtol=0, atol=1e-6)
 
 
 def test_identical_clients_are_one_cluster(tiny: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def test_the_centre_is_judged_or_what_training_made_of_it(tiny: dict[str, Any]) 
     fitted = run(**(tiny | {"rounds": 2}), method=TWO | {"personal_model": "post_local"})
     assert torch.equal(centre.server.store["centres"], fitted.server.store["centres"])
     assert centre.columns["loss"] != fitted.columns["loss"]
-    assert fitted.result["moment"] == "fitted"
+    assert fitted.site.moment == "fitted"
     assert centre.columns["loss"] != run(**(tiny | {"rounds": 2}), method="Local").columns["loss"]
 
 

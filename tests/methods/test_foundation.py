@@ -8,11 +8,13 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import Run, run, site_of
-from helpers import BY_AUTOGRAD, client_of
+from comity.methods import Message
+from comity.results.schema import Traffic
+from helpers import client_of, keeps, used
 
 
 def personal(done: Run, key: str = "personal") -> list[Tensor]:
-    return [keep[key] for _, keep in sorted(done.server.link.states().items())]
+    return [keep[key] for keep in keeps(done).values()]
 
 
 def equal(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -20,10 +22,9 @@ def equal(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 def test_local_shares_nothing(tiny: dict[str, Any]) -> None:
-    tiny = tiny | BY_AUTOGRAD
-    done = run(**tiny, method="Local")
+    done = run(**tiny, method="Local", trainer="autograd")
     assert done.server.theta.numel() == 0
-    assert done.result["bytes a round"] == {"down": 0, "up": 0}
+    assert done.result.bytes_per_round == Traffic(down=0, up=0)
     # client 0 alone, by hand, through all rounds
     site = site_of(Config(**tiny, method="Local"))
     model = site.model()
@@ -65,8 +66,8 @@ def test_fedper_trains_both_parts_together_and_shares_the_body(tiny: dict[str, A
 
 
 def test_fedrep_fits_the_head_on_the_old_body_then_the_body_on_the_new_head(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, **BY_AUTOGRAD, method={"name": "FedRep", "head_epochs": 2})
-    site = site_of(config)
+    config = Config(**tiny, method={"name": "FedRep", "head_epochs": 2})
+    site = site_of(config, trainer="autograd")
     client = client_of(site, 2)
     model = site.model()
     for part, epochs in (("head", 2), ("body", 1)):
@@ -75,8 +76,8 @@ def test_fedrep_fits_the_head_on_the_old_body_then_the_body_on_the_new_head(tiny
             with torch.no_grad():
                 for p, g in zip(model.parameters(part), grads, strict=True):
                     p.add_(g, alpha=-config.lr)
-    reply = site.method.fit(client, {"theta": client.model.read("shared")})
-    assert torch.equal(reply["theta"], model.read("body"))
+    reply = site.method.fit(client, Message(theta=client.model.read("shared")))
+    assert torch.equal(reply.theta, model.read("body"))
     assert torch.equal(client.keep["personal"], model.read("head"))
 
 
@@ -110,7 +111,7 @@ def test_ditto_is_anchored_at_the_received_model(tiny: dict[str, Any]) -> None:
         with torch.no_grad():
             for p, g, a in zip(model.parameters(), grads, model.split(w), strict=True):
                 p -= config.lr * (g + 0.5 * (p - a))
-    site.method.fit(client, {"theta": w})
+    site.method.fit(client, Message(theta=w))
     torch.testing.assert_close(client.keep["v"], model.read(), rtol=0, atol=1e-6)
 
 
@@ -125,9 +126,7 @@ def test_no_two_methods_are_the_same(tiny: dict[str, Any]) -> None:
     methods = ["Local", "FedAvg", "FedProx", "FedPer", "FedRep", "LG-FedAvg", "Ditto"]
     models = {}
     for method in methods:
-        done = run(**(tiny | {"rounds": 2}), method=method)
-        sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-        models[method] = [reply["model"] for reply in done.server.ask("export", sent).values()]
+        models[method] = used(run(**(tiny | {"rounds": 2}), method=method))
     for i, a in enumerate(methods):
         for b in methods[i + 1 :]:
             assert not equal(models[a], models[b]), (a, b)

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import build, run, site_of
-from comity.methods import IFCA, Payload
-from helpers import BY_AUTOGRAD, client_of
+from comity.methods import IFCA
+from comity.methods.ifca import Centres, ClusterReply
+from comity.results.schema import Traffic
+from helpers import client_of
 
 TWO = {"name": "IFCA", "clusters": 2}
 
@@ -28,17 +30,17 @@ def test_planted_clusters_are_found(tiny: dict[str, Any], seed: int) -> None:
     server.method.begin(server)
     clusters = []
     for _ in range(config.rounds):
-        weights = server.step()["weights"]
-        clusters.append({frozenset(entry["ids"]) for entry in weights})
-        assert {entry["group"] for entry in weights} <= {"cluster 0", "cluster 1"}
+        server.step()
+        clusters.append({frozenset(entry.ids) for entry in server.weights})
+        assert {entry.group for entry in server.weights} <= {"cluster 0", "cluster 1"}
     found = {frozenset(c for c in server.clients if group(c) == g) for g in (0, 1)}
     assert clusters[0] != found
     assert clusters[-1] == found
 
 
 def test_a_client_trains_the_model_with_the_least_loss(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, **BY_AUTOGRAD, method={"name": "IFCA", "clusters": 3})
-    site = site_of(config)
+    config = Config(**tiny, method={"name": "IFCA", "clusters": 3})
+    site = site_of(config, trainer="autograd")
     client, model = client_of(site, 1), site.model()
     centres = torch.stack([near(model.read(), seed) for seed in range(3)])
     losses = []
@@ -55,10 +57,10 @@ def test_a_client_trains_the_model_with_the_least_loss(tiny: dict[str, Any]) -> 
         with torch.no_grad():
             for p, g in zip(model.parameters(), grads, strict=True):
                 p.add_(g, alpha=-config.lr)
-    assert torch.equal(site.method.personal(client, {"centres": centres}), centres[k])
-    reply = site.method.fit(client, {"centres": centres})
-    assert reply["cluster"] == k
-    assert torch.equal(reply["theta"], model.read())
+    assert torch.equal(site.method.personal(client, Centres(centres=centres)), centres[k])
+    reply = site.method.fit(client, Centres(centres=centres))
+    assert reply.cluster == k
+    assert torch.equal(reply.theta, model.read())
     assert client.origin is not None
     assert torch.equal(client.origin, centres[k])
 
@@ -67,7 +69,7 @@ def test_a_model_that_broke_is_not_chosen(tiny: dict[str, Any]) -> None:
     site = site_of(Config(**tiny, method=TWO))
     client = client_of(site)
     theta = client.model.read()
-    assert site.method.fit(client, {"centres": torch.stack([theta * torch.nan, theta])})["cluster"] == 1
+    assert site.method.fit(client, Centres(centres=torch.stack([theta * torch.nan, theta]))).cluster == 1
 
 
 def test_clusters_are_averaged_apart_and_an_empty_one_stays(tiny: dict[str, Any]) -> None:
@@ -76,12 +78,12 @@ def test_clusters_are_averaged_apart_and_an_empty_one_stays(tiny: dict[str, Any]
     before = server.store["centres"].clone()
     members = {0: 2, 1: 0, 3: 2, 4: 0}
     sizes = {0: 10, 1: 30, 3: 20, 4: 10}
-    replies: dict[int, Payload] = {
-        cid: {"theta": near(server.theta, cid), "size": sizes[cid], "cluster": k} for cid, k in members.items()
+    replies = {
+        cid: ClusterReply(theta=near(server.theta, cid), size=sizes[cid], cluster=k) for cid, k in members.items()
     }
     server.method.merge(server, replies)
     after = server.store["centres"]
-    theta = {cid: reply["theta"] for cid, reply in replies.items()}
+    theta = {cid: reply.theta for cid, reply in replies.items()}
     torch.testing.assert_close(after[0], 0.75 * theta[1] + 0.25 * theta[4], rtol=0, atol=1e-6)
     torch.testing.assert_close(after[2], theta[0] / 3 + theta[3] * 2 / 3, rtol=0, atol=1e-6)
     assert torch.equal(after[1], before[1])
@@ -134,7 +136,7 @@ def test_with_batchnorm(tiny: dict[str, Any], buffers: str) -> None:
     done = run(**options, method=TWO)
     size = done.site.model().size("shared")
     assert done.server.store["centres"].shape == (2, size)
-    assert done.result["bytes a round"] == {"down": 3 * 2 * size * 4, "up": 3 * size * 4}
+    assert done.result.bytes_per_round == Traffic(down=3 * 2 * size * 4, up=3 * size * 4)
 
 
 def test_senseless_options_are_refused() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import run, site_of
-from comity.methods import PerFedAvg
+from comity.methods import Message, PerFedAvg
 from comity.nn import Model
 from helpers import client_of
 
@@ -87,12 +87,14 @@ def test_the_step_written_out(tiny: dict[str, Any], hessian: str, batch_size: in
         model.write(w)
         moved(model, -0.05, step)
 
-    reply = site.method.fit(client, {"theta": client.model.read()})
-    torch.testing.assert_close(reply["theta"], model.read(), rtol=0, atol=1e-6)
+    reply = site.method.fit(client, Message(theta=client.model.read()))
+    torch.testing.assert_close(reply.theta, model.read(), rtol=0, atol=1e-6)
     train = client.data.train
     moved(model, -0.2, gradient(model, (train.x, train.y)))
     torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-6)
-    torch.testing.assert_close(site.method.personal(client, reply), model.read(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        site.method.personal(client, Message(theta=reply.theta)), model.read(), rtol=0, atol=1e-6
+    )
 
 
 def test_a_client_with_one_batch_still_learns(tiny: dict[str, Any]) -> None:
@@ -100,7 +102,7 @@ def test_a_client_with_one_batch_still_learns(tiny: dict[str, Any]) -> None:
     client = client_of(site)
     assert len(list(client.batches())) == 1
     before = client.model.read()
-    assert not torch.equal(site.method.fit(client, {"theta": before})["theta"], before)
+    assert not torch.equal(site.method.fit(client, Message(theta=before)).theta, before)
 
 
 def test_without_the_inner_step_the_hessian_does_not_matter(tiny: dict[str, Any]) -> None:
@@ -111,11 +113,11 @@ def test_without_the_inner_step_the_hessian_does_not_matter(tiny: dict[str, Any]
     model = site.model()
     for batch in list(client.batches())[1::2]:
         moved(model, -config.lr, gradient(model, batch))
-    reply = site.method.fit(client, {"theta": client.model.read()})
+    reply = site.method.fit(client, Message(theta=client.model.read()))
     # an epoch of an odd number of batches ends with one that stands alone
     assert len(list(client.batches())) % 2 == 0
-    assert torch.equal(reply["theta"], model.read())
-    assert torch.equal(client.model.read(), reply["theta"])
+    assert torch.equal(reply.theta, model.read())
+    assert torch.equal(client.model.read(), reply.theta)
 
     batch = next(client.batches())
     with model.training() as params:
@@ -127,11 +129,11 @@ def test_without_the_inner_step_the_hessian_does_not_matter(tiny: dict[str, Any]
 def test_a_full_gradient_does_not_depend_on_its_pieces(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_of(Config(**tiny, method={"name": "Per-FedAvg", "personal_steps": 3}))
     client = client_of(site)
-    received = {"theta": client.model.read()}
+    received = Message(theta=client.model.read())
     whole = site.method.personal(client, received)
     monkeypatch.setattr("comity.methods.perfedavg.LARGEST", 5)
     torch.testing.assert_close(site.method.personal(client, received), whole, rtol=0, atol=1e-6)
-    assert not torch.equal(whole, received["theta"])
+    assert not torch.equal(whole, received.theta)
 
 
 def test_it_is_neither_fedavg_nor_first_order_twice(tiny: dict[str, Any]) -> None:

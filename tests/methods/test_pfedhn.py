@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from comity import ComityError, Config
 from comity.engine import Server, build, run
-from comity.methods import Payload, PFedHN
+from comity.methods import PFedHN, Reply
+from helpers import keeps, used
 
 SMALL = {"name": "pFedHN", "width": 8, "hidden": 2}
 
@@ -32,10 +33,10 @@ def twin(server: Server) -> tuple[nn.Sequential, nn.Parameter]:
     return nn.Sequential(*layers), nn.Parameter(store["v"].clone())
 
 
-def replies_of(server: Server, cids: list[int], round: int) -> dict[int, Payload]:
+def replies_of(server: Server, cids: list[int], round: int) -> dict[int, Reply]:
     random = torch.Generator().manual_seed(round)
-    sent = {cid: server.method.send(server, cid)["theta"] for cid in cids}
-    return {cid: {"theta": t + torch.randn(len(t), generator=random), "size": cid + 1} for cid, t in sent.items()}
+    sent = {cid: server.method.send(server, cid).theta for cid in cids}
+    return {cid: Reply(theta=t + torch.randn(len(t), generator=random), size=cid + 1) for cid, t in sent.items()}
 
 
 @pytest.mark.parametrize("clip", [0.0, 2.0])
@@ -47,7 +48,7 @@ def test_the_step_is_the_gradient_through_the_hypernetwork(tiny: dict[str, Any],
     cids = server.clients
     for round in range(3):
         replies = replies_of(server, cids, round)
-        delta = hyper(v).detach() - torch.stack([replies[cid]["theta"] for cid in cids])
+        delta = hyper(v).detach() - torch.stack([replies[cid].theta for cid in cids])
         sgd.zero_grad()
         (hyper(v) * delta).sum().backward()
         for parameter in hyper.parameters():
@@ -69,7 +70,7 @@ def test_a_step_goes_towards_what_the_client_made_of_its_model(tiny: dict[str, A
     before = server.store["models"][2].clone()
     replies = replies_of(server, [2], 0)
     server.method.merge(server, replies)
-    moved, wanted = server.store["models"][2] - before, replies[2]["theta"] - before
+    moved, wanted = server.store["models"][2] - before, replies[2].theta - before
     assert moved @ wanted > 0
     assert (wanted - moved).norm() < wanted.norm()
 
@@ -108,9 +109,7 @@ def test_what_nobody_trains_stays(tiny: dict[str, Any]) -> None:
 
 def test_a_client_uses_what_the_hypernetwork_makes(tiny: dict[str, Any]) -> None:
     done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method=SMALL)
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    used = [reply["model"] for reply in done.server.ask("export", sent).values()]
-    assert torch.equal(torch.stack(used), done.server.store["models"])
+    assert torch.equal(torch.stack(used(done)), done.server.store["models"])
     for other in ("Local", "FedAvg"):
         assert run(**(tiny | {"rounds": 2, "participation": 0.4}), method=other).columns["loss"] != done.columns["loss"]
 
@@ -119,8 +118,8 @@ def test_with_a_local_head_it_makes_the_body(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method=SMALL | {"local_head": True})
     model = done.site.model()
     assert done.server.store["models"].shape == (5, model.size("body"))
-    assert done.result["bytes a round"]["up"] == 5 * 4 * model.size("body")
-    heads = [keep["personal"] for _, keep in sorted(done.server.link.states().items())]
+    assert done.result.bytes_per_round.up == 5 * 4 * model.size("body")
+    heads = [keep["personal"] for keep in keeps(done).values()]
     assert all(len(head) == model.size("head") for head in heads)
     assert len(torch.stack(heads).unique(dim=0)) == 5
 
@@ -135,13 +134,13 @@ def test_with_batchnorm(tiny: dict[str, Any], buffers: str) -> None:
     assert torch.isfinite(done.server.store["models"]).all()
     if buffers == "average":
         server = server_of(options)
-        replies = server.ask("fit", {cid: server.method.send(server, cid) for cid in server.clients})
+        replies = server.fit(server.clients)
         for cid, reply in replies.items():
-            reply["size"] = cid + 1
-        tails = torch.stack([replies[cid]["theta"][size:] for cid in server.clients])
+            reply.size = cid + 1
+        tails = torch.stack([replies[cid].theta[size:] for cid in server.clients])
         server.method.merge(server, replies)
         expected = (tails[0] + 2 * tails[1] + 3 * tails[2]) / 6
-        torch.testing.assert_close(server.method.send(server, 1)["theta"][size:], expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(server.method.send(server, 1).theta[size:], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from comity import ComityError, Config
 from comity.engine import Run, build, run, site_of
-from helpers import client_of
+from comity.methods import Message
+from helpers import client_of, keeps
 
 
-def exported(done: Run) -> list[Tensor]:
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
+def used(done: Run) -> list[Tensor]:
+    return list(done.server.export().values())
 
 
 def test_a_round_written_out(tiny: dict[str, Any]) -> None:
@@ -31,8 +31,8 @@ def test_a_round_written_out(tiny: dict[str, Any]) -> None:
             theta = theta - 0.04 * (model.gradient(*batch) + 2.0 * (theta - w))
         w = w - 0.1 * 2.0 * (w - theta)
 
-    reply = site.method.fit(client, {"theta": received})
-    torch.testing.assert_close(reply["theta"], w, rtol=0, atol=1e-6)
+    reply = site.method.fit(client, Message(theta=received))
+    torch.testing.assert_close(reply.theta, w, rtol=0, atol=1e-6)
     torch.testing.assert_close(client.keep["theta"], theta, rtol=0, atol=1e-6)
     assert torch.equal(client.model.read(), client.keep["theta"])
     assert not torch.allclose(w, theta, rtol=0, atol=1e-3)
@@ -45,12 +45,12 @@ def test_enough_steps_solve_the_inner_problem(tiny: dict[str, Any]) -> None:
     for cid in range(1, 5):  # client 0's solution lies on a kink of a ReLU, where there is no gradient to compare
         client = client_of(site, cid)
         w = client.model.read()
-        reply = site.method.fit(client, {"theta": w})
+        reply = site.method.fit(client, Message(theta=w))
         theta, train = client.keep["theta"], client.data.train
         slope = client.model.gradient(train.x, train.y)
         assert slope.norm() > 0.1
         torch.testing.assert_close(slope, 15.0 * (w - theta), rtol=0, atol=1e-5)
-        torch.testing.assert_close(reply["theta"], w - 0.01 * slope, rtol=0, atol=1e-6)
+        torch.testing.assert_close(reply.theta, w - 0.01 * slope, rtol=0, atol=1e-6)
 
 
 def test_beta_0_leaves_the_global_model_and_beta_1_is_the_average(tiny: dict[str, Any]) -> None:
@@ -60,9 +60,9 @@ def test_beta_0_leaves_the_global_model_and_beta_1_is_the_average(tiny: dict[str
 
     site, server = build(Config(**one, method="pFedMe"))
     server.round = 1
-    replies = server.ask("fit", {cid: server.method.send(server, cid) for cid in server.clients})
-    sizes = torch.tensor([float(reply["size"]) for reply in replies.values()])
-    average = (sizes / sizes.sum()) @ torch.stack([reply["theta"] for reply in replies.values()])
+    replies = server.fit(server.clients)
+    sizes = torch.tensor([float(reply.size) for reply in replies.values()])
+    average = (sizes / sizes.sum()) @ torch.stack([reply.theta for reply in replies.values()])
     start = site.model().read()
     for beta in (0.5, 1.0, 2.0):
         done = run(**one, method={"name": "pFedMe", "beta": beta})
@@ -80,12 +80,11 @@ def test_a_beta_above_1_does_not_stretch_statistics(tiny: dict[str, Any]) -> Non
 
 def test_a_clients_model_is_its_theta_or_before_its_first_round_the_common_one(tiny: dict[str, Any]) -> None:
     done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method="pFedMe")
-    took_part = {cid for record in done.records for cid in record["cohort"]}
+    took_part = {cid for record in done.records for cid in record.cohort}
     assert 0 < len(took_part) < tiny["clients"]
-    keeps = done.server.link.states()
-    for cid, model in enumerate(exported(done)):
+    for cid, model in enumerate(used(done)):
         if cid in took_part:
-            assert torch.equal(model, keeps[cid]["theta"])
+            assert torch.equal(model, keeps(done)[cid]["theta"])
             assert not torch.equal(model, done.server.theta)
         else:
             assert torch.equal(model, done.server.theta)
@@ -93,16 +92,16 @@ def test_a_clients_model_is_its_theta_or_before_its_first_round_the_common_one(t
 
 def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
     two = tiny | {"rounds": 2}
-    models = exported(run(**two, method="pFedMe"))
+    models = used(run(**two, method="pFedMe"))
     for other in ("Local", "FedAvg"):
-        assert not any(torch.equal(a, b) for a, b in zip(models, exported(run(**two, method=other)), strict=True))
+        assert not any(torch.equal(a, b) for a, b in zip(models, used(run(**two, method=other)), strict=True))
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "rounds": 2, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
     done = run(**options, buffers=buffers, method={"name": "pFedMe", "K": 2})
-    assert all(torch.isfinite(model).all() for model in exported(done))
+    assert all(torch.isfinite(model).all() for model in used(done))
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comity import ComityError, Config
-from comity.engine import Run, run, site_of
+from comity.engine import run, site_of
+from comity.methods import Message
 from comity.nn import Model
-from helpers import BY_AUTOGRAD, client_of
+from helpers import client_of, keeps, used
 
 OWN = ("body", "exit")
-
-
-def used(done: Run) -> list[Tensor]:
-    """The models that the clients use now."""
-    sent = {cid: done.server.method.send(done.server, cid) for cid in done.server.clients}
-    return [reply["model"] for reply in done.server.ask("export", sent).values()]
 
 
 def noisy(vector: Tensor, seed: int) -> Tensor:
@@ -59,8 +54,8 @@ def test_both_exits_train_everything(tiny: dict[str, Any], gamma: float) -> None
     client, model = client_of(site, 1), site.model()
     for x, y in client.batches(1):
         step(model, x, y, gamma, config.lr, "body", "head", "exit")
-    reply = site.method.fit(client, {"theta": client.model.read("shared")})
-    torch.testing.assert_close(reply["theta"], model.read("shared"), rtol=0, atol=1e-6)
+    reply = site.method.fit(client, Message(theta=client.model.read("shared")))
+    torch.testing.assert_close(reply.theta, model.read("shared"), rtol=0, atol=1e-6)
     torch.testing.assert_close(client.keep["own"], model.read(*OWN), rtol=0, atol=1e-6)
 
 
@@ -71,7 +66,7 @@ def test_a_client_mixes_its_own_part_with_the_average(tiny: dict[str, Any]) -> N
         client, model = client_of(site, 0), site.model()
         theta, own = noisy(model.read("shared"), 0), noisy(model.read(*OWN), 1)
         client.keep["own"] = own
-        mixed = site.method.personal(client, {"theta": theta})
+        mixed = site.method.personal(client, Message(theta=theta))
         model.write(theta, "shared")
         average, head = model.read(*OWN), model.read("head")
         model.write(mixed)
@@ -96,7 +91,7 @@ def test_with_lam_1_client_parts_stay_local(tiny: dict[str, Any]) -> None:
                     for p, g in zip(model.parameters(*OWN), grads, strict=True):
                         p.add_(g, alpha=-tiny["lr"])
         trained = model.read(*OWN)
-        assert torch.equal(done.server.link.states()[cid]["own"], trained)
+        assert torch.equal(keeps(done)[cid]["own"], trained)
         model.write(models[cid])
         assert torch.equal(model.read(*OWN), trained)
 
@@ -115,7 +110,7 @@ def test_lam_decides_what_is_shared(tiny: dict[str, Any], lam: float) -> None:
 
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "cnn", "resnet4"])
 def test_without_its_two_ideas_it_is_fedavg(tiny: dict[str, Any], model: Any) -> None:
-    options = tiny | BY_AUTOGRAD | {"model": model, "rounds": 2, "clients": 2, "lr": 0.02}
+    options = tiny | {"trainer": "autograd", "model": model, "rounds": 2, "clients": 2, "lr": 0.02}
     done = run(**options, method={"name": "SplitGP", "lam": 0.0, "gamma": 0.0})
     whole = done.site.model()
     size = whole.size("body", "head")
@@ -146,7 +141,7 @@ def test_the_cut_lies_after_the_convolutions(tiny: dict[str, Any]) -> None:
 def test_the_model_for_everybody_is_the_server_part_on_the_average(tiny: dict[str, Any], threshold: float) -> None:
     done = run(**tiny, method={"name": "SplitGP", "threshold": threshold, "lam": 0.6})
     client = client_of(done.site, 2)
-    client.keep = dict(done.server.link.states()[2])
+    client.keep = dict(keeps(done)[2])
     common = done.server.method.general(client, done.server.method.send(done.server, 2))
     assert common is not None
     model, x = done.site.model(), client.data.test.x
@@ -162,11 +157,11 @@ def test_the_model_for_everybody_is_the_server_part_on_the_average(tiny: dict[st
 def test_absent_clients_keep_their_part(tiny: dict[str, Any]) -> None:
     options = tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 2}
     done = run(**options, method="SplitGP")
-    took = {cid for record in done.records for cid in record["cohort"]}
+    took = {cid for record in done.records for cid in record.cohort}
     assert 0 < len(took) < 5
     model = done.site.model()
     initial = model.read(*OWN)
-    for cid, keep in done.server.link.states().items():
+    for cid, keep in keeps(done).items():
         assert torch.equal(keep["own"], initial) == (cid not in took)
 
 
@@ -183,19 +178,23 @@ def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
 def test_batchnorm_statistics_go_with_the_client_part(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "clients": 3, "rounds": 2, "lr": 0.01, "buffers": buffers}
     done = run(**options, method={"name": "SplitGP", "lam": 0.25})
-    assert done.result["failures"] == 0
+    assert done.result.failures == 0
     model = done.site.model()
     size = model.size("buffers")
     for cid, whole in enumerate(used(done)):
         model.write(whole)
-        own = done.server.link.states()[cid]["own"][-size:]
+        own = keeps(done)[cid]["own"][-size:]
         mixed = 0.25 * own + 0.75 * done.server.theta[-size:]
         torch.testing.assert_close(model.read("buffers"), mixed if buffers == "average" else own, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
-    [("gamma", 1.5, "from 0 to 1"), ("lam", -0.1, "from 0 to 1"), ("threshold", -1.0, "at least 0 and finite")],
+    [
+        ("gamma", 1.5, "at least 0 and at most 1"),
+        ("lam", -0.1, "at least 0 and at most 1"),
+        ("threshold", -1.0, "at least 0"),
+    ],
 )
 def test_senseless_options_are_refused(tiny: dict[str, Any], option: str, value: float, allowed: str) -> None:
     with pytest.raises(ComityError, match=rf"method\.{option} must be {allowed}, got {value}"):

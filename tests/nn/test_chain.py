@@ -10,7 +10,7 @@ from comity import Config
 from comity.engine import run, site_of
 from comity.nn import MODELS, Model, chain_of, line_up, stack_size
 from comity.nn._net import Net
-from helpers import BY_AUTOGRAD, assert_same, bits, client_of
+from helpers import assert_same, bits, client_of
 
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"batch_size": 100}], ids=str)
@@ -22,8 +22,7 @@ def test_it_is_sgd_by_autograd(
 ) -> None:
     """Of any parts, with weight decay and pull; 50 · lr is all the way to the anchor."""
     config = Config(**(tiny | {"model": model, "lr": 0.02} | options))
-    client, reference = (client_of(site_of(c), 1) for c in (config, config.with_(**BY_AUTOGRAD)))
-    assert chain_of(client.model.net) is not None
+    client, reference = (client_of(site_of(config, trainer=name), 1) for name in ("chain", "autograd"))
     if not client.model.parameters(*parts):
         pytest.skip("a body without layers")
     anchor = torch.randn(client.model.size(*parts), generator=torch.Generator().manual_seed(0)) / 10
@@ -44,7 +43,7 @@ def test_it_is_sgd_by_autograd(
 @pytest.mark.parametrize("widths", [(16,), (33, 7), ()], ids=str)
 @pytest.mark.parametrize("method", ["FedAvg", {"name": "FedProx", "mu": 0.3}, "FedRep", "Ditto"], ids=str)
 def test_who_trains_beside_a_client_changes_no_bit(
-    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, method: Any, widths: tuple[int, ...], data: Any, workers: int
+    tiny: dict[str, Any], method: Any, widths: tuple[int, ...], data: Any, workers: int
 ) -> None:
     """Widths and batches that fill no line of memory, clients of many sizes, some with less than a batch."""
     options = tiny | {
@@ -54,10 +53,9 @@ def test_who_trains_beside_a_client_changes_no_bit(
         "clients": 30 if data == "digits" else 9,
         "rounds": 2,
     }
-    together = run(**options | {"method": method, "workers": workers})
+    together = run(**options | {"method": method, "workers": workers}, trainer="stacked")
     assert data != "digits" or len({len(client.train) // 7 for client in together.federation.clients}) > 5
-    monkeypatch.setattr("comity.engine._link.stack_size", lambda _: 1)
-    assert_same(together, run(**options | {"method": method}))
+    assert_same(together, run(**options | {"method": method}, trainer="chain"))
 
 
 def test_a_client_that_fails_beside_others_fails_alone(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +69,8 @@ def test_a_client_that_fails_beside_others_fails_alone(tiny: dict[str, Any], mon
 
     monkeypatch.setattr(type(site.method), "load", load)
     done = run(**(tiny | {"rounds": 1}))
-    assert done.records[0]["failed"] == {"2": "fit: ValueError: no data today"}
-    monkeypatch.setattr("comity.engine._link.stack_size", lambda _: 1)
-    assert torch.equal(done.server.theta, run(**(tiny | {"rounds": 1})).server.theta)
+    assert done.records[0].failed == {2: "fit: ValueError: no data today"}
+    assert torch.equal(done.server.theta, run(**(tiny | {"rounds": 1}), trainer="chain").server.theta)
 
 
 def test_an_error_in_the_training_itself_is_each_clients_own(
@@ -130,7 +127,7 @@ def test_what_is_no_chain_is_left_to_autograd(tiny: dict[str, Any]) -> None:
 def test_the_fast_way_learns_what_the_other_does(tiny: dict[str, Any]) -> None:
     """Through whole rounds the two stay within rounding of each other."""
     for model in ({"name": "mlp", "widths": (16,)}, "lenet5"):
-        one, other = (run(**(tiny | {"model": model}), **way) for way in ({}, BY_AUTOGRAD))
+        one, other = (run(**(tiny | {"model": model}), trainer=name) for name in ("chain", "autograd"))
         for name, tensor in bits(one).items():
             torch.testing.assert_close(tensor, bits(other)[name], rtol=1e-3, atol=1e-5)
         assert not torch.equal(one.server.theta, one.site.model().read("shared"))

@@ -1,6 +1,5 @@
 """How good each client's model is: for itself, for some others, for everybody."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 

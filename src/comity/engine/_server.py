@@ -170,7 +170,7 @@ class Server:
         lost = self.lose(cohort)
 
         # 2. Have them fit.
-        replies = self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
+        replies = self.fit(cohort, lost)
         trained = time.perf_counter()
 
         # 3. Make the new state of what they sent.
@@ -185,6 +185,10 @@ class Server:
         self.record.bytes = Traffic(down=after[0] - before[0], up=after[1] - before[1])
         self.record.seconds = Seconds(train=trained - started, aggregate=merged - trained)
         return self.record
+
+    def fit(self, cohort: Sequence[int], lost: Sequence[int] = ()) -> dict[int, Reply]:
+        """Have these clients fit what the method sends them; their replies, but for those that are lost."""
+        return self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
 
     def evaluate(self, general: bool) -> Columns:
         """Every honest client's scores as columns; their summary goes into the record.
