@@ -14,7 +14,6 @@ STYLE = """
 .body td, .body th { text-align: right; } .body td:first-child, .body th:first-child { text-align: left; }
 .names-2 td:nth-child(2), .names-2 th:nth-child(2) { text-align: left; }
 .body { padding: 8px 20px 12px; } .body td { overflow-wrap: anywhere; } .body .harm { color: var(--harm); }
-.facts td.name { white-space: normal; min-width: 12em; }
 .rate { display: inline-block; height: 9px; border-radius: 3px; background: var(--harm); vertical-align: middle; }
 .track { display: inline-block; width: 120px; text-align: left; }
 .heat text { font-size: 11px; fill: var(--soft); } .heat { display: block; max-width: 100%; height: auto; }
