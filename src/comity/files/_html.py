@@ -1,14 +1,12 @@
 """An inspection as one HTML file, in the look of the report."""
 
-import math
 import time
-from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
 from comity import __version__
 from comity.files._inspect import Inspection
-from comity.files._words import MEANING, answer, conflict, loss, numbers, percent, verdict
+from comity.files._words import Harmful, Listing, answer, clients, conflict, hurts, layers, numbers, percent, rules
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -16,7 +14,6 @@ STYLE = """
 .body td, .body th { text-align: right; } .body td:first-child, .body th:first-child { text-align: left; }
 .names-2 td:nth-child(2), .names-2 th:nth-child(2) { text-align: left; }
 .body { padding: 8px 20px 12px; } .body td { overflow-wrap: anywhere; } .body .harm { color: var(--harm); }
-.facts td.name { white-space: normal; min-width: 12em; }
 .rate { display: inline-block; height: 9px; border-radius: 3px; background: var(--harm); vertical-align: middle; }
 .track { display: inline-block; width: 120px; text-align: left; }
 .heat text { font-size: 11px; fill: var(--soft); } .heat { display: block; max-width: 100%; height: auto; }
@@ -31,10 +28,11 @@ SPELT = 14  # clients whose numbers fit in its cells
 
 
 def page(found: Inspection) -> str:
-    """Everything that was found; whatever names the files have, nothing of them is taken for HTML."""
-    sections = [_rules(found)]
+    """Everything that was found. Names come from strangers' files, so all text is escaped."""
+    every_client = f"<details><summary>Every client</summary>{_table(clients(found))}</details>"
+    sections = [_listing(rules(found), more=every_client)]
     if len(found.ids) > 1:
-        sections += [_cosines(found), _hurts(found), _layers(found)]
+        sections += [_cosines(found), _listing(hurts(found), PAIRS), _listing(layers(found))]
     return "\n".join(
         [
             "<!doctype html>",
@@ -82,41 +80,26 @@ def _section(heading: str, intro: str, inner: str) -> str:
     return f'<section><h2>{escape(heading)}</h2><p class="intro">{escape(intro)}</p>{inner}</section>'
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
-    """Cells are HTML already; ``names`` columns are words, the others numbers."""
-    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
-    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    kind = "scroll long" if lines.count("<tr>") > LONG else "scroll"
+def _listing(listing: Listing, most: int | None = None, more: str = "") -> str:
+    """A table under its heading, with ``more`` HTML behind it."""
+    rest = f" The {most} worst are shown." if most is not None and len(listing.rows) > most else ""
+    return _section(listing.title, listing.intro + rest, (_table(listing, most) if listing.rows else "") + more)
+
+
+def _table(listing: Listing, most: int | None = None) -> str:
+    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in listing.headings)
+    lines = []
+    for i, row in enumerate(listing.rows[:most]):
+        cells = "".join(f"<td{' class=harm' if isinstance(cell, Harmful) else ''}>{escape(cell)}</td>" for cell in row)
+        if listing.bars is not None:
+            width = round(120 * listing.bars[i])
+            cells += f'<td><span class="track"><span class="rate" style="width:{width}px"></span></span></td>'
+        lines.append(f"<tr>{cells}</tr>")
+    kind = "scroll long" if len(lines) > LONG else "scroll"
     return (
-        f'<div class="card body"><div class="{kind}"><table class="facts names-{names}">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div></div>"
+        f'<div class="card body"><div class="{kind}"><table class="facts names-{listing.names}"><thead><tr>{heads}'
+        f"{'' if listing.bars is None else '<th></th>'}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
     )
-
-
-def _share(share: float) -> str:
-    return f'<span class="{"harm" if share < -0.0005 else ""}">{escape(percent(share))}</span>'
-
-
-def _rules(found: Inspection) -> str:
-    known = found.lr is not None
-    rows = []
-    for rule in found.verdicts:
-        name, worst, _, change, harmed, length = map(escape, verdict(found, rule))
-        share = _share(float(rule.shares[rule.worst]))
-        rows.append([f"<b>{name}</b>", worst, share, *([change] if known else []), harmed, length])
-    heads = ["rule", "worst-off client", "its gain", *(["change of its loss"] if known else []), "harmed", "own step"]
-    order = sorted(range(len(found.ids)), key=lambda j: _last(float(found.mean.shares[j])))
-    each = []
-    for j in order:
-        gains = [_share(float(rule.shares[j])) for rule in found.verdicts]
-        each.append([escape(found.ids[j]), f"{float(found.lengths[j]):.3g}", *gains])
-    inner = _table(heads, rows, 2) + "<details><summary>Every client</summary>"
-    inner += _table(["client", "length of its update", *(f"gain under {rule.rule}" for rule in found.verdicts)], each)
-    return _section("What each rule would do", MEANING, inner + "</details>")
-
-
-def _last(share: float) -> float:
-    return math.inf if math.isnan(share) else share
 
 
 def _cosines(found: Inspection) -> str:
@@ -144,10 +127,10 @@ def _matrix(found: Inspection) -> str:
             parts.append(middle)
         for j, value in enumerate(row):
             x = margin + j * cell
-            told = f"{found.ids[i]} and {found.ids[j]}: {value:.3f}"
+            both = f"{found.ids[i]} and {found.ids[j]}: {value:.3f}"
             parts.append(
                 f'<rect x="{x:.0f}" y="{y}" width="{cell - 1}" height="{cell - 1}" fill="{_colour(value)}">'
-                f"<title>{escape(told)}</title></rect>"
+                f"<title>{escape(both)}</title></rect>"
             )
             if count <= SPELT and i != j:
                 spelt = f"{value:.2f}".replace("-", "−")
@@ -161,36 +144,6 @@ def _matrix(found: Inspection) -> str:
 
 def _colour(cosine: float) -> str:
     end = WITH if cosine > 0 else AGAINST
-    # conflicts are small numbers in many dimensions: the root shows them
+    # In many dimensions cosines are small; the root makes them visible.
     strength = min(1.0, abs(cosine)) ** 0.5 * 0.8
     return "#" + "".join(f"{round(a + (b - a) * strength):02x}" for a, b in zip(NEITHER, end, strict=True))
-
-
-def _hurts(found: Inspection) -> str:
-    pairs = found.hurts()
-    if not pairs:
-        return _section("Who would hurt whom", "Nobody's update alone would raise another client's loss.", "")
-    known = found.lr is not None
-    rows = []
-    for i, j, share in pairs[:PAIRS]:
-        change = [escape(loss(found.loss(j, share)))] if known else []
-        rows.append([escape(found.ids[i]), escape(found.ids[j]), _share(share), *change])
-    more = f" The {PAIRS} worst are shown." if len(pairs) > PAIRS else ""
-    intro = (
-        f"What one client's update alone would do to another, over what that one's own update would do: "
-        f"{len(pairs):,} of {len(found.ids) * (len(found.ids) - 1):,} ordered pairs are harmful.{more}"
-    )
-    heads = ["the update of", "would do to", "gain", *(["change of its loss"] if known else [])]
-    return _section("Who would hurt whom", intro, _table(heads, rows, 2))
-
-
-def _layers(found: Inspection) -> str:
-    order = sorted(range(len(found.layers)), key=lambda k: -float(found.conflict.layers[k]))
-    rows = []
-    for k in order:
-        rate = float(found.conflict.layers[k])
-        bar = f'<span class="track"><span class="rate" style="width:{round(120 * rate)}px"></span></span>'
-        part = percent(float(found.weight[k]), False)
-        rows.append([escape(found.layers[k]), f"{found.numbers[k]:,}", escape(part), escape(percent(rate, False)), bar])
-    inner = _table(["layer", "numbers", "part of the updates", "pairs in conflict", ""], rows)
-    return _section("Layers", "The share of pairs of clients whose updates point against each other in a layer.", inner)

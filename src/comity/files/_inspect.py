@@ -34,10 +34,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in a folder of updates."""
+    """What the clients' updates say."""
 
     source: str
-    """What the clients started from, or that the files are updates."""
+    """The base's path, or that the files are updates."""
     ids: tuple[str, ...]
     layers: tuple[str, ...]
     numbers: tuple[int, ...]
@@ -94,7 +94,7 @@ def inspect(
     inputs = collect(base, clients, Choice(only, exclude, "keep", lora), skip_bad)
     if sizes is not None and not isinstance(sizes, Mapping):
         sizes, _ = read_sizes(Path(sizes))
-    u, _ = survey(inputs, sizes, None, memory, skip_bad, progress, passes=1)
+    u = survey(inputs, sizes, None, memory, skip_bad, progress, passes=1)
     others = (ConFREE(), CALM()) if rules is None else rules
     squares = u.gram.diagonal()
     plain = float(torch.linalg.vector_norm(u.lengths(u.shares)))

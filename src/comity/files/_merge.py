@@ -62,7 +62,7 @@ class Merge:
     counters: int
     """Tensors of whole numbers, copied from the base."""
     lost: dict[str, float] = field(default_factory=dict)
-    """With LoRA products: the relative error by layer of having the rank that they had, and of rounding."""
+    """With LoRA products: the relative error of each layer, by keeping its rank and by rounding."""
     lost_overall: float = 0.0
 
 
@@ -104,11 +104,11 @@ def aggregate(
     folder = becomes_folder(Path(output), inputs.template, given, overwrite)
     if rule.needs_losses and losses is None:
         raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
-    u, reader = survey(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
-    reader.skip = False  # once the rule has weighed the clients none can be left out any more
+    u = survey(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
+    u.reader.skip = False  # once the rule has weighed the clients none can be left out any more
     chosen = rule.coefficients(u)
     coefficients = step(chosen.coefficients)
-    merged = _Merged(inputs, reader, u, coefficients)
+    merged = _Merged(inputs, u, coefficients)
     write(Path(output), inputs.template, merged.new_tensors(), folder)
     plain = u.lengths(u.shares)
     return Merge(
@@ -143,39 +143,39 @@ def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choi
         if base is not None and place == Path(base).resolve():
             raise ComityError(f"{path} is the base and a client")
     start = None if base is None else open_checkpoint(base)
-    found: dict[int, Checkpoint] = {}
+    opened: dict[int, Checkpoint] = {}
     bad: dict[int, str] = {}
     for i, path in enumerate(paths):
         try:
-            found[i] = open_checkpoint(path)
+            opened[i] = open_checkpoint(path)
         except ComityError as error:
             bad[i] = str(error)
-    if not found:
+    if not opened:
         raise ComityError(next(iter(bad.values())))
-    template = start or _usual(list(found.values()))
+    template = start or _usual(list(opened.values()))
     plan = MergePlan.of(template, choice)
-    for i, client in list(found.items()):
+    for i, client in list(opened.items()):
         try:
             plan.check(client, template, choice)
         except ComityError as error:
             bad[i] = str(error)
-            del found[i]
+            del opened[i]
     names = names_of(paths)
     dropped = {names[i]: bad[i] for i in sorted(bad)}
     if bad and not skip_bad:
         reasons = list(dropped.values())
         more = f" ({len(reasons) - 1} more files are bad)" if len(reasons) > 1 else ""
         raise ComityError(reasons[0] + more)
-    if not found:
+    if not opened:
         raise ComityError(f"no client is left: {next(iter(dropped.values()))}")
     for reason in dropped.values():
         warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
     return Inputs(
         base=start,
         template=template,
-        clients=list(found.values()),
-        ids=[names[i] for i in found],
-        paths=[paths[i] for i in found],
+        clients=list(opened.values()),
+        ids=[names[i] for i in opened],
+        paths=[paths[i] for i in opened],
         plan=plan,
         dropped=dropped,
     )
@@ -248,7 +248,7 @@ def survey(
     skip_bad: bool,
     progress: Progress | None,
     passes: int,
-) -> tuple[FileUpdates, Reader]:
+) -> FileUpdates:
     """The Gram matrices of all layers, from one pass over the files, which also shows who is bad."""
     models = (*inputs.clients, *([] if inputs.base is None else [inputs.base]))
     total = passes * sum(model.entries[name].nbytes for model in models for name in inputs.plan.names)
@@ -268,7 +268,7 @@ def survey(
     u.measure()
     for reason in u.dropped.values():
         warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
-    return u, reader
+    return u
 
 
 # The second pass.
@@ -277,8 +277,8 @@ def survey(
 class _Merged:
     """New numbers for the tensors of the template."""
 
-    def __init__(self, inputs: Inputs, reader: Reader, u: FileUpdates, coefficients: Tensor) -> None:
-        self.inputs, self.reader, self.u, self.coefficients = inputs, reader, u, coefficients
+    def __init__(self, inputs: Inputs, u: FileUpdates, coefficients: Tensor) -> None:
+        self.inputs, self.u, self.coefficients = inputs, u, coefficients
         self._waiting: dict[str, Tensor] = {}
         self._errors: dict[str, tuple[float, float]] = {}
 
@@ -287,12 +287,12 @@ class _Merged:
         new: dict[str, Callable[[], Iterator[Tensor]]] = {}
         rows = self.coefficients.expand(len(self.u.layout), -1)
         for name, row in zip(plan.merged, rows, strict=False):
-            new[name] = partial(self.reader.combined, entries[name], row)
+            new[name] = partial(self.u.reader.combined, entries[name], row)
         for pair, row in zip(plan.pairs, rows[len(plan.merged) :], strict=True):
             for name in (pair.A, pair.B):
                 new[name] = partial(self._factor, name, pair, row)
         for name in plan.averaged:
-            new[name] = partial(self.reader.combined, entries[name], self.u.shares)
+            new[name] = partial(self.u.reader.combined, entries[name], self.u.shares)
         if self.inputs.base is None:  # an update must change nothing where tensors are left out
             for name in plan.left:
                 new[name] = partial(_zeros, entries[name])

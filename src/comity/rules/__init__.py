@@ -6,6 +6,7 @@
 tensor([0.6676, 1.0015])
 """
 
+from comity._options import Range
 from comity.rules._rows import LONGEST_SQUARE, Updates, gram_matrix, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
@@ -52,7 +53,7 @@ __all__ = [
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own
-    "Rule", "GramBlock", "Solution", "min_norm", "evening",
+    "Rule", "Range", "GramBlock", "Solution", "min_norm", "evening",
     # for updates that are held in another form
     "ClientUpdates", "Members", "gram_matrix", "piece_width", "LONGEST_SQUARE",
 ]

@@ -4,7 +4,8 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import cached_property
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from comity._threads import in_order
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members
 
 T = TypeVar("T")
+Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]]
 
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
 _WIDEST = 32_768  # columns in a piece: float32 sums stay short, and the product outweighs the call
@@ -28,106 +30,6 @@ _BAND = 256  # rows of a Gram matrix computed at once; what lies below the diago
 def piece_width(count: int) -> int:
     """How many columns of ``count`` rows are read at once. Products have the same bits wherever they are cut alike."""
     return max(1, min(_WIDEST, _LARGEST // max(1, count)))
-
-
-class Piece(NamedTuple):
-    layer: int
-    columns: slice
-
-
-class RowMatrix:
-    """An (N, P) matrix whose rows may lie in several tensors.
-
-    The first ``models`` rows are models: what counts is by how much they differ from ``base``, which is subtracted as
-    they are read. Pieces never reach across two layers and are the same for any number of threads.
-    """
-
-    def __init__(
-        self, tensors: Sequence[Tensor], base: Tensor | None = None, models: int = 0, threads: int | None = None
-    ) -> None:
-        self.tensors, self.base, self.models, self.threads = tuple(tensors), base, models, threads
-        self.dtype, self.device = tensors[0].dtype, tensors[0].device
-
-    def __len__(self) -> int:
-        return sum(map(len, self.tensors))
-
-    def row(self, i: int) -> Tensor:
-        row = self._as_given(i)[0]
-        return row if self.base is None or i >= self.models else row - self.base
-
-    def only(self, places: Sequence[int]) -> "RowMatrix":
-        models = sum(i < self.models for i in places)
-        return RowMatrix([self._as_given(i) for i in places], self.base, models, self.threads)
-
-    def joined(self, rows: Tensor) -> "RowMatrix":
-        return RowMatrix((*self.tensors, rows), self.base, self.models, self.threads)
-
-    def grams(self, layout: Layout) -> Tensor:
-        """(L, N, N) float64: float32 products of pieces of columns, added up in float64."""
-        count = len(self)
-        grams = torch.zeros(len(layout), count, count, dtype=torch.float64)
-
-        def product(piece: Piece) -> tuple[int, Tensor]:
-            U = self._columns(piece.columns)
-            # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
-            U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
-            G = torch.zeros(count, count, dtype=U.dtype, device=U.device)
-            for i in range(0, count, _BAND):
-                torch.mm(U[i : i + _BAND], U[i:].mT, out=G[i : i + _BAND, i:])
-            return piece.layer, G.cpu()
-
-        for layer, G in self._sweep(layout, product):
-            grams[layer] += G
-        return grams.triu() + grams.triu(1).mT
-
-    def squared_lengths(self, layout: Layout) -> Tensor:
-        """(N,) float64."""
-        squares = torch.zeros(len(self), dtype=torch.float64)
-        norms = self._sweep(layout, lambda piece: torch.linalg.vector_norm(self._columns(piece.columns), dim=1))
-        for lengths in norms:
-            squares += lengths.cpu().double() ** 2
-        return squares
-
-    def combined(self, coefficients: Tensor, layout: Layout, places: list[int] | None) -> Tensor:
-        """(M, P) from coefficients (1, M, n), or (L, M, n) with its own for each layer, of the rows at ``places``."""
-        result = torch.zeros(coefficients.shape[1], layout.size, dtype=self.dtype, device=self.device)
-
-        def combine(piece: Piece) -> None:
-            U = _at_least_float32(self._columns(piece.columns))
-            U = U if places is None else U[places]
-            result[:, piece.columns] = coefficients[piece.layer if len(coefficients) > 1 else 0].to(U) @ U
-
-        for _ in self._sweep(layout, combine):
-            pass
-        return result
-
-    def _columns(self, columns: slice) -> Tensor:
-        parts = [tensor[:, columns] for tensor in self.tensors]
-        U = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if self.base is not None:
-            U = U.clone() if len(parts) == 1 else U
-            U[: self.models] -= self.base[columns]
-        return U
-
-    def _as_given(self, i: int) -> Tensor:
-        """(1, P), a model where models were given."""
-        for tensor in self.tensors:
-            if i < len(tensor):
-                return tensor[i : i + 1]
-            i -= len(tensor)
-        raise IndexError(i)
-
-    def _sweep(self, layout: Layout, work: Callable[[Piece], T]) -> Iterator[T]:
-        width = piece_width(len(self))
-        pieces = [
-            Piece(k, slice(start, min(start + width, layer.stop)))
-            for k, layer in enumerate(layout.layers)
-            for start in range(layer.start, layer.stop, width)
-        ]
-        return in_order(work, pieces, self.threads if len(pieces) >= _MANY else None)
-
-
-Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]] | RowMatrix
 
 
 class Updates(ClientUpdates):
@@ -161,7 +63,7 @@ class Updates(ClientUpdates):
         for name, values in (("ids", ids), ("sizes", sizes), ("losses", losses), ("ages", ages)):
             if values is not None and len(values) != count:
                 raise ComityError(f"{name} has {len(values)} entries for {count} updates")
-        tensors, layout, misshaped = _read(rows, layout)
+        self._tensors, layout, misshaped = _read(rows, layout)
         good = [i for i in range(count) if i not in misshaped]
         members = Members(
             ids=tuple(ids[i] for i in good),
@@ -170,34 +72,50 @@ class Updates(ClientUpdates):
             ages=ages[good],
         )
         present = members.ages == 0
-        models = int(present.sum())
-        if not present[:models].all():
+        self._base, self._present, self._threads = base, int(present.sum()), threads
+        if not present[: self._present].all():
             raise ComityError(f"ages are {members.ages.tolist()}; clients that are present, with age 0, come first")
-        if not ((members.sizes > 0) & members.sizes.isfinite())[:models].all():
+        if not ((members.sizes > 0) & members.sizes.isfinite())[: self._present].all():
             raise ComityError(f"sizes are {members.sizes.tolist()}; each must be positive")
         super().__init__(layout, members, {ids[i]: reason for i, reason in misshaped.items()})
-        self._matrix = rows if isinstance(rows, RowMatrix) else RowMatrix(tensors, base, models, threads)
         _warn(self.misshaped)
-
-    def _multiply(self) -> Tensor:
-        return self._matrix.grams(self.layout)
 
     def _find_unusable(self) -> dict[int, str]:
         if self._products is not None:
             squares = self._products.diagonal(dim1=1, dim2=2).sum(0)
         else:
-            squares = self._matrix.squared_lengths(self.layout)
+            squares = torch.zeros(len(self.members), dtype=torch.float64)
+            for lengths in self._sweep(lambda _, columns: torch.linalg.vector_norm(self._take(columns), dim=1)):
+                squares += lengths.cpu().double() ** 2
         unusable = {}
         members = self.members
         for i in range(len(members)):
             if not squares[i] < LONGEST_SQUARE:
-                wrong = int((~torch.isfinite(self._matrix.row(i))).sum())
+                wrong = int((~torch.isfinite(self._row(i))).sum())
                 numbers = f"{wrong:,} of its {self.layout.size:,} numbers are not finite"
                 unusable[i] = numbers if wrong else "its length is beyond float32"
-            elif members.losses is not None and members.ages[i] == 0 and not torch.isfinite(members.losses[i]):
+            elif members.losses is not None and i < self._present and not torch.isfinite(members.losses[i]):
                 unusable[i] = f"its loss is {float(members.losses[i])}"
         _warn({members.ids[i]: why for i, why in unusable.items()})
         return unusable
+
+    def _multiply(self) -> Tensor:
+        """Float32 products of pieces of columns, added up in float64."""
+        count = len(self.members)
+        grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
+
+        def product(layer: int, columns: slice) -> tuple[int, Tensor]:
+            U = self._take(columns)
+            # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
+            U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
+            G = torch.zeros(count, count, dtype=U.dtype, device=U.device)
+            for i in range(0, count, _BAND):
+                torch.mm(U[i : i + _BAND], U[i:].mT, out=G[i : i + _BAND, i:])
+            return layer, G.cpu()
+
+        for layer, G in self._sweep(product):
+            grams[layer] += G
+        return grams.triu() + grams.triu(1).mT
 
     def combine(self, coefficients: Tensor) -> Tensor:
         if not len(self):
@@ -208,15 +126,25 @@ class Updates(ClientUpdates):
         return self._combined(coefficients[None])
 
     def _combined(self, coefficients: Tensor) -> Tensor:
-        every = len(self) == len(self.members)
-        return self._matrix.combined(coefficients, self.layout, None if every else self._usable)
+        """(M, P) from coefficients (1, M, N), or (L, M, N) with its own for each layer."""
+        like, every = self._tensors[0], len(self) == len(self.members)
+        result = torch.zeros(coefficients.shape[1], self.layout.size, dtype=like.dtype, device=like.device)
+
+        def combine(layer: int, columns: slice) -> None:
+            U = _at_least_float32(self._take(columns))
+            U = U if every else U[self._usable]
+            result[:, columns] = coefficients[layer if len(coefficients) > 1 else 0].to(U) @ U
+
+        for _ in self._sweep(combine):
+            pass
+        return result
 
     def row(self, i: int) -> Tensor:
-        return self._matrix.row(self._usable[i])
+        return self._row(self._usable[i])
 
     def only(self, chosen: Sequence[int]) -> "Updates":
         places = [self._usable[i] for i in sorted(chosen)]
-        return self._with(self._matrix.only(places), self.members.only(places))
+        return self._with([self._given[i] for i in places], self.members.only(places))
 
     def joined(self, ids: Sequence[Id], rows: Tensor, ages: Tensor) -> "Updates":
         own, count = self.members, len(ids)
@@ -227,24 +155,45 @@ class Updates(ClientUpdates):
             losses=None if own.losses is None else torch.cat((own.losses, unknown)),
             ages=torch.cat((own.ages, ages)),
         )
-        both = self._with(self._matrix.joined(rows), members)
+        both = self._with([*self._given, *rows], members)
         both.misshaped = self.misshaped
         return both
 
-    def _with(self, matrix: RowMatrix, members: Members) -> "Updates":
-        return Updates(
-            matrix,
-            layout=self.layout,
-            sizes=members.sizes,
-            losses=members.losses,
-            ids=members.ids,
-            ages=members.ages,
-        )
+    def _with(self, rows: list[Tensor], members: Members) -> "Updates":
+        return Updates(rows, base=self._base, layout=self.layout, threads=self._threads, **vars(members))
+
+    @cached_property
+    def _given(self) -> list[Tensor]:
+        """(P,) each member's row: a model where models were given."""
+        return [row for tensor in self._tensors for row in tensor]
+
+    def _row(self, i: int) -> Tensor:
+        row = self._given[i]
+        return row if self._base is None or i >= self._present else row - self._base
+
+    def _take(self, columns: slice) -> Tensor:
+        """Some columns of the updates of all members."""
+        parts = [tensor[:, columns] for tensor in self._tensors]
+        U = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self._base is not None:
+            U = U.clone() if len(parts) == 1 else U
+            U[: self._present] -= self._base[columns]
+        return U
+
+    def _sweep(self, work: Callable[[int, slice], T]) -> Iterator[T]:
+        """``work`` on pieces of columns: none reaches across two layers; the same for any number of threads."""
+        width = piece_width(len(self.members))
+        pieces = [
+            (k, slice(start, min(start + width, layer.stop)))
+            for k, layer in enumerate(self.layout.layers)
+            for start in range(layer.start, layer.stop, width)
+        ]
+        return in_order(lambda piece: work(*piece), pieces, self._threads if len(pieces) >= _MANY else None)
 
 
 def gram_matrix(rows: Tensor) -> Tensor:
-    """(N, N) float64, the products of the rows of an (N, P) matrix, with the bits of `Updates.gram`."""
-    return RowMatrix([rows]).grams(Layout([("update", (rows.shape[1],))]))[0]
+    """(N, N) float64, the products of the rows of an (N, P) matrix, finite or not, with the bits of `Updates.gram`."""
+    return Updates(rows)._multiply()[0]
 
 
 def _at_least_float32(U: Tensor) -> Tensor:
@@ -253,9 +202,6 @@ def _at_least_float32(U: Tensor) -> Tensor:
 
 def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, dict[int, str]]:
     """Matrices of those rows that have the layout, the layout, and why the others do not have it, by their place."""
-    if isinstance(rows, RowMatrix):
-        assert layout is not None
-        return rows.tensors, layout, {}
     if isinstance(rows, np.ndarray | Tensor):
         matrix = _tensor(rows)
         if matrix.ndim != 2:

@@ -179,8 +179,7 @@ class Rule(_Declared):
         """An (N, P) matrix or a list of vectors in, a vector out; a list of state dicts in, a state dict out."""
         u = Updates(updates, layout=layout, sizes=sizes, losses=losses, ids=ids)
         update = self.apply(u).update
-        as_dict = isinstance(updates, Sequence) and isinstance(updates[0], Mapping)
-        return u.layout.state_dict(update) if as_dict else update
+        return u.layout.state_dict(update) if isinstance(updates[0], Mapping) else update
 
     # What a rule says of its own.
 
