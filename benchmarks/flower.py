@@ -21,8 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from comity import Config
-from comity.engine import Link, Links, Site, run
-from comity.engine._run import threads
+from comity.engine import Link, Links, Site, run, threads
 from comity.flower import GridLink, InProcessGrid, client_app
 
 

@@ -43,13 +43,13 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
 
     threading.Thread(target=watch, daemon=True).start()
     _, server = build(Config(clients=clients, model=model, store=store, batch_size=BATCH, reference="none"), data)
-    taken = [server.step()["seconds"] for _ in range(rounds + 1)]
+    taken = [server.step().seconds for _ in range(rounds + 1)]
     taken = taken[1:] or taken
     done = True
     steps = clients * -(-samples // BATCH)
     return {
-        "train": min(seconds["train"] for seconds in taken) / steps * 1e3,
-        "aggregate": min(seconds["aggregate"] for seconds in taken) / steps * 1e3,
+        "train": min(seconds.train for seconds in taken) / steps * 1e3,
+        "aggregate": min(seconds.aggregate for seconds in taken) / steps * 1e3,
         "memory": most - before,
         "row": server.theta.numel() * 4,
     }

@@ -55,7 +55,7 @@ class Here:
 
     def round(self) -> None:
         torch.set_num_threads(1)
-        self.training = self.server.step()["seconds"]["train"]
+        self.training = self.server.step().seconds.train
 
 
 class Eager:

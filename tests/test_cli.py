@@ -22,7 +22,8 @@ from comity.__main__ import main
 from comity._catalogue import described
 from comity.commands import command, find
 from comity.config import Config, over
-from comity.engine import Folder
+from comity.results import schema
+from comity.results.folder import RunFolder
 from comity.studies._grid import at_scale, expand
 from helpers import TINY
 
@@ -51,7 +52,7 @@ def test_a_run_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "Ditto + Mean" in out
     assert "gain over training alone" in out
     assert "Run folder: runs/x" in out
-    config = Folder(tmp_path / "runs" / "x").config()
+    config = Config.of(RunFolder(tmp_path / "runs" / "x").options())
     assert config.method.options == {"lam": 0.5, "personal_epochs": None}
     # the written configuration is complete, and reads back as itself
     written = yaml.safe_load((tmp_path / "runs" / "x" / "config.yaml").read_text())
@@ -340,7 +341,7 @@ def test_a_method_of_ones_own_is_named_and_nothing_else(capsys: pytest.CaptureFi
     assert (code, err) == (0, "")
     assert "mymod.Mine + Mean" in out
     (written,) = Path("runs").glob("*/config.yaml")
-    assert Folder(written.parent).config().method.options == {"strength": 0.25}
+    assert RunFolder(written.parent).options()["method"]["strength"] == 0.25
 
 
 def test_ctrl_c_ends_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
@@ -350,18 +351,18 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
     )
     try:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and len(Folder(tmp_path / "x").rounds()) < 3:
+        while time.monotonic() < deadline and len(RunFolder(tmp_path / "x").rounds()) < 3:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130
-    folder = Folder(tmp_path / "x")
+    folder = RunFolder(tmp_path / "x")
     stopped = len(folder.rounds())
     assert f"Stopped after round {stopped} of 100000" in out
     assert "comity run --resume --out x" in out
-    assert folder.checkpoint_file.exists()
+    assert (folder / schema.CHECKPOINT).exists()
     assert not folder.finished
 
 

@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Message
-from torch import Tensor
 
 from comity import Config
-from comity.engine import Run
+from comity.engine import ClientState, Run
 from comity.flower import InProcessGrid, client_app
+from comity.flower._keep import Keep
 from comity.flower._link import Patience
 from comity.flower._server import over
-from comity.flower._wire import tensors
 
 HASTY = Patience(answer=60, query=20, start=0.5)
 """Clients that are not there are not waited for; those that are may take their time, on a busy machine too."""
@@ -39,6 +38,8 @@ def on_grid(config: Config, **settings: Any) -> tuple[Run, InProcessGrid]:
     return over(grid, config, **settings), grid
 
 
-def kept(grid: InProcessGrid, config: Config, cid: int) -> dict[str, Tensor]:
+def kept(grid: InProcessGrid, config: Config, cid: int) -> ClientState:
     """What a client has in its context."""
-    return tensors(grid.contexts[grid.node_of(cid)].state.array_records[f"keep-{config.key}"])
+    state = Keep(grid.contexts[grid.node_of(cid)], config.key).read()
+    assert state is not None
+    return state

@@ -1,7 +1,6 @@
 """ClientApp and ServerApp from a configuration, a site's own data, what it keeps, and the app that is written."""
 
 import importlib
-import json
 import subprocess
 import sys
 import tomllib
@@ -20,12 +19,12 @@ from safetensors.torch import load_file
 from comity import ComityError, Config
 from comity.commands import command
 from comity.data import ClientData
-from comity.engine import run, site_of
+from comity.engine import run, site_of, verbs_of
 from comity.flower import InProcessGrid, OwnData, client_app, server_app, write_app
-from comity.flower._client import verbs_of
 from comity.flower._server import _link_settings, over
 from comity.flower._settings import config_of, entries_of
 from comity.methods import METHODS
+from comity.results.folder import RunFolder
 
 
 def serve(app: Any, grid: InProcessGrid, settings: dict[str, Any] | None = None) -> None:
@@ -52,10 +51,9 @@ def test_apps_take_the_configuration_of_the_run(tiny: dict[str, Any], tmp_path: 
     serve(server_app(), InProcessGrid(client_app(), config.clients, run_config=settings), settings)
     (folder,) = (tmp_path / "here").iterdir()
     assert folder.name == "flower-7"
-    last = json.loads((folder / "result.json").read_text())
-    expected = run(config.with_(rounds=2)).result
-    assert last["last"] == expected["last"]
-    assert last["clients"] == expected["clients"]
+    found, expected = RunFolder(folder).result(), run(config.with_(rounds=2)).result
+    assert found.last == expected.last
+    assert found.clients == expected.clients
 
 
 def test_settings_of_the_link() -> None:
@@ -67,12 +65,10 @@ def test_settings_of_the_link() -> None:
         _link_settings({"tiemout": 5})
 
 
-def test_verbs_are_the_methods_of_a_client_and_what_it_received() -> None:
-    assert verbs_of(METHODS["FedAvg"]()) == ["fit"]
-    assert verbs_of(METHODS["FEDORA"]()) == ["basis", "fit"]
-    assert verbs_of(METHODS["S-FedPG"]()) == ["fit", "trial"]
-    for method in METHODS.values():
-        assert set(verbs_of(method())) <= {"fit", "basis", "trial"}
+def test_verbs_are_the_engines_own_and_those_that_a_method_declares() -> None:
+    own = {"fit", "evaluate", "export"}
+    more = {name: verbs_of(method()).keys() - own for name, method in METHODS.items()}
+    assert {name: verbs for name, verbs in more.items() if verbs} == {"FEDORA": {"basis"}, "S-FedPG": {"trial"}}
 
 
 # A site's own data.
@@ -123,7 +119,8 @@ def test_local_of_own_data_is_never_taken_from_a_cache(tiny: dict[str, Any], tmp
         lambda context: federation.clients[int(context.node_config["partition-id"])],
     )
     done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
-    assert done.result["transfer"]["local"] > 0
+    assert done.result.transfer is not None
+    assert done.result.transfer.local > 0
     assert not (tmp_path / ".local").exists()
 
 
@@ -194,7 +191,7 @@ def test_what_a_client_keeps_never_leaves_it(tiny: dict[str, Any]) -> None:
     grid = Watched(client_app(config), config.clients)
     done = over(grid, config)
     assert set(carried) == {done.server.layout.size}
-    assert kept(grid, config, 0)["personal"].numel() > 0
+    assert kept(grid, config, 0).method["personal"].numel() > 0
 
 
 # Mods.
@@ -213,7 +210,7 @@ def test_flowers_mods_see_what_is_trained_and_nothing_else(tiny: dict[str, Any])
     other = over(InProcessGrid(client_app(config, mods=[noisy]), config.clients), config)
     assert other.server.theta.dtype == torch.float32
     assert not torch.equal(other.server.theta, clipped.server.theta)
-    assert "failed" not in other.records[-1]
+    assert not other.records[-1].failed
 
 
 def test_a_mod_that_cannot_work_is_named(tiny: dict[str, Any]) -> None:
@@ -243,8 +240,8 @@ def test_the_written_app_runs_and_is_the_run(written: Path, tiny: dict[str, Any]
     )
     settings = flatten_dict(about["tool"]["flwr"]["app"]["config"]) | {"out": str(tmp_path / "out")}
     serve(server, InProcessGrid(client, 5, run_config=settings), settings)
-    result = json.loads((tmp_path / "out" / "flower-7" / "result.json").read_text())
-    assert result["clients"] == run(**tiny, method="S-FedPG").columns
+    result = RunFolder(tmp_path / "out" / "flower-7").result()
+    assert result.clients == run(**tiny, method="S-FedPG").columns
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own

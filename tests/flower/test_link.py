@@ -1,6 +1,7 @@
 """The whole engine over a grid: the same bits as through threads, and nothing lost when nodes fail, leave or return."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,17 +10,19 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from grids import HASTY, Silent, kept, on_grid
 
 from comity import ComityError, Config
-from comity.engine import Run, run
+from comity.engine import Run, Verb, run
 from comity.flower import GridLink, InProcessGrid, client_app
-from comity.flower._link import Patience, _told
+from comity.flower._link import Patience, _error
 from comity.flower._server import over
-from comity.methods import Client, Method, Payload
+from comity.methods import Client, Method, Payload, Reply
+from comity.methods import Message as MethodMessage
+from comity.results.schema import Seconds
 from helpers import bits
 
 
-def told(done: Run) -> list[dict[str, Any]]:
+def recorded(done: Run) -> Any:
     """Everything that is recorded of a run, but not how long it took."""
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in done.records]
+    return [replace(record, seconds=Seconds()) for record in done.records], done.weights, done.cosines
 
 
 def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
@@ -27,13 +30,13 @@ def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
     config = there.config
     mine, theirs = bits(here), bits(there)
     for cid in here.server.link.states():
-        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, config, cid).items()}
+        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, config, cid).flat().items()}
     assert mine.keys() == theirs.keys()
     for name, tensor in mine.items():
         assert torch.equal(tensor, theirs[name]), name
         assert tensor.shape == theirs[name].shape
     assert here.columns == there.columns
-    assert repr(told(here)) == repr(told(there))
+    assert repr(recorded(here)) == repr(recorded(there))
 
 
 @pytest.mark.parametrize(
@@ -65,18 +68,18 @@ def test_the_same_bits_with_nodes_at_work_side_by_side(tiny: dict[str, Any]) -> 
 def test_local_is_trained_over_the_grid_too(tiny: dict[str, Any]) -> None:
     config = Config(**(tiny | {"method": "FedRep", "reference": "auto"}))
     there, grid = on_grid(config)
-    assert there.result["transfer"] == run(config).result["transfer"]
+    assert there.result.transfer == run(config).result.transfer
     assert len(grid.contexts[grid.node_of(0)].state) == 2  # what FedRep keeps, and what Local does
 
 
 class Clumsy(Method):
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: MethodMessage) -> Reply:
         if client.id == 1:
             client.keep["spoilt"] = torch.ones(1)
             raise RuntimeError("out of 'memory'\nagain")
         reply = super().fit(client, received)
         if client.id == 3:
-            reply["theta"] = reply["theta"] * float("nan")
+            reply.theta = reply.theta * float("nan")
         return reply
 
 
@@ -85,13 +88,13 @@ def test_a_client_that_fails_is_named_and_the_round_goes_on(tiny: dict[str, Any]
     there, grid = on_grid(config)
     assert_same(run(config), there, grid)
     for record in there.records:
-        assert record["failed"]["1"] == "fit: RuntimeError: out of 'memory'\nagain"
-        assert record["failed"]["3"] == "fit: sent theta that is not finite"
-    assert "spoilt" not in kept(grid, config, 1)
+        assert record.failed[1] == "fit: RuntimeError: out of 'memory'\nagain"
+        assert record.failed[3] == "fit: sent theta that is not finite"
+    assert "spoilt" not in kept(grid, config, 1).method
 
 
 class Broken(Method):
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: MethodMessage) -> Reply:
         raise ZeroDivisionError("my own mistake")
 
 
@@ -106,17 +109,17 @@ def test_a_silent_node_is_a_failure_of_that_round_and_is_back_when_it_answers(ti
     grid = Silent(client_app(config), config.clients)
 
     class Watching(GridLink):
-        def deliver(self, verb: str, payloads: Any, round: int) -> dict[int, Payload]:
+        def deliver(self, verb: Verb, questions: Any, round: int) -> dict[int, Payload]:
             grid.silent = frozenset({2}) if round in (2, 3) else frozenset()
             time.sleep(0.3)  # what it was asked in vain is forgotten, and it is asked anew
-            return super().deliver(verb, payloads, round)
+            return super().deliver(verb, questions, round)
 
     patience = Patience(answer=2, query=0.25, start=30)
     done = run(config, link=lambda c, _: Watching(grid, c.clients, c.key, patience))
-    failed = [record.get("failed", {}) for record in done.records]
+    failed = [record.failed for record in done.records]
     assert failed[0] == failed[5] == {}
-    assert failed[1] == {"2": "fit: did not answer within 2 s"}
-    assert failed[2] == {"2": "fit: is not connected"}  # nobody waits for one that kept silent
+    assert failed[1] == {2: "fit: did not answer within 2 s"}
+    assert failed[2] == {2: "fit: is not connected"}  # nobody waits for one that kept silent
     assert done.columns["client"] == list(range(config.clients))
 
 
@@ -125,17 +128,17 @@ def test_a_node_that_left_and_one_that_came_back_under_another_id(tiny: dict[str
     grid = InProcessGrid(client_app(config), config.clients)
 
     class Watching(GridLink):
-        def deliver(self, verb: str, payloads: Any, round: int) -> dict[int, Payload]:
-            if (verb, round) == ("fit", 2):
+        def deliver(self, verb: Verb, questions: Any, round: int) -> dict[int, Payload]:
+            if (verb.name, round) == ("fit", 2):
                 del grid.contexts[grid.node_of(4)]
-            if (verb, round) == ("fit", 3):
+            if (verb.name, round) == ("fit", 3):
                 grid.add_node(4, config.clients)
-            return super().deliver(verb, payloads, round)
+            return super().deliver(verb, questions, round)
 
     done = run(config, link=lambda c, _: Watching(grid, c.clients, c.key, HASTY))
-    assert [list(record.get("failed", {})) for record in done.records] == [[], ["4"], []]
-    assert done.records[1]["failed"]["4"] == "evaluate: is not connected"
-    assert [len(record["weights"][0]["ids"]) for record in done.records] == [5, 4, 5]
+    assert [list(record.failed) for record in done.records] == [[], [4], []]
+    assert done.records[1].failed[4] == "evaluate: is not connected"
+    assert [len(weights.ids) for weights in done.weights] == [5, 4, 5]
     assert done.columns["client"] == [0, 1, 2, 3, 4]
 
 
@@ -184,16 +187,16 @@ def test_it_waits_for_enough_clients_and_says_so_when_they_do_not_come(tiny: dic
         over(grid, config, patience=HASTY)
     done = over(grid, config, patience=HASTY, at_least=2)
     assert done.columns["client"] == [0, 1, 2]
-    assert all(record["failed"]["4"] == "evaluate: is not connected" for record in done.records)
+    assert all(record.failed[4] == "evaluate: is not connected" for record in done.records)
 
 
 def test_a_round_passes_when_nobody_of_its_cohort_is_there(tiny: dict[str, Any]) -> None:
     config = Config(**(tiny | {"participation": 0.2, "rounds": 6}))
     grid = InProcessGrid(client_app(config), 3)
     done = over(grid, config, patience=HASTY, at_least=1)
-    alone = {cid for record in done.records for cid in record["cohort"]}
+    alone = {cid for record in done.records for cid in record.cohort}
     assert alone & {3, 4}, "this seed samples no absent client"
-    assert all(record.get("weights") is None for record in done.records if record["cohort"][0] > 2)
+    assert {weights.round for weights in done.weights} == {r.round for r in done.records if r.cohort[0] <= 2}
 
 
 def test_a_node_of_another_configuration_is_refused(tiny: dict[str, Any]) -> None:
@@ -214,8 +217,8 @@ def test_an_answer_that_cannot_be_read_is_that_clients_failure(tiny: dict[str, A
 
     config = Config(**tiny)
     done = over(Garbled(client_app(config), 5), config, patience=HASTY)
-    assert done.records[0]["failed"].keys() == {"1", "2"}
-    assert all("sent what cannot be read" in why for why in done.records[0]["failed"].values())
+    assert done.records[0].failed.keys() == {1, 2}
+    assert all("sent what cannot be read" in why for why in done.records[0].failed.values())
     assert done.columns["client"] == [0, 1, 2, 3, 4]
 
 
@@ -224,8 +227,8 @@ def test_a_verb_may_have_a_patience_of_its_own() -> None:
     assert (patience.of("fit"), patience.of("trial")) == (10, 2)
 
 
-def test_an_error_of_flowers_own_is_told_as_it_is() -> None:
+def test_an_error_of_flowers_own_is_error_as_it_is() -> None:
     InProcessGrid(client_app(), 1)  # messages can be made only where there is a run
     asked = Message(RecordDict(), dst_node_id=1, message_type="query")
     for reason, words in (("Node Unavailable", "Node Unavailable"), (None, "failed with code 3")):
-        assert _told(Message(Error(3, reason), reply_to=asked)) == words
+        assert _error(Message(Error(3, reason), reply_to=asked)) == words

@@ -1,6 +1,5 @@
 """Real processes on loopback: COMITY_PROCESS_TESTS=1 pytest -n 0 -m processes tests/flower (or make test-flower)."""
 
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,8 @@ from comity import Config
 from comity.commands import command
 from comity.engine import Run, run
 from comity.flower._new import write
+from comity.results.folder import RunFolder
+from comity.results.schema import RoundRecord
 
 pytestmark = [
     pytest.mark.processes,
@@ -35,16 +36,16 @@ def the_only(folder: Path) -> Path:
     return found
 
 
-def rounds(out: Path) -> list[dict[str, Any]]:
-    """What the run has told so far."""
-    return [json.loads(line) for file in out.glob("*/rounds.jsonl") for line in file.read_text().splitlines()]
+def rounds(out: Path) -> list[RoundRecord]:
+    """What the run has recorded so far."""
+    return [record for folder in out.glob("*") for record in RunFolder(folder).rounds()]
 
 
 def assert_same_bits(out: Path, here: Run) -> None:
     folder = the_only(out)
-    result = json.loads((folder / "result.json").read_text())
-    assert result["clients"] == here.columns
-    assert result["failures"] == 0
+    result = RunFolder(folder).result()
+    assert result.clients == here.columns
+    assert result.failures == 0
     with safe_open(folder / "checkpoint" / "state.safetensors", framework="pt") as file:
         assert torch.equal(file.get_tensor("server/theta"), here.server.theta)
 
@@ -80,15 +81,15 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
         at_work = len(re.findall("Receiving: train.fit", here.log("node-2")))
         here.wait("work", lambda: len(re.findall("Receiving: train.fit", here.log("node-2"))) > at_work)
         here.kill("node-2")
-        lost = here.wait("a round without it", lambda: [r for r in rounds(long) if "2" in r.get("failed", {})])[0]
-        assert lost["failed"].keys() == {"2"}
-        assert "conflict" in lost  # of those that were there
+        lost = here.wait("a round without it", lambda: [r for r in rounds(long) if 2 in r.failed])[0]
+        assert lost.failed.keys() == {2}
+        assert lost.conflict is not None  # of those that were there
         here.start("node-2", node(2))
         back = here.wait(
             "a round with it again",
-            lambda: [r for r in rounds(long) if r["round"] > lost["round"] and "2" not in r.get("failed", {})],
+            lambda: [r for r in rounds(long) if r.round > lost.round and 2 not in r.failed],
         )[0]
-        assert back["cohort"] == [0, 1, 2]
+        assert back.cohort == [0, 1, 2]
 
 
 def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

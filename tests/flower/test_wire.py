@@ -1,8 +1,9 @@
-"""Payloads arrive as they were sent."""
+"""Messages arrive as they were sent."""
 
 import math
 from typing import Any
 
+import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
@@ -10,26 +11,49 @@ from torch import Tensor
 
 from comity.flower import InProcessGrid
 from comity.flower import _wire as wire
+from comity.methods import Message as MethodMessage
+from comity.methods import Question, Reply
 
 TENSORS = {
-    "a vector": torch.tensor([1.0, -0.0, math.inf, math.nan, 1e-45, 1 / 3]),
-    "0-dim": torch.tensor(0.1),
-    "0-dim integer": torch.tensor(7),
+    "vector": torch.tensor([1.0, -0.0, math.inf, math.nan, 1e-45, 1 / 3]),
+    "zero_dim": torch.tensor(0.1),
+    "integer": torch.tensor(7),
     "empty": torch.empty(0),
-    "empty of a shape": torch.empty(3, 0, 2, dtype=torch.int64),
-    "layers.0/weight.µ": torch.randn(3, 4),
+    "empty_of_a_shape": torch.empty(3, 0, 2, dtype=torch.int64),
     "double": torch.tensor([math.pi], dtype=torch.float64),
     "half": torch.tensor([0.1], dtype=torch.float16),
-    "truth": torch.tensor([True, False]),
-    "bytes": torch.arange(256).to(torch.uint8),
+    "truths": torch.tensor([True, False]),
+    "bytes_": torch.arange(256).to(torch.uint8),
     "transposed": torch.arange(6.0).reshape(2, 3).T,
-    "channels last": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "channels_last": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
 }
-PLAIN = {"size": 12, "loss": 0.1 + 0.2, "nothing": math.nan, "large": 2**62, "general": True, "told": "ok"}
+PLAIN = {"size": 12, "loss": 0.1 + 0.2, "nothing": math.nan, "large": 2**62, "yes": True, "word": "ok"}
 
 
 def same(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+
+
+class Everything(Question):
+    vector: Tensor
+    zero_dim: Tensor
+    integer: Tensor
+    empty: Tensor
+    empty_of_a_shape: Tensor
+    double: Tensor
+    half: Tensor
+    truths: Tensor
+    bytes_: Tensor
+    transposed: Tensor
+    channels_last: Tensor
+    size: int
+    loss: float
+    nothing: float
+    large: int
+    word: str
+    yes: bool
+    absent: Tensor | None = None
+    missing: float | None = None
 
 
 def check(sent: dict[str, Any], arrived: dict[str, Any]) -> None:
@@ -42,33 +66,59 @@ def check(sent: dict[str, Any], arrived: dict[str, Any]) -> None:
             assert repr(arrived[name]) == repr(value)
 
 
-def test_names_shapes_and_bits_survive_the_way_there_and_back() -> None:
+def test_shapes_bits_and_values_survive_the_way_there_and_back() -> None:
     app = ClientApp()
+    sent = Everything(**TENSORS, **PLAIN)
 
     @app.train("echo")
     def echo(message: Message, _: Context) -> Message:
-        asked = wire.read_question(message.content)
-        check(TENSORS | PLAIN, asked.payload)
-        assert (asked.run, asked.round) == ("run", 3)
-        return Message(wire.answer(asked.payload), reply_to=message)
+        asked = wire.read_question(message.content, Everything)
+        check(sent.values(), asked.values())
+        assert wire.read_header(message.content) == ("run", 3)
+        return Message(wire.answer(asked), reply_to=message)
 
     grid = InProcessGrid(app, clients=1)
-    question = wire.question("run", 3, TENSORS | PLAIN, wire.Arrays())
+    question = wire.question(wire.Header("run", 3), sent, wire.Arrays())
     (reply,) = grid.send_and_receive([Message(question, grid.node_of(0), "train.echo")])
-    check(TENSORS | PLAIN, wire.read_answer(reply.content))
+    arrived = wire.read_answer(reply.content, Everything)
+    check(sent.values(), arrived.values())
+    assert arrived.absent is None
+    assert arrived.missing is None
+
+
+def test_any_names_survive_where_a_client_keeps_tensors() -> None:
+    kept = {"method/layers.0/weight.µ": torch.randn(3, 4), "engine/a name": torch.tensor(0.1)}
+    check(kept, wire.tensors(wire.Arrays().record(kept)))
+
+
+def test_what_is_not_declared_is_refused() -> None:
+    def read(values: dict[str, Any], **more: Any) -> Reply:
+        content = wire.answer(Reply(theta=torch.ones(2), size=3))
+        content["metrics"] = MetricRecord(values)
+        for name, tensor in more.items():
+            content.array_records["arrays"][name] = wire.Arrays()(tensor)
+        return wire.read_answer(content, Reply)
+
+    assert read({"size": 3}).size == 3
+    with pytest.raises(ValueError, match="Reply has no field extra"):
+        read({"size": 3}, extra=torch.ones(1))
+    with pytest.raises(ValueError, match="Reply is incomplete: 1 required keyword-only argument: 'size'"):
+        read({})
+    with pytest.raises(ValueError, match="size is float, not int"):
+        read({"size": 3.5})
+    assert read({"size": 3, "train_loss": 1}).train_loss == 1
 
 
 def test_a_message_has_one_record_of_each_kind_for_flowers_mods() -> None:
-    for payload in ({}, {"theta": torch.ones(2), "size": 3}):
-        asked = wire.question("run", 1, payload, wire.Arrays())
+    for payload in (Question(), Reply(theta=torch.ones(2), size=3)):
+        asked = wire.question(wire.Header("run", 1), payload, wire.Arrays())
         assert [type(record) for record in asked.values()] == [ArrayRecord, ConfigRecord]
-        told = wire.answer(payload)
-        assert {type(record) for record in told.values()} == {ArrayRecord, MetricRecord, ConfigRecord}
+        assert {type(record) for record in wire.answer(payload).values()} == {ArrayRecord, MetricRecord, ConfigRecord}
 
 
 def test_a_tensor_is_turned_into_bytes_once() -> None:
-    arrays, theta = wire.Arrays(), torch.ones(3)
-    one, other = (wire.question("run", 1, {"theta": theta}, arrays) for _ in range(2))
+    arrays, message = wire.Arrays(), MethodMessage(theta=torch.ones(3))
+    one, other = (wire.question(wire.Header("run", 1), message, arrays) for _ in range(2))
     assert one.array_records["arrays"]["theta"] is other.array_records["arrays"]["theta"]
 
 

@@ -12,7 +12,7 @@ from comity import ComityError, Config
 from comity.engine import build, run, site_of
 from comity.methods import FedCP, Message
 from comity.methods.fedcp import mmd
-from comity.rules import Mean, Outcome
+from comity.rules import ClientUpdates, Mean, Outcome
 from helpers import client_of, keeps, used
 
 

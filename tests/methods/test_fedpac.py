@@ -14,7 +14,7 @@ from comity import ComityError, Config
 from comity.engine import Client, build, run, site_of
 from comity.methods.fedpac import FedPACMessage, FedPACReply, head_weights
 from comity.nn import Model
-from comity.rules import Mean, Outcome
+from comity.rules import ClientUpdates, Mean, Outcome
 from helpers import client_of, keeps, used
 
 

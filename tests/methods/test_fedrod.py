@@ -13,7 +13,7 @@ from comity.engine import Client, build, run, site_of
 from comity.methods import Message
 from comity.methods.fedrod import balanced_softmax
 from comity.nn import Model
-from comity.rules import Mean, Outcome
+from comity.rules import ClientUpdates, Mean, Outcome
 from helpers import client_of, keeps, used
 
 HYPER = {"name": "FedROD", "head": "hypernetwork"}

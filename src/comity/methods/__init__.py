@@ -4,6 +4,7 @@ To write one, subclass :class:`Method` in a file of yours and name it on the com
 (``--method mypkg.mymod.MyMethod``); docs/methods.md shows how.
 """
 
+from comity._options import Count, CountOrZero, NonNegative, Positive, Share
 from comity.methods._messages import Message, Payload, Question, Reply, verb
 from comity.methods._method import WHOLE, Method
 from comity.methods._sides import Client, Combined, Server
@@ -74,6 +75,8 @@ __all__ = [
     "WHOLE",
     "Client",
     "Combined",
+    "Count",
+    "CountOrZero",
     "Ditto",
     "FedALA",
     "FedAMP",
@@ -96,13 +99,16 @@ __all__ = [
     "Local",
     "Message",
     "Method",
+    "NonNegative",
     "PFedHN",
     "PFedMe",
     "Payload",
     "PerFedAvg",
+    "Positive",
     "Question",
     "Reply",
     "Server",
+    "Share",
     "SplitGP",
     "verb",
 ]

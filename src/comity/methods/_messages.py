@@ -84,6 +84,10 @@ def field_types(payload: type[Payload]) -> Mapping[str, type]:
     hints = get_type_hints(payload)
     found = {}
     for field in fields(payload):  # type: ignore[arg-type]
+        if hasattr(Payload, field.name):
+            raise TypeError(
+                f"{payload.__name__}.{field.name} needs another name: every message has {field.name} already"
+            )
         to = hints[field.name]
         if get_origin(to) in (Union, types.UnionType):
             (to, *more) = [choice for choice in get_args(to) if choice is not type(None)]

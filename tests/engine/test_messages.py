@@ -1,0 +1,164 @@
+"""What travels: declared fields, declared verbs, and which replies are taken."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comity import ComityError
+from comity.engine import run, verbs_of
+from comity.engine._admission import objection
+from comity.methods import METHODS, Client, Message, Method, Payload, Question, Reply, Server, verb
+from comity.methods.fedpac import FedPACMessage, FedPACReply
+
+
+def test_fields_that_are_none_do_not_travel() -> None:
+    message = FedPACMessage(theta=torch.ones(3), known=torch.tensor([True]))
+    assert message.tensors().keys() == {"theta", "known"}
+    assert message.values().keys() == {"theta", "known", "general"}
+    assert message.bytes == 3 * 4 + 1
+
+
+def test_a_subclass_is_a_dataclass_and_knows_its_fields() -> None:
+    class More(Reply):
+        weights: Tensor
+        note: str = "none"
+
+    reply = More(theta=torch.ones(1), size=2, weights=torch.zeros(2))
+    assert reply.values().keys() == {"theta", "size", "train_loss", "weights", "note"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'wieghts'"):
+        More(theta=torch.ones(1), size=2, wieghts=torch.zeros(2))  # type: ignore[call-arg]
+
+
+class ListReply(Reply):
+    ids: list[int]
+
+
+class Listing(Method[Message, ListReply]):
+    pass
+
+
+class BytesReply(Reply):
+    bytes: int
+
+
+class Counting(Method[Message, BytesReply]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        (Listing, "ListReply.ids must be declared as one of Tensor, bool, int, float, str"),
+        (Counting, "BytesReply.bytes needs another name"),
+    ],
+)
+def test_a_field_that_cannot_travel_is_refused_at_once(method: type[Method], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        verbs_of(method())
+
+
+def test_messages_and_replies_are_the_methods_own() -> None:
+    verbs = verbs_of(METHODS["FedPAC"]())
+    assert (verbs["fit"].message, verbs["fit"].reply) == (FedPACMessage, FedPACReply)
+    assert verbs["evaluate"].message is FedPACMessage
+    assert verbs_of(METHODS["FedCALM"]())["fit"].reply is Reply
+
+
+class Forgetful(Method):
+    """Returns nothing from ``fit``."""
+
+    def fit(self, client: Client, received: Message) -> Reply:
+        self.load(client, received)
+        return None  # type: ignore[return-value]
+
+
+class SaysMore(Method):
+    """Returns a reply that is not the declared one."""
+
+    def fit(self, client: Client, received: Message) -> Reply:
+        self.load(client, received)
+        return FedPACReply(
+            theta=client.model.read(),
+            size=1,
+            head=torch.ones(1),
+            prototypes=torch.ones(1),
+            counts=torch.ones(1),
+            H=torch.ones(1),
+            V=0.0,
+        )
+
+
+class SendsMore(Method):
+    """Sends a message that is not the declared one."""
+
+    def send(self, server: Server, cid: int) -> Message:
+        return FedPACMessage(theta=server.theta)
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("Forgetful", "Forgetful.fit gave NoneType, not Reply"),
+        ("SaysMore", "SaysMore.fit gave FedPACReply, not Reply"),
+        ("SendsMore", "fit is sent FedPACMessage, not Message"),
+    ],
+)
+def test_what_was_not_declared_does_not_travel(tiny: dict[str, Any], method: str, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        run(**tiny, method=f"{__name__}.{method}")
+
+
+class Hello(Payload):
+    word: str
+
+
+class Shy(Method):
+    """Asks for something that it did not declare."""
+
+    def begin(self, server: Server) -> None:
+        server.ask(self.hello, {0: Question()})
+
+    def hello(self, client: Client, received: Question) -> Hello:
+        return Hello(word="hello")
+
+
+class Vague(Shy):
+    """Declares it without saying what travels."""
+
+    @verb
+    def hello(self, client, received):  # type: ignore[no-untyped-def]
+        return Hello(word="hello")
+
+
+class Polite(Shy):
+    """Declares it."""
+
+    @verb
+    def hello(self, client: Client, received: Question) -> Hello:
+        return Hello(word=f"hello from {client.id}")
+
+
+def test_a_verb_is_declared_or_refused(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ComityError, match="hello is no verb of Shy; declare it with @verb"):
+        run(**tiny, method=f"{__name__}.Shy")
+    with pytest.raises(ComityError, match="method Vague: the verb hello must say what travels by annotations"):
+        run(**tiny, method=f"{__name__}.Vague")
+    done = run(**tiny, method=f"{__name__}.Polite")
+    answers = done.server.ask(done.server.method.hello, {cid: Question() for cid in (1, 3)})
+    assert {cid: answer.word for cid, answer in answers.items()} == {1: "hello from 1", 3: "hello from 3"}
+
+
+def test_which_replies_are_taken() -> None:
+    sent = Message(theta=torch.ones(3))
+
+    def objection_to(theta: Tensor) -> str | None:
+        return objection(sent, Reply(theta=theta, size=1))
+
+    assert objection_to(torch.zeros(3)) is None
+    assert objection_to(torch.tensor([0.0, torch.inf, 0.0])) == "sent theta that is not finite"
+    assert objection_to(torch.tensor([0.0, torch.nan, 0.0])) == "sent theta that is not finite"
+    assert objection_to(torch.zeros(4)) == "sent theta of another shape"
+    assert objection(Question(), Reply(theta=torch.zeros(4), size=1)) is None  # nothing to compare with
+    assert objection(Message(theta=torch.ones(0)), Reply(theta=torch.ones(0), size=1)) is None
