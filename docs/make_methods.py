@@ -70,8 +70,9 @@ then the run resumes, and gives the same bits with any number of workers. `comit
 `comity.methods.Server` say what a method may use of both, `src/comity/methods/_method.py` is the base class, and every
 method here is an example.
 
-An option with a range says so in its type (`strength: NonNegative = 0.1`, with `from comity.methods import NonNegative`;
-there are also `Positive`, `Share`, `Count` and `CountOrZero`), and other values are refused with one clear line.
+An option with a range says so in its type, and other values are refused with one clear line: after
+`from comity.methods import NonNegative` the option above is `strength: NonNegative = 0.1`. There are also `Positive`,
+`Share`, `Count` and `CountOrZero`.
 
 ### Messages of its own
 

@@ -61,7 +61,7 @@ class FedCP(Method):
         - Noise is drawn in training alone: a model in use has r without noise, the median of the noisy one. Public code
           draws noise in tests too.
         - The gradients of a softmax layer's rows add up to 0, so under SGD v stays what the initial head makes it, the
-          same for all clients. This follows from the paper's definition.
+          same for all clients, here as in the paper.
 
     Options:
         lam: weight of the pull of the client's features towards those of the received body; the paper has 5, PFLlib's

@@ -7,8 +7,8 @@ class FedRep(Method):
 
     Paper: Collins et al., ICML 2021, Algorithm 1.
 
-    Equation: h_i ← argmin f_i(b, h) on the body b as received, then b_i ← b − lr ∇_b f_i(b, h_i); the server combines
-    the b_i.
+    Equation: The head h_i learns on the body b as received, h_i ← h_i − lr ∇_h f_i(b, h_i); then the body learns under
+    that head, b_i ← b_i − lr ∇_b f_i(b_i, h_i). The server combines the b_i.
 
     Options:
         head_epochs: epochs of the head before the body is trained; the paper takes 5 to 10, common code one

@@ -53,9 +53,8 @@ class FedROD(Method):
     client that never took part has its own head too. The rule acts on body and generic head.
 
     Departures:
-        - The paper leaves open how the two losses take turns; here both take their step together, batch by batch, with
-          the run's learning rate.
-        - h_i starts at 0; in PFLlib it starts as a copy of the generic head.
+        - It is our choice that both losses take their step together, batch by batch, with the run's learning rate.
+        - It is our choice that h_i starts at 0; in PFLlib it starts as a copy of the generic head.
 
     Options:
         head: the client's own head: linear and kept, or made by a shared hypernetwork from its class frequencies
