@@ -8,7 +8,6 @@ import torch
 
 from comity import ComityError, Config
 from comity.engine import build, run
-from comity.engine._run import alone
 from helpers import assert_same
 
 
@@ -58,4 +57,4 @@ def test_what_makes_no_sense_is_refused(tiny: dict[str, Any]) -> None:
 
 
 def test_local_to_compare_with_is_the_same_whatever_the_servers_step(tiny: dict[str, Any]) -> None:
-    assert alone(Config(**tiny)).key == alone(Config(**tiny, server_lr=0.5, server_momentum=0.9)).key
+    assert Config(**tiny).alone().key == Config(**tiny, server_lr=0.5, server_momentum=0.9).alone().key
