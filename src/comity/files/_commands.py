@@ -16,8 +16,8 @@ from rich.text import Text
 
 from comity._components import Component, convert
 from comity._errors import ComityError, unknown
+from comity._memory import parse_bytes, peak, resident, show_bytes
 from comity.files._inspect import inspect
-from comity.files._memory import parse_bytes, peak, resident, show_bytes
 from comity.files._merge import Merge, Progress, aggregate
 from comity.files._plan import Buffers, Lora
 from comity.files._show import LAYERS, show

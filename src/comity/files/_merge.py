@@ -14,10 +14,10 @@ from torch import Tensor
 
 from comity._components import Component
 from comity._errors import ComityError
+from comity._memory import parse_bytes
 from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
 from comity.files._file import Entry, Fresh
 from comity.files._lora import Merged, Products
-from comity.files._memory import parse_bytes
 from comity.files._output import becomes_folder, write
 from comity.files._plan import Buffers, Choice, Lora, Pair, Plan
 from comity.files._reader import Reader, total_bytes

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from comity._errors import ComityError
+from comity._memory import show_bytes
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import Entry
-from comity.files._memory import show_bytes
 from comity.rules import Updates
 from comity.rules._threads import in_order, one_thread
 from comity.rules._updates import LARGEST, LONGEST, WIDEST
