@@ -16,13 +16,18 @@ from comity.data.sources.hub import INSTALL, hub_installed, read_hub
 from comity.data.sources.idx import is_idx, read_idx
 from comity.data.sources.npz import read_npz
 from comity.data.sources.pfllib import is_pfllib, read_pfllib
+from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
 
 
-def load(name: str, data_dir: str | Path | None = None, **options: int | float) -> Dataset | Synthetic:
+def load(
+    name: str, data_dir: str | Path | None = None, limit: int | str | None = None, **options: int | float
+) -> Dataset | Synthetic:
     """The data set ``name``: embedded, synthetic, in ``data_dir`` (default ``$COMITY_DATA``), a path, or on the hub.
 
-    Options: ``size`` scales the images of a folder or of the hub; ``synthetic`` takes the fields of ``Synthetic``.
+    ``limit`` is the most memory that it may take, such as ``"20GB"``; default ``$COMITY_DATA_LIMIT``, else three
+    quarters of what the machine has. Options: ``size`` scales the images of a folder or of the hub; ``synthetic`` takes
+    the fields of ``Synthetic``.
     """
     key = next((known for known in DATASETS if _plain(known) == _plain(name)), name)
     if key == "synthetic":
@@ -33,20 +38,21 @@ def load(name: str, data_dir: str | Path | None = None, **options: int | float) 
         return read_digits()
     _admit(options, ["size"], key)
     size = _size(options.get("size"))
-    if name.startswith("hub:"):
-        return read_hub(name, name.removeprefix("hub:"), size)
-
     known = DATASETS.get(key)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
-    path = _find(name, known.folders if known else (), folder)
-    if path is not None:
-        return _read(key if known else path.stem, path, size, known.size if known else None)
-    if known and known.hub and hub_installed():
-        return read_hub(key, known.hub, size or known.size)
+    budget = Budget(limit)
+    with reading(f"data {name}"):
+        if name.startswith("hub:"):
+            return read_hub(name, name.removeprefix("hub:"), budget, size)
+        path = _find(name, known.folders if known else (), folder)
+        if path is not None:
+            return _read(key if known else path.stem, path, budget, size, known.size if known else None)
+        if known and known.hub and hub_installed():
+            return read_hub(key, known.hub, budget, size or known.size)
     raise _missing(name, known, folder)
 
 
-LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path], Dataset]], ...] = (
+LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path, Budget], Dataset]], ...] = (
     (Path.is_file, read_npz),
     (is_pfllib, read_pfllib),
     (is_idx, read_idx),
@@ -54,15 +60,15 @@ LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path], Dataset]], ..
 )
 
 
-def _read(name: str, path: Path, size: int | None, usual: int | None) -> Dataset:
+def _read(name: str, path: Path, budget: Budget, size: int | None, usual: int | None) -> Dataset:
     """The data set in a file or folder, whichever of the known layouts it has."""
     for has_layout, reader in LAYOUTS:
         if has_layout(path):
             if size is not None:
                 raise ComityError(f"data.size: got {size}; only image folders and the hub's images are scaled: {path}")
-            return reader(name, path)
+            return reader(name, path, budget)
     if is_image_folder(path):
-        return read_folder(name, path, size or usual)
+        return read_folder(name, path, budget, size or usual)
     raise ComityError(
         f"{path}: no data set in it; looked for IDX files (train-images-idx3-ubyte), CIFAR batches, PFLlib's "
         f"config.json with train/0.npz, and images in class folders"
