@@ -44,6 +44,8 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
         for stem in sorted(key.removesuffix("_train") for key in members if key.endswith("_train")):
             keys = [key for key in (f"{stem}_train", f"{stem}_test") if key in members]
             pair = [_array_header(archive, members[key], path) for key in keys]
+            if stem in ("x", "y") and not all(header.shape for header in pair):
+                raise ComityError(f"{path}: {stem}_train or {stem}_test holds a single value; expected one a sample")
             if stem in ("x", "y") or (stem.isprintable() and all(len(header.shape) == 1 for header in pair)):
                 headers[stem] = pair
         for pair in headers.values():
@@ -123,8 +125,6 @@ def _array_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path)
         )
     if not re.fullmatch(r"[<>|=]?[biufSU][1-9]\d{0,6}", header.type):
         raise ComityError(f"{path}: {member.filename} is of type {header.type}; allowed: numbers and text")
-    if not header.shape:
-        raise ComityError(f"{path}: {member.filename} holds a single value; expected one entry a sample")
     size = header.start + prod(header.shape) * header.dtype.itemsize
     if size != member.file_size:
         raise ComityError(

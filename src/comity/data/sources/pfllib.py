@@ -68,7 +68,7 @@ def _client(path: Path, budget: Budget) -> tuple[NDArray[Any], NDArray[Any]]:
             raise ComityError(f"{path}: holds {type(data).__name__}; expected a dictionary with x and y")
         data = {key.decode() if isinstance(key, bytes) else key: value for key, value in data.items()}
         if "x" not in data or "y" not in data:
-            raise ComityError(f"{path}: holds {', '.join(data)}; expected x and y")
+            raise ComityError(f"{path}: holds {', '.join(data) or 'nothing'}; expected x and y")
         x, y = as_array(data["x"], path, "x"), as_array(data["y"], path, "y")
         if x.ndim not in (3, 4) or y.shape != (len(x),):
             raise ComityError(

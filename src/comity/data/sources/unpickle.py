@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from comity._errors import ComityError
 from comity.data.sources.reading import reading
 
-MOST_STEPS = 2_000_000
+MOST_STEPS = 1_000_000
 """How many instructions a pickle may have. One of a single byte can make an object of 200; CIFAR-100 has 250,000."""
 
 # numbers, text, and lists of admitted objects; no records, whose offsets a file could forge
@@ -90,6 +90,15 @@ _STANDARD: dict[int, Callable[[Any], None]] = {
 _WITH_KEYS = (pickle.DICT[0], pickle.SETITEM[0], pickle.SETITEMS[0])
 
 
+class _Memo(dict[int, object]):
+    """The objects that a stream has numbered. Large numbers could all be given one hash."""
+
+    def __setitem__(self, number: int, value: object) -> None:
+        if number >= 2**32:
+            raise Refused("it numbers its objects in a way that no pickler does")
+        super().__setitem__(number, value)
+
+
 class _Plain(pickle._Unpickler):
     """Python's own unpickler, not the one in C: a forged stream cannot make it reserve or touch memory."""
 
@@ -97,6 +106,7 @@ class _Plain(pickle._Unpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
+        self.memo = _Memo()
         self.steps = 0
         self.left_to_encode = len(content)
         self.dispatch = self  # type: ignore[assignment, misc]  # where the base class looks every instruction up
