@@ -23,7 +23,7 @@ from fuzz.test_data import ARRAYS, BATCHES, CIFAR, CLIENT, IDX, client_npz, npy,
 
 MB, GB = 10**6, 10**9
 MOST_MEMORY = 250 * MB
-MOST_SECONDS = 30
+MOST_SECONDS = 20  # of the processor
 
 # Reads the data sets one after the other and prints what came of each, and what it took at its highest.
 CHILD = """
@@ -37,13 +37,13 @@ size = next(int(line.split()[1]) for line in open("/proc/self/status") if line.s
 resource.setrlimit(resource.RLIMIT_AS, (size * 1024 + 4 * 10**9,) * 2)  # the test must not be a bomb, either
 for path in sys.argv[1:]:
     Path("/proc/self/clear_refs").write_text("5")  # begin to count the highest anew
-    before, start = resident(), time.monotonic()
+    before, start = resident(), time.process_time()
     try:
         outcome = repr(load(path, limit="100MB"))
         error = False
     except ComityError as caught:
         outcome, error = str(caught), True
-    took = time.monotonic() - start
+    took = time.process_time() - start
     print(json.dumps({"outcome": outcome, "error": error, "bytes": peak() - before, "seconds": took}), flush=True)
 """
 
@@ -461,7 +461,7 @@ def test_bombs(tmp_path: Path) -> None:
     with report.open("w") as out, complaints.open("w") as err:
         child = subprocess.Popen([sys.executable, "-c", CHILD, *places], stdout=out, stderr=err)
         try:
-            ended: object = child.wait(timeout=120)
+            ended: object = child.wait(timeout=300)
         except subprocess.TimeoutExpired:
             ended = "no end"
             child.kill()
