@@ -24,14 +24,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from comity.files._memory import parse_bytes, show_bytes
+from comity._memory import parse_bytes, show_bytes
 
 WIDTH, INNER, WORDS, SHARDS = 1024, 2816, 16_000, 3
 
 WORKER = """
 import json, resource, sys, time
 from comity.commands import command
-from comity.files._memory import peak
+from comity._memory import peak
 started = time.perf_counter()
 command("aggregate", json.loads(sys.argv[1]))
 seconds = time.perf_counter() - started

@@ -11,7 +11,10 @@ import pytest
 import comity
 
 SOURCE = Path(comity.__file__).parent
-GROUND = ("_errors", "_write", "_random", "_layout", "_options", "_components", "config")
+GROUND = (
+    *("_errors", "_write", "_memory", "_random", "_layout", "_threads"),
+    *("_options", "_catalogue", "_components", "config"),
+)
 """The ground floor, lowest first: each may know those before it, and every room may know all of them."""
 ROOMS = {
     "guard": (),
@@ -19,7 +22,7 @@ ROOMS = {
     "nn": (),
     "data": (),
     "results": (),
-    "methods": ("rules", "nn", "data"),
+    "methods": ("rules", "nn", "data", "results"),
     "engine": ("methods", "rules", "nn", "data", "results", "guard"),
     "studies": ("engine", "results"),
     "report": ("results",),

@@ -11,6 +11,12 @@ class ComityError(Exception):
     """
 
 
+def one_line(text: object, longest: int = 400) -> str:
+    """``text`` as one printable line; what a stranger's file or name says cannot steer a terminal or flood it."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(text).split()))
+    return line if len(line) <= longest else f"{line[: longest // 2]} … {line[3 - longest // 2 :]}"
+
+
 def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:
     """The error for a name that does not exist, with the nearest ones that do."""
     names = sorted(known)

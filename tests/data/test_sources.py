@@ -2,12 +2,14 @@
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import pickle
 import struct
 import sys
 import types
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,7 +97,7 @@ def spoil(path: Path, change: Callable[[bytes], bytes]) -> None:
         ("train-images-idx3-ubyte", lambda b: b + b"x", "and holds more"),
         ("train-images-idx3-ubyte", lambda b: b[:3], "not an IDX file"),
         ("train-images-idx3-ubyte", lambda b: b[:9], "corrupt or truncated"),
-        ("train-images-idx3-ubyte", lambda b: b[:4] + b"\xff" * 12 + b[16:], "corrupt or truncated"),
+        ("train-images-idx3-ubyte", lambda b: b[:4] + b"\xff" * 12 + b[16:], "announces .* set COMITY_DATA_LIMIT"),
         ("train-labels-idx1-ubyte", lambda b: b"\0\0\x0d\1" + b[4:], "not an IDX file of 1 dimensions"),
         ("t10k-labels-idx1-ubyte", lambda b: b[:7] + b"\x09" + b[8:-1], "holds 10 images; .* holds 9 labels"),
     ],
@@ -159,6 +161,16 @@ def test_npz_columns_and_owners(tmp_path: Path) -> None:
         ({"x_test": np.zeros((10, 9, 9, 3), np.uint8)}, "x_train and x_test have shapes"),
         ({"y_test": np.zeros(3, np.uint8)}, "got 30 images and 23 labels"),
         ({"x_train": np.array([object()])}, "not an npz file of plain arrays"),
+        ({"x_train": np.float32(3)}, "x_train or x_test holds a single value"),
+        ({"y_train": np.int64(3)}, "y_train or y_test holds a single value"),
+        ({"x_train": np.zeros((20, 4, 5, 3), np.float32)}, "x_train and x_test have types float32 and uint8"),
+        ({"x_train": np.zeros((20, 4, 5, 3), complex)}, r"x_train.npy is of type <c16; allowed: numbers and text"),
+        ({"x_train": np.zeros(20, [("a", "f4"), ("b", "i4")])}, r"x_train\.npy does not announce an array of numbers"),
+        ({"y_train": np.zeros(20, "datetime64[s]")}, r"y_train\.npy is of type <M8\[s\]"),
+        ({"y_train": np.full(20, "cat"), "y_test": np.full(10, "cat")}, r"got labels of shape \(30,\), type <U3"),
+        ({"y_train": np.full(20, np.nan), "y_test": np.zeros(10)}, r"got labels of shape \(30,\), type float64"),
+        ({"y_train": np.full(20, 10**12)}, r"got labels up to 1000000000000; allowed: 1 to 100000 classes"),
+        ({"client_train": np.arange(3)}, r"column 'client' has 3 values for 30 samples"),
     ],
 )
 def test_bad_npz_is_named(tmp_path: Path, made: dict[str, np.ndarray | None], line: str) -> None:
@@ -176,6 +188,138 @@ def test_spoilt_npz_is_named(tmp_path: Path, change: Callable[[bytes], bytes]) -
         load("gtsrb", tmp_path)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["u1", "<f4", ">f4", "<f8", "f2"])
+def test_npz_in_any_order(tmp_path: Path, kind: str, order: str) -> None:
+    x = np.asarray(RNG.integers(0, 256, (6, 3, 4, 2)), dtype=kind, order=order)
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=np.arange(6, dtype=">i8"))
+    dataset = check(load("mine", tmp_path), x, np.arange(6))
+    assert dataset.x.dtype == (np.uint8 if kind == "u1" else np.float32)
+    assert dataset.x.dtype.isnative
+
+
+def test_npz_members_nobody_uses_are_not_read(tmp_path: Path) -> None:
+    """The content of one is spoilt, which would show."""
+    more = {
+        "features_train": np.ones((20, 700)),
+        "mean_train": np.array(3.5),
+        "x_valid": np.ones(9),
+        "note": np.ones(9),
+    }
+    np.savez(tmp_path / "gtsrb.npz", **arrays(), **more)
+    spoil(tmp_path / "gtsrb.npz", lambda b: b.replace(np.float64(1).tobytes() * 9, b"8bytes!!" * 9))
+    with zipfile.ZipFile(tmp_path / "gtsrb.npz") as archive:
+        assert archive.testzip() == "features_train.npy"
+    assert load("gtsrb", tmp_path).columns == {}
+
+
+def edited(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Changes one member of an npz file and leaves the archive whole."""
+
+    def edit(path: Path) -> None:
+        with zipfile.ZipFile(path) as archive:
+            members = {member: archive.read(member) for member in archive.namelist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, content in members.items():
+                archive.writestr(member, change(content) if member == name else content)
+
+    return edit
+
+
+def flagged(path: Path) -> None:
+    """Says of all members that they are encrypted."""
+
+    def flag(content: bytes) -> bytes:
+        start, *entries = content.split(b"PK\1\2")
+        return b"PK\1\2".join([start, *(entry[:4] + b"\1" + entry[5:] for entry in entries)])
+
+    spoil(path, flag)
+
+
+def packed_otherwise(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        for key, array in arrays().items():
+            with archive.open(f"{key}.npy", "w") as member:
+                np.save(member, array)
+
+
+@pytest.mark.parametrize(
+    ("edit", "line"),
+    [
+        (edited("x_train.npy", lambda b: b + b"x"), r"x_train\.npy announces .* takes 1328 bytes, and has 1329"),
+        (edited("x_train.npy", lambda b: b[:-1]), r"takes 1328 bytes, and has 1327"),
+        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(20, -4,5, 3)")), "does not announce an array"),
+        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(9**99, 1, 1)")), "does not announce an array"),
+        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(99999999999)")), "takes 100000000127 bytes"),
+        (edited("x_train.npy", lambda b: b.replace(b"'|u1'", b"'|V1'")), r"is of type \|V1; allowed: numbers and text"),
+        (
+            edited("x_train.npy", lambda b: b.replace(b"'|u1', ", b"'|O',  ")),
+            "holds Python objects, which are not",
+        ),
+        (edited("x_train.npy", lambda b: b.replace(b"'|u1'", b"'|c1'")), r"is of type \|c1; allowed: numbers"),
+        (edited("x_train.npy", lambda _: b"PK\3\4 a zip in a zip"), "is not an npy file; it begins with 504b0304"),
+        (flagged, r"_train\.npy is encrypted"),
+        (packed_otherwise, r"_train\.npy is compressed in a way that numpy does not"),
+    ],
+)
+def test_forged_npz_is_named(tmp_path: Path, edit: Callable[[Path], None], line: str) -> None:
+    np.savez(tmp_path / "gtsrb.npz", **arrays())
+    edit(tmp_path / "gtsrb.npz")
+    with pytest.raises(ComityError, match=line) as caught:
+        load("gtsrb", tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "gtsrb.npz"))
+
+
+def test_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels count five times, as bytes and as the floats that clients train on; labels of 8 bits likewise."""
+    np.savez_compressed(tmp_path / "mine.npz", **arrays())
+    needed = 5 * (30 * 4 * 5 * 3 + 30)
+    assert len(load("mine", tmp_path, limit=needed)) == 30
+    with pytest.raises(ComityError, match=r"mine\.npz: y_test\.npy: .* 9 kB .* limit is 9 kB: set COMITY_DATA_LIMIT"):
+        load("mine", tmp_path, limit=needed - 1)
+    monkeypatch.setenv("COMITY_DATA_LIMIT", "5kB")
+    with pytest.raises(ComityError, match="the limit is 5 kB: set COMITY_DATA_LIMIT to raise it"):
+        load("mine", tmp_path)
+    assert len(load("mine", tmp_path, limit="1MB")) == 30
+    for text in ("much", "", "-1GB", "nan"):
+        monkeypatch.setenv("COMITY_DATA_LIMIT", text)
+        with pytest.raises(ComityError, match="COMITY_DATA_LIMIT must be an amount such as 2GB"):
+            load("mine", tmp_path)
+    monkeypatch.delenv("COMITY_DATA_LIMIT")
+    monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3)
+    assert len(load("mine", tmp_path)) == 30
+    monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3 - 2)
+    with pytest.raises(ComityError, match="set COMITY_DATA_LIMIT to raise it"):
+        load("mine", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;owned\x07", "one\ntwo", "\udcff\udcfe", "\u202egnp"])
+def test_hostile_names_are_printed_harmlessly(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.npz").write_bytes(b"not a zip file")
+    (tmp_path / name / ("long" * 60)).mkdir(parents=True)
+    (tmp_path / name / ("long" * 60) / "bad.png").write_bytes(b"not an image")
+    for place in (tmp_path / f"{name}.npz", tmp_path / name):
+        with pytest.raises(ComityError, match="corrupt") as caught:
+            load(str(place))
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) <= 400
+    np.savez(tmp_path / f"{name}.npz", **arrays())
+    assert load(str(tmp_path / f"{name}.npz")).name.isprintable()
+
+
+def test_what_the_system_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays())
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("zipfile.is_zipfile", forbidden)
+    with pytest.raises(ComityError, match=r"mine\.npz: Permission denied$"):
+        load("mine", tmp_path)
+    with pytest.raises(ComityError, match=r"data /xxx.*: File name too long"):
+        load("/" + "x" * 5000)
+
+
 def test_npz_with_a_pickle_is_refused_without_running_it(tmp_path: Path) -> None:
     class Malice:
         def __reduce__(self):
@@ -185,6 +329,15 @@ def test_npz_with_a_pickle_is_refused_without_running_it(tmp_path: Path) -> None
     with pytest.raises(ComityError, match=r"gtsrb\.npz: corrupt or not an npz file of plain arrays"):
         load("gtsrb", tmp_path)
     assert not (tmp_path / "run").exists()
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 4\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
 
 
 def write_images(folder: Path, names: list[str], size: tuple[int, int] = (5, 4), mode: str = "RGB") -> None:
@@ -250,6 +403,97 @@ def test_spoilt_image_is_named(tmp_path: Path) -> None:
         load("mine", tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["png", "tif"])
+def test_sixteen_bits_are_scaled_not_cut(tmp_path: Path, kind: str) -> None:
+    values = np.array([[0, 255, 256], [32768, 65280, 65535]], np.uint16)
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    Image.fromarray(values).save(tmp_path / "mine" / "a" / f"1.{kind}")
+    dataset = load("mine", tmp_path)
+    assert dataset.x[0, :, :, 0].tolist() == [[0, 0, 1], [128, 255, 255]]
+
+
+def test_sixteen_bits_of_a_pgm(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    (tmp_path / "mine" / "a" / "1.pgm").write_bytes(b"P5 2 1 65535\n\x80\x00\xff\xff")
+    assert load("mine", tmp_path).x.ravel().tolist() == [128, 255]
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_images_of_unknown_range_are_refused(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    Image.new(mode, (5, 4), 3).save(tmp_path / "mine" / "a" / "1.tif")
+    with pytest.raises(ComityError, match=r"a/1\.tif: an image of 32 bits a pixel"):
+        load("mine", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "ending", "expected"),
+    [
+        ("1", 1, "png", [255]),
+        ("LA", (7, 0), "png", [7]),
+        ("P", 0, "png", [0, 0, 0]),
+        ("RGBA", (1, 2, 3, 0), "png", [1, 2, 3]),
+        ("CMYK", (0, 0, 0, 255), "tif", [0, 0, 0]),
+        ("CMYK", (0, 0, 0, 0), "tif", [255, 255, 255]),
+    ],
+)
+def test_image_modes(tmp_path: Path, mode: str, colour: object, ending: str, expected: list[int]) -> None:
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    Image.new(mode, (5, 4), colour).save(tmp_path / "mine" / "a" / f"1.{ending}")
+    assert load("mine", tmp_path).x[0, 0, 0].tolist() == expected
+
+
+def test_first_image_of_an_animation(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    frames = [Image.new("RGB", (5, 4), (k, k, k)) for k in (10, 20, 30)]
+    frames[0].save(tmp_path / "mine" / "a" / "1.png", save_all=True, append_images=frames[1:])
+    assert load("mine", tmp_path).x.max() == 10
+
+
+def test_a_format_is_known_by_its_content(tmp_path: Path) -> None:
+    """Pillow would hand PostScript to Ghostscript whatever the file's name."""
+    write_images(tmp_path / "mine", ["a/1.png"])
+    (tmp_path / "mine" / "a" / "2.png").write_bytes(EPS)
+    with pytest.raises(ComityError, match=r"a/2\.png: corrupt or truncated image; expected one of PNG, JPEG"):
+        load("mine", tmp_path)
+
+
+def test_hidden_and_other_files_are_left_out(tmp_path: Path) -> None:
+    write_images(tmp_path / "mine", ["cat/a.png", "dog/a.png", ".git/x/a.png"])
+    for name in ("cat/._a.png", "cat/.DS_Store", "dog/Thumbs.db", "labels.csv", "cat/readme.txt"):
+        (tmp_path / "mine" / name).write_bytes(b"not an image")
+    dataset = load("mine", tmp_path)
+    assert (dataset.y.tolist(), dataset.classes) == ([0, 1], 2)
+
+
+def test_links_in_image_folders(tmp_path: Path) -> None:
+    write_images(tmp_path / "elsewhere", ["cat/a.png"])
+    write_images(tmp_path / "mine", ["dog/a.png"])
+    (tmp_path / "mine" / "cat").symlink_to(tmp_path / "elsewhere" / "cat")
+    (tmp_path / "mine" / "dog" / "b.png").symlink_to(tmp_path / "elsewhere" / "cat" / "a.png")
+    assert load("mine", tmp_path).y.tolist() == [0, 1, 1]
+    for name, target, line in (
+        ("dog/c.png", tmp_path / "gone.png", r"dog/c\.png: No such file"),
+        ("dog/c.png", tmp_path / "mine" / "dog" / "c.png", r"dog/c\.png: Too many levels of symbolic links"),
+        ("dog/c.png", Path("/dev/zero"), r"dog/c\.png: a folder, pipe or device"),
+        ("kitten", tmp_path / "mine" / "cat", "a link to a folder that is part of the data set already"),
+        ("dog/again", tmp_path / "mine", "dog/again: a link to a folder that is part of the data set already"),
+    ):
+        link = tmp_path / "mine" / name
+        link.symlink_to(target)
+        with pytest.raises(ComityError, match=line):
+            load("mine", tmp_path)
+        link.unlink()
+
+
+def test_thousands_of_classes(tmp_path: Path) -> None:
+    image = png(Image.new("L", (2, 2)))
+    for k in range(2000):
+        (tmp_path / "mine" / f"{k:05}").mkdir(parents=True)
+        (tmp_path / "mine" / f"{k:05}" / "1.png").write_bytes(image)
+    assert load("mine", tmp_path).classes == 2000
+
+
 def test_image_outside_a_class(tmp_path: Path) -> None:
     write_images(tmp_path / "mine", ["a/1.png", "stray.png"])
     with pytest.raises(ComityError, match=r"stray\.png: an image outside any class folder"):
@@ -310,7 +554,8 @@ def test_bad_cifar_is_named(tmp_path: Path) -> None:
         (pickle.dumps({b"data": np.zeros((4, 9), np.uint8), b"labels": [0] * 4}), r"got data of shape \(4, 9\)"),
         ((folder / "data_batch_3").read_bytes()[:-50], "data_batch_3: corrupt or truncated"),
         (b"", "data_batch_3: corrupt or truncated"),
-        (pickle.dumps({b"data": [[1], [2, 3]], b"labels": [0]}), "data_batch_3: data or labels are not arrays"),
+        (pickle.dumps({b"data": [[1], [2, 3]], b"labels": [0]}), "data_batch_3: data is not an array and not a list"),
+        (pickle.dumps({b"data": np.zeros((4, 3072), np.uint8), b"labels": [0] * 3}), r"got labels of shape \(3,\)"),
     ):
         (folder / "data_batch_3").write_bytes(content)
         with pytest.raises(ComityError, match=line):
@@ -360,7 +605,8 @@ def test_bad_pfllib_is_named(tmp_path: Path) -> None:
         ({"x": Malice(), "y": np.zeros(2)}, r"1\.npz: refused: it names posix.mkdir"),
         ({"x": np.zeros((2, 3, 4, 5))}, r"1\.npz: holds x; expected x and y"),
         ({"x": np.zeros((2, 7)), "y": np.zeros(2, int)}, r"1\.npz: got x of shape \(2, 7\)"),
-        ({"x": np.zeros((2, 1, 4, 5)), "y": np.zeros(2, int)}, "the clients' images differ in shape"),
+        ({"x": np.zeros((2, 1, 4, 5)), "y": np.zeros(2, int)}, "the clients' images have shapes"),
+        ({"x": np.zeros((2, 3, 4, 5), np.uint8), "y": np.zeros(2, int)}, "images have types float32 and uint8"),
         ([1, 2], r"1\.npz: holds"),
     ):
         np.savez(file, data=np.array(data, dtype=object))
@@ -368,32 +614,115 @@ def test_bad_pfllib_is_named(tmp_path: Path) -> None:
             load("mine", tmp_path)
     assert not (tmp_path / "run").exists()
     file.write_bytes(good[:-30])
-    with pytest.raises(ComityError, match=r"1\.npz: missing, corrupt or truncated"):
+    with pytest.raises(ComityError, match=r"1\.npz: corrupt, truncated"):
         load("mine", tmp_path)
     file.unlink()
-    with pytest.raises(ComityError, match=r"1\.npz: missing, corrupt or truncated"):
+    with pytest.raises(ComityError, match=r"1\.npz: No such file"):
         load("mine", tmp_path)
-    (folder / "config.json").write_text("{}")
-    with pytest.raises(ComityError, match=r"config\.json: no readable num_clients"):
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ("{}", "no readable num_clients"),
+        ("[1, 2]", "no readable num_clients"),
+        ("3", "no readable num_clients"),
+        ("", "corrupt or truncated"),
+        ('{"num_clients": 3', "corrupt or truncated"),
+        ('{"num_clients": 0, "num_classes": 5}', "no readable num_clients"),
+        ('{"num_clients": -3, "num_classes": 5}', "no readable num_clients"),
+        ('{"num_clients": true, "num_classes": 5}', "no readable num_clients"),
+        ('{"num_clients": "3", "num_classes": 5}', "no readable num_clients"),
+        ('{"num_clients": 3.5, "num_classes": 5}', "no readable num_clients"),
+        ('{"num_clients": 1e999, "num_classes": 5}', "no readable num_clients"),
+        ('{"num_clients": NaN, "num_classes": 5}', "no readable num_clients"),
+        ('{"num_clients": 3, "num_classes": [5]}', "no readable num_clients"),
+        ('{"num_clients": 3, "num_classes": 2}', "got label 2; with 2 classes"),
+        ('{"num_clients": 2, "num_classes": 5}', "config.json says 2 clients; there are more in train"),
+        ('{"num_clients": 4, "num_classes": 5}', r"train/3\.npz: No such file"),
+    ],
+)
+def test_bad_pfllib_config_is_named(tmp_path: Path, config: str, line: str) -> None:
+    write_pfllib(tmp_path / "Mine")
+    (tmp_path / "Mine" / "config.json").write_text(config)
+    with pytest.raises(ComityError, match=line):
         load("mine", tmp_path)
+
+
+def test_pfllib_holds_one_object(tmp_path: Path) -> None:
+    write_pfllib(tmp_path / "Mine")
+    np.savez(tmp_path / "Mine" / "test" / "1.npz", data=np.arange(3))
+    with pytest.raises(ComityError, match=r"1\.npz: holds an array of <i8; expected one Python object"):
+        load("mine", tmp_path)
+    np.savez(tmp_path / "Mine" / "test" / "1.npz", other=np.arange(3))
+    with pytest.raises(ComityError, match=r"1\.npz: .*no item named 'data\.npy'"):
+        load("mine", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"x": np.zeros((0, 4, 4))}, r"got images of shape \(0, 4, 4\)"),
+        ({"x": [[[1]], [[1, 2]]]}, "the images are no array"),
+        ({"x": np.zeros((3, 4, 4), complex)}, "got images of type complex128; allowed: uint8 or float"),
+        ({"x": np.full((3, 4, 4), np.inf)}, "not finite"),
+        ({"x": np.full((3, 4, 4), 1e300)}, "not finite"),
+        ({"x": np.float64(1)}, r"got images of shape \(\)"),
+        ({"y": 3}, r"got labels of shape \(\)"),
+        ({"y": [0, 1]}, "got 3 images and 2 labels"),
+        ({"y": [0, 1, -1]}, "got label -1; labels count from 0"),
+        ({"y": np.array([0, 1, 2**63 + 1], np.uint64)}, "got labels up to 9223372036854775809; allowed: 1 to 100000"),
+        ({"y": [0, 1, 100_000]}, "got labels up to 100000; allowed: 1 to 100000 classes"),
+        ({"classes": -1}, "allowed: 1 to 100000 classes"),
+        ({"classes": 2}, "got label 2; with 2 classes"),
+        ({"columns": {"year": 3}}, r"column 'year' has shape \(\) for 3 samples"),
+        ({"columns": {"year": np.ones((3, 2))}}, r"column 'year' has shape \(3, 2\) for 3 samples"),
+        ({"columns": {"year": [1, None, 2]}}, "column 'year' is of type object; allowed: numbers or text"),
+        ({"columns": {"test": ["no", "yes", "no"]}}, "column 'test' .* allowed: 0 and 1"),
+        ({"columns": {"test": [0, 1, 2]}}, "column 'test' .* allowed: 0 and 1"),
+    ],
+)
+def test_bad_samples_are_named(changed: dict[str, object], line: str) -> None:
+    good = {"x": np.zeros((3, 4, 4), np.uint8), "y": [0, 1, 2]}
+    assert len(Dataset("mine", **good)) == 3  # type: ignore[arg-type]
+    with pytest.raises(ComityError, match=f"data mine: .*{line}"):
+        Dataset("mine", **good | changed)  # type: ignore[arg-type]
 
 
 class FakeImage:
     """Has the name that the hub's feature for images has."""
+
+    def __init__(self, decode: bool = True) -> None:
+        self.decode = decode
 
 
 FakeImage.__name__ = "Image"
 
 
 class FakeSplit(dict[str, list[object]]):
+    """As much of the hub's data sets as is used. Images come as they are stored, and only if that was asked for."""
+
     def __init__(self, n: int, label: str, first: int = 0) -> None:
-        pictures = [Image.new("L", (4, 4), first + k) for k in range(n)]
-        super().__init__({"img": pictures, label: [k % 3 for k in range(n)], "year": [1990 + k for k in range(n)]})
+        captions = ["long " * 100, *(["short"] * (n - 1))]
+        years = [1990 + k for k in range(n)]
+        super().__init__(
+            {"img": ["not decoded"] * n, label: [k % 3 for k in range(n)], "year": years, "text": captions}
+        )
+        self.pictures = [{"bytes": png(Image.new("L", (4, 4), first + k)), "path": None} for k in range(n)]
         self.features = {
             "img": FakeImage(),
             label: types.SimpleNamespace(dtype="int64"),
             "year": types.SimpleNamespace(dtype="int32"),
+            "text": types.SimpleNamespace(dtype="string"),
         }
+
+    def select_columns(self, keys: list[str]) -> "FakeSplit":
+        assert keys == ["img"]
+        return self
+
+    def cast_column(self, key: str, kind: FakeImage) -> list[dict[str, object]]:
+        assert (key, kind.decode) == ("img", False)
+        return [{"img": picture} for picture in self.pictures]
 
 
 @pytest.fixture
@@ -411,10 +740,19 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             }
         if name == "no/label":
             return {"train": FakeSplit(6, "caption")}
+        if name == "some/eps":
+            split = FakeSplit(6, "label")
+            split.pictures[3]["bytes"] = EPS
+            return {"train": split}
+        if name == "no/image":
+            split = FakeSplit(6, "label")
+            split.pictures[3] = None
+            return {"train": split}
         raise ConnectionError("no route to the hub\nand a long trace")
 
     module = types.ModuleType("datasets")
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    module.Image = FakeImage  # type: ignore[attr-defined]
     module.__spec__ = types.SimpleNamespace(name="datasets")  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.setattr("comity.data.sources.load.hub_installed", lambda: True)
@@ -428,6 +766,7 @@ def test_hub_when_asked_for(hub: list[str]) -> None:
     assert dataset.x[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 100, 101, 102]
     assert dataset.y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
     assert dataset.columns["year"].tolist() == [*range(1990, 1996), 1990, 1991, 1992]
+    assert set(dataset.columns) == {"year"}  # a column of long texts is no column to share out along
 
 
 def test_hub_when_nothing_is_found_here(hub: list[str], tmp_path: Path) -> None:
@@ -443,7 +782,13 @@ def test_hub_errors(hub: list[str]) -> None:
         load("hub:some/thing")
     with pytest.raises(ComityError, match="needs an image and a label column; it has img, caption, year"):
         load("hub:no/label")
-    assert hub == ["some/thing", "no/label"]
+    with pytest.raises(ComityError, match=r"data hub:some/eps, image 3: corrupt .* expected one of PNG, JPEG"):
+        load("hub:some/eps")
+    with pytest.raises(ComityError, match="data hub:no/image: train has a row without an image"):
+        load("hub:no/image")
+    with pytest.raises(ComityError, match=r"data hub:uoft-cs/cifar100: .* set COMITY_DATA_LIMIT to raise it"):
+        load("hub:uoft-cs/cifar100", limit=600)
+    assert hub == ["some/thing", "no/label", "some/eps", "no/image", "uoft-cs/cifar100"]
 
 
 def test_hub_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

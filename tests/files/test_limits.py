@@ -11,8 +11,8 @@ import torch
 from checkpoints import LOAD, assert_close, merged, models, save_all
 from safetensors.torch import load_file, save_file
 
+from comity._memory import parse_bytes
 from comity.files import aggregate
-from comity.files._memory import parse_bytes
 from comity.rules import ConFREE, Mean
 
 OVERHEAD = 40e6  # what allocators and thread stacks may take beyond the limit
@@ -20,7 +20,7 @@ OVERHEAD = 40e6  # what allocators and thread stacks may take beyond the limit
 MEASURED = """
 import json, sys
 from comity.commands import command
-from comity.files._memory import peak
+from comity._memory import peak
 command("aggregate", json.loads(sys.argv[1]))
 print(peak())
 """

@@ -63,7 +63,7 @@ class FileInputs:
 
     def _memory_left(self) -> int:
         """What the process may still take."""
-        from comity.files._memory import parse_bytes, resident, show_bytes
+        from comity._memory import parse_bytes, resident, show_bytes
 
         limit, taken = parse_bytes(self.memory), resident()
         if limit - taken < LEAST:

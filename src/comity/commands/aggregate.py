@@ -68,9 +68,8 @@ def aggregate(
 def _print(done: "Merge", console: "Console", seconds: float) -> None:
     from rich.text import Text
 
-    from comity.files._memory import peak, show_bytes
-    from comity.files._show import LAYERS
-    from comity.files._words import percent, several
+    from comity._memory import peak, show_bytes
+    from comity.files import LAYERS, percent, several
 
     if done.lost:
         worst = sorted(done.lost.items(), key=lambda pair: -pair[1])

@@ -29,9 +29,7 @@ def inspect(inputs: FileInputs, *, html: Path | None = None, lr: Positive | None
 
     from comity._write import write_text
     from comity.commands._files import reading
-    from comity.files import inspect
-    from comity.files._html import page
-    from comity.files._show import show
+    from comity.files import inspect, page, show
 
     console = Console()
     with reading(console) as progress:

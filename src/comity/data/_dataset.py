@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from comity._errors import ComityError
+from comity._errors import ComityError, one_line
 
 Ints = NDArray[np.int64]
+MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,21 +29,17 @@ class Dataset:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        x = _images(self.name, self.x)
-        y = _labels(self.name, self.y)
+        name = one_line(self.name, 200)
+        x = _images(name, self.x)
+        y = _labels(name, self.y)
         if len(x) != len(y):
-            raise ComityError(
-                f"data {self.name}: got {len(x)} images and {len(y)} labels; there must be one label an image"
-            )
-        for column, values in self.columns.items():
-            if len(values) != len(y):
-                raise ComityError(f"data {self.name}: column {column!r} has {len(values)} values for {len(y)} samples")
+            raise ComityError(f"data {name}: got {len(x)} images and {len(y)} labels; there must be one label an image")
+        columns = {column: _column(name, column, values, len(y)) for column, values in self.columns.items()}
         classes = self.classes or int(y.max()) + 1
+        check_classes(name, classes)
         if y.max() >= classes:
-            raise ComityError(
-                f"data {self.name}: got label {y.max()}; with {classes} classes it must be below {classes}"
-            )
-        for key, value in (("x", x), ("y", y), ("classes", classes)):
+            raise ComityError(f"data {name}: got label {y.max()}; with {classes} classes it must be below {classes}")
+        for key, value in (("name", name), ("x", x), ("y", y), ("classes", classes), ("columns", columns)):
             object.__setattr__(self, key, value)
 
     def __len__(self) -> int:
@@ -70,8 +67,14 @@ class Dataset:
         return np.split(order, ends[:-1])
 
 
+def check_classes(name: str, classes: int) -> None:
+    """Refuse what no model and no table has room for; a label that is no label, such as an id, makes millions."""
+    if not 1 <= classes <= MOST_CLASSES:
+        raise ComityError(f"data {name}: got labels up to {classes - 1}; allowed: 1 to {MOST_CLASSES} classes")
+
+
 def _images(name: str, x: ArrayLike) -> NDArray[Any]:
-    images = np.asarray(x)
+    images = _array(name, "the images", x)
     shape = images.shape
     if images.ndim == 3:
         images = images[..., None]
@@ -93,7 +96,7 @@ def _images(name: str, x: ArrayLike) -> NDArray[Any]:
 
 
 def _labels(name: str, y: ArrayLike) -> Ints:
-    labels = np.asarray(y)
+    labels = _array(name, "the labels", y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
@@ -102,4 +105,25 @@ def _labels(name: str, y: ArrayLike) -> Ints:
         )
     if len(labels) and labels.min() < 0:
         raise ComityError(f"data {name}: got label {labels.min()}; labels count from 0")
+    if len(labels):  # before a label of 64 bits without a sign becomes a negative one
+        check_classes(name, int(labels.max()) + 1)
     return labels.astype(np.int64)
+
+
+def _column(name: str, column: str, values: ArrayLike, samples: int) -> NDArray[Any]:
+    array = _array(name, f"column {column!r}", values)
+    if array.shape != (samples,):
+        what = f"{len(array)} values" if array.ndim == 1 else f"shape {array.shape}"
+        raise ComityError(f"data {name}: column {column!r} has {what} for {samples} samples")
+    if array.dtype.kind not in "biufSU":
+        raise ComityError(f"data {name}: column {column!r} is of type {array.dtype}; allowed: numbers or text")
+    if column == "test" and not (array.dtype.kind in "biuf" and np.isin(array, (0, 1)).all()):
+        raise ComityError(f"data {name}: column 'test' says which samples are for testing; allowed: 0 and 1")
+    return array
+
+
+def _array(name: str, what: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise ComityError(f"data {name}: {what} are no array: {error}") from error

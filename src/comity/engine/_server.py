@@ -16,7 +16,6 @@ from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
 from comity.engine._verbs import Export, Scores, verbs_of
 from comity.methods import Combined, Method, Payload, Reply
-from comity.methods._sides import A, Q
 from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
 from comity.rules import Outcome, Rule, ServerStep, Updates, conflict_rate, cosines
 
@@ -85,7 +84,7 @@ class Server:
         chance = torch.rand(len(cohort), generator=self.random("dropout"))
         return [cid for cid, p in zip(cohort, chance.tolist(), strict=True) if p < self.dropout]
 
-    def ask(self, verb: Callable[[Any, Q], A], questions: Mapping[int, Q]) -> dict[int, A]:
+    def ask(self, verb: Callable[[Any, Any], Any], questions: Mapping[int, Any]) -> dict[int, Any]:
         if verb.__name__ not in self.verbs:
             raise ComityError(f"{verb.__name__} is no verb of {type(self.method).__name__}; declare it with @verb")
         return self._ask(verb.__name__, questions)

@@ -7,8 +7,7 @@ from typing import Any, get_type_hints
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity.methods import Method, Payload
-from comity.methods._messages import field_types
+from comity.methods import Method, Payload, field_types
 
 READ_ONLY_VERBS = ("evaluate", "export")
 """Verbs of the engine's own that change nothing that a client keeps, and train nobody beside others."""

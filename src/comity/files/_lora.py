@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from comity._errors import ComityError
+from comity._memory import show_bytes
 from comity.files._checkpoint import Checkpoint
-from comity.files._memory import show_bytes
 from comity.files._plan import Pair
 from comity.files._reader import Reader
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from comity._components import Component
 from comity._errors import ComityError
+from comity._memory import parse_bytes
 from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
 from comity.files._file import NewTensors, StoredTensor
-from comity.files._memory import parse_bytes
 from comity.files._output import becomes_folder, write
 from comity.files._plan import Buffers, Choice, Lora, MergePlan, Pair
 from comity.files._reader import Reader

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from comity._errors import ComityError
+from comity._memory import show_bytes
 from comity._threads import in_order, one_thread
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import StoredTensor
-from comity.files._memory import show_bytes
 from comity.rules import LONGEST_SQUARE, gram_matrix, piece_width
 
 MOST = 2**28  # bytes of updates held at once, even where there is room for more: larger pieces are no faster

@@ -5,7 +5,7 @@ To write one, subclass :class:`Method` in a file of yours and name it on the com
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Share
-from comity.methods._messages import Message, Payload, Question, Reply, verb
+from comity.methods._messages import Message, Payload, Question, Reply, field_types, verb
 from comity.methods._method import WHOLE, Method
 from comity.methods._sides import Client, Combined, Server
 from comity.methods.apfl import APFL
@@ -68,6 +68,7 @@ METHODS = {
 """By the name on the command line."""
 
 __all__ = [
+    "field_types",
     "FEDORA",
     "APFL",
     "IFCA",

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.unpickle import unpickle
+from comity.data.sources.reading import Budget, check_file, reading
+from comity.data.sources.unpickle import as_array, unpickle
 
 # folder, its batches, the key of the labels, classes
 LAYOUTS = (
@@ -22,30 +23,31 @@ def is_cifar(folder: Path) -> bool:
     return any((place / batches[0]).is_file() for name, batches, _, _ in LAYOUTS for place in (folder, folder / name))
 
 
-def read_cifar(name: str, folder: Path) -> Dataset:
+def read_cifar(name: str, folder: Path, budget: Budget) -> Dataset:
     """All batches pooled (Krizhevsky, 2009)."""
     inner, batches, key, classes = next(
         layout for layout in LAYOUTS for place in (folder, folder / layout[0]) if (place / layout[1][0]).is_file()
     )
     place = folder if (folder / batches[0]).is_file() else folder / inner
-    x, y = zip(*(_batch(place / batch, key) for batch in batches), strict=True)
+    x, y = zip(*(_batch(place / batch, key, budget) for batch in batches), strict=True)
     return Dataset(name, np.concatenate(x), np.concatenate(y), classes)
 
 
-def _batch(path: Path, key: bytes) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    try:
-        with path.open("rb") as file:
-            batch = unpickle(file, path)
-    except OSError as error:
-        raise ComityError(f"{path}: {error.strerror}; the folder must hold all batches of the archive") from error
-    if isinstance(batch, dict):
-        batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
-    if not isinstance(batch, dict) or b"data" not in batch or key not in batch:
-        raise ComityError(f"{path}: no {key.decode()} or no data in it; not a CIFAR batch")
-    try:
-        x, y = np.asarray(batch[b"data"]), np.asarray(batch[key])
-    except (ValueError, TypeError) as error:
-        raise ComityError(f"{path}: data or {key.decode()} are not arrays: {error}") from error
-    if x.ndim != 2 or x.shape[1] != 3 * 32 * 32 or x.dtype != np.uint8:
-        raise ComityError(f"{path}: got data of shape {x.shape}, type {x.dtype}; expected (n, 3072) of uint8")
+def _batch(path: Path, key: bytes, budget: Budget) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    with reading(path):
+        check_file(path)
+        budget.check(3 * path.stat().st_size, path)  # the file, its copy in the unpickler, the array
+        batch = unpickle(path.read_bytes(), path)
+        if isinstance(batch, dict):
+            batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
+        if not isinstance(batch, dict) or b"data" not in batch or key not in batch:
+            raise ComityError(f"{path}: no {key.decode()} or no data in it; not a CIFAR batch")
+        x, y = as_array(batch[b"data"], path, "data"), as_array(batch[key], path, key.decode())
+        if x.ndim != 2 or x.shape[1] != 3 * 32 * 32 or x.dtype != np.uint8:
+            raise ComityError(f"{path}: got data of shape {x.shape}, type {x.dtype}; expected (n, 3072) of uint8")
+        if y.shape != (len(x),) or y.dtype.kind not in "iu":
+            raise ComityError(
+                f"{path}: got {key.decode()} of shape {y.shape}, type {y.dtype}; expected {len(x)} whole numbers"
+            )
+        budget.take_array(x.shape, x.dtype, path)
     return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), y

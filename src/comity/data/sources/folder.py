@@ -1,7 +1,10 @@
 """Image folders: one subfolder a class."""
 
+import io
+import os
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comity._errors import ComityError
-from comity.data._dataset import Dataset
+from comity.data._dataset import Dataset, check_classes
+from comity.data.sources.reading import Budget, check_file, reading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGES = {".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+# Pillow goes by a file's content, not by its name, and hands some formats to other programs: EPS to Ghostscript.
+FORMATS = ("PNG", "JPEG", "PPM", "BMP", "GIF", "WEBP", "TIFF")
+SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 YEAR = re.compile(r"(1[89]|20)\d\d(?!\d)")  # at the start of a file's name, as in Yearbook
 
@@ -23,25 +30,26 @@ def is_image_folder(folder: Path) -> bool:
     return any(True for _ in _files(folder))
 
 
-def read_folder(name: str, folder: Path, size: int | None = None) -> Dataset:
+def read_folder(name: str, folder: Path, budget: Budget, size: int | None = None) -> Dataset:
     """``<class>/<image>``, or ``<split>/<class>/<image>`` (pooled), or ``<domain>/<class>/<image>``.
 
     A domain becomes the column ``domain``; file names that all begin with a year give the column ``year``. Images of
-    different sizes need ``size``: they are scaled to size × size.
+    different sizes need ``size``: they are scaled to size × size. Hidden files and folders are left out.
     """
     files = sorted(_files(folder))
-    parts = [file.relative_to(folder).parts for file in files]
-    groups = _subfolders(folder)
-    grouped = groups <= SPLITS or _are_domains(folder, groups)
-    level = 1 if grouped else 0
-    shallow = next((file for file, part in zip(files, parts, strict=True) if len(part) < level + 2), None)
+    places = [file.relative_to(folder).parts for file in files]
+    groups = {place[0] for place in places if len(place) > 1}
+    splits = groups <= SPLITS
+    level = 1 if splits or _are_domains(places) else 0
+    shallow = next((file for file, place in zip(files, places, strict=True) if len(place) < level + 2), None)
     if shallow is not None:
         raise ComityError(
             f"{shallow}: an image outside any class folder; expected {folder}/{'<split>/' * level}<class>/<image>"
         )
-    names = sorted({part[level] for part in parts})
-    if groups <= SPLITS:
-        trained = {part[1] for part in parts if part[0].startswith("train")}
+    names = sorted({place[level] for place in places})
+    check_classes(name, len(names))
+    if splits:
+        trained = {place[1] for place in places if place[0].startswith("train")}
         strange = sorted(set(names) - trained)
         if trained and strange:
             raise ComityError(
@@ -49,57 +57,105 @@ def read_folder(name: str, folder: Path, size: int | None = None) -> Dataset:
             )
     label = {name: k for k, name in enumerate(names)}
     columns: dict[str, NDArray[Any]] = {}
-    if grouped and not groups <= SPLITS:
-        columns["domain"] = np.array([part[0] for part in parts])
+    if level and not splits:
+        columns["domain"] = np.array([place[0] for place in places])
     years = [YEAR.match(file.name) for file in files]
     if all(years):
         columns["year"] = np.array([int(year[0]) for year in years if year])
-    y = np.array([label[part[level]] for part in parts])
-    return Dataset(name, stack(map(open_image, files), size, folder), y, len(names), columns)
+    y = np.array([label[place[level]] for place in places])
+    return Dataset(name, read_images(files, len(files), size, budget, folder), y, len(names), columns)
 
 
-def stack(images: Iterator["Image"], size: int | None, where: object) -> NDArray[np.uint8]:
-    """Images as one array: grey if all are grey, RGB otherwise."""
-    pixels: list[NDArray[np.uint8]] = []
-    grey = True
-    for image in images:
-        grey = grey and image.mode in ("1", "L")
-        plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
-        if size is not None and plain.size != (size, size):
-            plain = plain.resize((size, size))
-        pixels.append(np.asarray(plain))
-        if pixels[-1].shape[:2] != pixels[0].shape[:2]:
+def read_images(
+    files: Iterable[Path | bytes], count: int, size: int | None, budget: Budget, where: object
+) -> NDArray[np.uint8]:
+    """``count`` images as one array: grey if all are grey, RGB otherwise.
+
+    Of an animation the first image counts, and transparency does not.
+    """
+    images: list[NDArray[np.uint8]] = []
+    for number, file in enumerate(files):
+        named = file if isinstance(file, Path) else f"{where}, image {number}"
+        with reading(named):
+            images.append(_read_image(file, size, budget, named))
+        image = images[-1]
+        if number == 0:
+            budget.check(5 * count * image.size, where)  # as take_array counts, before all of them are decoded
+        budget.take_array(image.shape, image.dtype, where)
+        if image.shape[:2] != images[0].shape[:2]:
             raise ComityError(
-                f"{where}: images differ in size, {pixels[0].shape[:2]} and {pixels[-1].shape[:2]}: "
+                f"{where}: images differ in size, {images[0].shape[:2]} and {image.shape[:2]}: "
                 f"set data.size, for example 32"
             )
-    if grey:
-        return np.stack(pixels)
-    return np.stack([image if image.ndim == 3 else image[..., None].repeat(3, axis=2) for image in pixels])
+    if all(image.ndim == 2 for image in images):
+        return np.stack(images)
+    return np.stack([image if image.ndim == 3 else image[..., None].repeat(3, axis=2) for image in images])
 
 
-def open_image(path: Path) -> "Image":
+def _read_image(file: Path | bytes, size: int | None, budget: Budget, named: object) -> NDArray[np.uint8]:
+    """The pixels of one image, grey (H, W) or RGB (H, W, 3)."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ComityError("data: image folders need Pillow: pip install 'comity[hub]' or pip install pillow") from error
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
-        raise ComityError(f"{path}: corrupt or truncated image: {error}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of broken metadata, which nothing reads
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
+                budget.check(8 * image.width * image.height, named)  # decoded and converted
+                plain = _eight_bits(image, named)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise ComityError(f"{named}: a larger image than Pillow takes: {error}") from error
+        except UnidentifiedImageError as error:
+            raise ComityError(f"{named}: corrupt or truncated image; expected one of {', '.join(FORMATS)}") from error
+        except (OSError, SyntaxError, ValueError) as error:
+            raise ComityError(f"{named}: corrupt or truncated image: {error}") from error
+        if size is not None and plain.size != (size, size):
+            plain = plain.resize((size, size))
+        return np.asarray(plain)
+
+
+def _eight_bits(image: "Image", named: object) -> "Image":
+    """The image in grey or RGB with 8 bits a channel."""
+    from PIL.Image import fromarray
+
+    if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
+        raise ComityError(f"{named}: an image of 32 bits a pixel, whose range is not known; allowed: 8 or 16 bits")
+    image.load()
+    if image.mode in SIXTEEN_BITS:  # Pillow would cut all that is brighter than 255 off
+        return fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*") if file.suffix.lower() in IMAGES and file.is_file())
+    """The images under ``folder``, at any depth and through links, but no folder twice."""
+    pending, seen = [folder], set()
+    while pending:
+        place = pending.pop()
+        with reading(place):
+            state = place.stat()
+            entries = [entry for entry in os.scandir(place) if not entry.name.startswith(".")]
+        if (state.st_dev, state.st_ino) in seen:
+            raise ComityError(f"{place}: a link to a folder that is part of the data set already")
+        seen.add((state.st_dev, state.st_ino))
+        for entry in entries:
+            path = Path(entry.path)
+            with reading(path):
+                if entry.is_dir():
+                    pending.append(path)
+                    continue
+                if path.suffix.lower() not in IMAGES:
+                    continue
+                check_file(path)
+            yield path
 
 
-def _subfolders(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_dir() and is_image_folder(path)}
-
-
-def _are_domains(folder: Path, groups: set[str]) -> bool:
-    """Whether all subfolders hold the same two or more class folders and no image of their own."""
-    inside = [_subfolders(folder / group) for group in groups]
-    return len(groups) > 1 and len(inside[0]) > 1 and all(classes == inside[0] for classes in inside)
+def _are_domains(places: Sequence[tuple[str, ...]]) -> bool:
+    """Whether all folders hold the same two or more class folders with images."""
+    inside: dict[str, set[str]] = {}
+    for place in places:
+        if len(place) > 1:
+            inside.setdefault(place[0], set()).update(place[1:-1][:1])
+    classes = next(iter(inside.values()), set())
+    return len(inside) > 1 and len(classes) > 1 and all(other == classes for other in inside.values())

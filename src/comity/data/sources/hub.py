@@ -1,6 +1,8 @@
 """Data sets of the Hugging Face hub, through the extra ``hub``."""
 
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +10,11 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.folder import SPLITS, stack
+from comity.data.sources.folder import SPLITS, read_images
+from comity.data.sources.reading import Budget
 
 LABELS = ("label", "labels", "fine_label", "y")
+LONGEST_TEXT = 100  # in a column: numpy gives every value the room of the longest
 INSTALL = "pip install 'comity[hub]'"
 
 
@@ -18,31 +22,44 @@ def hub_installed() -> bool:
     return find_spec("datasets") is not None
 
 
-def read_hub(name: str, repository: str, size: int | None = None) -> Dataset:
-    """The train, validation and test splits pooled; further columns of numbers or text are kept."""
+def read_hub(name: str, repository: str, budget: Budget, size: int | None = None) -> Dataset:
+    """The train, validation and test splits pooled; further columns of numbers or short text are kept."""
+    where = f"data hub:{repository}"
     if not hub_installed():
-        raise ComityError(f"data hub:{repository}: the hub needs the package datasets: {INSTALL}")
+        raise ComityError(f"{where}: the hub needs the package datasets: {INSTALL}")
     import datasets
 
     try:
         splits = datasets.load_dataset(repository)
     # the hub's client raises errors of half a dozen packages: no network, no such data set, a broken file
     except Exception as error:
-        raise ComityError(
-            f"data hub:{repository}: could not be loaded: {type(error).__name__}: {error}".splitlines()[0]
-        ) from error
+        raise ComityError(f"{where}: could not be loaded: {type(error).__name__}: {error}".splitlines()[0]) from error
     # others, such as the corrupted copies in tanganke/gtsrb, are no part of the data set
     wanted = [split for split in splits if split in SPLITS] or list(splits)
     features = splits[wanted[0]].features
     image = next((key for key, kind in features.items() if type(kind).__name__ == "Image"), None)
     label = next((key for key in LABELS if key in features), None)
     if image is None or label is None:
-        raise ComityError(f"data hub:{repository}: needs an image and a label column; it has {', '.join(features)}")
-    y = np.concatenate([np.asarray(splits[split][label]) for split in wanted])
-    x = stack((picture for split in wanted for picture in splits[split][image]), size, f"data hub:{repository}")
+        raise ComityError(f"{where}: needs an image and a label column; it has {', '.join(features)}")
+
+    def files() -> Iterator[Path | bytes]:
+        """The images as they are stored, for our own reader: the hub's would take every format."""
+        for split in wanted:
+            for row in splits[split].select_columns([image]).cast_column(image, datasets.Image(decode=False)):
+                if row[image] is None:
+                    raise ComityError(f"{where}: {split} has a row without an image")
+                yield row[image]["bytes"] or Path(row[image]["path"])
+
+    y = np.array([value for split in wanted for value in splits[split][label]])
+    if y.dtype.kind not in "iu":
+        raise ComityError(f"{where}: column {label} is of type {y.dtype}; expected a class for each image")
     columns: dict[str, NDArray[Any]] = {}
     for key, kind in features.items():
         if key not in (image, label) and str(getattr(kind, "dtype", "")).startswith(("int", "uint", "float", "string")):
-            columns[key] = np.concatenate([np.asarray(splits[split][key]) for split in wanted])
+            values = [value for split in wanted for value in splits[split][key]]
+            if all(isinstance(value, int | float | str) and len(str(value)) <= LONGEST_TEXT for value in values):
+                columns[key] = np.array(values)
+                budget.take_array(columns[key].shape, columns[key].dtype, f"{where}: column {key}")
+    x = read_images(files(), len(y), size, budget, where)
     keep = y >= 0  # the hub marks hidden test labels with -1
     return Dataset(name, x[keep], y[keep], columns={key: values[keep] for key, values in columns.items()})

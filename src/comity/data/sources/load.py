@@ -17,34 +17,38 @@ from comity.data.sources.hub import INSTALL, hub_installed, read_hub
 from comity.data.sources.idx import is_idx, read_idx
 from comity.data.sources.npz import read_npz
 from comity.data.sources.pfllib import is_pfllib, read_pfllib
+from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
 
 
-def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Dataset | Synthetic:
+def load(
+    name: str, data_dir: str | Path | None = None, limit: int | str | None = None, **options: Any
+) -> Dataset | Synthetic:
     """The data set ``name``: embedded, synthetic, in ``data_dir`` (default ``$COMITY_DATA``), a path, or on the hub.
 
-    Its options are those that ``comity run --data NAME --help`` shows.
+    ``limit`` is the most memory that it may take, such as ``"20GB"``; default ``$COMITY_DATA_LIMIT``, else three
+    quarters of what the machine has. The options are those that ``comity run --data NAME --help`` shows.
     """
     chosen = Component.parse("data", {"name": name, **options})
     if chosen.name == "synthetic":
         return Synthetic(**chosen.options)
     if chosen.name == "digits":
         return read_digits()
-    size = chosen.options["size"]
-    if name.startswith("hub:"):
-        return read_hub(name, name.removeprefix("hub:"), size)
-
-    info = DATASETS.get(chosen.name)
+    size, info = chosen.options["size"], DATASETS.get(chosen.name)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
-    path = _find(name, info.folders if info else (), folder)
-    if path is not None:
-        return _read(chosen.name if info else path.stem, path, size, info.size if info else None)
-    if info and info.hub and hub_installed():
-        return read_hub(chosen.name, info.hub, size or info.size)
+    budget = Budget(limit)
+    with reading(f"data {name}"):
+        if name.startswith("hub:"):
+            return read_hub(name, name.removeprefix("hub:"), budget, size)
+        path = _find(name, info.folders if info else (), folder)
+        if path is not None:
+            return _read(chosen.name if info else path.stem, path, budget, size, info.size if info else None)
+        if info and info.hub and hub_installed():
+            return read_hub(chosen.name, info.hub, budget, size or info.size)
     raise _missing(name, info, folder)
 
 
-LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path], Dataset]], ...] = (
+LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path, Budget], Dataset]], ...] = (
     (Path.is_file, read_npz),
     (is_pfllib, read_pfllib),
     (is_idx, read_idx),
@@ -52,15 +56,15 @@ LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path], Dataset]], ..
 )
 
 
-def _read(name: str, path: Path, size: int | None, usual: int | None) -> Dataset:
+def _read(name: str, path: Path, budget: Budget, size: int | None, usual: int | None) -> Dataset:
     """The data set in a file or folder, whichever of the LAYOUTS it has."""
     for has_layout, reader in LAYOUTS:
         if has_layout(path):
             if size is not None:
                 raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
-            return reader(name, path)
+            return reader(name, path, budget)
     if is_image_folder(path):
-        return read_folder(name, path, size or usual)
+        return read_folder(name, path, budget, size or usual)
     raise ComityError(
         f"{path}: no data set in it; looked for IDX files (train-images-idx3-ubyte), CIFAR batches, PFLlib's "
         f"config.json with train/0.npz, and images in class folders"

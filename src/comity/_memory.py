@@ -10,15 +10,15 @@ from comity._errors import ComityError
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
-def parse_bytes(text: str | int | float) -> int:
-    """``2GB``, ``500 MB``, ``1.5GiB`` or a number of bytes."""
+def parse_bytes(text: str | int | float, option: str = "memory") -> int:
+    """``2GB``, ``500 MB``, ``1.5GiB`` or a number of bytes; an error names the ``option`` it was given for."""
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
     try:
         assert found is not None
         count = int(float(found[1]) * UNITS[found[2] or ""])
         assert count > 0
     except (AssertionError, ValueError, OverflowError):
-        raise ComityError(f"memory must be an amount such as 2GB or 500MB, got {text!r}") from None
+        raise ComityError(f"{option} must be an amount such as 2GB or 500MB, got {text!r}") from None
     return count
 
 
@@ -27,6 +27,20 @@ def show_bytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count / 1e3:.0f} kB"
+
+
+def installed() -> int:
+    """What this machine has, or what the container that the process runs in may take."""
+    try:
+        amounts = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):  # Windows does not say
+        amounts = [int(8e9)]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            amounts.append(int(Path(file).read_text()))
+        except (OSError, ValueError):  # no container, or one without a limit: the file says "max"
+            continue
+    return min(amounts)
 
 
 def resident() -> int:

@@ -1,0 +1,113 @@
+"""What the readers of data files share: a limit on memory, arrays that are read piece by piece, errors in one line."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from gzip import GzipFile
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comity._errors import ComityError, one_line
+from comity._memory import installed, parse_bytes, show_bytes
+
+LIMIT = "COMITY_DATA_LIMIT"
+PIECE = 1 << 20
+
+
+def limit_bytes(limit: int | str | None = None) -> int:
+    """How much memory a data set may take: as given, else ``$COMITY_DATA_LIMIT``, else three quarters of what there is.
+
+    The last quarter is left for Python, torch and the clients' models.
+    """
+    if limit is None:
+        limit = os.environ.get(LIMIT)
+    return int(0.75 * installed()) if limit is None else parse_bytes(limit, LIMIT)
+
+
+class Budget:
+    """What one data set has taken of the limit. Readers ask it before they unpack anything."""
+
+    def __init__(self, limit: int | str | None = None) -> None:
+        self.limit = limit_bytes(limit)
+        self.taken = 0
+
+    def take(self, count: int, where: object) -> None:
+        """Put ``count`` bytes down for good."""
+        self.check(count, where)
+        self.taken += count
+
+    def take_array(self, shape: Sequence[int], dtype: np.dtype[Any], where: object) -> None:
+        """Put an array down with all that becomes of it.
+
+        Pooling training and test data holds each value twice; training holds it beside the same value in float32.
+        """
+        self.take(prod(shape) * max(2 * dtype.itemsize, dtype.itemsize + 4), where)
+
+    def check(self, count: int, where: object) -> None:
+        """Refuse ``count`` more bytes if they do not fit; what is needed for a moment only is checked and not taken."""
+        if self.taken + count > self.limit:
+            raise ComityError(
+                f"{where}: the data set needs {show_bytes(self.taken + count)} of memory or more; the limit is "
+                f"{show_bytes(self.limit)}: set {LIMIT} to raise it"
+            )
+
+
+@contextmanager
+def reading(path: object) -> Iterator[None]:
+    """Whatever fails inside becomes one printable line that names the file.
+
+    The libraries that read files raise nearly every exception there is when a file is damaged, so all are caught.
+    """
+    try:
+        yield
+    except ComityError as error:
+        message = one_line(error)
+        if message == str(error):
+            raise
+        raise ComityError(message) from error
+    except MemoryError as error:
+        raise ComityError(one_line(f"{path}: it needs more memory than there is, or is nested too deeply")) from error
+    except Exception as error:
+        # A file that sends its reader to a place before its start makes the system say "invalid argument".
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise ComityError(one_line(f"{path}: {error.strerror}")) from error
+        reason = str(error) or type(error).__name__
+        raise ComityError(one_line(f"{path}: corrupt or truncated: {reason}")) from error
+
+
+def check_file(path: Path) -> None:
+    """Refuse a pipe or a device, which may never end, before it is opened."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ComityError(f"{path}: a folder, pipe or device; expected a file")
+
+
+def read_array(
+    file: IO[bytes] | GzipFile, shape: Sequence[int], dtype: np.dtype[Any] | type[np.generic], fortran: bool = False
+) -> NDArray[Any]:
+    """An array of raw values. Memory is touched as bytes arrive, whatever the shape announces."""
+    flat = np.empty(prod(shape), dtype)
+    content = memoryview(flat.view(np.uint8))  # type: ignore[arg-type]
+    received = 0
+    while received < len(content):
+        count = file.readinto(content[received : received + PIECE])  # type: ignore[union-attr]
+        if not count:
+            raise EOFError(f"announces {tuple(shape)}, {len(content)} bytes, and holds {received}")
+        received += count
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def pool(arrays: Sequence[NDArray[Any]], where: object, names: str) -> NDArray[Any]:
+    """Arrays that hold samples of one kind, one after the other."""
+    for other in arrays[1:]:
+        if other.shape[1:] != arrays[0].shape[1:]:
+            raise ComityError(f"{where}: {names} have shapes {arrays[0].shape} and {other.shape}")
+        # Pixels from 0 to 255 and floats around 0 would become one array of floats.
+        if (other.dtype.kind == "f") != (arrays[0].dtype.kind == "f"):
+            raise ComityError(f"{where}: {names} have types {arrays[0].dtype} and {other.dtype}")
+    return np.concatenate(arrays)
