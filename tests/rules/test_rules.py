@@ -4,6 +4,8 @@ import copy
 import doctest
 import inspect
 import math
+import re
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
@@ -614,6 +616,13 @@ def test_coefficients_are_those_of_the_whole_step(rule):
         assert (chosen.ids, chosen.residual, chosen.certificate) == (outcome.ids, outcome.residual, outcome.certificate)
         assert torch.equal(chosen.updates.combine(chosen.coefficients), outcome.update)
         one.remember(chosen.updates)
+
+
+def test_other_rooms_use_public_names_only():
+    inside = Path(comity.rules.__file__).parent
+    for file in inside.parent.rglob("*.py"):
+        if inside not in file.parents:
+            assert not re.search(r"comity\.rules\.\w|from comity\.rules import .*\b_", file.read_text()), file
 
 
 def test_the_examples_of_the_documentation_hold():

@@ -118,6 +118,6 @@ def inspect(
         weight=u.grams.diagonal(dim1=1, dim2=2).sum(1) / squares.sum().clamp_min(torch.finfo(torch.float64).tiny),
         effects=torch.where(squares > 0, u.gram / squares, 0.0),
         verdicts=tuple(verdicts),
-        dropped=inputs.dropped | {str(name): why for name, why in u.dropped.items()},
+        dropped={str(name): why for name, why in u.dropped.items()},
         lr=lr,
     )

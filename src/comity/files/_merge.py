@@ -5,7 +5,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from comity.files._output import becomes_folder, write
 from comity.files._plan import Buffers, Choice, Lora, MergePlan, Pair
 from comity.files._reader import Reader
 from comity.files._updates import FileUpdates
-from comity.rules import ConflictRate, DroppedWarning, Rule, ServerStep, conflict_rate
+from comity.rules import Combination, ConflictRate, DroppedWarning, Rule, ServerStep, conflict_rate
 
 Progress = Callable[[int, int], None]
 """Called with how many bytes are read, and how many will be."""
@@ -38,32 +38,28 @@ class Inputs:
     ids: list[str]
     paths: list[Path]
     plan: MergePlan
-    dropped: dict[str, str]
+    dropped: dict[int | str, str]
     """Whose file was left out, and why."""
 
 
 @dataclass(frozen=True)
-class Merge:
-    """What was done."""
+class Merge(Combination):
+    """What was written, and by which coefficients."""
 
     output: Path
     rule: str
-    ids: tuple[str, ...]
-    layers: tuple[str, ...]
-    coefficients: Tensor
-    """(B, N) float64: B is 1, or the number of layers."""
-    residual: float
-    certificate: str
     stretch: Tensor
     """(L,) the length of each layer's update over that of the plain mean's, nan where the mean is 0."""
     conflict: ConflictRate
-    dropped: dict[str, str]
-    """Whose file was left out, and why."""
     counters: int
     """Tensors of whole numbers, copied from the base."""
-    lost: dict[str, float] = field(default_factory=dict)
+    lost: dict[str, float]
     """With LoRA products: the relative error of each layer, by keeping its rank and by rounding."""
-    lost_overall: float = 0.0
+    lost_overall: float
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return self.updates.layout.names
 
 
 def aggregate(
@@ -107,21 +103,16 @@ def aggregate(
     u = survey(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
     u.reader.skip = False  # once the rule has weighed the clients none can be left out any more
     chosen = rule.coefficients(u)
-    coefficients = step(chosen.coefficients)
-    merged = _Merged(inputs, u, coefficients)
+    chosen = replace(chosen, coefficients=step(chosen.coefficients))
+    merged = _Merged(inputs, u, chosen.coefficients)
     write(Path(output), inputs.template, merged.new_tensors(), folder)
     plain = u.lengths(u.shares)
     return Merge(
+        **vars(chosen),
         output=Path(output),
         rule=repr(rule),
-        ids=tuple(map(str, u.ids)),
-        layers=u.layout.names,
-        coefficients=coefficients,
-        residual=chosen.residual,
-        certificate=rule.certificate,
-        stretch=torch.where(plain > 0, u.lengths(coefficients) / plain, math.nan),
+        stretch=torch.where(plain > 0, u.lengths(chosen.coefficients) / plain, math.nan),
         conflict=conflict_rate(u),
-        dropped=inputs.dropped | {str(name): why for name, why in u.dropped.items()},
         counters=inputs.plan.counters,
         lost=merged.lost,
         lost_overall=merged.lost_overall,
@@ -161,7 +152,7 @@ def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choi
             bad[i] = str(error)
             del opened[i]
     names = names_of(paths)
-    dropped = {names[i]: bad[i] for i in sorted(bad)}
+    dropped: dict[int | str, str] = {names[i]: bad[i] for i in sorted(bad)}
     if bad and not skip_bad:
         reasons = list(dropped.values())
         more = f" ({len(reasons) - 1} more files are bad)" if len(reasons) > 1 else ""
@@ -264,9 +255,9 @@ def survey(
     room = parse_bytes(memory) - 3 * 8 * layers * count**2  # the Gram matrices, their parts, and their sum
     reader = Reader(inputs.base, inputs.clients, room, skip=skip_bad, advance=advance)
     columns = _column(sizes, inputs, "size"), _column(losses, inputs, "loss")
-    u = FileUpdates(reader, inputs.plan, inputs.template, inputs.ids, *columns)
+    u = FileUpdates(reader, inputs.plan, inputs.template, inputs.ids, *columns, inputs.dropped)
     u.measure()
-    for reason in u.dropped.values():
+    for reason in reader.bad.values():
         warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
     return u
 

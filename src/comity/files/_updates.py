@@ -1,6 +1,6 @@
 """Updates that stay in their files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class FileUpdates(ClientUpdates):
         ids: Sequence[str],
         sizes: Sequence[float] | None = None,
         losses: Sequence[float] | None = None,
+        dropped: Mapping[int | str, str] | None = None,
     ) -> None:
         self.reader, self.plan, self.products = reader, plan, Products(reader, template)
         shapes = [(name, template.entries[name].shape) for name in plan.merged]
@@ -40,17 +41,17 @@ class FileUpdates(ClientUpdates):
             losses=None if losses is None else torch.tensor(losses, dtype=torch.float64),
             ages=torch.zeros(len(ids), dtype=torch.int64),
         )
-        super().__init__(Layout(shapes), members)
+        super().__init__(Layout(shapes), members, dropped)
 
     def _multiply(self) -> Tensor:
         grams = [self.reader.gram(name) for name in self.plan.merged]
         grams += [self.products.gram(pair) for pair in self.plan.pairs]
         for name in self.plan.averaged:
             self.reader.check(name)
+        if not self.reader.good:
+            raise ComityError(f"no client is left: {next(iter(self.reader.bad.values()))}")
         return torch.stack(grams)
 
     def _find_unusable(self) -> dict[int, str]:
         self.measure()
-        if not self.reader.good:
-            raise ComityError(f"no client is left: {next(iter(self.reader.bad.values()))}")
         return dict(self.reader.bad)
