@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import time
+from functools import cache
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,7 +14,7 @@ from comity.report._payload import payload
 from comity.report._words import Answer, answer
 from comity.results import Cell, LoadedStudy, Table
 from comity.results.conditions import component_of, show
-from comity.results.schema import Tuned
+from comity.results.schema import CONFIG, Tuned
 from comity.results.table import ACCURACY, CONFLICT, GAIN, HARMED, WORST
 from comity.results.words import counted, number
 
@@ -96,10 +97,12 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
             sections=SECTIONS,
             cards=_cards(study),
             runs=_runs(study),
+            config_file=CONFIG,
         )
     )
 
 
+@cache
 def _templates() -> Environment:
     templates = Environment(
         loader=PackageLoader("comity.report"),

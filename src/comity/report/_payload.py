@@ -25,7 +25,18 @@ from comity.report._series import (
 from comity.report._why import Agreement, overlap
 from comity.results import Cell, Difference, LoadedRun, LoadedStudy, Spread
 from comity.results.conditions import component_of, show
-from comity.results.schema import ALL, COMMON, LOSS, OWN, SOME, VALIDATION, PartitionTable, Result
+from comity.results.schema import (
+    ALL,
+    COMMON,
+    LOSS,
+    OWN,
+    SOME,
+    TEST_SAMPLES,
+    TRAINING_SAMPLES,
+    VALIDATION,
+    PartitionTable,
+    Result,
+)
 from comity.results.table import CONFLICT
 
 POINTS = 160  # of a curve; more than a screen shows
@@ -238,8 +249,8 @@ def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
         "alone": several(alone.get(client, math.nan) for client in ids) if transfer else None,
         "gain": several((transfer.gain.get(client, math.nan) for client in ids), 6) if transfer else None,
         "harmed": transfer.harmed if transfer else [],
-        "train": several(run.evaluation.get("n_train", [math.nan] * len(ids)), 0),
-        "test": several(run.evaluation.get("n_test", [math.nan] * len(ids)), 0),
+        "train": several(run.evaluation.get(TRAINING_SAMPLES, [math.nan] * len(ids)), 0),
+        "test": several(run.evaluation.get(TEST_SAMPLES, [math.nan] * len(ids)), 0),
         "bad": run.result.malicious if run.result else [],
     }
 

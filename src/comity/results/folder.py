@@ -182,7 +182,7 @@ class RunFolder:
             writer = csv.writer(stream)
             if new:
                 writer.writerow(("round", *schema.CLIENT_COLUMNS))
-            for i in range(len(columns["client"])):
+            for i in range(len(columns[schema.CLIENT])):
                 row = [columns[name][i] if name in columns else "" for name in schema.CLIENT_COLUMNS]
                 writer.writerow([round, *row])
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from comity.results.schema import Result, Transfer
+from comity.results.schema import CLIENT, TEST_SAMPLES, Result, Transfer
 from comity.results.statistics import ZERO
 from comity.results.words import listed, number
 
@@ -115,7 +115,7 @@ class Balance:
         """Of one run alone; ``None`` where it was compared with no Local."""
         if result.transfer is None:
             return None
-        tests = dict(zip(map(int, result.clients["client"]), result.clients.get("n_test", ()), strict=False))
+        tests = dict(zip(map(int, result.clients[CLIENT]), result.clients.get(TEST_SAMPLES, ()), strict=False))
         return cls.of({0: result.transfer.gain}, {0: tests}, same_clients=True)
 
     @property

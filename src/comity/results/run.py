@@ -77,7 +77,7 @@ class LoadedRun:
 
     @property
     def client_ids(self) -> list[int]:
-        return [int(client) for client in self.evaluation.get("client", ())]
+        return [int(client) for client in self.evaluation.get(schema.CLIENT, ())]
 
     def by_client(self, column: str) -> dict[int, float]:
         """One column of the newest evaluation by client; empty where it was not measured."""

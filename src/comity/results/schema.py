@@ -58,7 +58,8 @@ VALIDATION = "val-acc"
 VALIDATION_LOSS = "val-loss"
 METRICS = (OWN, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON)
 
-CLIENT_COLUMNS = ("client", "n_train", "n_test", *METRICS)
+CLIENT, TRAINING_SAMPLES, TEST_SAMPLES = "client", "n_train", "n_test"
+CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, *METRICS)
 Columns = dict[str, list[float]]
 """One evaluation: a list over clients for each of CLIENT_COLUMNS that was measured."""
 
@@ -261,14 +262,14 @@ def plain(item: Any) -> Any:
     """A record in dictionaries, lists, texts and numbers, as JSON has them."""
     if isinstance(item, float):
         return item if math.isfinite(item) else None
-    if is_dataclass(item) and not isinstance(item, type):
-        return {f.name: plain(getattr(item, f.name)) for f in fields(item)}
-    if isinstance(item, Mapping):
-        return {str(key): plain(inner) for key, inner in item.items()}
+    if item is None or isinstance(item, (str, int)):
+        return item
     if isinstance(item, (list, tuple)):
         numbers = set(map(type, item)) == {float} and all(map(math.isfinite, item))
         return item if numbers else [plain(inner) for inner in item]
-    return item
+    if isinstance(item, Mapping):
+        return {str(key): plain(inner) for key, inner in item.items()}
+    return {f.name: plain(getattr(item, f.name)) for f in fields(item)} if is_dataclass(item) else item
 
 
 def from_json(record: type[T], value: Any, where: str) -> T:

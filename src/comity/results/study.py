@@ -120,7 +120,7 @@ class Cell:
     def balance(self) -> Balance | None:
         """How many clients gain and which are harmed."""
         gains = {seed: known.gain for seed, known in self.transfers.items()}
-        tests = {seed: self.runs[seed].by_client("n_test") for seed in gains}
+        tests = {seed: self.runs[seed].by_client(schema.TEST_SAMPLES) for seed in gains}
         return Balance.of(gains, tests, same_clients=self._same_clients(gains))
 
     def _same_clients(self, seeds: Iterable[int]) -> bool:

@@ -1,0 +1,387 @@
+"""The terminal's table, Markdown, CSV, the page and the run summary say the same of any study, and it is right."""
+
+import csv
+import io
+import json
+import math
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from scipy.stats import t
+
+from comity.report._page import page
+from comity.results import Balance, LoadedStudy, RunFolder, Table
+from comity.results.schema import PartitionTable
+from comity.results.table import COLUMNS
+from run_folders import make
+
+TESTS = 10  # samples of each client; accuracies are tenths
+SIZE, UNIFORM = "Mean (size)", "Mean (uniform)"
+RULES: dict[str, dict[str, Any]] = {
+    SIZE: {"rule": {"name": "Mean", "weighting": "size"}},
+    UNIFORM: {"rule": {"name": "Mean", "weighting": "uniform"}},
+    "ConFREE": {"rule": {"name": "ConFREE", "c": 0.5}},
+    "other ConFREE": {"rule": {"name": "ConFREE", "c": 0.1}},
+}
+METHODS = ("FedRep", "Ditto", "FedCALM")
+OWN_RULE = "FedCALM"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One run: where it belongs, and how its clients did."""
+
+    alpha: float
+    method: str
+    rule: str
+    seed: int
+    joined: tuple[int, ...]
+    """Right answers of each client."""
+    finished: bool
+    noted: bool
+    """Whether it noted how its clients do alone."""
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * fmean(hits / TESTS for hits in self.joined)
+
+
+@dataclass(frozen=True)
+class Study:
+    specs: list[Spec]
+    alone: dict[tuple[float, int], tuple[int, ...]]
+    """Right answers of each client alone, by setting and seed."""
+    local_runs: set[tuple[float, int]]
+    """Where Local has a run of its own."""
+    same_partition: bool
+
+    def gains(self, spec: Spec) -> list[float] | None:
+        key = (spec.alpha, spec.seed)
+        if not spec.noted and key not in self.local_runs:
+            return None
+        return [(a - b) / TESTS for a, b in zip(spec.joined, self.alone[key], strict=True)]
+
+
+@st.composite
+def studies(draw: st.DrawFn) -> Study:
+    clients, seeds = draw(st.integers(1, 6)), range(draw(st.integers(1, 3)))
+    alphas = draw(st.sampled_from([(0.1,), (0.1, 1.0)]))
+    hits = st.tuples(*[st.integers(0, TESTS)] * clients)
+    pairs = [(method, rule) for method in METHODS[:2] for rule in RULES] + [(OWN_RULE, SIZE)]
+    chosen = draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=5, unique=True))
+    mostly = st.sampled_from([True, True, True, True, False])
+    specs = [
+        Spec(alpha, method, rule, seed, draw(hits), draw(mostly), draw(mostly))
+        for alpha in alphas
+        for method, rule in chosen
+        for seed in seeds
+        if draw(mostly)
+    ]
+    alone = {(alpha, seed): draw(hits) for alpha in alphas for seed in seeds}
+    local_runs = set(draw(st.lists(st.sampled_from(sorted(alone)), unique=True)))
+    if not specs and not local_runs:
+        local_runs = {next(iter(alone))}
+    return Study(specs, alone, local_runs, draw(st.booleans()))
+
+
+def write(study: Study, folder: Path) -> None:
+    for i, spec in enumerate(study.specs):
+        alone = [hits / TESTS for hits in study.alone[spec.alpha, spec.seed]]
+        path = make(
+            folder / f"{i:03d}",
+            [hits / TESTS for hits in spec.joined],
+            alone=alone if spec.noted else None,
+            method=spec.method,
+            seed=spec.seed,
+            rounds=2,
+            done=None if spec.finished else 1,
+            tests=TESTS,
+            options={"partition.alpha": spec.alpha} | RULES[spec.rule],
+            own_rule=spec.method == OWN_RULE,
+            thorough=False,
+        )
+        add_partition(study, path, spec.seed, len(spec.joined))
+    for alpha, seed in study.local_runs:
+        accuracy = [hits / TESTS for hits in study.alone[alpha, seed]]
+        options = {"partition.alpha": alpha}
+        path = folder / f"local-{alpha}-{seed}"
+        make(path, accuracy, method="Local", seed=seed, rounds=2, tests=TESTS, options=options, thorough=False)
+        add_partition(study, path, seed, len(accuracy))
+
+
+def add_partition(study: Study, path: Path, seed: int, clients: int) -> None:
+    counts = [[1 + (0 if study.same_partition else seed), client] for client in range(clients)]
+    RunFolder(path).add_partition(PartitionTable(name="x", partition="y", classes=2, counts=counts))
+
+
+# What the numbers must be, worked out from the specification alone.
+
+
+@dataclass
+class Expected:
+    accuracy: dict[int, float] = field(default_factory=dict)
+    difference: dict[int, float] = field(default_factory=dict)
+    gains: dict[int, list[float]] = field(default_factory=dict)
+
+    def counts(self, same_partition: bool) -> tuple[int, int, int] | None:
+        """How many clients gain, how many are harmed, of how many."""
+        if not self.gains:
+            return None
+        pooled = [gain for gains in self.gains.values() for gain in gains]
+        averaged = [fmean(gains) for gains in zip(*self.gains.values(), strict=True)]
+        clients = averaged if same_partition or len(self.gains) == 1 else pooled
+        return sum(gain > 1e-12 for gain in clients), sum(gain < -1e-12 for gain in clients), len(clients)
+
+
+def expected(study: Study) -> dict[tuple[float, str, str], Expected]:
+    by_cell: dict[tuple[float, str, str], Expected] = {}
+    for spec in study.specs:
+        if spec.finished:
+            cell = by_cell.setdefault((spec.alpha, spec.method, spec.rule), Expected())
+            cell.accuracy[spec.seed] = spec.accuracy
+            gains = study.gains(spec)
+            if gains is not None:
+                cell.gains[spec.seed] = gains
+    begun = {(spec.alpha, spec.method, spec.rule) for spec in study.specs}
+    for (alpha, method, rule), cell in by_cell.items():
+        mean = next((mean for mean in (SIZE, UNIFORM) if (alpha, method, mean) in begun), None)
+        if method != OWN_RULE and mean is not None and mean != rule:
+            base = by_cell.get((alpha, method, mean), Expected()).accuracy
+            cell.difference = {seed: cell.accuracy[seed] - base[seed] for seed in cell.accuracy if seed in base}
+    return by_cell
+
+
+def key_of(options: Mapping[str, Any]) -> tuple[float, str, str]:
+    """Which cell of the specification a cell of the study is, from its configuration."""
+    named = {"size": SIZE, "uniform": UNIFORM, 0.5: "ConFREE", 0.1: "other ConFREE"}
+    rule = options["rule"]
+    own = options["method"]["name"] == OWN_RULE
+    return (
+        options["partition"]["alpha"],
+        options["method"]["name"],
+        SIZE if own else named[rule.get("weighting", rule.get("c"))],
+    )
+
+
+# Reading the page back.
+
+
+class Results(HTMLParser):
+    """The page's table: headings, and rows of cells with their attributes, text and small print."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.rows: list[tuple[int, list[dict[str, str]]]] = []
+        self.lead = ""
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {name: value or "" for name, value in attrs}
+        self._inside.append(tag)
+        if tag in ("meta", "input"):
+            self._inside.pop()
+        elif tag == "tr" and "data-setting" in known:
+            self.rows.append((int(known["data-setting"]), []))
+        elif tag == "td" and self.rows and "tbody" in self._inside:
+            self.rows[-1][1].append(known | {"text": "", "small": ""})
+        elif tag == "th":
+            self.headings.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "th" in self._inside:
+            self.headings[-1] += data.strip()
+        elif "h1" in self._inside:
+            self.lead += data
+        elif "td" in self._inside and "tbody" in self._inside:
+            self.rows[-1][1][-1]["small" if self._inside[-1] == "small" else "text"] += data
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found.replace("−", "-")) for found in re.findall(r"[−+]?\d+(?:\.\d+)?", text)]
+
+
+def close(shown: float, exact: float, digits: int) -> bool:
+    return abs(shown - exact) <= 0.5 * 10**-digits + 1e-9
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(study=studies())
+def test_every_form_says_the_same_and_it_is_right(study: Study) -> None:
+    with tempfile.TemporaryDirectory() as name, patch("os.fsync"):  # hundreds of folders that nobody needs to keep
+        folder = Path(name)
+        write(study, folder)
+        loaded = LoadedStudy(folder)
+        table, html = loaded.table(), page(loaded)
+        results = Results(html)
+        rows = list(csv.DictReader(io.StringIO(table.csv())))
+        if not table.blocks:
+            assert not any(spec.finished for spec in study.specs)
+            assert results.rows == []
+            return
+        check_against_the_specification(study, table, rows)
+        check_the_page(loaded, table, results, rows)
+        check_text_forms(table)
+        check_the_lead(results, html)
+        for spec, run in zip(study.specs, sorted(folder.glob("[0-9]*")), strict=True):
+            if spec.finished and spec.noted:
+                check_the_summary(study, spec, run)
+                break
+
+
+def check_against_the_specification(study: Study, table: Table, rows: list[dict[str, str]]) -> None:
+    by_cell = expected(study)
+    seen = set()
+    for line, row in zip(table.lines, rows, strict=True):
+        if line.local:
+            assert {row.get(name, "") for name in ("difference", "gain", "harmed")} == {""}
+            continue
+        assert line.cell is not None
+        key = key_of(next(iter(line.cell.runs.values())).options)
+        seen.add(key)
+        right = by_cell[key]
+        assert row["seeds"] == " ".join(map(str, sorted(right.accuracy)))
+        assert float(row["accuracy"]) == pytest.approx(fmean(right.accuracy.values()))
+        if len(right.accuracy) > 1:
+            assert float(row["accuracy std"]) == pytest.approx(stdev(right.accuracy.values()), abs=1e-9)
+        check_difference(row, "difference", list(right.difference.values()))
+        check_difference(row, "gain", [100 * fmean(gains) for gains in right.gains.values()])
+        counts = right.counts(study.same_partition)
+        shown = tuple(int(row[name]) for name in ("gaining", "harmed", "harmed of")) if row.get("harmed") else None
+        assert shown == counts
+    assert seen == set(by_cell)
+
+
+def check_difference(row: Mapping[str, str], name: str, differences: list[float]) -> None:
+    if not differences:
+        assert row.get(name, "") == ""
+        return
+    mean = fmean(differences)
+    assert row.get(name), f"no {name}"
+    assert float(row[name]) == pytest.approx(mean, abs=1e-9)
+    if len(differences) == 1:
+        assert row[f"{name} verdict"] == "one seed"
+        return
+    half = float(t.ppf(0.975, len(differences) - 1)) * stdev(differences) / math.sqrt(len(differences))
+    assert float(row[f"{name} low"]) == pytest.approx(mean - half, abs=1e-6)
+    assert float(row[f"{name} high"]) == pytest.approx(mean + half, abs=1e-6)
+    if abs(abs(mean) - half) > 1e-6:  # at the very edge of the noise floats decide
+        assert row[f"{name} verdict"] == ("noise" if abs(mean) < half else "gain" if mean > 0 else "loss")
+
+
+def check_the_page(study: LoadedStudy, table: Table, results: Results, rows: list[dict[str, str]]) -> None:
+    several = len(study.settings) > 1
+    columns = [column for column in table.columns if column.shown != "asked"]
+    heads = [f"{column.heading}, %" if column.unit == "%" else column.heading for column in columns]
+    assert results.headings == ["method + rule", *(["setting"] if several else []), *heads]
+    for (setting, cells), line, row in zip(results.rows, table.lines, rows, strict=True):
+        name, *entries = cells
+        assert name["data-v"] == (f"{row['method']} + {row['rule']}" if row["rule"] else row["method"])
+        if several:
+            assert entries.pop(0)["text"] == study.settings[setting].label
+        for column, entry in zip(columns, entries, strict=True):
+            assert entry.get("data-v", "") == row[column.name], column.name  # the same to the last bit
+            shown = f"{entry['text']} {entry['small']}".strip()
+            assert shown == str(line.entries[column.name])
+            if row[column.name]:
+                check_digits(shown, column.name, row, column.digits)
+
+
+def check_digits(shown: str, name: str, row: Mapping[str, str], digits: int) -> None:
+    """What people see is what CSV has, rounded."""
+    parts = [row[part] for part in (f"{name} std", f"{name} low", f"{name} high", f"{name} of") if row.get(part)]
+    found = numbers(shown)
+    sign = -1 if shown.startswith("↓") else 1
+    assert close(sign * found[0], float(row[name]), digits)
+    if len(found) > 1:
+        assert all(close(value, float(part), digits) for value, part in zip(found[1:], parts, strict=True))
+
+
+def check_text_forms(table: Table) -> None:
+    lines = [line for line in table.markdown().splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    heads, bodies = [row for row in rows if row[0] == ""], [row for row in rows if row[0] != ""]
+    columns = {column.heading: column.name for column in (*COLUMNS, *table.columns)}
+    assert len(heads) == len(table.blocks)
+    console = Console(file=io.StringIO(), width=400)
+    console.print(table)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    for row, line in zip(bodies, table.lines, strict=True):
+        texts = [str(line.entries[columns[heading]]) for heading in heads[0][1:]]
+        assert row == [line.name, *texts]
+        assert any(re.sub(r"\s+", " ", drawn).strip() == " ".join([line.name, *texts]) for drawn in out.splitlines())
+
+
+def check_the_lead(results: Results, html: str) -> None:
+    """Its numbers are those of the line that it speaks of."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
+    assert found is not None
+    data = json.loads(found[1])
+    focus = data["cells"][data["focus"]]
+    if focus["ref"]:
+        assert results.lead.startswith("Only Local was run")
+        return
+    if "finished yet" in results.lead:
+        return
+    spoken = dict(zip(results.headings, row_of(results, focus), strict=True))
+    lead = results.lead
+    if gain := re.search(r"(\d+) of (\d+) clients gains? over training alone, (.*?)\.$", lead):
+        assert [int(gain[1]), int(gain[2])] == numbers(whole(spoken["clients that gain"]))
+        lost = gain[3]
+        if lost == "nobody loses":
+            count = 0
+        elif lost.startswith("client"):
+            count = len(numbers(lost))
+        else:
+            count = int(numbers(lost)[0])
+        assert [count, int(gain[2])] == numbers(whole(spoken["clients harmed"]))
+    if reached := re.search(r"(?:reaches|is best with) ([\d.]+) % accuracy", lead):
+        assert reached[1] == spoken["accuracy, %"]["text"]
+    if changed := re.search(r"(?:lifts|lowers|changes) .* by ([−+]?[\d.]+) ± ([\d.]+) points", lead):
+        entry = spoken["difference to Mean"]
+        low, high = numbers(entry["small"])
+        assert changed[1].lstrip("+−") == entry["text"].lstrip("↑↓≈ −")
+        assert float(changed[2]) == pytest.approx((high - low) / 2, abs=0.0101)
+    if ended := re.search(r"ends ([\d.]+) points (above|below)", lead):
+        sign = {"above": "+", "below": "−"}[ended[2]] if float(ended[1]) else ""
+        assert f"{sign}{ended[1]}" == spoken["difference to Mean"]["text"]
+
+
+def row_of(results: Results, focus: Mapping[str, Any]) -> Iterable[dict[str, str]]:
+    (cells,) = (
+        cells for setting, cells in results.rows if setting == focus["setting"] and cells[0]["data-v"] == focus["label"]
+    )
+    return cells
+
+
+def whole(entry: Mapping[str, str]) -> str:
+    return f"{entry['text']} {entry['small']}"
+
+
+def check_the_summary(study: Study, spec: Spec, run: Path) -> None:
+    """What a run says of itself at its end, against the table and the page of this run alone."""
+    balance = Balance.of_run(RunFolder(run).result())
+    gains = study.gains(spec)
+    assert balance is not None
+    assert gains is not None
+    harmed = sum(gain < 0 for gain in gains)
+    assert len(balance.harmed) == harmed
+    alone = LoadedStudy(run)
+    (row,) = (row for row in csv.DictReader(io.StringIO(alone.table().csv())) if row["method"] != "Local")
+    assert [int(row["harmed"]), int(row["harmed of"])] == [harmed, len(gains)]
+    assert balance.sentence in Results(page(alone)).lead
