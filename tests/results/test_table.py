@@ -16,9 +16,9 @@ from comity import ComityError
 from comity.__main__ import main
 from comity.config import Config
 from comity.results import Difference, LoadedStudy, Spread, StudyFolder, Table
+from comity.results.columns import ACCURACY, DIFFERENCE
 from comity.results.conditions import Varying, flatten, in_words
 from comity.results.schema import PlannedRun
-from comity.results.table import ACCURACY, DIFFERENCE
 from run_folders import make
 
 ALONE = [0.5] * 10
