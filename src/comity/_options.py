@@ -22,7 +22,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -84,27 +84,19 @@ class Option:
 @cache
 def options(component: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Mapping[str, Option]:
     """The options of a component, by name; ``supplied`` arguments are comity's own to give."""
-    help = _help(component)
+    help, hints, about = _help(component), {}, {}
     if is_dataclass(component) and isinstance(component, type):
         hints = get_type_hints(component, include_extras=True)
-        declared = {
-            f.name: Option(
-                f.name,
-                hints[f.name],
-                REQUIRED if f.default is MISSING else f.default,
-                f.metadata.get("help") or help.get(f.name, ""),
-            )
-            for f in fields(component)
-            if f.init
-        }
-    else:
-        parameters = inspect.signature(component, eval_str=True).parameters
-        declared = {
-            name: Option(name, parameter.annotation, parameter.default, help.get(name, ""))
-            for name, parameter in parameters.items()
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        }
-    return {name: option for name, option in declared.items() if name not in supplied}
+        about = {f.name: f.metadata.get("help") for f in fields(component)}
+    # Of a dataclass with a constructor of its own, the constructor's arguments are what can be given.
+    parameters = inspect.signature(component, eval_str=True).parameters
+    return {
+        name: Option(
+            name, hints.get(name, parameter.annotation), parameter.default, about.get(name) or help.get(name, "")
+        )
+        for name, parameter in parameters.items()
+        if name not in supplied and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
 
 
 _SECTION = re.compile(r"^Options:\n((?:[ ]+.*\n|\n)*)", flags=re.MULTILINE)

@@ -22,8 +22,8 @@ from scipy.stats import t
 
 from comity.report._page import page
 from comity.results import Balance, LoadedStudy, RunFolder, Table
+from comity.results.columns import COLUMNS
 from comity.results.schema import PartitionTable
-from comity.results.table import COLUMNS
 from run_folders import make
 
 TESTS = 10  # samples of each client; accuracies are tenths

@@ -13,8 +13,8 @@ from comity import ComityError
 from comity.report._series import coefficients
 from comity.report._why import Agreement, overlap
 from comity.results import Balance, Difference, LoadedStudy, RunFolder, Spread, StudyFolder, transfer
+from comity.results.columns import COLUMNS
 from comity.results.schema import CELLS, OWN, Cosines, PartitionTable, PlannedRun, Weights
-from comity.results.table import COLUMNS
 from run_folders import make
 
 

@@ -11,7 +11,6 @@ import torch
 import comity
 from comity import ComityError
 from comity.results import LoadedRun, LoadedStudy
-from comity.results.schema import OWN
 
 
 def test_a_run_comes_back_whole(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -23,16 +22,16 @@ def test_a_run_comes_back_whole(tiny: dict[str, Any], tmp_path: Path) -> None:
     assert run.title == "FedRep + Mean"
     assert repr(run) == f"LoadedRun(FedRep + Mean, seed 0, {tmp_path / 'x'})"
     assert run.result is not None
-    assert run.result.last.metrics[OWN].mean == done.result["last"]["eval/L-acc/mean"]
+    assert run.result == done.result
     assert [row["round"] for row in run.rounds] == [1, 2, 3]
-    assert run.rounds[-1]["train_loss"] == done.records[-1]["train/loss"]
+    assert run.rounds[-1]["train_loss"] == done.records[-1].train_loss
     last = [row for row in run.clients if row["round"] == 3]
     assert [row["L-acc"] for row in last] == done.columns["L-acc"]
     assert [row["G-acc"] is None for row in run.clients] == [True] * 5 + [False] * 5
     assert last[0]["n_train"] == done.columns["n_train"][0]
     assert [weights.round for weights in run.weights] == [1, 2, 3]
     assert torch.equal(run.theta, done.server.theta)
-    assert torch.equal(run.state["client/3/personal"], done.server.link.states()[3]["personal"])
+    assert torch.equal(run.state["client/3/method/personal"], done.server.link.states()[3].method["personal"])
     net = done.site.model().net
     net.load_state_dict(run.model(3))
     with pytest.raises(ComityError, match="client 7 has no model here; train with --save-models"):

@@ -16,9 +16,9 @@ from comity import ComityError
 from comity.__main__ import main
 from comity.config import Config
 from comity.results import Difference, LoadedStudy, Spread, StudyFolder, Table
+from comity.results.columns import ACCURACY, DIFFERENCE
 from comity.results.conditions import Varying, flatten, in_words
 from comity.results.schema import PlannedRun
-from comity.results.table import ACCURACY, DIFFERENCE
 from run_folders import make
 
 ALONE = [0.5] * 10
@@ -283,9 +283,9 @@ def test_a_base_from_the_command_line(runs: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "comity table takes study or run folders"),
+        ([], "comity table needs FOLDERS"),
         (["nowhere"], "nowhere does not exist; give run or study folders"),
-        (["RUNS", "--format", "pdf"], "unknown format 'pdf'"),
+        (["RUNS", "--format", "pdf"], "--format must be terminal | md | tex | csv, got .pdf."),
         (["RUNS", "--from", "md"], "unknown option '--from'; did you mean --format"),
         (["RUNS", "--base", "Confree"], "unknown base 'Confree'; did you mean ConFREE"),
     ],

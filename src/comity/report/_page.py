@@ -4,7 +4,7 @@ import base64
 import hashlib
 import time
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -12,57 +12,11 @@ from comity import __version__
 from comity.report._assets import script, styles, themes
 from comity.report._payload import payload
 from comity.report._words import Answer, answer
-from comity.results import Cell, LoadedStudy, Table
+from comity.results import LoadedStudy, Table
+from comity.results.columns import ACCURACY, CONFLICT, GAIN, HARMED, WORST
 from comity.results.conditions import component_of, show
 from comity.results.schema import CONFIG, Tuned
-from comity.results.table import ACCURACY, CONFLICT, GAIN, HARMED, WORST
 from comity.results.words import counted, number
-
-
-class Section(NamedTuple):
-    """A section with plots."""
-
-    id: str
-    link: str
-    heading: str
-    intro: str
-
-
-SECTIONS = (
-    Section(
-        "learning",
-        "Learning",
-        "How learning goes",
-        "Every method round by round, and what the options do that were swept.",
-    ),
-    Section(
-        "clients",
-        "Clients",
-        "Who gains, who is harmed",
-        "An average hides the single client. Each one is measured against what it reaches alone, with the same data "
-        "and the same training, so that a client that should not have joined can be seen.",
-    ),
-    Section(
-        "conflict",
-        "Conflict",
-        "Why: updates that pull against each other",
-        "Two clients conflict when the change that one asks for is a step back for the other. Where this happens "
-        "often, averaging serves the many at the cost of the few.",
-    ),
-    Section(
-        "weights",
-        "Weights",
-        "What the rule does about it",
-        "A rule answers every round with one coefficient for each client, or for each client and layer.",
-    ),
-    Section(
-        "general",
-        "Trade-off",
-        "Personal or general",
-        "A personal model may pay for being good at home by failing abroad.",
-    ),
-    Section("cost", "Cost", "What it costs", "Measured in these runs, on this machine."),
-)
 
 
 def page(study: LoadedStudy, *, live: float | None = None) -> str:
@@ -70,6 +24,7 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
     table = study.table()
     told = answer(study, table)
     data = payload(study) | {"focus": study.cells.index(told.cell), "live": live, "themes": themes()}
+    same, differ = _options(study)
     code = script()
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     # Only this very script may run, and nothing may be fetched: a second lock behind the escaping.
@@ -94,8 +49,10 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
             tiles=_tiles(told, table),
             table=table,
             settings=study.settings,
-            sections=SECTIONS,
-            cards=_cards(study),
+            same=same,
+            differ=differ,
+            versions=_versions(study),
+            tuned=dict(map(_tuned, study.tuning)),
             runs=_runs(study),
             config_file=CONFIG,
         )
@@ -144,56 +101,32 @@ def _conditions(study: LoadedStudy) -> str:
     return " · ".join(part for part in parts if part)
 
 
-class Tile(NamedTuple):
-    label: str
-    value: str
-    small: str
-
-
-def _tiles(told: Answer, table: Table) -> list[Tile]:
-    """Four numbers of what the lead speaks of, from its line of the table."""
+def _tiles(told: Answer, table: Table) -> list[tuple[str, str, str]]:
+    """Four numbers of what the lead speaks of, from its line of the table: label, value and small print."""
     line = next((line for line in table.lines if line.cell is told.cell), None)
     if line is None:
         return []
     accuracy, worst, conflict = (line.entries[column.name] for column in (ACCURACY, WORST, CONFLICT))
-    tiles = [Tile(f"accuracy with {told.cell.label}", f"{accuracy} %", f"worst tenth {worst} %")]
+    tiles = [(f"accuracy with {told.cell.label}", f"{accuracy} %", f"worst tenth {worst} %")]
     gain, balance = told.cell.gain, told.cell.balance
     if gain is not None:
         half = "" if gain.half is None else f" ± {GAIN.number(gain.half)}"
         small = "points" if gain.half is None else "points, 95 % interval"
-        tiles.append(Tile("gain over training alone", GAIN.number(gain.mean, sign=True) + half, small))
+        tiles.append(("gain over training alone", GAIN.number(gain.mean, sign=True) + half, small))
     if balance is not None:
         over = f"over {balance.seeds} seeds" if balance.pooled else ""
-        tiles.append(Tile("clients harmed", str(line.entries[HARMED.name]), over))
+        tiles.append(("clients harmed", str(line.entries[HARMED.name]), over))
     if conflict.value is not None:
-        tiles.append(Tile("pairs of updates in conflict", f"{conflict} %", "mean over layers and rounds"))
+        tiles.append(("pairs of updates in conflict", f"{conflict} %", "mean over layers and rounds"))
     return tiles
 
 
 # What it was made from.
 
 
-class Card(NamedTuple):
-    heading: str
-    entries: dict[str, str]
-    kind: str = ""
-
-
-def _cards(study: LoadedStudy) -> list[Card]:
-    cells = [cell for cell in study.cells if not cell.local] or study.cells
-    same, differ = _options(cells, study.varying.keys)
-    cards = [
-        Card("What differs", differ),
-        Card("On what it ran", _versions(study)),
-        Card("What is the same in all runs", same, "wide columns"),
-    ]
-    if study.tuning:
-        cards.append(Card("Tuned by validation, never by test", dict(map(_tuned, study.tuning)), "wide"))
-    return cards
-
-
-def _options(cells: list[Cell], varying: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _options(study: LoadedStudy) -> tuple[dict[str, str], dict[str, str]]:
     """Options that all runs share, and those that differ or that only some methods or rules have."""
+    cells = [cell for cell in study.cells if not cell.local] or study.cells
     same: dict[str, str] = {}
     differ: dict[str, str] = {}
     options = [cell.setting.options | cell.options for cell in cells]
@@ -202,7 +135,7 @@ def _options(cells: list[Cell], varying: list[str]) -> tuple[dict[str, str], dic
         values = list(dict.fromkeys(show(flat[key]) for flat in owners))
         if len(values) == 1 and len(owners) == len(cells):
             same[key] = values[0]
-        elif len(values) > 1 or key in varying:
+        elif len(values) > 1 or key in study.varying.keys:
             differ[key] = ", ".join(values)
         else:
             names = dict.fromkeys(show(flat.get(component_of(key))) for flat in owners)

@@ -24,6 +24,7 @@ from comity.report._series import (
 )
 from comity.report._why import Agreement, overlap
 from comity.results import Cell, Difference, LoadedRun, LoadedStudy, Spread
+from comity.results.columns import CONFLICT
 from comity.results.conditions import component_of, show
 from comity.results.schema import (
     ALL,
@@ -37,7 +38,6 @@ from comity.results.schema import (
     PartitionTable,
     Result,
 )
-from comity.results.table import CONFLICT
 
 POINTS = 160  # of a curve; more than a screen shows
 COLUMNS = 120  # rounds of a heat map

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comity.results import Cell, Difference, LoadedStudy, Table
+from comity.results.columns import ACCURACY, DIFFERENCE, GAIN, DifferenceColumn
 from comity.results.schema import OWN
 from comity.results.statistics import Verdict
-from comity.results.table import ACCURACY, DIFFERENCE, GAIN, DifferenceColumn
 from comity.results.words import counted, listed
 
 

@@ -7,7 +7,8 @@ run         one run, loaded
 harm        who gains and who is harmed by joining
 study       several runs: cells, settings, and what is compared with what
 statistics  spreads over seeds, differences paired by seed
-table       the table of a study; render: its forms
+columns     what the table's numbers are
+table       the table of a study and its forms
 words       numbers and lists in words
 """
 

@@ -10,7 +10,7 @@ from comity.results.statistics import ZERO
 from comity.results.words import listed, number
 
 POINTS_DIGITS = 1  # of one client's gain: a test set of 100 samples cannot show more
-MOST_NAMED = 4  # harmed clients that the sentence names one by one
+MOST_NAMED, MOST_LISTED = 4, 12  # harmed clients that a sentence, and a list, name one by one
 
 
 def gains(gain: float) -> bool:
@@ -129,6 +129,13 @@ class Balance:
             return f"{start}, {len(self.harmed)} lose{'s' if len(self.harmed) == 1 else ''}"
         names = listed(str(client) for client in sorted(harm.client for harm in self.harmed))
         return f"{start}, " + (f"client {names} loses" if len(self.harmed) == 1 else f"clients {names} lose")
+
+    @property
+    def named(self) -> str:
+        """The harmed clients, worst first, with what each loses."""
+        names = ", ".join(f"{harm} (−{harm.loss})" for harm in self.harmed[:MOST_LISTED])
+        more = f" and {len(self.harmed) - MOST_LISTED} more" if len(self.harmed) > MOST_LISTED else ""
+        return f"Clients {names}{more}" if self.harmed else "Nobody"
 
     @property
     def remarks(self) -> list[str]:

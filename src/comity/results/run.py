@@ -11,7 +11,7 @@ from comity.config import LOCAL, Config
 from comity.results import schema
 from comity.results.conditions import Flat, flatten
 from comity.results.folder import RunFolder
-from comity.results.schema import Columns, PartitionTable, Result, RoundRecord, RunInfo, Summary, Weights
+from comity.results.schema import Columns, PartitionTable, Result, RoundRecord, RunInfo, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,9 +84,9 @@ class LoadedRun:
         return dict(zip(self.client_ids, self.evaluation.get(column, ()), strict=False))
 
     def metric(self, name: str, how: str = "mean") -> float:
-        """A metric of the last round; NaN where it was not measured, or the run is not finished."""
+        """A metric of the last round, ``how`` as in ``Summary``; NaN where it was not measured or the run goes on."""
         summary = self.result.last.metrics.get(name) if self.result is not None else None
-        return math.nan if summary is None else value_of(summary, how)
+        return math.nan if summary is None else float(getattr(summary, how))
 
     @property
     def rounds_done(self) -> int:
@@ -126,11 +126,6 @@ class LoadedRun:
     def model(self, cid: int) -> "dict[str, Tensor]":
         """A client's own model under the network's own names: ``net.load_state_dict(run.model(3))``."""
         return _tensors(self.folder.model_file(cid), f"client {cid} has no model here; train with --save-models")
-
-
-def value_of(summary: Summary, how: str) -> float:
-    """``mean``, ``std``, ``samples`` or ``worst10``."""
-    return float(getattr(summary, how))
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:

@@ -1,0 +1,231 @@
+"""The columns of a study's table: what each number is, where it comes from, and how it is written."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from comity.config import MEAN
+from comity.results.run import LoadedRun
+from comity.results.schema import ALL, COMMON, OWN, SOME
+from comity.results.statistics import Difference, Spread
+from comity.results.study import Cell
+from comity.results.words import number
+
+Mark = Literal["", "gain", "loss", "noise", "one seed", "best"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of the table: as people see it, as programs read it, and what it says of itself on hovering."""
+
+    text: str = "–"
+    small: str = ""
+    """What qualifies the text: its spread, its interval, or what it is a part of."""
+    value: float | None = None
+    parts: tuple[float | str | None, ...] = ()
+    """What CSV has beside the value, in the order of the column's parts."""
+    mark: Mark = ""
+    title: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.small}".rstrip()
+
+
+NOTHING = Entry()
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    """In CSV, and for choosing columns."""
+    heading: str
+    unit: str
+    digits: int
+    meaning: str
+    shown: Literal["always", "page", "asked"] = "always"
+    """CSV has every column. The page also has those that would make a terminal too narrow."""
+    parts: ClassVar[tuple[str, ...]]
+    """What CSV has of it beside the value."""
+
+    def entry(self, cell: Cell) -> Entry:
+        raise NotImplementedError
+
+    def number(self, value: float, *, sign: bool = False) -> str:
+        """A value in this column's digits, for sentences that speak of it."""
+        return number(value, self.digits, sign=sign)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadColumn(Column):
+    """A number of each finished run: its mean over seeds, with the standard deviation."""
+
+    of: Callable[[LoadedRun, Cell], float]
+    """NaN where a run has no such number."""
+    with_std: bool = True
+    """Whether people see the standard deviation too."""
+    parts: ClassVar[tuple[str, ...]] = ("std",)
+
+    def spread(self, cell: Cell) -> Spread | None:
+        return cell.spread(lambda run: self.of(run, cell))
+
+    def entry(self, cell: Cell) -> Entry:
+        return self.entry_of(self.spread(cell))
+
+    def entry_of(self, spread: Spread | None) -> Entry:
+        if spread is None:
+            return NOTHING
+        small = f"± {self.number(spread.std)}" if self.with_std and spread.std is not None else ""
+        return Entry(self.number(spread.mean), small, spread.mean, (spread.std,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceColumn(Column):
+    """A difference that is paired by seed, with its 95 % confidence interval."""
+
+    of: Callable[[Cell], Difference | None]
+    parts: ClassVar[tuple[str, ...]] = ("low", "high", "verdict")
+
+    def entry(self, cell: Cell) -> Entry:
+        difference = self.of(cell)
+        if difference is None:
+            return NOTHING
+        mean, verdict = difference.mean, difference.verdict
+        parts = (difference.low, difference.high, verdict)
+        if difference.low is None or difference.high is None:
+            title = "One seed cannot tell a difference from noise"
+            return Entry(self.number(mean, sign=True), "(one seed)", mean, parts, verdict, title)
+        arrow = {"gain": "↑", "loss": "↓"}.get(verdict)
+        text = f"{arrow} {self.number(abs(mean))}" if arrow else f"≈ {self.number(mean)}"
+        low, high = self.number(difference.low), self.number(difference.high)
+        title = f"95 % interval from {low} to {high} points, {difference.seeds} paired seeds"
+        title += ": inside the noise" if verdict == "noise" else ""
+        return Entry(text, f"[{low}, {high}]", mean, parts, verdict, title)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientsColumn(Column):
+    """How many of the clients gain, or are harmed."""
+
+    harmed: bool
+    parts: ClassVar[tuple[str, ...]] = ("of",)
+
+    def entry(self, cell: Cell) -> Entry:
+        balance = cell.balance
+        if balance is None:
+            return NOTHING
+        count = len(balance.harmed) if self.harmed else balance.gaining
+        mark: Mark = "loss" if self.harmed and count else ""
+        title = balance.named if self.harmed else ""
+        return Entry(str(count), f"of {balance.clients}", count, (balance.clients,), mark, title)
+
+
+def _percent(name: str, how: str = "mean") -> Callable[[LoadedRun, Cell], float]:
+    return lambda run, _: 100 * run.metric(name, how)
+
+
+def _best(run: LoadedRun, _: Cell) -> float:
+    """Only where validation chose it: chosen by test it compares nothing."""
+    best = run.result.best if run.result else None
+    return 100 * best.metrics[OWN].mean if best and best.chosen_by == "validation" else math.nan
+
+
+def _relative(run: LoadedRun, cell: Cell) -> float:
+    return 100 * cell.transfers[run.seed].relative_accuracy if run.seed in cell.transfers else math.nan
+
+
+def _conflict(run: LoadedRun, _: Cell) -> float:
+    rate = run.result.conflict_rate if run.result else None
+    return math.nan if rate is None else 100 * rate
+
+
+def _megabytes(run: LoadedRun, _: Cell) -> float:
+    return (run.result.bytes_per_round.down + run.result.bytes_per_round.up) / 1e6 if run.result else math.nan
+
+
+def _seconds(run: LoadedRun, _: Cell) -> float:
+    return (run.result.seconds.train + run.result.seconds.aggregate) / run.result.last.round if run.result else math.nan
+
+
+_POOLED = "of the clients of all seeds where each seed has a partition of its own"
+
+ACCURACY = SpreadColumn(
+    *("accuracy", "accuracy", "%", 2),
+    "Mean over clients of the accuracy on their own tests in the last round, ± standard deviation over seeds",
+    of=_percent(OWN),
+)
+DIFFERENCE = DifferenceColumn(
+    *("difference", f"difference to {MEAN}", "points", 2),
+    "Points of accuracy more than the same method with the plain mean, or the rule that was asked for, paired by seed, "
+    "with a 95 % interval; ≈ and grey where the interval holds zero",
+    of=lambda cell: cell.difference,
+)
+WORST = SpreadColumn(
+    *("worst10", "worst tenth", "%", 1),
+    "Mean accuracy of the tenth of the clients that do worst",
+    of=_percent(OWN, "worst10"),
+)
+GAIN = DifferenceColumn(
+    *("gain", "gain over Local", "points", 2),
+    "Points of accuracy more than when each client trains alone, mean over clients, with a 95 % interval",
+    shown="page",
+    of=lambda cell: cell.gain,
+)
+GAINING = ClientsColumn(
+    *("gaining", "clients that gain", "", 0),
+    f"Clients that do better than alone (positive transfer); {_POOLED}",
+    harmed=False,
+)
+HARMED = ClientsColumn(
+    *("harmed", "clients harmed", "", 0), f"Clients that do worse than alone; {_POOLED}", harmed=True
+)
+CONFLICT = SpreadColumn(
+    *("conflict", "conflict", "%", 0),
+    "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds",
+    with_std=False,
+    of=_conflict,
+)
+COLUMNS: tuple[Column, ...] = (
+    ACCURACY,
+    DIFFERENCE,
+    SpreadColumn(
+        *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", of=_best
+    ),
+    WORST,
+    GAIN,
+    SpreadColumn(
+        *("relative", "relative to Local", "%", 1),
+        "Relative accuracy: mean over clients of (accuracy − alone) / alone",
+        of=_relative,
+    ),
+    GAINING,
+    HARMED,
+    CONFLICT,
+    SpreadColumn(
+        *("MB", "MB a round", "", 2),
+        "Megabytes sent and received by all clients of a round together",
+        with_std=False,
+        of=_megabytes,
+    ),
+    SpreadColumn(
+        *("seconds", "s a round", "", 2),
+        "Seconds of training and aggregation on the machine that it ran on",
+        with_std=False,
+        of=_seconds,
+    ),
+    SpreadColumn(
+        *("S-acc", "S-acc", "%", 2),
+        "Accuracy on the clients' own tests and those of some others",
+        shown="asked",
+        of=_percent(SOME),
+    ),
+    SpreadColumn(*("G-acc", "G-acc", "%", 2), "Accuracy on everybody's tests", shown="asked", of=_percent(ALL)),
+    SpreadColumn(
+        *("global", "common model", "%", 2),
+        "Accuracy of the common model on the clients' own tests",
+        shown="asked",
+        of=_percent(COMMON),
+    ),
+)
+KEPT = (ACCURACY, DIFFERENCE, HARMED)
+"""What a narrow terminal shows in any case."""
