@@ -28,7 +28,7 @@ __all__ = [
     "WithRule", "ConFREE", "CALM", "FedMGDAPlus", "FedFV",
     # whole methods
     "client_app", "server_app", "OwnData", "GridLink", "Patience", "command",
-    # for tests
+    # to try an app with
     "InProcessGrid",
 ]
 # fmt: on

@@ -67,48 +67,15 @@ METHODS = {
 }
 """By the name on the command line."""
 
+# fmt: off
 __all__ = [
-    "FEDORA",
-    "APFL",
-    "IFCA",
-    "METHODS",
-    "WHOLE",
-    "Client",
-    "Combined",
-    "Count",
-    "CountOrZero",
-    "Ditto",
-    "FedALA",
-    "FedAMP",
-    "FedAvg",
-    "FedCP",
-    "FedFomo",
-    "FedFV",
-    "FedMGDAPlus",
-    "FedPAC",
-    "FedCALM",
-    "FedPG",
-    "SFedPG",
-    "FedPer",
-    "FedProx",
-    "FedROD",
-    "FedRep",
-    "FedU",
-    "FeSEM",
-    "LGFedAvg",
-    "Local",
-    "Message",
-    "Method",
-    "NonNegative",
-    "PFedHN",
-    "PFedMe",
-    "Payload",
-    "PerFedAvg",
-    "Positive",
-    "Question",
-    "Reply",
-    "Server",
-    "Share",
-    "SplitGP",
-    "verb",
+    # to write one
+    "Method", "WHOLE", "Client", "Server", "Combined", "Payload", "Question", "Message", "Reply", "verb",
+    # ranges of options
+    "Count", "CountOrZero", "NonNegative", "Positive", "Share",
+    # all there are
+    "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAvg", "FedCALM", "FedCP", "FedFV", "FedFomo",
+    "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProx", "FedROD", "FedRep", "FedU", "IFCA", "LGFedAvg", "Local",
+    "PFedHN", "PFedMe", "PerFedAvg", "SFedPG", "SplitGP",
 ]
+# fmt: on
