@@ -10,6 +10,7 @@ from comity.engine import Callback, Run, run
 from comity.results.folder import RunFolder
 from comity.results.schema import Columns, RoundRecord
 from comity.studies._crew import Job, Message, execute
+from comity.studies._grid import callback_names
 
 
 class Watch(Callback):
@@ -100,6 +101,16 @@ def test_a_studys_runs_make_their_callbacks_where_they_are_done(
     rounds = [message for message in heard if "round" in message]
     assert len(rounds) == 2 * tiny["rounds"]
     assert all(0 <= message["accuracy"] <= 1 for message in rounds)
+
+
+def test_a_study_names_its_callbacks_and_refuses_what_is_none() -> None:
+    name = f"{__name__}.Mark"
+    assert callback_names({}) == ()
+    assert callback_names({"callbacks": [name]}) == callback_names({"callbacks": name}) == (name,)
+    with pytest.raises(ComityError, match=r"callback 'nowhere\.Mine' could not be imported"):
+        callback_names({"callbacks": ["nowhere.Mine"]})
+    with pytest.raises(ComityError, match="callbacks must be dotted names of classes, got"):
+        callback_names({"callbacks": [Mark()]})
 
 
 def test_tensorboard_needs_a_folder_and_says_so_before_anything_is_trained(

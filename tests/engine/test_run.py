@@ -216,6 +216,11 @@ def test_local_is_trained_once_and_then_taken_from_the_cache(tiny: dict[str, Any
     assert first.local == second.local
     by_path = run(**(options | {"reference": str(cached)}), out=tmp_path / "c")
     assert by_path.local == first.local
+    with pytest.raises(ComityError, match="nowhere holds no finished run"):
+        run(**(options | {"reference": str(tmp_path / "nowhere")}), out=tmp_path / "d")
+    with pytest.raises(ComityError, match=r"has 5 clients, this run 4"):
+        run(**(options | {"reference": str(cached), "clients": 4}), out=tmp_path / "d")
+    assert not (tmp_path / "d").exists()
 
 
 def test_the_folder_holds_everything(tiny: dict[str, Any], tmp_path: Path) -> None:

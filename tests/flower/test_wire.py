@@ -107,6 +107,7 @@ def test_what_is_not_declared_is_refused() -> None:
     with pytest.raises(ValueError, match="size is float, not int"):
         read({"size": 3.5})
     assert read({"size": 3, "train_loss": 1}).train_loss == 1
+    assert read({"size": 3, "a mod's own": 1.5}).size == 3
 
 
 def test_a_message_has_one_record_of_each_kind_for_flowers_mods() -> None:

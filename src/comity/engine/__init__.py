@@ -13,33 +13,17 @@ from comity.engine._site import Site
 from comity.engine._trainer import Autograd, Chain, Stacked, Trainer
 from comity.engine._verbs import READ_ONLY_VERBS, Scores, Verb, verbs_of
 
+# fmt: off
 __all__ = [
-    "READ_ONLY_VERBS",
-    "Autograd",
-    "Callback",
-    "Chain",
-    "Client",
-    "ClientState",
-    "Link",
-    "Links",
-    "Run",
-    "Scores",
-    "Server",
-    "Site",
-    "Stacked",
-    "TestPool",
-    "Threads",
-    "Trainer",
-    "Training",
-    "Verb",
-    "build",
-    "callback_class",
-    "federation_of",
-    "rule_of",
-    "run",
-    "site_of",
-    "summarise",
-    "threads",
-    "verbs_of",
-    "write_tensors",
+    # a run
+    "run", "Run", "Callback", "callback_class",
+    # its parts
+    "build", "site_of", "federation_of", "rule_of", "threads", "Links", "Link", "Threads", "Server", "Site",
+    # a client at work
+    "Client", "ClientState", "Training", "Trainer", "Autograd", "Chain", "Stacked",
+    # what it can be asked
+    "Verb", "verbs_of", "READ_ONLY_VERBS", "Scores",
+    # what comes out
+    "TestPool", "summarise", "write_tensors",
 ]
+# fmt: on

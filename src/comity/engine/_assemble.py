@@ -15,7 +15,7 @@ from comity.data import ClientData, Federation, Split, Synthetic, federate, load
 from comity.engine._attacks import Attack
 from comity.engine._disk import Disk
 from comity.engine._link import Link, Threads
-from comity.engine._optimiser import Training, optimiser_class
+from comity.engine._optimiser import Training
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
@@ -56,19 +56,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
     """All that clients need; the same on every machine of a federation."""
     config = for_federation(config, federation)
     federation = _on_device(federation or federation_of(config), config.device)
-    training = Training(
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-        lr_decay=config.lr_decay,
-        optimizer=config.optimizer,
-        optimizer_state=config.optimizer_state,
-    )
-    optimiser_class(config.optimizer)  # refuses one that does not exist
-    method = config.method.build()
+    training, method = Training.of(config), config.method.build()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(config.seed, "initial model").initial_seed())
         net = config.model.build(shape=federation.shape, classes=federation.classes)

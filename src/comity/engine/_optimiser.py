@@ -1,28 +1,34 @@
 """The step that local training takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from comity._errors import ComityError, unknown
+from comity.config import Config, default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a client trains; ``lr`` is the rate of the first round."""
+    """How a client trains: the options of local training in ``Config``. ``lr`` is the rate of the first round."""
 
-    epochs: int = 1
-    batch_size: int = 10
-    lr: float = 0.005
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float = 0.0
-    lr_decay: float = 1.0
-    optimizer: str = "SGD"
-    optimizer_state: Literal["reset", "keep"] = "reset"
+    epochs: int = default("epochs")
+    batch_size: int = default("batch_size")
+    lr: float = default("lr")
+    momentum: float = default("momentum")
+    weight_decay: float = default("weight_decay")
+    clip: float = default("clip")
+    lr_decay: float = default("lr_decay")
+    optimizer: str = default("optimizer")
+    optimizer_state: Literal["reset", "keep"] = default("optimizer_state")
+
+    @classmethod
+    def of(cls, config: Config) -> "Training":
+        optimiser_class(config.optimizer)  # refuses one that does not exist
+        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
 
     def rate(self, round: int) -> float:
         return self.lr * self.lr_decay ** max(round - 1, 0)
@@ -55,13 +61,8 @@ class SGD:
     """``torch.optim.SGD`` to the bit, without an optimiser object's overhead at each step."""
 
     def __init__(self, params: Sequence[Tensor], lr: float, momentum: float, weight_decay: float, clip: float) -> None:
-        self.params, self.lr, self.momentum, self.weight_decay, self.clip = (
-            list(params),
-            lr,
-            momentum,
-            weight_decay,
-            clip,
-        )
+        self.params, self.lr = list(params), lr
+        self.momentum, self.weight_decay, self.clip = momentum, weight_decay, clip
         self.state: list[Tensor] = []
 
     @torch.no_grad()

@@ -128,6 +128,8 @@ class _Runner:
         config = for_federation(config, self.federation)
         site, server = build(config, self.federation, self.link, self.trainer)
         run = Run(config=config, site=site, server=server)
+        if config.reference not in ("auto", "none"):
+            run.local = read_local(RunFolder(Path(config.reference)), len(run.federation))
 
         # 2. Its folder, and the checkpoint to go on from.
         run.folder = None if config.out is None else RunFolder(config.out)
@@ -140,8 +142,6 @@ class _Runner:
             run.local = self.train_local(config)
             if run.local is None:  # stopped on the way
                 return run
-        elif config.reference not in ("auto", "none"):
-            run.local = read_local(RunFolder(Path(config.reference)), len(run.federation))
 
         # 4. The rounds.
         for callback in run.callbacks:
@@ -170,11 +170,11 @@ class _Runner:
     def train_local(self, config: Config) -> dict[int, float] | None:
         """Each client's accuracy alone, trained under the same conditions; ``None`` if that was stopped on the way.
 
-        It is cached beside the run folder. A federation or a link of one's own leaves no trace in the configuration, so
-        that the cache could not tell whether it holds the right Local: then it is trained each time.
+        It is cached beside the run folder. A federation, link or trainer that was given leaves no trace in the
+        configuration, so that the cache could not tell whether it holds the right Local: then it is trained each time.
         """
-        alone = config.alone()
-        if config.out is None or self.federation is not None or self.link is not threads:
+        alone, as_configured = config.alone(), self.federation is None and self.link is threads and not self.trainer
+        if config.out is None or not as_configured:
             done = self.run(alone, False, False)
             return by_client(done.columns) if done.done else None
         folder = RunFolder(config.out.parent / schema.LOCAL_CACHE / alone.key)

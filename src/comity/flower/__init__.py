@@ -41,7 +41,7 @@ __all__ = [
     "FairDescent", "TorchJD",
     # whole methods
     "client_app", "server_app", "OwnData", "GridLink", "Patience", "write_app",
-    # for tests
+    # to try an app with
     "InProcessGrid",
 ]
 # fmt: on

@@ -15,6 +15,7 @@ from flwr.common.constant import SType
 from torch import Tensor
 
 from comity.methods import Payload
+from comity.methods._messages import field_types
 
 P = TypeVar("P", bound=Payload)
 
@@ -80,12 +81,15 @@ def answer(payload: Payload) -> RecordDict:
 
 
 def read_answer(content: RecordDict, declared: type[P]) -> P:
-    values: dict[str, object] = {**tensors(content.array_records["arrays"])}
+    """The reply of a client. Numbers that are not declared are left out: a mod may have added some of its own."""
+    plain: dict[str, object] = {}
     for numbers in content.metric_records.values():
-        values |= dict(numbers)
+        plain |= dict(numbers)
     for rest in content.config_records.values():
-        values |= dict(rest)
-    return declared.of(values)
+        plain |= dict(rest)
+    known = field_types(declared)
+    wanted = {name: value for name, value in plain.items() if name in known}
+    return declared.of(tensors(content.array_records["arrays"]) | wanted)
 
 
 def tensors(record: ArrayRecord) -> dict[str, Tensor]:
