@@ -138,9 +138,9 @@ def npz_packed_by_lzma(place: Path) -> Path:
 @bomb
 def npz_of_a_million_members(place: Path) -> Path:
     entry = b"PK\1\2" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"a"
-    table = entry * 10**6
-    end = struct.pack("<HHHHIIH", 0, 0, 65535, 65535, len(table), 0, 0)
-    return write(place, table + b"PK\5\6" + end)
+    start, table = b"PK\3\4" + bytes(26), entry * 10**6
+    end = struct.pack("<HHHHIIH", 0, 0, 65535, 65535, len(table), len(start), 0)
+    return write(place, start + table + b"PK\5\6" + end)
 
 
 @bomb

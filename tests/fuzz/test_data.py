@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from PIL import Image
 
 from comity._errors import ComityError
-from comity.data import Dataset, load
+from comity.data import Dataset, federate, load
 from comity.data.sources.unpickle import unpickle
 from fuzz.harness import NUMBERS, attempt, damaged, fuzz
 
@@ -56,6 +57,8 @@ def check_dataset(dataset: Dataset) -> None:
     assert sum(map(len, dataset.by_class())) == n
     assert dataset.name.isprintable()
     assert repr(dataset).isprintable()
+    shared = attempt(lambda: federate(dataset, clients=2))
+    assert isinstance(shared, ComityError) or all(len(client.train) for client in shared.clients)
 
 
 # npz
@@ -406,6 +409,31 @@ def test_damaged_pfllib(config: bytes, client: str, content: bytes, target: str)
         else:
             (place / f"{client}.npz").write_bytes(content)
         check(place)
+
+
+# the files that are damaged above, whole
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"mine.npz": npz(np.savez, **ARRAYS)}, 8),
+        ({"mine.npz": npz(np.savez_compressed, **ARRAYS)}, 8),
+        (IDX, 8),
+        ({f"{name}.gz": gzip.compress(content) for name, content in IDX.items()}, 8),
+        ({f"{k}/1.{form}": picture("RGB", form) for k, form in enumerate(FORMATS)}, 7),
+        ({batch: pickle.dumps(SMALL, 2) for batch in BATCHES}, 12),
+        ({f"{split}/{k}.npz": client_npz(CLIENT) for split in ("train", "test") for k in range(2)}
+         | {"config.json": b'{"num_clients": 2, "num_classes": 3}'}, 12),
+    ],
+)  # fmt: skip
+def test_undamaged_files_are_read(files: dict[str, bytes], expected: int, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    dataset = load(str(tmp_path / name if name == "mine.npz" else tmp_path), limit=LIMIT)
+    assert isinstance(dataset, Dataset)
+    assert len(dataset) == expected
 
 
 # samples given in Python
