@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,19 @@ from comity.report._series import coefficients
 from comity.report._why import Agreement, overlap
 from comity.results import Balance, Difference, LoadedStudy, RunFolder, Spread, StudyFolder, transfer
 from comity.results.columns import COLUMNS
-from comity.results.schema import CELLS, OWN, Cosines, PartitionTable, PlannedRun, Weights
+from comity.results.schema import (
+    CELLS,
+    OWN,
+    Conflict,
+    Cosines,
+    PartitionTable,
+    PlannedRun,
+    RoundRecord,
+    Summary,
+    Weights,
+    from_json,
+    to_json,
+)
 from run_folders import make
 
 
@@ -363,3 +376,32 @@ def test_names_in_json_that_no_reader_knows(tmp_path: Path) -> None:
     (path / "result.json").write_text(json.dumps(about | {"title": "x"}))
     with pytest.raises(ComityError, match="has 'title', which is not known here"):
         LoadedStudy(path).table()
+
+
+def test_records_are_read_as_they_were_written() -> None:
+    record = RoundRecord(
+        round=3,
+        failed={4: "no answer"},
+        metrics={OWN: Summary(mean=0.5, std=0.1, samples=0.4, worst10=0.2)},
+        conflict=Conflict(rate=0.5, layers={"a": 0.5}),
+        method={"step": [1, {"ratio": 0.5}]},
+    )
+    again = from_json(RoundRecord, json.loads(to_json(record)), "x")
+    assert math.isnan(again.train_loss)  # null in JSON
+    assert replace(again, train_loss=1.0) == replace(record, train_loss=1.0)
+    weights = Weights(round=1, group="", ids=[0, "1@2"], coefficients=[[0.5, 1.0]])
+    assert from_json(Weights, json.loads(to_json(weights)), "x") == weights
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"round": 1, "group": "", "ids": [0], "coefficients": [0.5]}, "x.coefficients should be list"),
+        ({"round": 1, "group": "", "ids": [0.5], "coefficients": []}, "x.ids should be str"),
+        ({"round": True, "group": "", "ids": [], "coefficients": []}, "x.round should be int"),
+        ({"round": 1, "group": "", "ids": []}, "x is incomplete"),
+    ],
+)
+def test_records_of_other_types_are_refused(value: Any, told: str) -> None:
+    with pytest.raises(ComityError, match=told):
+        from_json(Weights, value, "x")

@@ -349,13 +349,13 @@ def _union_reader(to: Any) -> _Reader:
 def _list_reader(to: Any) -> _Reader:
     (inner,) = get_args(to)
     read_inner = _reader(inner)
+    choices = get_args(inner) if get_origin(inner) in (Union, types.UnionType) else (inner,)
+    as_they_are = {choice for choice in choices if choice in (int, float, str)}
 
     def read(value: Any) -> Any:
         if not isinstance(value, list):
             return _refuse(list, value)
-        if inner in (float, int) and set(map(type, value)) <= {inner}:
-            return value
-        return [read_inner(item) for item in value]
+        return value if set(map(type, value)) <= as_they_are else [read_inner(item) for item in value]
 
     return read
 
@@ -367,6 +367,8 @@ def _mapping_reader(to: Any) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             return _refuse(dict, value)
+        if inner is float and key_type is str and set(map(type, value.values())) <= {float}:
+            return value
         found = {}
         for key, item in value.items():
             try:

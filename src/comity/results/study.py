@@ -108,7 +108,7 @@ class Cell:
     def transfers(self) -> dict[int, Transfer]:
         """Of the finished runs, by seed."""
         found = {run.seed: self.transfer(run) for run in self.finished}
-        return {seed: known for seed, known in found.items() if known is not None}
+        return {seed: known for seed, known in found.items() if known is not None and known.gain}
 
     @cached_property
     def gain(self) -> Difference | None:
