@@ -125,8 +125,8 @@ def check(component: Any, kind: str) -> None:
     For ``__post_init__``: so that ``Ditto(lam=-1)`` is refused like ``--method.lam -1``.
     """
     for name, option in options(type(component)).items():  # type: ignore[arg-type]
-        value = convert(getattr(component, name), option.type, f"{kind}.{name}")
-        object.__setattr__(component, name, value)
+        if name in vars(component):  # a constructor of its own may set the rest afterwards
+            object.__setattr__(component, name, convert(getattr(component, name), option.type, f"{kind}.{name}"))
 
 
 def check_arguments(function: Callable[..., Any], prefix: str, /, **values: Any) -> None:

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from comity import Config
 from comity.commands import command
 from comity.engine import Run, run
-from comity.flower._new import write
+from comity.flower import write_app
 from comity.results.folder import RunFolder
 from comity.results.schema import RoundRecord
 
@@ -52,7 +52,7 @@ def assert_same_bits(out: Path, here: Run) -> None:
 
 def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
     """Two rounds give the simulator's bits. Then a node is killed at work: the round ends without it; it returns."""
-    write(tmp_path / "app", config)
+    write_app(tmp_path / "app", config)
     with Deployment(tmp_path) as here:
         (here.home / "config.toml").write_text(
             f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n'

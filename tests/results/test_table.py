@@ -285,7 +285,7 @@ def test_a_base_from_the_command_line(runs: Path, capsys: pytest.CaptureFixture[
     [
         ([], "comity table needs FOLDERS"),
         (["nowhere"], "nowhere does not exist; give run or study folders"),
-        (["RUNS", "--format", "pdf"], "--format must be terminal | md | tex | csv, got .pdf."),
+        (["RUNS", "--format", "pdf"], "--format must be terminal"),
         (["RUNS", "--from", "md"], "unknown option '--from'; did you mean --format"),
         (["RUNS", "--base", "Confree"], "unknown base 'Confree'; did you mean ConFREE"),
     ],

@@ -31,11 +31,10 @@ def federation_of(config: Config) -> Federation:
     given = {key: value for key, value in config.data.options.items() if value is not None}
     dataset = load(config.data.name, config.data_dir, **given)
     own = isinstance(dataset, Synthetic) or dataset.shared_out
+    partition = config.partition or (None if own else Component.parse("partition", PARTITION))
     return federate(
         dataset,
-        None
-        if own and config.partition is None
-        else Component.parse("partition", config.partition or PARTITION).build(),
+        partition.build() if partition is not None else None,
         clients=config.clients,
         seed=config.seed,
         test_share=config.test_share,

@@ -14,8 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from torch import Tensor
 
-from comity.methods import Payload
-from comity.methods._messages import field_types
+from comity.methods import Payload, field_types
 
 P = TypeVar("P", bound=Payload)
 
