@@ -3,7 +3,10 @@
 ``python tests/methods/test_all.py`` writes golden.json anew, after a change that is meant to change numbers.
 """
 
+import importlib.util
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 import torch
 
 from comity import ComityError
+from comity._options import options
 from comity.engine import run
 from comity.methods import METHODS
 
@@ -81,9 +85,31 @@ def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
         losses[key] = method
 
 
-def test_the_page_of_methods_has_each() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
-    assert [name for name in METHODS if f"\n## {name}\n" not in page] == [], "run `make docs`"
+SECTIONS = ["Paper", "Equation", "Departures", "Options"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_its_docstring_has_the_common_shape(method: str) -> None:
+    doc = inspect.getdoc(METHODS[method]) or ""
+    first, _, rest = doc.partition("\n\n")
+    assert first.endswith(".")
+    assert "\n" not in first
+    sections = re.findall(r"^(\w+):", rest, flags=re.MULTILINE)
+    assert sections == [name for name in SECTIONS if name in sections]
+    assert "Equation" in sections
+    assert ("Paper" in sections) == (method != "Local")
+    assert [option.name for option in options(METHODS[method]).values() if not option.help] == []
+
+
+def test_the_page_of_methods_is_what_the_classes_say() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    spec = importlib.util.spec_from_file_location("make_methods", docs / "make_methods.py")
+    assert spec is not None
+    assert spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    page = (docs / "methods.md").read_text()
+    assert [name for name, method in METHODS.items() if maker.section(name, method) not in page] == [], "make docs"
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class FedROD(Method):
 
     Equation: Body and generic head h_g minimise the balanced softmax CE(h_g(z) + gamma · log n_c, y), in which classes
     that the client lacks take no part. The client's own head h_i minimises CE(h_g(z) + h_i(z), y) and moves nothing
-    else: z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With the option
+    else, since z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With the option
     ``head="hypernetwork"``, h_i = H(class frequencies of the client), and H is shared and plainly averaged, so that a
     client that never took part has its own head too. The rule acts on body and generic head.
 
