@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.folder import SPLITS, read_images
-from comity.data.sources.reading import Budget
+from comity.data.sources.reading import Budget, array_bytes
 
 LABELS = ("label", "labels", "fine_label", "y")
 LONGEST_TEXT = 100  # in a column: numpy gives every value the room of the longest
@@ -59,7 +59,7 @@ def read_hub(name: str, repository: str, budget: Budget, size: int | None = None
             values = [value for split in wanted for value in splits[split][key]]
             if all(isinstance(value, int | float | str) and len(str(value)) <= LONGEST_TEXT for value in values):
                 columns[key] = np.array(values)
-                budget.take_array(columns[key].shape, columns[key].dtype, f"{where}: column {key}")
+                budget.take(array_bytes(columns[key].shape, columns[key].dtype), f"{where}: column {key}")
     x = read_images(files(), len(y), size, budget, where)
     keep = y >= 0  # the hub marks hidden test labels with -1
     return Dataset(name, x[keep], y[keep], columns={key: values[keep] for key, values in columns.items()})
