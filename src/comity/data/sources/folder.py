@@ -110,9 +110,7 @@ def _read_image(file: Path | bytes, size: int | None, budget: Budget, named: obj
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise ComityError(f"{named}: a larger image than Pillow takes: {error}") from error
         except UnidentifiedImageError as error:
-            raise ComityError(f"{named}: corrupt or truncated image; expected one of {', '.join(FORMATS)}") from error
-        except (OSError, SyntaxError, ValueError) as error:
-            raise ComityError(f"{named}: corrupt or truncated image: {error}") from error
+            raise ComityError(f"{named}: corrupt, truncated or not one of {', '.join(FORMATS)}") from error
         if size is not None and plain.size != (size, size):
             plain = plain.resize((size, size))
         return np.asarray(plain)
