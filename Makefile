@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit test-flower bench docs clean
+.PHONY: demo test lint types unit fuzz test-flower bench docs clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -24,6 +24,12 @@ types: $(VENV)/dev
 
 unit: $(VENV)/dev
 	$(BIN)/pytest
+
+# Damaged inputs by the thousand; `make test` tries 50 of each kind.
+fuzz: $(VENV)/dev
+	rm -f fuzz.jsonl
+	COMITY_FUZZ_EXAMPLES=5000 COMITY_FUZZ_REPORT=$(CURDIR)/fuzz.jsonl $(BIN)/pytest tests/fuzz
+	$(BIN)/python tests/fuzz/harness.py fuzz.jsonl
 
 # Real SuperLinks and SuperNodes on loopback; a few minutes.
 test-flower: $(VENV)/dev

@@ -4,17 +4,17 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+def one_line(text: object, longest: int = 400) -> str:
+    """``text`` as one printable line; what a stranger's file or name says cannot steer a terminal or flood it."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(text).split()))
+    return line if len(line) <= longest else f"{line[: longest // 2]} … {line[3 - longest // 2 :]}"
+
+
 class ComityError(Exception):
     """Bad input: one line that names what was wrong, what was given and what is allowed.
 
     The command line prints it without a traceback and exits with code 2.
     """
-
-
-def one_line(text: object, longest: int = 400) -> str:
-    """``text`` as one printable line; what a stranger's file or name says cannot steer a terminal or flood it."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(text).split()))
-    return line if len(line) <= longest else f"{line[: longest // 2]} … {line[3 - longest // 2 :]}"
 
 
 def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:

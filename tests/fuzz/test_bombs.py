@@ -241,6 +241,14 @@ def png_with_a_long_text(place: Path) -> Path:
 
 
 @bomb
+def png_with_a_gigabyte_of_text(place: Path) -> Path:
+    content = picture("L", "png") or b""
+    path = write(place, content[:33] + struct.pack(">I", GB) + b"tEXt", "a/bomb.png")
+    os.truncate(path, GB + 100)  # a file with a hole takes no room
+    return place
+
+
+@bomb
 def ppm_of_a_million_million_pixels(place: Path) -> Path:
     write(place, b"P6 1000000 1000000 255\n" + bytes(100), "a/bomb.ppm")
     return place
@@ -392,7 +400,7 @@ def cifar_batch_is_a_pipe(place: Path) -> Path:
 @bomb
 def cifar_of_a_terabyte(place: Path) -> Path:
     cifar(place, b"")
-    os.truncate(place / "data_batch_3", 10**12)  # a file with a hole takes no room
+    os.truncate(place / "data_batch_3", 10**12)
     return place
 
 

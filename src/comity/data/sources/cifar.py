@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, check_file, reading
+from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 from comity.data.sources.unpickle import as_array, unpickle
 
 # folder, its batches, the key of the labels, classes
@@ -49,5 +49,5 @@ def _batch(path: Path, key: bytes, budget: Budget) -> tuple[NDArray[np.uint8], N
             raise ComityError(
                 f"{path}: got {key.decode()} of shape {y.shape}, type {y.dtype}; expected {len(x)} whole numbers"
             )
-        budget.take_array(x.shape, x.dtype, path)
+        budget.take(array_bytes(x.shape, x.dtype), path)
     return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), y

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset, check_classes
-from comity.data.sources.reading import Budget, check_file, reading
+from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -79,9 +79,9 @@ def read_images(
         with reading(named):
             images.append(_read_image(file, size, budget, named))
         image = images[-1]
-        if number == 0:
-            budget.check(5 * count * image.size, where)  # as take_array counts, before all of them are decoded
-        budget.take_array(image.shape, image.dtype, where)
+        if number == 0:  # all will be of this size
+            budget.check(array_bytes((count, *image.shape), image.dtype), where)
+        budget.take(array_bytes(image.shape, image.dtype), where)
         if image.shape[:2] != images[0].shape[:2]:
             raise ComityError(
                 f"{where}: images differ in size, {images[0].shape[:2]} and {image.shape[:2]}: "
@@ -98,6 +98,8 @@ def _read_image(file: Path | bytes, size: int | None, budget: Budget, named: obj
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ComityError("data: image folders need Pillow: pip install 'comity[hub]' or pip install pillow") from error
+    if isinstance(file, Path):
+        budget.check(2 * file.stat().st_size, named)  # Pillow reads some parts of a file whole
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of broken metadata, which nothing reads
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -108,9 +110,7 @@ def _read_image(file: Path | bytes, size: int | None, budget: Budget, named: obj
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise ComityError(f"{named}: a larger image than Pillow takes: {error}") from error
         except UnidentifiedImageError as error:
-            raise ComityError(f"{named}: corrupt or truncated image; expected one of {', '.join(FORMATS)}") from error
-        except (OSError, SyntaxError, ValueError) as error:
-            raise ComityError(f"{named}: corrupt or truncated image: {error}") from error
+            raise ComityError(f"{named}: corrupt, truncated or not one of {', '.join(FORMATS)}") from error
         if size is not None and plain.size != (size, size):
             plain = plain.resize((size, size))
         return np.asarray(plain)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ from numpy.typing import NDArray
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.folder import SPLITS, read_images
-from comity.data.sources.reading import Budget
+from comity.data.sources.reading import Budget, array_bytes
 
 LABELS = ("label", "labels", "fine_label", "y")
-LONGEST_TEXT = 100  # in a column: numpy gives every value the room of the longest
 INSTALL = "pip install 'comity[hub]'"
 
 
@@ -42,24 +42,35 @@ def read_hub(name: str, repository: str, budget: Budget, size: int | None = None
     if image is None or label is None:
         raise ComityError(f"{where}: needs an image and a label column; it has {', '.join(features)}")
 
+    def column(key: str, *kind: object) -> Iterator[Any]:
+        """A column of all splits, row by row: it need not fit into memory."""
+        for split in wanted:
+            rows = splits[split].select_columns([key])
+            for row in rows.cast_column(key, *kind) if kind else rows:
+                yield row[key]
+
     def files() -> Iterator[Path | bytes]:
         """The images as they are stored, for our own reader: the hub's would take every format."""
-        for split in wanted:
-            for row in splits[split].select_columns([image]).cast_column(image, datasets.Image(decode=False)):
-                if row[image] is None:
-                    raise ComityError(f"{where}: {split} has a row without an image")
-                yield row[image]["bytes"] or Path(row[image]["path"])
+        for number, stored in enumerate(column(image, datasets.Image(decode=False))):
+            if stored is None:
+                raise ComityError(f"{where}: row {number} has no image")
+            yield stored["bytes"] or Path(stored["path"])
 
-    y = np.array([value for split in wanted for value in splits[split][label]])
+    y = np.array(list(column(label)))
     if y.dtype.kind not in "iu":
         raise ComityError(f"{where}: column {label} is of type {y.dtype}; expected a class for each image")
     columns: dict[str, NDArray[Any]] = {}
     for key, kind in features.items():
         if key not in (image, label) and str(getattr(kind, "dtype", "")).startswith(("int", "uint", "float", "string")):
-            values = [value for split in wanted for value in splits[split][key]]
-            if all(isinstance(value, int | float | str) and len(str(value)) <= LONGEST_TEXT for value in values):
+            values = list(takewhile(_is_short, column(key)))
+            if len(values) == len(y):
                 columns[key] = np.array(values)
-                budget.take_array(columns[key].shape, columns[key].dtype, f"{where}: column {key}")
+                budget.take(array_bytes(columns[key].shape, columns[key].dtype), f"{where}: column {key}")
     x = read_images(files(), len(y), size, budget, where)
     keep = y >= 0  # the hub marks hidden test labels with -1
     return Dataset(name, x[keep], y[keep], columns={key: values[keep] for key, values in columns.items()})
+
+
+def _is_short(value: object) -> bool:
+    """Whether it is a number or a text to share samples out along; numpy gives all texts the room of the longest."""
+    return isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 100)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, check_file, pool, read_array, reading
+from comity.data.sources.reading import Budget, array_bytes, check_file, pool, read_array, reading
 
 UNSIGNED_BYTE = 8
 
@@ -53,7 +53,7 @@ def _array(path: Path, dimensions: int, budget: Budget) -> NDArray[np.uint8]:
                     f"{path}: not an IDX file of {dimensions} dimensions of bytes; it begins with {magic.hex()}"
                 )
             shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-            budget.take_array(shape, np.dtype(np.uint8), f"{path}: announces {shape}")
+            budget.take(array_bytes(shape, np.dtype(np.uint8)), f"{path}: announces {shape}")
             array = read_array(file, shape, np.uint8)
             if file.read(1):
                 raise ComityError(f"{path}: corrupt: announces {shape}, {array.size} bytes, and holds more")

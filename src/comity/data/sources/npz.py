@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, check_file, pool, read_array, reading
+from comity.data.sources.reading import Budget, array_bytes, check_file, pool, read_array, reading
 
 LONGEST_HEADER = 10_000
 LARGEST_DIRECTORY = 1 << 20
@@ -50,7 +50,7 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
                 headers[stem] = pair
         for pair in headers.values():
             for header in pair:
-                budget.take_array(header.shape, header.dtype, f"{path}: {header.member.filename}")
+                budget.take(array_bytes(header.shape, header.dtype), f"{path}: {header.member.filename}")
         pooled = {
             stem: pool([_unpack(archive, header) for header in pair], path, f"{stem}_train and {stem}_test")
             for stem, pair in headers.items()
@@ -108,7 +108,7 @@ def read_header(file: IO[bytes], member: zipfile.ZipInfo, path: Path) -> Header:
     length = int.from_bytes(file.read(width), "little")
     text = file.read(min(length, LONGEST_HEADER)).decode("latin-1")
     entries = HEADER.fullmatch(text)
-    if entries is None:
+    if entries is None or length > LONGEST_HEADER:
         raise ComityError(f"{path}: {member.filename} does not announce an array of numbers or text: {text}")
     shape = tuple(map(int, re.findall(r"\d+", entries["shape"])))
     return Header(entries["type"], entries["fortran"] == "True", shape, 8 + width + length, member)

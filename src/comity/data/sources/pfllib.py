@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.npz import open_archive, open_member, read_header
-from comity.data.sources.reading import Budget, check_file, pool, read_array, reading
+from comity.data.sources.reading import Budget, array_bytes, check_file, pool, read_array, reading
 from comity.data.sources.unpickle import as_array, unpickle_object
 
 LARGEST_CONFIG = 1 << 20
@@ -76,5 +76,5 @@ def _client(path: Path, budget: Budget) -> tuple[NDArray[Any], NDArray[Any]]:
             )
         if x.dtype.kind in "iu" and x.dtype != np.uint8:
             raise ComityError(f"{path}: got x of type {x.dtype}; expected images as floats")
-        budget.take_array(x.shape, x.dtype, path)
+        budget.take(array_bytes(x.shape, x.dtype), path)
     return (x.transpose(0, 2, 3, 1) if x.ndim == 4 else x[..., None]), y

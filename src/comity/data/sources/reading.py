@@ -30,27 +30,28 @@ def limit_bytes(limit: int | str | None = None) -> int:
     return int(0.75 * installed()) if limit is None else parse_bytes(limit, LIMIT)
 
 
+def array_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """What an array takes with all that becomes of it.
+
+    Pooling training and test data holds each value twice; training holds it beside the same value in float32.
+    """
+    return prod(shape) * max(2 * dtype.itemsize, dtype.itemsize + 4)
+
+
 class Budget:
-    """What one data set has taken of the limit. Readers ask it before they unpack anything."""
+    """How much of the limit one data set has taken. Readers ask it before they unpack anything."""
 
     def __init__(self, limit: int | str | None = None) -> None:
         self.limit = limit_bytes(limit)
         self.taken = 0
 
     def take(self, count: int, where: object) -> None:
-        """Put ``count`` bytes down for good."""
+        """Refuse ``count`` more bytes if they do not fit; otherwise they are taken from now on."""
         self.check(count, where)
         self.taken += count
 
-    def take_array(self, shape: Sequence[int], dtype: np.dtype[Any], where: object) -> None:
-        """Put an array down with all that becomes of it.
-
-        Pooling training and test data holds each value twice; training holds it beside the same value in float32.
-        """
-        self.take(prod(shape) * max(2 * dtype.itemsize, dtype.itemsize + 4), where)
-
     def check(self, count: int, where: object) -> None:
-        """Refuse ``count`` more bytes if they do not fit; what is needed for a moment only is checked and not taken."""
+        """Refuse ``count`` more bytes if they do not fit. For what is in memory for a moment only."""
         if self.taken + count > self.limit:
             raise ComityError(
                 f"{where}: the data set needs {show_bytes(self.taken + count)} of memory or more; the limit is "
@@ -76,7 +77,7 @@ def reading(path: object) -> Iterator[None]:
     except Exception as error:
         # A file that sends its reader to a place before its start makes the system say "invalid argument".
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise ComityError(one_line(f"{path}: {error.strerror}")) from error
+            raise ComityError(one_line(f"{error.filename or path}: {error.strerror}")) from error
         reason = str(error) or type(error).__name__
         raise ComityError(one_line(f"{path}: corrupt or truncated: {reason}")) from error
 
