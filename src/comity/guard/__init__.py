@@ -2,8 +2,8 @@
 
 - ``mixture``: weights that mix the predictions of the client's own model with those of others; the expected log-loss is
   at most that of the client's own model + (K−1)/(n+1).
-- ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than the client's own by more than a
-  margin.
+- ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than the client's own by more than
+  a margin.
 - ``harm``: afterwards, which clients are worse off by more than chance.
 
 Nothing here needs torch, and nothing leaves the client.

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc
-from scipy.stats import binom, norm
+from scipy.special import betainc, gammaln, xlog1py, xlogy
+from scipy.stats import norm
 
 from comity._errors import ComityError
 from comity.guard.mixture import posterior
@@ -30,7 +30,7 @@ Counts = NDArray[np.int64]
 SLACK = 0.01
 """The p-value of the exact test is too large by at most this share of itself."""
 NEGLIGIBLE = 1e-15
-"""Probability that is not worth summing up; it is added to the p-value instead."""
+"""More than the probability of all counts that are left out of a sum; it is added to the p-value instead."""
 BOUND_STEP = 1e-4
 """Upper bounds are rounded up to this accuracy."""
 
@@ -117,8 +117,8 @@ def exact_test(worse: int, better: int, samples: int, margin: float, delta: floa
 def acceptance_limits(samples: int, margin: float, delta: float) -> Counts:
     """For 0, 1, …, n samples that only the own model got wrong: the most that only the candidate may get wrong.
 
-    With more, ``exact_test`` does not certify it; −1 where no number is small enough. For planning, and for judging many
-    clients with the same number of samples at once.
+    With more, ``exact_test`` does not certify it; −1 where no number is small enough. For planning, and for judging
+    many clients with the same number of samples at once.
     """
     _check_options(margin, delta)
     z = _order_quantile(delta)
@@ -131,8 +131,8 @@ def betting_test(differences: ArrayLike, margin: float, delta: float) -> Evidenc
 
     The stake x of the capital is put on every sample at odds that are fair if μ = margin, so that the capital after all
     samples is Πᵢ(1 − x + x·(1−dᵢ)/(1−margin)). Under the hypothesis its mean is at most 1 for every x, and so is the
-    mean over a uniform x; this is the evidence of the universal mixture of keeping the money and betting it. It does not
-    depend on the order of the samples. By Markov's inequality 1/capital is a p-value.
+    mean over a uniform x: the evidence of the universal mixture of keeping the money and betting it. It does not depend
+    on the order of the samples. By Markov's inequality 1/capital is a p-value.
     """
     d = np.asarray(differences, dtype=float)
 
@@ -209,8 +209,8 @@ def _limits(samples: int, score_bound: float, z: float) -> Counts:
     """The counts whose score bound is at most this: for each number ``better``, ``worse`` up to a limit (−1 is none).
 
     For a fixed ``better`` they are an interval from 0, because the excess and the standard error both grow with
-    ``worse``. Limits are made to grow with ``better``, which is what ``_greatest_probability`` needs; a larger region is
-    on the safe side.
+    ``worse``. Limits are made to grow with ``better``, which is what ``_greatest_probability`` needs; a larger region
+    is on the safe side.
     """
     better = np.arange(samples + 1)
     inside, outside = np.full(samples + 1, -1), samples - better + 1
@@ -249,11 +249,14 @@ def _greatest_probability(limits: Counts, margin: float, threshold: float | None
 def _probability(limits: Counts, p_worse: Array, p_better: Array) -> Array:
     """Of counts within limits, for each pair of probabilities: Σ_b P(better = b)·P(worse ≤ limits[b] | better = b)."""
     n = len(limits) - 1
-    first = max(0, int(binom.ppf(NEGLIGIBLE, n, p_better.min())))
-    last = min(n, int(binom.isf(NEGLIGIBLE, n, p_better.max())))
+    spread = 9 * np.sqrt(n * p_better * (1 - p_better)) + 25  # beyond it: e⁻³⁷ at most, by Bernstein's inequality
+    first = int(max(0, (n * p_better - spread).min()))
+    last = int(min(n, (n * p_better + spread).max()))
     better = np.arange(first, last + 1)
-    limit, others = limits[first : last + 1], n - better
+    limit, others = limits[better], n - better
     share = np.clip(p_worse / (1 - p_better), 0, 1)[:, None]
     below = betainc(np.maximum(others - limit, 1), np.maximum(limit, 0) + 1, 1 - share)  # the binomial distribution
     below = np.where(limit < 0, 0.0, np.where(limit >= others, 1.0, below))
-    return np.asarray((binom.pmf(better, n, p_better[:, None]) * below).sum(axis=1) + 2 * NEGLIGIBLE)
+    log_ways = gammaln(n + 1) - gammaln(better + 1) - gammaln(others + 1)
+    chance = np.exp(log_ways + xlogy(better, p_better[:, None]) + xlog1py(others, -p_better[:, None]))
+    return np.asarray((chance * below).sum(axis=1) + NEGLIGIBLE)

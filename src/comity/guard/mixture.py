@@ -15,7 +15,7 @@ validation samples that no expert was trained or chosen on (proofs in docs/guard
   ½ ln(πn + 1) for two experts and exactly ln(2n + 1) for three.
 
 The integrals are computed exactly: Πᵢ(w·pᵢ) is a polynomial of degree n, and Gauss rules integrate polynomials without
-error. All terms are positive, so nothing cancels; logarithms keep products of thousands of probabilities from vanishing.
+error. All terms are positive, so nothing cancels; logarithms keep products of thousands of factors from vanishing.
 """
 
 from dataclasses import dataclass
