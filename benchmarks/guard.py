@@ -182,14 +182,16 @@ def predictions(n: int, correlation: float, generator: np.random.Generator) -> t
     return models[0], models[1]
 
 
-def gains_by_guard(wrong: Flags, risks: Array, limits: Counts) -> dict[str, float]:
+def gains_by_guard(wrong: Flags, risks: Array, limits: Counts, half_limits: Counts) -> dict[str, float]:
     """The true gain under each guard, from the errors of own model, federated model and mixture on calibration."""
     own, federated, mixture = range(3)
     worse, better = (wrong & ~wrong[own]).sum(axis=1), (~wrong & wrong[own]).sum(axis=1)
 
+    def best(*passing: int) -> int:
+        return min([own, *passing], key=lambda model: int(worse[model] - better[model]))
+
     def certified(*order: int) -> int:
-        passing = itertools.takewhile(lambda model: worse[model] <= limits[better[model]], order)
-        return min([own, *passing], key=lambda model: worse[model] - better[model])
+        return best(*itertools.takewhile(lambda model: worse[model] <= limits[better[model]], order))
 
     released = {
         "oracle": int(np.argmin(risks)),
@@ -199,6 +201,7 @@ def gains_by_guard(wrong: Flags, risks: Array, limits: Counts) -> dict[str, floa
         "certified: mixture": certified(mixture),
         "certified: mixture, then federated": certified(mixture, federated),
         "certified: federated, then mixture": certified(federated, mixture),
+        "certified: both, each at delta/2": best(*(m for m in (1, 2) if worse[m] <= half_limits[better[m]])),
     }
     return {name: float(risks[own] - risks[model]) for name, model in released.items()}
 
@@ -208,7 +211,7 @@ def judge_predictions(deployments: int, generator: np.random.Generator) -> list[
     rows: list[dict[str, object]] = []
     margin, tests = 0.02, 10_000
     for n in (100, 250):
-        limits = acceptance_limits(n, margin, DELTA)
+        limits, half_limits = acceptance_limits(n, margin, DELTA), acceptance_limits(n, margin, DELTA / 2)
         gains: dict[str, list[float]] = {}
         log_losses: dict[str, list[float]] = {}
         for _ in range(deployments):
@@ -230,7 +233,8 @@ def judge_predictions(deployments: int, generator: np.random.Generator) -> list[
 
             mixture = np.tensordot(weights, probabilities, 1)
             wrong = np.argmax([*probabilities, mixture], axis=2) != 0
-            for name, gain in gains_by_guard(wrong[:, n : 2 * n], wrong[:, 2 * n :].mean(axis=1), limits).items():
+            risks = wrong[:, 2 * n :].mean(axis=1)
+            for name, gain in gains_by_guard(wrong[:, n : 2 * n], risks, limits, half_limits).items():
                 gains.setdefault(name, []).append(gain)
         for name, values in gains.items():
             change = np.array(values)

@@ -75,6 +75,15 @@ def test_the_exact_p_value_is_the_greatest_chance_of_an_outcome_as_good(margin):
         assert p_value <= greatest * 1.0101
 
 
+@pytest.mark.parametrize("n", [1, 5, 30, 60])
+def test_a_score_interval_below_a_margin_is_below_every_greater_one(n):
+    """The exact test orders outcomes by where their score intervals end; this makes it one order for all margins."""
+    worse, better = np.array(outcomes(n)).T
+    for z in (0.3, 1.0, 1.75, 2.4, 3.2):
+        below = [certificate._score_bound_below(worse, better, n, m, z) for m in np.linspace(-0.999, 0.999, 500)]
+        assert np.all(np.diff(np.array(below, dtype=int), axis=0) >= 0)
+
+
 @pytest.mark.parametrize("test", ["exact", "betting", "bernstein"])
 @pytest.mark.parametrize("n", [1, 5, 14])
 def test_upper_bounds_are_seldom_too_low(test, n):
@@ -216,6 +225,7 @@ def test_without_calibration_samples_or_candidates_the_own_model_is_released():
     assert found.verdicts["federated"].evidence.upper_bound == 1
     assert certify(nothing.astype(float), {"federated": nothing.astype(float)}, 0.05, DELTA).released is None
     assert certify(wrong((0, 3)), {}, 0.05, DELTA).released is None
+    assert acceptance_limits(0, 0.05, DELTA).tolist() == [-1]
 
 
 def test_losses_that_are_numbers_are_bet_on():

@@ -6,7 +6,7 @@ delta; a candidate that passes is certified:
 
 - ``exact_test`` for right-or-wrong losses, where only two counts matter. Its level is exact for every n.
 - ``betting_test`` for any bounded losses (Waudby-Smith & Ramdas 2024): a bettor against "μ ≥ margin" multiplies its
-  capital by 1/delta with a probability of at most delta. It needs about twice as many samples.
+  capital by 1/delta with a probability of at most delta. It needs two to three times as many samples.
 - ``bernstein_test``, the empirical Bernstein bound of Maurer & Pontil (2009), to compare with.
 
 ``certify`` tests several candidates and says which model to release. The assumptions, the proofs and the measurements
@@ -121,6 +121,8 @@ def acceptance_limits(samples: int, margin: float, delta: float) -> Counts:
     many clients with the same number of samples at once.
     """
     _check_options(margin, delta)
+    if samples == 0:
+        return np.array([-1])
     z = _order_quantile(delta)
     accepted, _ = _bisect(lambda u: _greatest_probability(_limits(samples, u, z), margin, delta) > delta, 1e-9)
     return _limits(samples, accepted, z)
@@ -228,7 +230,7 @@ def _greatest_probability(limits: Counts, margin: float, threshold: float | None
     maximum lies where P(better) = s and P(worse) = s + margin, and for s between two points it is at most the
     probability with P(worse) from the lower point and P(better) from the upper one. Intervals are halved until this
     ceiling is within ``SLACK`` of a value that is reached. With a ``threshold`` the work ends as soon as it is clear on
-    which side of it the maximum lies, and the answer is right about this alone.
+    which side of it the maximum lies; then only that can be read from the answer.
     """
     least, most = max(0.0, -margin), (1 - margin) / 2
     edges = least + (most - least) * np.linspace(0, 1, 33) ** 2
@@ -236,9 +238,9 @@ def _greatest_probability(limits: Counts, margin: float, threshold: float | None
     reached, ceiling = _probability(limits, edges + margin, edges).max(), 0.0
     while len(low) and (threshold is None or reached <= threshold):
         ceilings = _probability(limits, low + margin, high)
-        open_ = ceilings > max((1 + SLACK) * reached, threshold or 0.0, 1e3 * NEGLIGIBLE)
-        ceiling = max(ceiling, ceilings[~open_].max(initial=0.0))
-        low, high = low[open_], high[open_]
+        unsettled = ceilings > max((1 + SLACK) * reached, threshold or 0.0, 1e3 * NEGLIGIBLE)
+        ceiling = max(ceiling, ceilings[~unsettled].max(initial=0.0))
+        low, high = low[unsettled], high[unsettled]
         if len(low):
             middle = (low + high) / 2
             reached = max(reached, _probability(limits, middle + margin, middle).max())
