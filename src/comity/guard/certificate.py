@@ -1,0 +1,264 @@
+"""Certify on untouched samples that a candidate is not worse than the client's own model by more than a margin.
+
+Both models are judged on the same n calibration samples. The difference of the two losses is at most 1 in size, and its
+mean over all future samples is the risk difference μ. A test rejects "μ ≥ margin" wrongly with a probability of at most
+delta; a candidate that passes is certified:
+
+- ``exact_test`` for right-or-wrong losses, where only two counts matter. Its level is exact for every n.
+- ``betting_test`` for any bounded losses (Waudby-Smith & Ramdas 2024): a bettor against "μ ≥ margin" multiplies its
+  capital by 1/delta with a probability of at most delta. It needs two to three times as many samples.
+- ``bernstein_test``, the empirical Bernstein bound of Maurer & Pontil (2009), to compare with.
+
+``certify`` tests several candidates and says which model to release. The assumptions, the proofs and the measurements
+are in docs/guard-mathematics.md.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainc, gammaln, xlog1py, xlogy
+from scipy.stats import norm
+
+from comity._errors import ComityError
+from comity.guard.mixture import posterior
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+SLACK = 0.01
+"""The p-value of the exact test is too large by at most this share of itself."""
+NEGLIGIBLE = 1e-15
+"""More than the probability of all counts that are left out of a sum; it is added to the p-value instead."""
+BOUND_STEP = 1e-4
+"""Upper bounds are rounded up to this accuracy."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one test says about the risk difference μ of a candidate and the client's own model."""
+
+    p_value: float
+    """Of "μ ≥ margin"."""
+    upper_bound: float
+    """μ is at most this, with a probability of at least 1 − delta over the calibration samples."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One candidate on the calibration samples."""
+
+    difference: float
+    """Its mean loss minus that of the client's own model."""
+    evidence: Evidence
+    certified: bool
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Which model to release; ``None`` is the client's own."""
+
+    released: str | None
+    verdicts: dict[str, Verdict]
+
+
+def certify(own: ArrayLike, candidates: Mapping[str, ArrayLike], margin: float, delta: float) -> Certificate:
+    """Test the candidates in the order given and choose the model to release.
+
+    ``own`` and each candidate are losses on the same calibration samples: booleans (whether the model was wrong) or
+    numbers from 0 to 1. The guarantee: with a probability of at least 1 − delta over the calibration samples, the risk
+    of the released model is at most that of the client's own + margin. It needs models, their order and the margin to
+    be fixed before the calibration samples were looked at, and these to be drawn like future ones.
+
+    Each candidate is tested at the full delta until one fails; those after it are not certified. So a wrong certificate
+    has a probability of at most delta for all candidates together, and any choice among the certified ones is safe. The
+    one with the lowest calibration loss is released if that is lower than the own model's.
+    """
+    _check_options(margin, delta)
+    own_losses = _losses(own, "own")
+    verdicts: dict[str, Verdict] = {}
+    passing = True
+    for name, given in candidates.items():
+        losses = _losses(given, name)
+        if losses.shape != own_losses.shape or losses.dtype != own_losses.dtype:
+            raise ComityError(f"losses of {name} must have the length and the type of the client's own")
+        difference = losses.astype(float) - own_losses
+        if losses.dtype == bool:
+            worse, better = int((difference > 0).sum()), int((difference < 0).sum())
+            evidence = exact_test(worse, better, len(losses), margin, delta)
+        else:
+            evidence = betting_test(difference, margin, delta)
+        passing = passing and evidence.p_value <= delta
+        verdicts[name] = Verdict(float(difference.mean()) if len(losses) else 0.0, evidence, passing)
+    improving = [name for name, verdict in verdicts.items() if verdict.certified and verdict.difference < 0]
+    released = min(improving, key=lambda name: verdicts[name].difference, default=None)
+    return Certificate(released, verdicts)
+
+
+def exact_test(worse: int, better: int, samples: int, margin: float, delta: float) -> Evidence:
+    """From the number of samples that only the candidate got wrong, and that only the own model got wrong.
+
+    Pairs of counts are ordered by the upper end of their score interval (Tango 1998). The p-value is the greatest
+    probability, over all distributions with μ ≥ margin, of counts that are in this order as good as those observed; the
+    upper bound is the smallest margin at which it falls to delta (Buehler 1957).
+    """
+    if samples == 0:
+        return Evidence(1.0, 1.0)
+    z = _order_quantile(delta)
+    _, score_bound = _bisect(lambda m: bool(_score_bound_below(worse, better, samples, m, z)), 1e-12)
+    limits = _limits(samples, score_bound, z)
+    limits[better:] = np.maximum(limits[better:], worse)  # the counts observed belong to the region, rounded or not
+    limits = np.minimum(limits, samples - np.arange(samples + 1))
+    _, upper = _bisect(lambda m: _greatest_probability(limits, m, delta) <= delta, BOUND_STEP)
+    return Evidence(min(1.0, _greatest_probability(limits, margin)), upper)
+
+
+def acceptance_limits(samples: int, margin: float, delta: float) -> Counts:
+    """For 0, 1, …, n samples that only the own model got wrong: the most that only the candidate may get wrong.
+
+    With more, ``exact_test`` does not certify it; −1 where no number is small enough. For planning, and for judging
+    many clients with the same number of samples at once.
+    """
+    _check_options(margin, delta)
+    if samples == 0:
+        return np.array([-1])
+    z = _order_quantile(delta)
+    accepted, _ = _bisect(lambda u: _greatest_probability(_limits(samples, u, z), margin, delta) > delta, 1e-9)
+    return _limits(samples, accepted, z)
+
+
+def betting_test(differences: ArrayLike, margin: float, delta: float) -> Evidence:
+    """From the differences (candidate − own, each within ±1), by betting against "μ ≥ margin".
+
+    The stake x of the capital is put on every sample at odds that are fair if μ = margin, so that the capital after all
+    samples is Πᵢ(1 − x + x·(1−dᵢ)/(1−margin)). Under the hypothesis its mean is at most 1 for every x, and so is the
+    mean over a uniform x: the evidence of the universal mixture of keeping the money and betting it. It does not depend
+    on the order of the samples. By Markov's inequality 1/capital is a p-value.
+    """
+    d = np.asarray(differences, dtype=float)
+
+    def log_capital(m: float) -> float:
+        return posterior(np.column_stack([np.ones(len(d)), (1 - d) / (1 - m)])).log_evidence
+
+    _, upper = _bisect(lambda m: log_capital(m) >= -np.log(delta), BOUND_STEP)
+    return Evidence(min(1.0, float(np.exp(-log_capital(margin)))), upper)
+
+
+def bernstein_test(differences: ArrayLike, margin: float, delta: float) -> Evidence:
+    """From the differences, by μ ≤ mean + √(2V·L/n) + 14L/(3(n−1)), where V is their variance and L = ln(2/delta)."""
+    d = np.asarray(differences, dtype=float)
+    if len(d) < 2:
+        return Evidence(1.0, 1.0)
+    root, linear = np.sqrt(2 * d.var(ddof=1) / len(d)), 14 / (3 * (len(d) - 1))
+    L = np.log(2 / delta)
+    room = max(margin - d.mean(), 0.0)
+    root_of_L = (np.sqrt(root**2 + 4 * linear * room) - root) / (2 * linear)  # at which the bound meets the margin
+    return Evidence(
+        min(1.0, float(2 * np.exp(-(root_of_L**2)))), min(1.0, float(d.mean() + root * np.sqrt(L) + linear * L))
+    )
+
+
+def _check_options(margin: float, delta: float) -> None:
+    if not 0 <= margin < 1:
+        raise ComityError(f"margin must be at least 0 and below 1, got {margin}")
+    if not 0 < delta < 1:
+        raise ComityError(f"delta must be above 0 and below 1, got {delta}")
+
+
+def _losses(given: ArrayLike, name: str) -> NDArray[np.bool_] | Array:
+    losses = np.asarray(given)
+    if losses.dtype != bool:
+        losses = losses.astype(float)
+    if losses.ndim != 1 or not np.all((losses >= 0) & (losses <= 1)):
+        raise ComityError(f"losses of {name} must be a list of booleans, or of numbers from 0 to 1")
+    return losses
+
+
+def _bisect(holds: Callable[[float], bool], accuracy: float) -> tuple[float, float]:
+    """Neighbours in [−1, 1] around the point where a monotone condition begins to hold; at 1 it holds by definition."""
+    low, high = -1.0, 1.0
+    while high - low > accuracy:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return low, high
+
+
+def _order_quantile(delta: float) -> float:
+    """How wide the score intervals are by which counts are ordered.
+
+    Any width gives a valid test. A little more than the normal quantile was best, or nearly so, for 50 to 250 samples
+    and margins of 0 to 5 points.
+    """
+    return float(norm.isf(delta)) + 0.1
+
+
+def _score_bound_below(
+    worse: int | Counts, better: int | Counts, samples: int, margin: float, z: float
+) -> NDArray[np.bool_]:
+    """Whether the score interval of μ lies below the margin: n(μ̂ − margin) ≤ −z·(its standard error if μ = margin)."""
+    n, m = samples, margin
+    neutral = n - worse - better
+    # The likeliest P(better) = s where P(worse) = s + margin: the greater root of 2n s² − b s − better·m(1−m) = 0.
+    b = (worse + better) * (1 - m) - 2 * (better + neutral) * m
+    s = (b + np.sqrt(np.maximum(b * b + 8 * n * better * m * (1 - m), 0))) / (4 * n)
+    variance = n * np.maximum(2 * s + m - m * m, 0)
+    excess = worse - better - n * m
+    return np.asarray((excess < 0) & (excess <= -z * np.sqrt(variance)))
+
+
+def _limits(samples: int, score_bound: float, z: float) -> Counts:
+    """The counts whose score bound is at most this: for each number ``better``, ``worse`` up to a limit (−1 is none).
+
+    For a fixed ``better`` they are an interval from 0, because the excess and the standard error both grow with
+    ``worse``. Limits are made to grow with ``better``, which is what ``_greatest_probability`` needs; a larger region
+    is on the safe side.
+    """
+    better = np.arange(samples + 1)
+    inside, outside = np.full(samples + 1, -1), samples - better + 1
+    while np.any(outside - inside > 1):
+        middle = (inside + outside) // 2  # is ``inside`` itself where nothing is left to halve
+        below = _score_bound_below(middle, better, samples, score_bound, z) | (middle == inside)
+        inside, outside = np.where(below, middle, inside), np.where(below, outside, middle)
+    return np.minimum(np.maximum.accumulate(inside), samples - better)
+
+
+def _greatest_probability(limits: Counts, margin: float, threshold: float | None = None) -> float:
+    """The greatest probability of counts within ``limits`` over all distributions with μ ≥ margin, rounded up.
+
+    Turning "worse" samples into neutral ones, or neutral into "better", makes counts within limits likelier. So the
+    maximum lies where P(better) = s and P(worse) = s + margin, and for s between two points it is at most the
+    probability with P(worse) from the lower point and P(better) from the upper one. Intervals are halved until this
+    ceiling is within ``SLACK`` of a value that is reached. With a ``threshold`` the work ends as soon as it is clear on
+    which side of it the maximum lies; then only that can be read from the answer.
+    """
+    least, most = max(0.0, -margin), (1 - margin) / 2
+    edges = least + (most - least) * np.linspace(0, 1, 33) ** 2
+    low, high = edges[:-1], edges[1:]
+    reached, ceiling = _probability(limits, edges + margin, edges).max(), 0.0
+    while len(low) and (threshold is None or reached <= threshold):
+        ceilings = _probability(limits, low + margin, high)
+        unsettled = ceilings > max((1 + SLACK) * reached, threshold or 0.0, 1e3 * NEGLIGIBLE)
+        ceiling = max(ceiling, ceilings[~unsettled].max(initial=0.0))
+        low, high = low[unsettled], high[unsettled]
+        if len(low):
+            middle = (low + high) / 2
+            reached = max(reached, _probability(limits, middle + margin, middle).max())
+            low, high = np.append(low, middle), np.append(middle, high)
+    return float(max(reached, ceiling))
+
+
+def _probability(limits: Counts, p_worse: Array, p_better: Array) -> Array:
+    """Of counts within limits, for each pair of probabilities: Σ_b P(better = b)·P(worse ≤ limits[b] | better = b)."""
+    n = len(limits) - 1
+    spread = 9 * np.sqrt(n * p_better * (1 - p_better)) + 25  # beyond it: e⁻³⁷ at most, by Bernstein's inequality
+    first = int(max(0, (n * p_better - spread).min()))
+    last = int(min(n, (n * p_better + spread).max()))
+    better = np.arange(first, last + 1)
+    limit, others = limits[better], n - better
+    share = np.clip(p_worse / (1 - p_better), 0, 1)[:, None]
+    below = betainc(np.maximum(others - limit, 1), np.maximum(limit, 0) + 1, 1 - share)  # the binomial distribution
+    below = np.where(limit < 0, 0.0, np.where(limit >= others, 1.0, below))
+    log_ways = gammaln(n + 1) - gammaln(better + 1) - gammaln(others + 1)
+    chance = np.exp(log_ways + xlogy(better, p_better[:, None]) + xlog1py(others, -p_better[:, None]))
+    return np.asarray((chance * below).sum(axis=1) + NEGLIGIBLE)

@@ -1,0 +1,154 @@
+"""Weights of a mixture of models, found on validation samples, that is never much worse than the best mixture.
+
+Expert k gave the true label of sample i the probability pᵢₖ; a mixture with weights w gives it w·pᵢ and loses −ln w·pᵢ.
+The weights used are the posterior mean under a Dirichlet prior (Cover's universal mixture)::
+
+    ŵ = ∫ w Πᵢ(w·pᵢ) dπ(w) / Z        Z = ∫ Πᵢ(w·pᵢ) dπ(w)
+
+No weights of the server or of other clients enter, and no number has to be tuned. What holds, with K experts and n
+validation samples that no expert was trained or chosen on (proofs in docs/guard-mathematics.md):
+
+- In expectation, for a new sample: log-loss of ŵ ≤ log-loss of the best mixture + ``excess_risk_bound(n, K)``, which
+  is ln((n+K)/(n+1)) ≤ (K−1)/(n+1). This holds for the uniform prior and the posterior mean of all n samples.
+- On every sequence, for the predictor that is updated after each sample: −ln Z ≤ best mixture in hindsight +
+  ``regret_bound(n, K, concentration)``, with equality for some sequence. For Dirichlet(½) that is at most
+  ½ ln(πn + 1) for two experts and exactly ln(2n + 1) for three.
+
+The integrals are computed exactly: Πᵢ(w·pᵢ) is a polynomial of degree n, and Gauss rules integrate polynomials without
+error. All terms are positive, so nothing cancels; logarithms keep products of thousands of factors from vanishing.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, logsumexp, roots_jacobi
+
+from comity._errors import ComityError
+
+Array = NDArray[np.float64]
+
+UNIFORM = 1.0
+"""Concentration of the uniform Dirichlet prior: the one for which the posterior mean itself has a bound."""
+FLOOR = 1e-12
+"""Probabilities of the true label below this count as this, in the weights and in the bounds. The bounds do not depend
+on it; it only keeps a sample to which every expert gave 0 from making all losses infinite."""
+TOLERANCE = 1e-9
+FIRST_ORDER = 32
+ROWS_PER_LOGARITHM = 16
+"""The product of so many factors, none below 1e-14, is still far from the smallest float."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What the samples say about the weights of the mixture."""
+
+    weights: Array
+    """The posterior mean, which sums to 1."""
+    log_evidence: float
+    """ln Z; minus this is the cumulative log-loss of the universal mixture."""
+    error: float
+    """At most so far are the weights, and ln Z, from the exact integrals."""
+    order: int
+    """Points of the Gauss rule along each axis."""
+
+
+def mixture_weights(probabilities: ArrayLike) -> Posterior:
+    """Weights of K experts from the (n, K) probabilities they gave to the true labels of n validation samples."""
+    given = np.asarray(probabilities, dtype=float)
+    if given.ndim != 2 or not np.all((given >= 0) & (given <= 1)):
+        raise ComityError("probabilities must be an array of samples × experts with numbers from 0 to 1")
+    return posterior(np.maximum(given, FLOOR))
+
+
+def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM) -> Posterior:
+    """The posterior of mixture weights w under a Dirichlet prior, where sample i has the likelihood w·(row i).
+
+    Entries may be any numbers that are not negative, but each row needs a positive one.
+    """
+    rows, log_scale = _scaled(likelihoods)
+    samples, experts = rows.shape
+    exact = (samples + 3) // 2  # points enough for the degree n + 1 of the numerator
+    order, before = min(exact, FIRST_ORDER), np.full(experts + 1, np.inf)
+    while True:
+        nodes, log_weights = _simplex_rule(experts, order, concentration)
+        log_mass = log_weights + _log_products(rows, nodes)
+        log_evidence = logsumexp(log_mass)
+        weights = np.exp(log_mass - log_evidence) @ nodes
+        now = np.append(weights, log_evidence)
+        error = float(np.abs(now - before).max())
+        if order == exact:
+            error = (samples + order) * 2**-50  # nothing but rounding is left
+        if order == exact or error <= TOLERANCE:
+            return Posterior(weights / weights.sum(), float(log_evidence + log_scale), error, order)
+        order, before = min(exact, 2 * order), now
+
+
+def progressive_weights(
+    likelihoods: ArrayLike, generator: np.random.Generator, concentration: float = UNIFORM
+) -> Array:
+    """The mean of the posterior means after 0, 1, …, n samples in a random order (the progressive mixture).
+
+    Its expected log-loss is at most that of the best mixture + regret_bound(n+1, K, concentration)/(n+1). It is here to
+    be compared with; ``posterior`` has the better bound and needs no random order.
+    """
+    rows, _ = _scaled(likelihoods)
+    nodes, log_mass = _simplex_rule(rows.shape[1], posterior(rows, concentration).order, concentration)
+    total = np.exp(log_mass) @ nodes
+    for row in generator.permutation(rows):
+        log_mass = log_mass + np.log(nodes @ row)
+        mass = np.exp(log_mass - log_mass.max())
+        total += mass @ nodes / mass.sum()
+    return np.asarray(total / total.sum())
+
+
+def regret_bound(samples: int, experts: int, concentration: float = UNIFORM) -> float:
+    """How much more the universal mixture can lose on any sequence than the best mixture in hindsight, in nats.
+
+    ln Γ(n+Kα)Γ(α) / (Γ(Kα)Γ(n+α)) for a Dirichlet(α) prior, α ≥ ½: attained where one expert alone is always right.
+    """
+    n, a, total = samples, concentration, experts * concentration
+    return float(gammaln(n + total) + gammaln(a) - gammaln(total) - gammaln(n + a))
+
+
+def excess_risk_bound(samples: int, experts: int) -> float:
+    """How much the expected log-loss of ``mixture_weights`` can exceed that of the best mixture, in nats."""
+    return float(np.log((samples + experts) / (samples + 1)))
+
+
+def _scaled(likelihoods: ArrayLike) -> tuple[Array, float]:
+    """Rows with 1 as their greatest entry, and the logarithm of what they were divided by."""
+    given = np.asarray(likelihoods, dtype=float)
+    if given.ndim != 2 or given.shape[1] == 0 or not np.all(np.isfinite(given) & (given >= 0)):
+        raise ComityError("likelihoods must be an array of samples × experts with finite numbers of at least 0")
+    greatest = given.max(axis=1, keepdims=True)
+    if not np.all(greatest > 0):
+        raise ComityError("likelihoods must have a number above 0 for each sample")
+    return given / greatest, float(np.log(greatest).sum())
+
+
+def _log_products(rows: Array, nodes: Array) -> Array:
+    """ln Πᵢ(w·pᵢ) at every node w."""
+    total = np.zeros(len(nodes))
+    for start in range(0, len(rows), ROWS_PER_LOGARITHM):
+        total += np.log(np.prod(rows[start : start + ROWS_PER_LOGARITHM] @ nodes.T, axis=0))
+    return total
+
+
+@lru_cache(maxsize=32)
+def _simplex_rule(experts: int, order: int, concentration: float) -> tuple[Array, Array]:
+    """Nodes (points, K) in the simplex and log weights that integrate polynomials of degree 2·order − 1 exactly.
+
+    Under Dirichlet(α, …, α) the share w₁ is Beta(α, (K−1)α), and how the others divide the rest is Dirichlet again and
+    independent of it; so the rule is a product of Gauss–Jacobi rules.
+    """
+    if experts == 1:
+        return np.ones((1, 1)), np.zeros(1)
+    rest, log_rest = _simplex_rule(experts - 1, order, concentration)
+    points, weights = roots_jacobi(order, (experts - 1) * concentration - 1, concentration - 1)
+    share, log_share = (1 + points) / 2, np.log(weights / weights.sum())
+    split = (1 - share)[:, None, None] * rest
+    first = np.broadcast_to(share[:, None, None], (order, len(rest), 1))
+    nodes = np.concatenate([first, split], axis=2).reshape(-1, experts)
+    return nodes, (log_share[:, None] + log_rest).ravel()

@@ -1,0 +1,272 @@
+"""Mixture weights: exact integrals, and bounds that hold on every sequence and in expectation."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from comity import ComityError
+from comity.guard import (
+    excess_risk_bound,
+    mixture,
+    mixture_weights,
+    posterior,
+    progressive_weights,
+    regret_bound,
+)
+
+PRIORS = (1.0, 0.5)
+
+
+@st.composite
+def likelihoods(draw, least=0, most=30):
+    """Samples × experts over twelve orders of magnitude, where experts fail completely on some samples."""
+    samples, experts = draw(st.integers(least, most)), draw(st.integers(1, 3))
+    one = st.one_of(st.just(0.0), st.just(1.0), st.floats(0.01, 1), st.floats(-12, 0).map(lambda e: 10**e))
+    rows = draw(arrays(float, (samples, experts), elements=one))
+    rows[rows.max(axis=1) == 0] = 1.0
+    return rows
+
+
+def best_mixture(rows, weights=None, steps=3000):
+    """The weights of the lowest mean log-loss, by the EM iteration, which rises to the one maximum."""
+    weights = np.full(len(rows), 1 / len(rows)) if weights is None else weights
+    w = np.full(rows.shape[1], 1 / rows.shape[1])
+    for _ in range(steps):
+        w = w * (weights @ (rows / (rows @ w)[:, None]))
+    return w / w.sum()
+
+
+def by_enumeration(rows, concentration):
+    """The posterior mean and the evidence as sums over all assignments of samples to experts, in rational numbers."""
+    samples, experts = rows.shape
+    exact = [[Fraction(float(p)) for p in row] for row in rows]
+    alpha = Fraction(concentration)
+    moments, evidence = [Fraction(0)] * experts, Fraction(0)
+    for assignment in itertools.product(range(experts), repeat=samples):
+        term, counts = Fraction(1), [Fraction(0)] * experts
+        for i, k in enumerate(assignment):
+            term *= exact[i][k] * (counts[k] + alpha) / (i + experts * alpha)
+            counts[k] += 1
+        evidence += term
+        for k in range(experts):
+            moments[k] += term * (counts[k] + alpha) / (samples + experts * alpha)
+    return np.array([float(moment / evidence) for moment in moments]), float(evidence)
+
+
+@pytest.mark.parametrize("concentration", PRIORS)
+@pytest.mark.parametrize(("samples", "experts"), [(1, 2), (4, 2), (9, 2), (1, 3), (5, 3), (6, 3)])
+def test_the_posterior_is_the_sum_over_all_assignments(samples, experts, concentration):
+    rows = np.random.default_rng(samples).beta(0.4, 0.6, size=(samples, experts))
+    weights, evidence = by_enumeration(rows, concentration)
+    computed = posterior(rows, concentration)
+    np.testing.assert_allclose(computed.weights, weights, atol=1e-13)
+    assert computed.log_evidence == pytest.approx(math.log(evidence), abs=1e-12)
+
+
+@pytest.mark.parametrize("concentration", PRIORS)
+@pytest.mark.parametrize("counts", [(3000, 0), (2100, 900), (2000, 3, 1), (700, 500, 300)])
+def test_thousands_of_samples_neither_vanish_nor_blur(counts, concentration):
+    """Where each sample is impossible for all experts but one, the posterior is a Dirichlet distribution."""
+    rows = 1e-10 * np.repeat(np.eye(len(counts)), counts, axis=0)
+    computed = posterior(rows, concentration)
+    expected = (np.array(counts) + concentration) / (sum(counts) + len(counts) * concentration)
+    np.testing.assert_allclose(computed.weights, expected, atol=max(computed.error, 1e-12))
+    a, total = concentration, len(counts) * concentration
+    log_evidence = math.lgamma(total) - math.lgamma(sum(counts) + total) + sum(counts) * math.log(1e-10)
+    log_evidence += sum(math.lgamma(count + a) - math.lgamma(a) for count in counts)
+    assert computed.log_evidence == pytest.approx(log_evidence, rel=1e-13)
+
+
+@pytest.mark.parametrize("samples", [70, 150, 400])
+def test_the_error_is_not_understated(samples, monkeypatch):
+    rows = np.random.default_rng(samples).beta(0.3, 0.3, size=(samples, 3))
+    adaptive = posterior(rows)
+    monkeypatch.setattr(mixture, "FIRST_ORDER", samples)
+    exact = posterior(rows)
+    assert exact.order == (samples + 3) // 2
+    assert adaptive.order < exact.order or samples == 70
+    assert np.abs(adaptive.weights - exact.weights).max() <= adaptive.error + exact.error
+    assert abs(adaptive.log_evidence - exact.log_evidence) <= adaptive.error + exact.error
+
+
+@given(likelihoods(), st.sampled_from(PRIORS))
+@settings(max_examples=150, deadline=None)
+def test_on_every_sequence_the_universal_mixture_is_near_the_best_one(rows, concentration):
+    best = np.log(rows @ best_mixture(rows)).sum() if len(rows) else 0.0
+    regret = best - posterior(rows, concentration).log_evidence
+    assert regret <= regret_bound(*rows.shape, concentration) + 1e-9
+
+
+@pytest.mark.parametrize("concentration", PRIORS)
+@pytest.mark.parametrize("experts", [1, 2, 3])
+def test_the_regret_bound_is_attained(experts, concentration):
+    rows = np.eye(experts)[np.zeros(40, dtype=int)]
+    regret = 0.0 - posterior(rows, concentration).log_evidence
+    assert regret == pytest.approx(regret_bound(40, experts, concentration), abs=1e-11)
+
+
+def test_the_constants_of_the_regret_bound():
+    for n in (0, 1, 2, 10, 1000, 10**6):
+        assert regret_bound(n, 1, 0.5) == pytest.approx(0, abs=1e-7)
+        assert regret_bound(n, 2, 0.5) <= 0.5 * math.log(math.pi * n + 1) + 1e-9
+        assert regret_bound(n, 3, 0.5) == pytest.approx(math.log(2 * n + 1), abs=1e-7)
+        assert regret_bound(n, 2) == pytest.approx(math.log(n + 1), abs=1e-7)
+        assert regret_bound(n, 3) == pytest.approx(math.log(math.comb(n + 2, 2)), abs=1e-7)
+    assert 0.5 * math.log(math.pi * 10**6) == pytest.approx(regret_bound(10**6, 2, 0.5), abs=1e-6)
+
+
+@given(likelihoods(most=12), st.sampled_from(PRIORS))
+@settings(max_examples=30, deadline=None)
+def test_evidence_is_the_product_of_sequential_predictions(rows, concentration):
+    predictions = [posterior(rows[:t], concentration).weights @ rows[t] for t in range(len(rows))]
+    assert np.log(predictions).sum() == pytest.approx(posterior(rows, concentration).log_evidence, abs=1e-9)
+
+
+@given(likelihoods(least=1, most=15))
+@settings(max_examples=100, deadline=None)
+def test_leave_one_out_ratios_are_bounded_on_every_sample(rows):
+    """The lemma behind ``excess_risk_bound``, with n + 1 samples: mean of (w·pᵢ)/(ŵ₋ᵢ·pᵢ) ≤ (n+K)/(n+1) for every w."""
+    left_out = np.array([posterior(np.delete(rows, i, axis=0)).weights @ rows[i] for i in range(len(rows))])
+    n, experts = len(rows) - 1, rows.shape[1]
+    for w in (best_mixture(rows), *np.eye(experts), np.full(experts, 1 / experts)):
+        assert np.mean(rows @ w / left_out) <= (n + experts) / (n + 1) * (1 + 1e-9)
+
+
+def expected_excess(space, probabilities, samples, estimate):
+    """E[risk of the estimate] − risk of the best mixture, exactly, where samples come from a few kinds of rows."""
+    best = -probabilities @ np.log(space @ best_mixture(space, probabilities, 20_000))
+    expected = 0.0
+    for counts in itertools.product(range(samples + 1), repeat=len(space)):
+        if sum(counts) == samples:
+            ways = math.factorial(samples) // math.prod(map(math.factorial, counts))
+            risk = -probabilities @ np.log(space @ estimate(np.repeat(space, counts, axis=0)))
+            expected += ways * math.prod(probabilities ** np.array(counts)) * risk
+    return expected - best
+
+
+SPACES = {
+    "one expert is always right": ([[1, 1e-9], [1, 1e-9]], [0.5, 0.5]),
+    "the other is right now and then": ([[1, 1e-9], [1e-9, 1]], [0.9, 0.1]),
+    "both are right half the time": ([[1, 0.2], [0.2, 1], [0.5, 0.5]], [0.4, 0.4, 0.2]),
+    "three experts": ([[1, 0.1, 0.1], [0.1, 1, 0.1], [0.3, 0.2, 0.9]], [0.6, 0.3, 0.1]),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("samples", [1, 4, 8])
+def test_expected_log_loss_is_near_that_of_the_best_mixture(name, samples):
+    space, probabilities = map(np.array, SPACES[name])
+    bound = excess_risk_bound(samples, space.shape[1])
+    excess = expected_excess(space, probabilities, samples, lambda rows: posterior(rows).weights)
+    assert 0 <= excess <= bound + 1e-7
+    if name == "one expert is always right":
+        assert excess == pytest.approx(bound, rel=1e-6)  # the bound cannot be improved
+
+
+def test_the_best_mixture_on_the_sample_has_no_such_bound():
+    """What the prior is for: weights fitted to few samples rule out an expert that is needed."""
+    space, probabilities = map(np.array, SPACES["the other is right now and then"])
+    fitted = expected_excess(space, probabilities, 4, lambda rows: best_mixture(rows) * (1 - 1e-12) + 1e-12 / 2)
+    assert fitted > 5 * excess_risk_bound(4, 2)
+
+
+@pytest.mark.parametrize("experts", [2, 3])
+def test_expected_log_loss_by_simulation(experts):
+    """Experts that give the label its true logit with noise; 40 validation samples, the risk from 20,000 others."""
+    generator = np.random.default_rng(7)
+    noise = np.array([1.0, 1.6, 2.5])[:experts]
+
+    def draw(samples):
+        return 1 / (1 + np.exp(noise * generator.normal(size=(samples, experts)) - 1.0))
+
+    test = draw(20_000)
+    best = -np.log(test @ best_mixture(test, steps=500)).mean()
+    excess = [-np.log(test @ mixture_weights(draw(40)).weights).mean() - best for _ in range(400)]
+    standard_error = np.std(excess) / np.sqrt(len(excess))
+    assert np.mean(excess) + 3 * standard_error <= excess_risk_bound(40, experts)
+
+
+def test_progressive_weights_are_the_mean_of_the_posterior_means_of_prefixes():
+    rows = np.random.default_rng(0).beta(0.4, 0.6, size=(12, 3))
+    order = np.random.default_rng(5).permutation(rows)
+    expected = np.mean([posterior(order[:t], 0.5).weights for t in range(13)], axis=0)
+    np.testing.assert_allclose(progressive_weights(rows, np.random.default_rng(5), 0.5), expected, atol=1e-12)
+
+
+def test_progressive_weights_keep_their_bound():
+    space, probabilities = map(np.array, SPACES["one expert is always right"])
+    generator = np.random.default_rng(0)
+    excess = expected_excess(space, probabilities, 6, lambda rows: progressive_weights(rows, generator, 0.5))
+    assert excess_risk_bound(6, 2) < excess <= regret_bound(7, 2, 0.5) / 7
+
+
+def test_without_samples_the_weights_are_the_prior_mean():
+    for experts in (1, 2, 3):
+        np.testing.assert_allclose(mixture_weights(np.empty((0, experts))).weights, 1 / experts, atol=1e-15)
+
+
+def test_one_expert_has_all_the_weight():
+    assert mixture_weights([[0.2], [0.9]]).weights.tolist() == [1.0]
+
+
+@given(likelihoods())
+@settings(max_examples=50, deadline=None)
+def test_identical_experts_share_the_weight_and_predict_as_one(rows):
+    same = np.repeat(rows[:, :1], 3, axis=1)
+    same[same == 0] = 1e-12
+    weights = posterior(same).weights
+    np.testing.assert_allclose(weights, 1 / 3, atol=1e-12)
+    np.testing.assert_allclose(same @ weights, same[:, 0], rtol=1e-12)
+
+
+@given(likelihoods(least=1), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_permuted_experts_have_permuted_weights(rows, random):
+    order = random.sample(range(rows.shape[1]), rows.shape[1])
+    np.testing.assert_allclose(posterior(rows[:, order]).weights, posterior(rows).weights[order], atol=1e-10)
+
+
+def test_the_order_of_samples_does_not_matter():
+    rows = np.random.default_rng(3).beta(0.4, 0.6, size=(200, 3))
+    np.testing.assert_allclose(posterior(rows[::-1]).weights, posterior(rows).weights, atol=1e-11)
+
+
+def test_an_expert_that_is_always_better_gets_the_weight():
+    before = 1.0
+    for samples in (10, 100, 1000):
+        rest = 1 - mixture_weights(np.tile([0.9, 0.3, 0.2], (samples, 1))).weights[0]
+        assert rest < before / 4
+        before = rest
+    assert rest < 0.004
+
+
+def test_no_expert_loses_all_its_weight():
+    """So the mixture's log-loss on any single sample exceeds that of the own model by at most ln(n + K)."""
+    weights = mixture_weights(np.tile([0.0, 1.0, 1.0], (50, 1))).weights
+    assert weights.min() >= 1 / 53 - 1e-12
+
+
+def test_probabilities_of_zero_count_as_the_floor():
+    rows = np.array([[0.0, 0.0], [0.0, 0.5]])
+    np.testing.assert_array_equal(
+        mixture_weights(rows).weights, mixture_weights(np.maximum(rows, mixture.FLOOR)).weights
+    )
+    assert np.isfinite(mixture_weights(rows).log_evidence)
+
+
+@pytest.mark.parametrize("given", [[0.5, 0.5], [[0.5, 1.5]], [[-0.1, 0.5]], [[float("nan"), 0.5]]])
+def test_what_is_no_probability_is_refused(given):
+    with pytest.raises(ComityError, match="probabilities must be"):
+        mixture_weights(given)
+
+
+@pytest.mark.parametrize("given", [[[0.0, 0.0]], [[float("inf"), 1.0]], np.empty((3, 0))])
+def test_impossible_likelihoods_are_refused(given):
+    with pytest.raises(ComityError, match="likelihoods must"):
+        posterior(given)
