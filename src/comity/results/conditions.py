@@ -26,8 +26,8 @@ def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
             flat |= {key if name == "name" else f"{key}.{name}": inner for name, inner in value.items()}
         elif key not in _UNDECISIVE:
             flat[key] = value
-    without = {"rule", "moment"} if flat.get("method") == LOCAL else {"rule"} if own_rule else set()
-    return {key: value for key, value in flat.items() if component_of(key) not in without}
+    idle = LOCAL_OPTIONS.keys() - {"method"} if flat.get("method") == LOCAL else {"rule"} if own_rule else set()
+    return {key: value for key, value in flat.items() if component_of(key) not in idle}
 
 
 def component_of(key: str) -> str:
@@ -46,7 +46,7 @@ def of_setting(flat: Flat) -> Flat:
 
 def shared_with_local(flat: Flat) -> Flat:
     """The conditions that a run has in common with the Local that goes with it."""
-    return {key: value for key, value in of_setting(flat).items() if key != "moment"}
+    return {key: value for key, value in flat.items() if component_of(key) not in LOCAL_OPTIONS}
 
 
 class Varying:
