@@ -1,5 +1,6 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
+from comity.engine._admission import brief
 from comity.engine._assemble import Links, build, federation_of, rule_of, site_of, threads
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
@@ -32,6 +33,7 @@ __all__ = [
     "Trainer",
     "Training",
     "Verb",
+    "brief",
     "build",
     "callback_class",
     "federation_of",
