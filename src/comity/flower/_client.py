@@ -194,8 +194,8 @@ def _check_mods(config: Config) -> None:
             more += [name for name, kind in field_types(verb.reply).items() if kind is Tensor]
     if more:
         raise ComityError(
-            f"mods see the parameters that a client sends and nothing else, but {config.method} sends {', '.join(more)} "
-            "beside them, which would leave without noise; take another method or no mods"
+            f"mods see the parameters that a client sends and nothing else, but {config.method} also sends "
+            f"{', '.join(more)}, which would leave without noise; take another method or no mods"
         )
 
 

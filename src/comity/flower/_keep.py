@@ -7,7 +7,6 @@ each client, which nobody but the SuperNode's user can read.
 """
 
 import os
-
 from collections.abc import Mapping
 from pathlib import Path
 
