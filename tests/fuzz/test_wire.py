@@ -2,9 +2,13 @@
 
 import math
 import os
+import warnings
 from typing import Any
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+with warnings.catch_warnings():  # typer, which Flower brings along, imports what click means to remove
+    warnings.filterwarnings("ignore", message="'click.utils", category=DeprecationWarning)
+    import typer  # noqa: F401
 
 import numpy as np
 import pytest

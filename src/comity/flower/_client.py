@@ -61,7 +61,7 @@ class _ClientApp(ClientApp):
 
     def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod]) -> None:
         super().__init__()
-        self._config, self._own, self._mods = config, own, list(mods)
+        self._config, self._own, self._fit_mods = config, own, list(mods)
         self._workshops: dict[tuple[str, int | None], _Workshop] = {}
         self._ready, self._lock = False, Lock()
 
@@ -73,7 +73,7 @@ class _ClientApp(ClientApp):
         return super().__call__(message, context)
 
     def _register(self, config: Config) -> None:
-        if self._mods:
+        if self._fit_mods:
             _check_mods(config)
         runs = {each.key: each for each in (config, config.alone())}
         verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())} - {*READ_ONLY_VERBS}
@@ -82,7 +82,7 @@ class _ClientApp(ClientApp):
             return self._work(runs, message, context)
 
         for verb in sorted(verbs):
-            mods = [self._mod(runs, mod) for mod in self._mods] if verb == "fit" else []
+            mods = [self._mod(runs, mod) for mod in self._fit_mods] if verb == "fit" else []
             self.train(verb, mods=mods)(work)
         self.evaluate()(work)
         self.query()(_introduce)
