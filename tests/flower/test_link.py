@@ -201,24 +201,39 @@ def test_a_seat_may_be_for_one_node_alone(tiny: dict[str, Any]) -> None:
         link_for(grid, 3, owners={7: late})
 
 
-@pytest.mark.parametrize("given", [2.0, "2", -1, 5, [2], None, True])
+@pytest.mark.parametrize("given", [{"partition-id": 2.0}, {"partition-id": -1}, {"partition-id": [2]}, {}], ids=repr)
 def test_a_partition_id_is_a_whole_number_in_range(tiny: dict[str, Any], given: Any) -> None:
+    odd: list[int] = []
+
     class Odd(InProcessGrid):
         def answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id in odd:
+                return Message(RecordDict({"metrics": MetricRecord(given)}), reply_to=message)
+            return super().answer(message)
+
+    grid = Odd(client_app(Config(**tiny)), 2)
+    odd.append(grid.add_node(2, 3))
+    link = link_for(grid, 3, at_least=2)
+    link._gather()
+    assert sorted(link.nodes) == [0, 1]
+
+
+def test_too_many_bytes_are_refused_before_anything_is_made_of_them(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.flower._wire.FLOOR", 50_000)
+
+    class Large(InProcessGrid):
+        def answer(self, message: Message) -> Message:
             reply = super().answer(message)
-            if message.metadata.dst_node_id == odd:
-                values = MetricRecord({"partition-id": given}) if isinstance(given, (float, list, int)) else None
-                if values is None:
-                    values = MetricRecord()
-                reply.content = RecordDict({"metrics": values})  # type: ignore[misc]
+            if message.metadata.message_type == "train.fit" and message.metadata.dst_node_id == self.node_of(1):
+                reply.content["arrays"]["theta"] = Array(torch.zeros(100_000))
             return reply
 
-    grid = Odd(client_app(Config(**tiny)), 3)
-    odd = grid.add_node(2, 3) if given is not True else grid.add_node(1, 3)
-    link = link_for(grid, 3)
-    link._gather()
-    assert sorted(link.nodes) == [0, 1, 2]
-    assert odd not in link.nodes.values()
+    config = Config(**(tiny | {"rounds": 1}))
+    done = over(Large(client_app(config), 5), config, patience=HASTY)
+    assert done.records[0].failed.keys() == {1}
+    assert "400,128 bytes; 50,000 are the most that is taken" in done.records[0].failed[1]
 
 
 def test_nodes_that_are_no_client_are_left_out(tiny: dict[str, Any], log: pytest.LogCaptureFixture) -> None:
