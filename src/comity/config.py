@@ -43,6 +43,8 @@ LOCAL_OPTIONS: Mapping[str, Any] = {
     "rule": MEAN,
     "server_lr": 1.0,
     "server_momentum": 0.0,
+    "max_share": 1.0,
+    "clip_updates": "none",
     "moment": None,
     "reference": "none",
 }
@@ -83,6 +85,12 @@ class Config:
         "none", "learning", "what malicious clients upload: Gaussian noise (A1) or their update times 100 (A2)"
     )
     malicious: ShareBetween = _option(0.1, "learning", "share of malicious clients when there is an attack")
+    max_share: ShareAboveZero = _option(
+        1.0, "learning", "largest share of a combination's weight that a client's declared size may give it"
+    )
+    clip_updates: Literal["none", "median"] = _option(
+        "none", "learning", "scale updates that are longer than the round's median down to it, before the rule"
+    )
     buffers: Literal["average", "local"] = _option(
         "average", "learning", "BatchNorm statistics: averaged, or each its own"
     )

@@ -1,4 +1,4 @@
-"""What travels: declared fields, declared verbs, and which replies are taken."""
+"""What travels: declared fields and declared verbs."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from comity import ComityError
 from comity.engine import run, verbs_of
-from comity.engine._admission import objection
 from comity.methods import METHODS, Client, Message, Method, Payload, Question, Reply, Server, verb
 from comity.methods.fedpac import FedPACMessage, FedPACReply
 
@@ -148,17 +147,3 @@ def test_a_verb_is_declared_or_refused(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method=f"{__name__}.Polite")
     answers = done.server.ask(done.server.method.hello, {cid: Question() for cid in (1, 3)})
     assert {cid: answer.word for cid, answer in answers.items()} == {1: "hello from 1", 3: "hello from 3"}
-
-
-def test_which_replies_are_taken() -> None:
-    sent = Message(theta=torch.ones(3))
-
-    def objection_to(theta: Tensor) -> str | None:
-        return objection(sent, Reply(theta=theta, size=1))
-
-    assert objection_to(torch.zeros(3)) is None
-    assert objection_to(torch.tensor([0.0, torch.inf, 0.0])) == "sent theta that is not finite"
-    assert objection_to(torch.tensor([0.0, torch.nan, 0.0])) == "sent theta that is not finite"
-    assert objection_to(torch.zeros(4)) == "sent theta of another shape"
-    assert objection(Question(), Reply(theta=torch.zeros(4), size=1)) is None  # nothing to compare with
-    assert objection(Message(theta=torch.ones(0)), Reply(theta=torch.ones(0), size=1)) is None

@@ -8,18 +8,27 @@ import torch
 
 from comity import ComityError, Config
 from comity.engine import build, run
+from comity.rules import ClientUpdates, Outcome
 from helpers import assert_same
 
 
 @pytest.mark.parametrize("rule", ["Mean", "CALM", "FedFV"])
 def test_steps_are_the_rules_updates_with_rate_and_momentum(tiny: dict[str, Any], rule: str) -> None:
     _, server = build(Config(**tiny, rule=rule, server_lr=0.5, server_momentum=0.9))
+    combined: list[torch.Tensor] = []
+    apply = server.rule.apply
+
+    def watched(updates: ClientUpdates) -> Outcome:
+        outcome = apply(updates)
+        combined.append(outcome.update)
+        return outcome
+
+    server.rule.apply = watched  # type: ignore[method-assign]
     velocity = 0.0
     for _ in range(3):
         before = server.theta
         server.step()
-        assert server.outcome is not None
-        velocity = 0.9 * velocity + server.outcome.update
+        velocity = 0.9 * velocity + combined[-1]
         torch.testing.assert_close(server.theta - before, 0.5 * velocity, rtol=1e-4, atol=1e-6)
 
 

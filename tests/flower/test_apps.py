@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common.config import flatten_dict
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from grids import HASTY, kept
 from safetensors.torch import load_file
 
@@ -61,6 +64,13 @@ def test_settings_of_the_link() -> None:
     assert chosen["at_least"] == 3
     patience = chosen["patience"]
     assert (patience.of("fit"), patience.of("trial"), patience.start) == (5, 2.5, 9)
+    assert _link_settings({"seats": "0:17, 2:18446744073709551615"})["owners"] == {0: 17, 2: 2**64 - 1}
+    private = ec.generate_private_key(ec.SECP384R1()).public_key()
+    (_, encoded) = private.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode().split()
+    assert _link_settings({"seats": f"1:{encoded}"})["owners"] == {1: public_key_to_bytes(private)}
+    for wrong in ("x:1", "1", "1:", "0:1 0:2", "1:AAAA"):
+        with pytest.raises(ComityError, match=r"flower.seats has"):
+            _link_settings({"seats": wrong})
     with pytest.raises(ComityError, match=r"unknown setting flower.tiemout; known: timeout"):
         _link_settings({"tiemout": 5})
 
@@ -155,11 +165,13 @@ def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_
     site = site_of(config)
     for cid, folder in enumerate(folders):
         net = site.model().net
-        net.load_state_dict(load_file(folder / "model-fedrep.safetensors"))
+        net.load_state_dict(load_file(folder / f"client-{cid}" / "model-fedrep.safetensors"))
         data = site.federation.clients[cid].test
         hits = (net.eval()(data.x).argmax(1) == data.y).double().mean()
         assert float(hits) == done.columns["L-acc"][cid]
-        assert (folder / "model-local.safetensors").exists()  # it may be the better one for this site
+        assert (folder / f"client-{cid}" / "model-local.safetensors").exists()  # perhaps the better one for this site
+        assert folder.joinpath(f"client-{cid}").stat().st_mode & 0o777 == 0o700
+        assert {file.stat().st_mode & 0o777 for file in folder.rglob("*.safetensors")} == {0o600}
     with pytest.raises(ComityError, match="save_models would have every site send its own model to the server"):
         over(grid, config.with_(save_models=True))
 
@@ -213,12 +225,28 @@ def test_flowers_mods_see_what_is_trained_and_nothing_else(tiny: dict[str, Any])
     assert not other.records[-1].failed
 
 
-def test_a_mod_that_cannot_work_is_named(tiny: dict[str, Any]) -> None:
-    """FedPAC sends more than it receives, which Flower's mods do not clip: better no answer than an open one."""
+@pytest.mark.parametrize(("method", "what"), [("FedPAC", "head, prototypes, counts, H"), ("FEDORA", "basis")])
+def test_mods_are_refused_where_they_would_not_see_all_that_leaves(
+    tiny: dict[str, Any], method: str, what: str
+) -> None:
     clip = LocalDpMod(clipping_norm=1.0, sensitivity=0.0, epsilon=1.0, delta=1e-5)
-    config = Config(**tiny, method="FedPAC")
-    with pytest.raises(ComityError, match="no client answered 'fit' in round 1; client 0: LocalDpMod expects the keys"):
-        over(InProcessGrid(client_app(config, mods=[clip]), config.clients), config, patience=HASTY)
+    config = Config(**tiny, method=method)
+    with pytest.raises(ComityError, match=f"{method} also sends {what}, which would leave without noise"):
+        client_app(config, mods=[clip])
+    grid = InProcessGrid(client_app(mods=[clip]), config.clients, run_config=entries_of(config))
+    with pytest.raises(ComityError, match="clients are connected"):
+        over(grid, config, patience=HASTY)
+
+
+def test_noise_leaves_batchnorms_statistics_alone(tiny: dict[str, Any]) -> None:
+    config = Config(**(tiny | {"model": "resnet4", "rounds": 1, "clients": 2}))
+    noisy = LocalDpMod(clipping_norm=1e9, sensitivity=1.0, epsilon=1.0, delta=1e-5)
+    done = over(InProcessGrid(client_app(config, mods=[noisy]), 2), config)
+    plain, size = run(config).server.theta, done.server.layout.size
+    assert size < plain.numel()
+    assert torch.equal(done.server.theta[size:], plain[size:])
+    assert not torch.equal(done.server.theta[:size], plain[:size])
+    assert not done.records[0].failed
 
 
 # The app that is written.

@@ -88,7 +88,7 @@ def test_a_client_that_fails_is_named_and_the_round_goes_on(tiny: dict[str, Any]
     there, grid = on_grid(config)
     assert_same(run(config), there, grid)
     for record in there.records:
-        assert record.failed[1] == "fit: RuntimeError: out of 'memory'\nagain"
+        assert record.failed[1] == "fit: RuntimeError: out of 'memory' again"
         assert record.failed[3] == "fit: sent theta that is not finite"
     assert "spoilt" not in kept(grid, config, 1).method
 
@@ -146,7 +146,7 @@ def link_for(grid: InProcessGrid, clients: int = 5, **settings: Any) -> GridLink
     return GridLink(grid, clients, patience=HASTY, **settings)
 
 
-def test_nodes_are_asked_who_they_are_once_and_the_newest_counts(tiny: dict[str, Any]) -> None:
+def test_nodes_are_asked_who_they_are_once_and_the_first_keeps_its_seat(tiny: dict[str, Any]) -> None:
     asked: list[int] = []
 
     class Counting(InProcessGrid):
@@ -158,14 +158,82 @@ def test_nodes_are_asked_who_they_are_once_and_the_newest_counts(tiny: dict[str,
     link = link_for(grid)
     link._gather()
     assert link.nodes == {cid: grid.node_of(cid) for cid in range(5)}
+    assert link.warnings == []
     old, new = grid.node_of(2), grid.add_node(2, 5)
     for _ in range(3):
         link._gather()
     assert sorted(asked) == sorted(grid.contexts)
-    assert link.nodes[2] == new
-    del grid.contexts[new]
-    link._gather()
     assert link.nodes[2] == old
+    assert link.warnings == [f"node {new} says that it is client 2 and is refused: node {old} is"]
+    del grid.contexts[old]
+    link._gather()
+    assert link.nodes[2] == new
+    assert link.warnings[-1] == f"client 2 was node {old} and is node {new}"
+
+
+def test_one_joiner_does_not_replace_the_others_unseen(tiny: dict[str, Any]) -> None:
+    """It says that it is each client in turn; the run is the one without it, and the record names it."""
+    config = Config(**tiny)
+    grid = InProcessGrid(client_app(config), config.clients)
+
+    class Joined(GridLink):
+        def deliver(self, verb: Verb, questions: Any, round: int) -> dict[int, Payload]:
+            if (verb.name, round) == ("fit", 2):
+                self.joiners = [grid.add_node(cid, config.clients) for cid in self.clients]
+            return super().deliver(verb, questions, round)
+
+    done = run(config, link=lambda c, _: Joined(grid, c.clients, c.key, HASTY))
+    assert torch.equal(done.server.theta, run(config).server.theta)
+    assert done.records[0].warnings == done.records[2].warnings == []
+    assert len(done.records[1].warnings) == config.clients
+    assert all("is refused" in words for words in done.records[1].warnings)
+
+
+def test_a_seat_may_be_for_one_node_alone(tiny: dict[str, Any]) -> None:
+    grid = InProcessGrid(client_app(Config(**tiny)), 3)
+    late = grid.add_node(1, 3)
+    first = next(node for node, context in grid.contexts.items() if context.node_config["partition-id"] == 1)
+    link = link_for(grid, 3, owners={1: late})
+    link._gather()
+    assert link.nodes[1] == late
+    assert link.warnings == [f"node {first} says that it is client 1 and is refused: that seat is for another node"]
+    with pytest.raises(ComityError, match="a seat is settled for client 7; clients are 0 to 2"):
+        link_for(grid, 3, owners={7: late})
+
+
+@pytest.mark.parametrize("given", [{"partition-id": 2.0}, {"partition-id": -1}, {"partition-id": [2]}, {}], ids=repr)
+def test_a_partition_id_is_a_whole_number_in_range(tiny: dict[str, Any], given: Any) -> None:
+    odd: list[int] = []
+
+    class Odd(InProcessGrid):
+        def answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id in odd:
+                return Message(RecordDict({"metrics": MetricRecord(given)}), reply_to=message)
+            return super().answer(message)
+
+    grid = Odd(client_app(Config(**tiny)), 2)
+    odd.append(grid.add_node(2, 3))
+    link = link_for(grid, 3, at_least=2)
+    link._gather()
+    assert sorted(link.nodes) == [0, 1]
+
+
+def test_too_many_bytes_are_refused_before_anything_is_made_of_them(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.flower._wire.FLOOR", 50_000)
+
+    class Large(InProcessGrid):
+        def answer(self, message: Message) -> Message:
+            reply = super().answer(message)
+            if message.metadata.message_type == "train.fit" and message.metadata.dst_node_id == self.node_of(1):
+                reply.content["arrays"]["theta"] = Array(torch.zeros(100_000))
+            return reply
+
+    config = Config(**(tiny | {"rounds": 1}))
+    done = over(Large(client_app(config), 5), config, patience=HASTY)
+    assert done.records[0].failed.keys() == {1}
+    assert "400,128 bytes; 50,000 are the most that is taken" in done.records[0].failed[1]
 
 
 def test_nodes_that_are_no_client_are_left_out(tiny: dict[str, Any], log: pytest.LogCaptureFixture) -> None:

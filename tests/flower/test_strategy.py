@@ -380,3 +380,29 @@ def test_options_for_a_strategy_that_is_given_are_refused() -> None:
         ConFREE(strategy=FedAvg(), fraction_train=0.5)
     with pytest.raises(TypeError, match="fraction_trian"):
         ConFREE(fraction_trian=0.5)
+
+
+def test_updates_longer_than_the_median_are_scaled_down_to_it() -> None:
+    def shout(reply: Reply) -> None:
+        if reply.cid == 2:
+            reply.arrays["body.weight"] = 1000 * reply.arrays["body.weight"]
+
+    def moved(strategy: Strategy) -> float:
+        return float((arrays_of(start(strategy, shout, rounds=1)[0])["body.weight"] - model()["body.weight"]).norm())
+
+    assert moved(comity.flower.Mean(clip="median")) < 0.02 * moved(comity.flower.Mean())
+    with pytest.raises(ComityError, match="clip must be none | median, got 'mean'"):
+        ConFREE(clip="mean")
+
+
+def test_evaluations_that_cannot_be_used_are_left_out(log: pytest.LogCaptureFixture) -> None:
+    class Lying(App):
+        def __call__(self, message: Message, context: Context) -> Message:
+            reply = super().__call__(message, context)
+            if message.metadata.message_type == "evaluate" and context.node_config["partition-id"] == 1:
+                reply.content["metrics"] = MetricRecord({"num-examples": 0, "accuracy": [1e30]})
+            return reply
+
+    result = ConFREE().start(InProcessGrid(Lying(), 4), ArrayRecord(model()), num_rounds=1)
+    assert result.evaluate_metrics_clientapp[1] == {"accuracy": 0.5}
+    assert "aggregate_evaluate: the reply of node" in log.text

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
@@ -126,3 +126,32 @@ def test_a_tensor_is_turned_into_bytes_once() -> None:
 def test_what_arrives_can_be_written_to() -> None:
     (arrived,) = wire.tensors(ArrayRecord({"x": wire.Arrays()(torch.zeros(2))})).values()
     arrived += 1
+
+
+def npy(descr: str, shape: str, data: bytes) -> bytes:
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize(
+    ("array", "why"),
+    [
+        (Array("object", (1,), "numpy.ndarray", npy("|O", "(1,)", bytes(8))), "header cannot be read"),
+        (Array("object", (1,), "numpy.ndarray", npy("<i8", "(1,)", bytes(8))), "of 'object'"),
+        (Array("float32", (2,), "numpy.ndarray", npy("<f8", "(1,)", bytes(8))), "of 'float32' \\(<f8\\)"),
+        (Array("float32", (2,), "numpy.ndarray", npy("<f4", "(3,)", bytes(12))), "of shape \\(2,\\) whose header"),
+        (Array("float32", (2,), "numpy.ndarray", npy("<f4", "(2,)", bytes(6))), "6 bytes for an array"),
+        (Array("float32", (-1,), "numpy.ndarray", npy("<f4", "(-1,)", bytes(6))), "header cannot be read"),
+        (Array(">f4", (1,), "numpy.ndarray", npy(">f4", "(1,)", bytes(4))), "must be of plain numbers"),
+        (Array("complex64", (1,), "numpy.ndarray", npy("<c8", "(1,)", bytes(8))), "header cannot be read"),
+        (Array("float32", (2**50,), "numpy.ndarray", npy("<f4", f"({2**50},)", bytes(4))), "of shape"),
+        (Array("float32", (2,), "numpy.ndarray", b"123456"), "npy header"),
+        (Array("float32", (2,), "torch", npy("<f4", "(2,)", bytes(8))), "of type 'torch'"),
+        (Array("bool", (1,), "numpy.ndarray", npy("|b1", "(1,)", b"7")), "neither 0 nor 1"),
+    ],
+    ids=lambda value: "" if isinstance(value, Array) else value,
+)
+def test_forged_arrays_are_refused(array: Array, why: str) -> None:
+    """Bytes that are read as pointers, or beyond their end, would end the process."""
+    with pytest.raises(ValueError, match=why):
+        wire.tensor(array)

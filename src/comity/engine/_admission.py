@@ -1,22 +1,154 @@
-"""Which replies the server takes."""
+"""Which replies the server takes. Every answer to every verb comes through here, from whichever way it arrived.
+
+A client may be mistaken or hostile. What it sends is compared with what its reply declares, with what it was sent, and
+with what most others send; whatever does not fit is left out and named, and the others go on without it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from comity.methods import Payload
+from comity.engine._verbs import Scores, Verb
+from comity.methods import Payload, Reply
+from comity.rules import LONGEST_SQUARE
+
+LONGEST_WORDS = 300
+"""Characters of a reason that are recorded."""
+LARGEST_COUNT = 2**53
+"""Whole numbers are exact in float64 up to this one."""
+SHARES = ("own", "validation", "some", "all", "common")
+"""Scores that are shares of correct answers."""
+PERHAPS_ABSENT = ("validation", "validation_loss")
+"""Fields that one client may have and another not: a site may have no validation data."""
 
 
-def objection(sent: Payload, reply: Payload) -> str | None:
-    """Why this reply to what was ``sent`` cannot be used, in words that follow "client 3"; ``None`` if it can."""
-    tensors, before = reply.tensors(), sent.tensors()
-    if bad := [name for name, tensor in tensors.items() if not _finite(tensor)]:
-        return f"sent {', '.join(bad)} that is not finite"
-    both = [name for name in tensors if name in before]
-    if other := [name for name in both if tensors[name].shape != before[name].shape]:
-        return f"sent {', '.join(other)} of another shape"
+def admit(
+    verb: Verb, questions: Mapping[int, Payload], replies: Mapping[int, Payload], shared: Tensor | None = None
+) -> tuple[dict[int, Payload], dict[int, str]]:
+    """The replies that can be used, by client in order, and why the others cannot, in words that follow "client 3".
+
+    ``shared`` is the server's own shared part: a reply's ``theta`` is of its type and shape.
+    """
+    refused: dict[int, str] = {}
+    good: dict[int, Payload] = {}
+    for cid in sorted(replies):
+        try:
+            why = objection(verb, questions[cid], replies[cid], shared)
+        except Exception as error:  # whatever a stranger made of it, it is this client's failure alone
+            why = f"sent what cannot be used: {type(error).__name__}: {error}"
+        if why is None:
+            good[cid] = replies[cid]
+        else:
+            refused[cid] = why
+    for cid, why in _misfits(questions, good).items():
+        del good[cid]
+        refused[cid] = why
+    return good, refused
+
+
+def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None = None) -> str | None:
+    """Why this reply to what was ``sent`` cannot be used by itself; ``None`` if it can."""
+    if type(reply) is not verb.reply:
+        return f"sent {type(reply).__name__}, not {verb.reply.__name__}"
+    try:
+        verb.reply.of(reply.values())
+    except ValueError as difference:
+        return f"sent what was not declared: {difference}"
+    before = sent.tensors()
+    if isinstance(reply, Reply) and shared is not None:
+        before = {"theta": shared} | before
+    for name, tensor in reply.tensors().items():
+        if (why := _tensor_objection(tensor, before.get(name))) is not None:
+            return f"sent {name} {why}"
+    for name, value in reply.values().items():
+        if not isinstance(value, Tensor) and (why := _value_objection(reply, name, value)) is not None:
+            return f"sent {name} {why}"
     return None
 
 
-def _finite(tensor: Tensor) -> bool:
-    """As ``isfinite().all()``, ten times as fast."""
-    return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).isfinite().all())
+def _tensor_objection(tensor: Tensor, before: Tensor | None) -> str | None:
+    if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized:
+        return f"of {tensor.dtype}, {tensor.layout}, not of plain numbers"
+    if before is not None and tensor.dtype != before.dtype:
+        return f"of {_word(tensor.dtype)}, not {_word(before.dtype)}"
+    if before is not None and tensor.shape != before.shape:
+        return "of another shape"
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return None
+    largest = float(torch.stack(tensor.aminmax()).abs().max())  # ten times as fast as isfinite().all()
+    if not math.isfinite(largest):
+        return "that is not finite"
+    # Only where the largest number leaves it open is there another pass.
+    if largest**2 * tensor.numel() >= LONGEST_SQUARE / 4 and _square(tensor) >= LONGEST_SQUARE / 4:
+        return "whose length is beyond float32"
+    return None
+
+
+def _square(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
+
+
+def _value_objection(reply: Payload, name: str, value: Any) -> str | None:
+    """What is wrong with a plain value of its declared type."""
+    if isinstance(value, str):
+        return f"of {len(value):,} characters" if len(value) > 10_000 else None
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int) and abs(value) > LARGEST_COUNT:
+        return "that is too large a number"
+    if (isinstance(reply, Reply) and name == "size") or (isinstance(reply, Scores) and name == "n_test"):
+        return None if value > 0 else f"that is {value}; it must be above 0"
+    if isinstance(reply, Scores):
+        if name in SHARES:
+            return None if 0 <= value <= 1 else f"that is {value:g}; it must be from 0 to 1"
+        # The loss of a model that diverged is honestly infinite, or no number.
+        return None if not value < 0 else f"that is {value:g}; it must not be negative"
+    if isinstance(reply, Reply) and name == "train_loss" and math.isnan(value):
+        return None  # where nothing was trained; what most others have decides
+    return None if math.isfinite(value) else f"that is {value}; it must be a finite number"
+
+
+def _misfits(questions: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
+    """Who sends something else than most of those who were sent alike: other fields, types or shapes."""
+    groups: dict[Any, list[int]] = {}
+    for cid in replies:
+        groups.setdefault(_form(questions[cid]), []).append(cid)
+    misfits = {}
+    for cids in groups.values():
+        forms = {cid: _form(replies[cid]) for cid in cids}
+        usual = Counter(forms.values()).most_common(1)[0][0]  # the first of those that are as frequent
+        for cid, form in forms.items():
+            if form != usual:
+                name, have, others = next(
+                    (name, dict(form).get(name, "nothing"), dict(usual).get(name, "nothing"))
+                    for name in sorted(dict(form).keys() | dict(usual).keys())
+                    if dict(form).get(name) != dict(usual).get(name)
+                )
+                misfits[cid] = f"sent {have} as {name}, most others {others}"
+    return misfits
+
+
+def _form(payload: Payload) -> tuple[tuple[str, str], ...]:
+    """What a payload looks like: the fields it has, and the types and shapes of its tensors."""
+    form = {}
+    for name, value in payload.values().items():
+        if isinstance(value, Tensor):
+            form[name] = f"{_word(value.dtype)} of shape {tuple(value.shape)}"
+        elif not (isinstance(payload, Scores) and name in PERHAPS_ABSENT):
+            unknown = isinstance(value, float) and name == "train_loss" and math.isnan(value)
+            form[name] = "no number" if unknown else "a value"
+    return tuple(sorted(form.items()))
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def brief(words: object) -> str:
+    """A stranger's words in one short printable line."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * LONGEST_WORDS]).split())
+    return text if len(text) <= LONGEST_WORDS else f"{text[:LONGEST_WORDS]}…"

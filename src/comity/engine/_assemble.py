@@ -115,6 +115,8 @@ def build(
         lr=site.training.rate,
         honest=[cid for cid in way.clients if cid not in site.attack.malicious],
         server_step=ServerStep(config.server_lr, config.server_momentum),
+        max_share=config.max_share,
+        clip_updates=config.clip_updates,
     )
     return site, server
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from torch import Tensor
 
-from comity.engine._admission import objection
+from comity.engine._admission import admit, brief
 from comity.engine._client import ClientState
 from comity.engine._disk import Disk
 from comity.engine._site import Site
@@ -30,26 +30,34 @@ class Link(ABC):
 
     def __init__(self) -> None:
         self.failures: dict[int, str] = {}
+        self.warnings: list[str] = []
+        """What else deserves a look since the last question: who was refused a seat, and who changed it."""
         self.traffic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         """Bytes down and up, by verb."""
 
     def ask(
-        self, verb: Verb, questions: Mapping[int, Payload], round: int, lost: Collection[int] = ()
+        self,
+        verb: Verb,
+        questions: Mapping[int, Payload],
+        round: int,
+        lost: Collection[int] = (),
+        shared: Tensor | None = None,
     ) -> dict[int, Payload]:
-        """Have each client do ``verb``; answers by client, in order. Those ``lost`` do the work but never answer."""
+        """Have each client do ``verb``; answers by client, in order. Those ``lost`` do the work but never answer.
+
+        An answer that does not fit what was declared, sent or ``shared``, or what most others answer, is left out.
+        """
         for question in questions.values():
             if type(question) is not verb.message:
                 raise TypeError(f"{verb.name} is sent {type(question).__name__}, not {verb.message.__name__}")
-        self.failures = {}
+        self.failures, self.warnings = {}, []
         replies = self.deliver(verb, questions, round)
         answers = {cid: replies[cid] for cid in sorted(replies) if cid not in lost}
         self.traffic[verb.name][0] += sum(question.bytes for question in questions.values())
         self.traffic[verb.name][1] += sum(reply.bytes for reply in answers.values())
-        for cid, reply in list(answers.items()):
-            if (why := objection(questions[cid], reply)) is not None:
-                self.failures[cid] = why
-                del answers[cid]
-        return answers
+        admitted, refused = admit(verb, questions, answers, shared)
+        self.failures = {cid: brief(why) for cid, why in (self.failures | refused).items()}
+        return admitted
 
     @abstractmethod
     def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:

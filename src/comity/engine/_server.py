@@ -4,7 +4,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from statistics import median
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,15 +13,18 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._random import generator
+from comity.engine._admission import brief
 from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
 from comity.engine._verbs import Export, Scores, verbs_of
 from comity.methods import Combined, Method, Payload, Reply
 from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, Updates, conflict_rate, cosines
+from comity.rules import Outcome, Rule, ServerStep, Updates, capped, conflict_rate, cosines
 
 MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
+OUT_OF_LINE = 10
+"""A declared size of more than so many times the median is warned of."""
 
 
 class Server:
@@ -40,9 +44,12 @@ class Server:
         lr: Callable[[int], float] = lambda _: math.nan,
         honest: Sequence[int] | None = None,
         server_step: ServerStep | None = None,
+        max_share: float = 1.0,
+        clip_updates: Literal["none", "median"] = "none",
     ) -> None:
         self.method, self.rule, self.link = method, rule, link
         self.server_step = server_step or ServerStep()
+        self.max_share, self.clip_updates = max_share, clip_updates
         self.verbs = verbs_of(method)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
@@ -54,6 +61,8 @@ class Server:
         self.step_states: dict[str, dict[str, Tensor]] = {}
         """What the server step remembers, by group."""
         self._fresh = dict(rule.state)
+        self._bounded = False
+        """Whether this round's replies went through ``aggregate``, and so through its bounds."""
         self.round = 0
         self.record = RoundRecord(round=1)
         """The newest round. What a method asks before the first round is recorded with that one."""
@@ -87,12 +96,16 @@ class Server:
     def ask(self, verb: Callable[[Any, Any], Any], questions: Mapping[int, Any]) -> dict[int, Any]:
         if verb.__name__ not in self.verbs:
             raise ComityError(f"{verb.__name__} is no verb of {type(self.method).__name__}; declare it with @verb")
-        return self._ask(verb.__name__, questions)
+        replies = self._ask(verb.__name__, questions)
+        if not replies and self.round == 0:  # what a method asks before the first round it cannot do without
+            raise ComityError(f"no client gave a usable answer to {verb.__name__!r}: {_first(self.record.failed)}")
+        return replies
 
     def _ask(self, verb: str, questions: Mapping[int, Payload], lost: Sequence[int] = ()) -> dict[int, Any]:
         """Answers by client. One that fails, or whose reply cannot be used, is left out and named in the record."""
-        replies = self.link.ask(self.verbs[verb], questions, self.round, lost)
+        replies = self.link.ask(self.verbs[verb], questions, self.round, lost, self.theta)
         self.record.failed |= {cid: f"{verb}: {why}" for cid, why in self.link.failures.items()}
+        self.record.warnings += self.link.warnings
         return replies
 
     def aggregate(
@@ -111,6 +124,7 @@ class Server:
         cids = sorted(replies)
         vectors = [replies[cid].theta if rows is None else rows[cid] for cid in cids]
         sizes = torch.tensor([float(replies[cid].size) for cid in cids], dtype=torch.float64)
+        sizes = capped(sizes, self.max_share)
         losses = [replies[cid].loss for cid in cids]
         updates = Updates(
             [vector[: layout.size] for vector in vectors],
@@ -121,6 +135,9 @@ class Server:
             ids=cids,
             threads=self.link.workers,
         )
+        if self.clip_updates == "median":
+            updates = updates.clipped(self.link.hold)
+        self._bounded = True
         if rule is None:
             every = self.rule.needs_gram or len(cids) <= MOST
             if every:
@@ -134,8 +151,13 @@ class Server:
         else:
             outcome = rule.apply(updates)
             step = outcome.update
-        buffers = torch.stack([vector[layout.size :] for vector in vectors]) - base[layout.size :]
-        average = (sizes / sizes.sum()).to(buffers) @ buffers
+        dropped = {cid: why for cid, why in updates.dropped.items() if isinstance(cid, int)}
+        self.record.failed |= {cid: f"fit: its update is left out: {why}" for cid, why in dropped.items()}
+        used = [place for place, cid in enumerate(cids) if cid not in dropped]
+        if not used:
+            return Combined(base, outcome)
+        buffers = torch.stack([vectors[place][layout.size :] for place in used]) - base[layout.size :]
+        average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
         return Combined(base + torch.cat([step, average]), outcome)
 
     def _some(self, updates: Updates) -> Updates:
@@ -174,10 +196,10 @@ class Server:
 
         # 3. Make the new state of what they sent.
         if replies:
-            self.method.merge(self, replies)
+            self._merge(replies)
         merged = time.perf_counter()
 
-        losses = [reply.train_loss for reply in replies.values()]
+        losses = [reply.train_loss for reply in replies.values() if not math.isnan(reply.train_loss)]
         after = _traffic(self.link)
         self.record.cohort, self.record.lost = cohort, lost
         self.record.train_loss = sum(losses) / len(losses) if losses else math.nan
@@ -187,7 +209,42 @@ class Server:
 
     def fit(self, cohort: Sequence[int], lost: Sequence[int] = ()) -> dict[int, Reply]:
         """Have these clients fit what the method sends them; their replies, but for those that are lost."""
-        return self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
+        replies = self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
+        for cid in list(replies):
+            if (why := self._method_objection(cid, replies[cid])) is not None:
+                self.record.failed[cid] = f"fit: {brief(why)}"
+                del replies[cid]
+        usual = median([reply.size for reply in replies.values()] or [0])
+        self.record.warnings += [
+            f"client {cid} says that it has {reply.size:,} samples; the median is {usual:,.0f}"
+            for cid, reply in replies.items()
+            if reply.size > OUT_OF_LINE * usual
+        ]
+        return replies
+
+    def _method_objection(self, cid: int, reply: Reply) -> str | None:
+        """What the method has against a reply that is well-formed."""
+        try:
+            return self.method.objection(self, cid, reply)
+        except Exception as error:  # it tripped over what a stranger sent
+            return f"sent what the method cannot judge: {type(error).__name__}: {error}"
+
+    def _merge(self, replies: dict[int, Reply]) -> None:
+        """The method's new state. Where it fails nobody can know whose reply it was, or what is half done."""
+        self._bounded = False
+        try:
+            self.method.merge(self, replies)
+        except ComityError:
+            raise
+        except Exception as error:
+            raise ComityError(
+                f"method {type(self.method).__name__} could not merge the replies of round {self.round}: "
+                f"{type(error).__name__}: {brief(error)}"
+            ) from error
+        if not self._bounded and self.theta.numel() and (self.max_share < 1 or self.clip_updates != "none"):
+            self.record.warnings.append(
+                f"method {type(self.method).__name__} uses no rule: max_share and clip_updates change nothing"
+            )
 
     def evaluate(self, general: bool) -> Columns:
         """Every honest client's scores as columns; their summary goes into the record.
@@ -198,7 +255,7 @@ class Server:
         questions = {cid: replace(self.method.send(self, cid), general=general) for cid in self.honest}
         scores: dict[int, Scores] = self._ask("evaluate", questions)
         if not scores:
-            raise ComityError(f"no client could be evaluated in round {self.round}: {self.record.failed}")
+            raise ComityError(f"no client could be evaluated in round {self.round}; {_first(self.record.failed)}")
         columns = columns_of(scores)
         self.record.metrics = {name: summarise(columns, name) for name in METRICS if name in columns}
         self.record.seconds.evaluate = time.perf_counter() - started
@@ -208,6 +265,10 @@ class Server:
         """Every client's own model, whole."""
         models: dict[int, Export] = self._ask("export", {cid: self.method.send(self, cid) for cid in self.clients})
         return {cid: export.model for cid, export in models.items()}
+
+
+def _first(failed: Mapping[int, str]) -> str:
+    return f"client {min(failed)}: {failed[min(failed)]}" if failed else "nobody was asked"
 
 
 def cohort_size(clients: int, participation: float) -> int:

@@ -48,6 +48,8 @@ class Site:
             self._net = method.build(net)
         model = self.model()
         self.initial = model.read()
+        self.parameters = model.layout("shared").size
+        """How many numbers of the shared part are parameters; buffers lie behind them."""
         self.trainer = trainer_for(training, model, trainer)
 
     def model(self) -> Model:

@@ -1,6 +1,7 @@
 """The client's side: a ClientApp that does any verb of any method where the data is."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -9,6 +10,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from torch import Tensor
 
 from comity._errors import ComityError
 from comity.config import Config
@@ -17,7 +19,7 @@ from comity.engine import READ_ONLY_VERBS, Site, site_of, verbs_of
 from comity.flower import _wire
 from comity.flower._keep import Keep
 from comity.flower._settings import config_of
-from comity.methods import Payload, Question
+from comity.methods import Payload, Question, field_types
 from comity.nn import Model
 
 
@@ -45,9 +47,12 @@ class OwnData:
 def client_app(config: Config | None = None, own: OwnData | None = None, mods: Sequence[Mod] = ()) -> ClientApp:
     """A ClientApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
 
-    ``own`` are a site's own data instead of its part of the configuration's federation. ``mods`` see ``fit`` and
-    nothing else: Flower's clipping and noise would make nonsense of a query or an evaluation.
+    ``own`` are a site's own data instead of its part of the configuration's federation. ``mods`` see the parameters
+    that ``fit`` sends and nothing else: Flower's clipping and noise would make nonsense of a query, an evaluation or
+    BatchNorm's statistics. A method that sends more about its data than these is refused.
     """
+    if config is not None and mods:
+        _check_mods(config)
     return _ClientApp(config, own, mods)
 
 
@@ -56,7 +61,7 @@ class _ClientApp(ClientApp):
 
     def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod]) -> None:
         super().__init__()
-        self._config, self._own, self._fit_mods = config, own, [_answering(mod) for mod in mods]
+        self._config, self._own, self._fit_mods = config, own, list(mods)
         self._workshops: dict[tuple[str, int | None], _Workshop] = {}
         self._ready, self._lock = False, Lock()
 
@@ -68,6 +73,8 @@ class _ClientApp(ClientApp):
         return super().__call__(message, context)
 
     def _register(self, config: Config) -> None:
+        if self._fit_mods:
+            _check_mods(config)
         runs = {each.key: each for each in (config, config.alone())}
         verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())} - {*READ_ONLY_VERBS}
 
@@ -75,23 +82,55 @@ class _ClientApp(ClientApp):
             return self._work(runs, message, context)
 
         for verb in sorted(verbs):
-            self.train(verb, mods=self._fit_mods if verb == "fit" else [])(work)
+            mods = [self._mod(runs, mod) for mod in self._fit_mods] if verb == "fit" else []
+            self.train(verb, mods=mods)(work)
         self.evaluate()(work)
         self.query()(_introduce)
 
+    def _mod(self, runs: dict[str, Config], mod: Mod) -> Mod:
+        """The same mod on the parameters alone, with its errors sent to the server; Flower addresses some to the reply.
+
+        BatchNorm's statistics, which lie behind the parameters, pass by it: with noise a variance may be negative.
+        """
+
+        def on_parameters(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+            workshop = self._workshop_for(runs, message, context)
+            size = workshop.site.parameters
+            kept: list[Tensor] = []
+
+            def whole(_: Message, context: Context) -> Message:
+                reply = call_next(message, context)
+                if not reply.has_error():
+                    kept.append(_wire.split_theta(reply.content, size))
+                return reply
+
+            shown = copy(message)
+            shown.content = RecordDict(dict(message.content))
+            _wire.split_theta(shown.content, size)
+            reply = mod(shown, context, whole)
+            if reply.has_error():
+                return Message(reply.error, reply_to=message)
+            _wire.join_theta(reply.content, kept[0])
+            return reply
+
+        return on_parameters
+
     def _work(self, runs: dict[str, Config], message: Message, context: Context) -> Message:
         category, _, verb = message.metadata.message_type.partition(".")
-        header = _wire.read_header(message.content)
-        if header.run not in runs:
-            raise ComityError("this node has another configuration than the server; start both from the same app")
-        cid = partition_id(context)
-        with self._lock:
-            workshop = self._workshop(header.run, runs[header.run], cid, context)
+        header, cid = _wire.read_header(message.content), partition_id(context)
+        workshop = self._workshop_for(runs, message, context)
         verb = verb or category
         received = _wire.read_question(message.content, workshop.site.verbs[verb].message)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
-        reply = workshop.work(cid, Keep(context, header.run), verb, received, header.round)
+        reply = workshop.work(cid, Keep(context, header.run, cid), verb, received, header.round)
         return Message(_wire.answer(reply), reply_to=message)
+
+    def _workshop_for(self, runs: dict[str, Config], message: Message, context: Context) -> "_Workshop":
+        run = _wire.read_header(message.content).run
+        if run not in runs:
+            raise ComityError("this node has another configuration than the server; start both from the same app")
+        with self._lock:
+            return self._workshop(run, runs[run], partition_id(context), context)
 
     def _workshop(self, run: str, config: Config, cid: int, context: Context) -> "_Workshop":
         """Made once where a process serves many messages, as in a simulation; a real node makes it for each."""
@@ -140,17 +179,24 @@ def partition_id(context: Context) -> int:
     """Which client this node is."""
     if "partition-id" not in context.node_config:
         raise ComityError('this node does not say which client it is; start it with --node-config "partition-id=0"')
-    return int(context.node_config["partition-id"])
+    cid = context.node_config["partition-id"]
+    if type(cid) is not int or cid < 0:
+        raise ComityError(f"partition-id must be a whole number from 0 on, got {cid!r}")
+    return cid
 
 
-def _answering(mod: Mod) -> Mod:
-    """The same mod, with its errors sent to the server; Flower's address some to the reply that they refuse."""
-
-    def answering(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        reply = mod(message, context, call_next)
-        return Message(reply.error, reply_to=message) if reply.has_error() else reply
-
-    return answering
+def _check_mods(config: Config) -> None:
+    """Refuse mods where they would not see all that a method tells of a client's data."""
+    method = config.method.build()
+    more = [name for name, kind in field_types(method.reply_type).items() if kind is Tensor and name != "theta"]
+    for verb in verbs_of(method).values():
+        if verb.name not in ("fit", *READ_ONLY_VERBS):
+            more += [name for name, kind in field_types(verb.reply).items() if kind is Tensor]
+    if more:
+        raise ComityError(
+            f"mods see the parameters that a client sends and nothing else, but {config.method} also sends "
+            f"{', '.join(more)}, which would leave without noise; take another method or no mods"
+        )
 
 
 def _introduce(message: Message, context: Context) -> Message:

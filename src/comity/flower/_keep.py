@@ -2,9 +2,11 @@
 
 A ClientApp is a new process for every message. Flower carries ``context.state`` from one to the next and never sends it
 anywhere, but it lives in the SuperNode's memory: a SuperNode that is started again has lost it. With
-``--node-config "keep='/var/lib/comity'"`` it is on disk as well, and the site's own model beside it.
+``--node-config "keep='/var/lib/comity'"`` it is on disk as well, and the site's own model beside it: in a folder for
+each client, which nobody but the SuperNode's user can read.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,10 +22,10 @@ from comity.flower._wire import Arrays, tensors
 class Keep:
     """One client's private state in one run."""
 
-    def __init__(self, context: Context, run: str) -> None:
+    def __init__(self, context: Context, run: str, cid: int) -> None:
         self.context, self.name = context, f"keep-{run}"
         folder = context.node_config.get("keep")
-        self.folder = Path(str(folder)).expanduser() if folder is not None else None
+        self.folder = Path(str(folder)).expanduser() / f"client-{cid}" if folder is not None else None
 
     def read(self) -> ClientState | None:
         """``None`` when the client was never asked anything."""
@@ -42,8 +44,12 @@ class Keep:
             self._save(self.folder / f"model-{method.lower()}.safetensors", state_dict)
 
     def _save(self, file: Path, tensors: Mapping[str, Tensor]) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.parent.chmod(0o700)
         with atomically(file) as part:
+            os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
             write_tensors(part, tensors, {"run": str(self.context.run_id)})
+            part.chmod(0o600)
 
     def _from_disk(self) -> ClientState | None:
         """What a SuperNode before this one left of the same run; another run starts from nothing."""

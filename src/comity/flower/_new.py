@@ -47,6 +47,8 @@ $timeouts
 flower.timeout-query = 120.0
 flower.wait = 600.0
 flower.clients = 0
+# Which node alone may be which client, by its id or public key: "0:<node id> 1:<public key>". Others: who is first.
+flower.seats = ""
 """
 
 CLIENT = '''\

@@ -1,9 +1,11 @@
 """The server's side: a ServerApp that runs a configuration over the grid it is given."""
 
+import base64
 from collections.abc import Mapping
 from logging import INFO, WARNING
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
 from flwr.app import Context
 from flwr.app.user_config import UserConfigValue
 from flwr.serverapp import Grid, ServerApp
@@ -42,6 +44,7 @@ def over(
     own: OwnData | None = None,
     patience: Patience | None = None,
     at_least: int | None = None,
+    owners: Mapping[int, int | bytes] | None = None,
 ) -> Run:
     """Run ``config`` with the clients of ``grid``."""
     if config.save_models:
@@ -51,14 +54,14 @@ def over(
         )
 
     def link(config: Config, site: Site) -> Link:
-        return GridLink(grid, len(site.federation), config.key, patience, at_least)
+        return GridLink(grid, len(site.federation), config.key, patience, at_least, owners)
 
     federation = None if own is None else own.federation(config.clients)
     return run(config, federation=federation, link=link, callbacks=[Logged()])
 
 
 def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
-    """From the entries ``flower.timeout``, ``flower.timeout-fit``, ``flower.wait`` and ``flower.clients``."""
+    """From the entries ``flower.timeout``, ``flower.timeout-fit``, ``flower.wait``, ``.clients`` and ``.seats``."""
     named = {"timeout": "answer", "timeout-query": "query", "wait": "start"}
     chosen: dict[str, Any] = {"verbs": {}}
     for key, value in given.items():
@@ -66,9 +69,42 @@ def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
             chosen[named[key]] = float(value)
         elif key.startswith("timeout-"):
             chosen["verbs"] |= {key.removeprefix("timeout-"): float(value)} if float(value) else {}
-        elif key != "clients":
-            raise ComityError(f"unknown setting {OURS}.{key}; known: timeout, timeout-<verb>, wait, clients")
-    return {"patience": Patience(**chosen), "at_least": int(given.get("clients", 0)) or None}
+        elif key not in ("clients", "seats"):
+            raise ComityError(f"unknown setting {OURS}.{key}; known: timeout, timeout-<verb>, wait, clients, seats")
+    return {
+        "patience": Patience(**chosen),
+        "at_least": int(given.get("clients", 0)) or None,
+        "owners": read_seats(str(given.get("seats", ""))),
+    }
+
+
+def read_seats(text: str) -> dict[int, int | bytes]:
+    """From ``0:8190378265 1:AAAAE2VjZHNhLXNo…``: which node may be which client, by its id or by its public key.
+
+    The key is the second word of the file that ``ssh-keygen`` wrote (``site-1.key.pub``).
+    """
+    owners: dict[int, int | bytes] = {}
+    for entry in text.replace(",", " ").split():
+        cid, _, owner = entry.partition(":")
+        if not cid.isdecimal() or int(cid) in owners or not owner:
+            raise ComityError(
+                f"{OURS}.seats has {entry[:60]!r}; it must hold each client once, as 3:<node id> or 3:<public key>"
+            )
+        owners[int(cid)] = int(owner) if owner.isdecimal() else _public_key(owner)
+    return owners
+
+
+def _public_key(encoded: str) -> bytes:
+    """A public key as ``ssh-keygen`` writes it, as the SuperLink holds it."""
+    try:
+        blob = base64.b64decode(encoded, validate=True)
+        kind = blob[4 : 4 + int.from_bytes(blob[:4], "big")]
+        key = serialization.load_ssh_public_key(kind + b" " + encoded.encode())
+        return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    except Exception as error:
+        raise ComityError(
+            f"{OURS}.seats has {encoded[:40]!r}, which is neither a node id nor the second word of a public key's file"
+        ) from error
 
 
 class Logged(Callback):
@@ -80,6 +116,8 @@ class Logged(Callback):
     def on_round(self, run: Run, record: RoundRecord) -> None:
         for cid, why in record.failed.items():
             log(WARNING, "Round %d: client %d failed: %s", record.round, cid, why)
+        for words in record.warnings:
+            log(WARNING, "Round %d: %s", record.round, words)
         accuracy = ""
         if OWN in record.metrics:
             clients = len(run.columns["client"])

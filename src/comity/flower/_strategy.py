@@ -6,7 +6,7 @@ from copy import copy
 from fnmatch import fnmatch
 from inspect import Signature, getdoc, signature
 from logging import INFO, WARNING
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -19,13 +19,17 @@ from flwr.supercore import log
 from comity import rules
 from comity._errors import ComityError
 from comity._layout import Layout
-from comity.flower._wire import tensor
+from comity.engine import brief
+from comity.flower._wire import check_bytes, most_bytes, tensor
 from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Updates, conflict_rate
 
 STATISTICS = ("*running_mean", "*running_var")
 """BatchNorm's statistics are averaged: a rule could make a variance negative."""
 
-STEPS = ("configure_train", "aggregate_train", "summary")
+LARGEST_SIZE, LARGEST_METRIC = 2.0**53, 1e300
+"""Numbers beyond these are no weights and no metrics: their sums would overflow."""
+
+STEPS = ("configure_train", "aggregate_train", "aggregate_evaluate", "summary")
 """Steps of a strategy's loop that differ from the wrapped strategy's own."""
 
 
@@ -37,9 +41,10 @@ class WithRule(Strategy):
 
     Each floating array is a layer under its own name, and goes through the rule as the difference to what was sent.
     Integer arrays (BatchNorm's counters) and those whose names match ``average`` (its statistics) are averaged by the
-    wrapped strategy; integers stay integers. A reply that is not finite, or does not fit what was sent, is dropped,
-    named in the log and counted. Updates are weighted by the strategy's own key, ``num-examples`` by default; a rule
-    that asks for losses gets the metric ``loss_key``, which should be that of the model as received.
+    wrapped strategy; integers stay integers. A reply that is not finite, or does not fit what was sent or what most
+    others send, is dropped, named in the log and counted. ``clip="median"`` scales updates that are longer than the
+    median length down to it, before the rule. Updates are weighted by the strategy's own key, ``num-examples`` by
+    default; a rule that asks for losses gets the metric ``loss_key``, which should be that of the model as received.
 
     Each round's metrics have, beside the strategy's own: ``conflict-rate`` (share of conflicting pairs, mean over
     layers), ``conflict-rate-by-layer``, ``coefficients`` (or ``coefficients/<layer>`` where the rule works by layer)
@@ -53,12 +58,15 @@ class WithRule(Strategy):
         *,
         loss_key: str = "train_loss",
         average: Sequence[str] = STATISTICS,
+        clip: Literal["none", "median"] = "none",
         **options: Any,
     ) -> None:
+        if clip not in ("none", "median"):
+            raise ComityError(f"clip must be none | median, got {clip!r}")
         if strategy is not None and options:
             raise ComityError(f"{', '.join(sorted(options))} are options of the strategy; give them to it")
         self.rule, self.strategy = rule, strategy or FedAvg(**options)
-        self.loss_key, self.average = loss_key, tuple(average)
+        self.loss_key, self.average, self.clip = loss_key, tuple(average), clip
         self.outcome: Outcome | None = None
         """What the rule made of the last updates."""
         self.conflict: ConflictRate | None = None
@@ -100,7 +108,11 @@ class WithRule(Strategy):
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        replies = list(replies)
+        failed = [reply for reply in replies if reply.has_error()]
+        answers, dropped = self._sift([reply for reply in replies if not reply.has_error()], arrays=False)
+        _tell("aggregate_evaluate", dropped)
+        return self.strategy.aggregate_evaluate(server_round, [*answers, *failed])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -112,41 +124,81 @@ class WithRule(Strategy):
         if answers:
             answers, lost = self._combine(answers)
             dropped |= lost
-        for node, why in dropped.items():
-            log(WARNING, "aggregate_train: the reply of node %d is dropped: %s", node, why)
+        _tell("aggregate_train", dropped)
         arrays, metrics = self.strategy.aggregate_train(server_round, [*answers, *failed])
         return (None if arrays is None else self._as_sent(arrays)), self._with_findings(metrics, dropped)
 
     # Which replies count.
 
-    def _sift(self, answers: list[Message]) -> tuple[list[Message], dict[int, str]]:
-        """The replies that can be combined, ordered by node and not by arrival, and why the others cannot, by node."""
-        good, dropped = [], {}
-        sets = Counter(frozenset(_arrays(answer)) for answer in answers)
-        usual = sets.most_common(1)[0][0] if sets else frozenset()
-        for answer in sorted(answers, key=lambda answer: answer.metadata.src_node_id):
-            wrong = self._wrong(answer, usual)
-            if wrong is None:
-                good.append(answer)
-            else:
-                dropped[answer.metadata.src_node_id] = wrong
-        return good, dropped
+    def _sift(self, answers: list[Message], arrays: bool = True) -> tuple[list[Message], dict[int, str]]:
+        """The replies that can be combined, ordered by node and not by arrival, and why the others cannot, by node.
 
-    def _wrong(self, answer: Message, usual: frozenset[str]) -> str | None:
-        if len(answer.content.array_records) != 1:
-            return f"it has {len(answer.content.array_records)} ArrayRecords, not one"
-        arrays = _arrays(answer)
-        if arrays.keys() != usual:
-            return f"array {min(arrays.keys() ^ usual)!r} is not in both it and the others"
-        for name, array in arrays.items():
-            sent = self._sent.get(name)
-            if sent is not None and tuple(array.shape) != sent.shape:
-                return f"array {name!r} has shape {tuple(array.shape)}, not {sent.shape}"
-            if not np.isfinite(array.numpy()).all():
-                return f"array {name!r} is not finite"
+        Each is judged by itself and against what was sent; what is left must have the form that most of it has.
+        """
+        good: dict[int, Message] = {}
+        dropped: dict[int, str] = {}
+        for answer in sorted(answers, key=lambda answer: answer.metadata.src_node_id):
+            node = answer.metadata.src_node_id
+            try:
+                wrong = self._wrong(answer, arrays)
+            except Exception as error:  # whatever a stranger sent, it is this node's failure alone
+                wrong = f"it cannot be read: {brief(error)}"
+            if wrong is None:
+                good[node] = answer
+            else:
+                dropped[node] = wrong
+        if arrays and self.rule.needs_losses and good:
+            silent = {node for node, answer in good.items() if not _is_number(_metric(answer, self.loss_key))}
+            if len(silent) == len(good):
+                raise ComityError(
+                    f"{self.rule!r} needs every client's loss; node {min(silent)} sends no number as "
+                    f"{self.loss_key!r}: say with loss_key=... which metric it is"
+                )
+            dropped |= dict.fromkeys(silent, f"its {self.loss_key} is no finite number")
+            good = {node: answer for node, answer in good.items() if node not in silent}
+        forms = {node: _form(answer, arrays) for node, answer in good.items()}
+        usual = Counter(tuple(sorted(form.items())) for form in forms.values()).most_common(1)
+        for node, form in forms.items():
+            expected = dict(usual[0][0])
+            if other := sorted(key for key in form.keys() | expected.keys() if form.get(key) != expected.get(key)):
+                both = all(other[0] in each for each in (form, expected))
+                what = (
+                    f"has the form {form[other[0]]}, not {expected[other[0]]}"
+                    if both
+                    else "is not in both it and the others"
+                )
+                dropped[node] = brief(f"{other[0]} {what}")
+                del good[node]
+        return list(good.values()), dropped
+
+    def _wrong(self, answer: Message, with_arrays: bool) -> str | None:
+        """What is wrong with a reply by itself."""
+        content = answer.content
+        if with_arrays and len(content.array_records) != 1:
+            return f"it has {len(content.array_records)} ArrayRecords, not one"
+        if len(content.metric_records) != 1:
+            return f"it has {len(content.metric_records)} MetricRecords, not one"
         size = _metric(answer, self._weighted_by)
-        if not isinstance(size, (int, float)) or not 0 < size < float("inf"):
-            return f"its {self._weighted_by} is {size}"
+        if not _is_number(size) or not 0 < size < LARGEST_SIZE:
+            return f"its {self._weighted_by} is {brief(size)}"
+        for name, value in next(iter(content.metric_records.values())).items():
+            if not all(abs(number) < LARGEST_METRIC or number != number for number in _numbers(value)):
+                return f"its metric {brief(name)!r} is out of all bounds"
+        if not with_arrays:
+            return None
+        (record,) = content.array_records.values()
+        check_bytes(record, most_bytes(sum(array.nbytes for array in self._sent.values())))
+        for name, array in record.items():
+            sent, what = self._sent.get(name), f"array {brief(name)!r}"
+            if sent is not None and tuple(array.shape) != sent.shape:
+                return f"{what} has shape {brief(tuple(array.shape))}, not {sent.shape}"
+            values = tensor(array)
+            if sent is not None and values.is_floating_point() != np.issubdtype(sent.dtype, np.floating):
+                return f"{what} is of {array.dtype}, not {sent.dtype}"
+            if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+                return f"{what} is not finite"
+            if name.endswith("running_var") and bool((values < 0).any()):
+                return f"{what} holds a variance below 0"
         return None
 
     @property
@@ -173,12 +225,13 @@ class WithRule(Strategy):
                 rows,
                 layout=layout,
                 sizes=[float(_metric(answer, self._weighted_by)) for answer in answers],
-                losses=[self._loss(answer) for answer in answers] if self.rule.needs_losses else None,
+                losses=[float(_metric(a, self.loss_key)) for a in answers] if self.rule.needs_losses else None,
                 ids=[answer.metadata.src_node_id for answer in answers],
             )
             lost = {int(node): why for node, why in updates.dropped.items()}
             answers = [answer for answer in answers if answer.metadata.src_node_id not in lost]
             if answers:
+                updates = updates.clipped() if self.clip == "median" else updates
                 self.outcome, self.conflict = self.rule.apply(updates), conflict_rate(updates)
         if self.outcome is None:
             return [], lost
@@ -197,15 +250,6 @@ class WithRule(Strategy):
             value = arrays[name]
             parts[name] = tensor(value) if isinstance(value, Array) else torch.from_numpy(value)
         return layout.vector(parts)
-
-    def _loss(self, answer: Message) -> float:
-        loss = _metric(answer, self.loss_key)
-        if not isinstance(loss, (int, float)):
-            raise ComityError(
-                f"{self.rule!r} needs every client's loss; node {answer.metadata.src_node_id} sends no number as "
-                f"{self.loss_key!r}: say with loss_key=... which metric it is"
-            )
-        return float(loss)
 
     # What comes out.
 
@@ -241,6 +285,30 @@ class WithRule(Strategy):
             for layer, row in zip(outcome.updates.layout.names, coefficients, strict=True):
                 metrics[f"coefficients/{layer}"] = row
         return metrics
+
+
+def _tell(step: str, dropped: dict[int, str]) -> None:
+    for node, why in dropped.items():
+        log(WARNING, "%s: the reply of node %d is dropped: %s", step, node, why)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < LARGEST_METRIC
+
+
+def _numbers(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _form(answer: Message, arrays: bool) -> dict[str, str]:
+    """What a reply looks like: its records, its arrays with their shapes, its metrics with their lengths."""
+    content = answer.content
+    form = {f"record {key!r}": type(record).__name__ for key, record in content.items()}
+    for record in content.metric_records.values():
+        form |= {f"metric {key!r}": str(len(v)) if isinstance(v, list) else "number" for key, v in record.items()}
+    if arrays:
+        form |= {f"array {name!r}": str(tuple(array.shape)) for name, array in _arrays(answer).items()}
+    return form
 
 
 def _arrays(answer: Message) -> dict[str, Array]:
@@ -286,6 +354,7 @@ class RuleStrategy(WithRule):
         strategy: Strategy | None = None,
         loss_key: str = "train_loss",
         average: Sequence[str] = STATISTICS,
+        clip: Literal["none", "median"] = "none",
         **options: Any,
     ) -> None:
         accepted = signature(self.rule_class).parameters
@@ -293,7 +362,8 @@ class RuleStrategy(WithRule):
         if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):  # TorchJD: its weightings have options of their own
             fedavg = signature(FedAvg).parameters
             own |= {name: options.pop(name) for name in list(options) if name not in fedavg}
-        super().__init__(self.rule_class(*args, **own), strategy, loss_key=loss_key, average=average, **options)
+        rule = self.rule_class(*args, **own)
+        super().__init__(rule, strategy, loss_key=loss_key, average=average, clip=clip, **options)
 
 
 # fmt: off

@@ -5,8 +5,10 @@ message holds one record of each kind and no more, because Flower's mods (clippi
 others. Names, shapes (0-dim and empty ones too) and bits arrive as they were sent.
 """
 
+import math
+import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +22,22 @@ P = TypeVar("P", bound=Payload)
 
 ROUND, RUN = "server-round", "comity-run"
 """The header: Flower's own name for the round, and which configuration this is about."""
+
+
+FACTOR, FLOOR = 4, 64_000_000
+"""A reply may have so many times the bytes of what was sent, and so many bytes in any case."""
+
+_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+NUMBERS = {np.dtype(name).str: np.dtype(name) for name in _NAMES.split()}
+"""What an array may consist of, by its name in an npy header: numbers in this machine's own order of bytes."""
+
+MOST_AXES, MOST_NUMBERS = 32, 2**48
+
+_NPY = re.compile(
+    rb"\{'descr': '([<>|=][biuf]\d{1,2})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,16}, ?)*(?:\d{1,16})?)\), \} *\n"
+)
+"""The header of an npy file as NumPy writes it; nothing else is read."""
 
 
 class Header(NamedTuple):
@@ -56,8 +74,8 @@ def question(header: Header, payload: Payload, arrays: Arrays) -> RecordDict:
 def read_header(content: RecordDict) -> Header:
     config = content.config_records["config"]
     run, round = config[RUN], config[ROUND]
-    assert isinstance(run, str)
-    assert isinstance(round, int)
+    if not isinstance(run, str) or type(round) is not int:
+        raise ValueError(f"the header is {run!r}, {round!r}; it must be a configuration's key and a whole number")
     return Header(run, round)
 
 
@@ -79,16 +97,55 @@ def answer(payload: Payload) -> RecordDict:
     return RecordDict({"arrays": Arrays().record(tensors), "metrics": numbers, "config": rest})
 
 
-def read_answer(content: RecordDict, declared: type[P]) -> P:
-    """The reply of a client. Numbers that are not declared are left out: a mod may have added some of its own."""
-    plain: dict[str, object] = {}
+def read_answer(content: RecordDict, declared: type[P], most: int | None = None) -> P:
+    """The answer as its declared type. One of more than ``most`` bytes is refused before anything is made of them."""
+    for kind in (content.array_records, content.metric_records, content.config_records):
+        if len(kind) > 1:
+            raise ValueError(f"{len(kind)} records of one kind, not one")
+    if not content.array_records:
+        raise ValueError("no record of arrays")
+    (arrays,) = content.array_records.values()
+    check_bytes(arrays, most)
+    values: dict[str, object] = {}
     for numbers in content.metric_records.values():
-        plain |= dict(numbers)
+        values |= dict(numbers)
     for rest in content.config_records.values():
-        plain |= dict(rest)
+        if twice := values.keys() & rest.keys():
+            raise ValueError(f"{min(twice)} twice")
+        values |= dict(rest)
+    if twice := values.keys() & arrays.keys():
+        raise ValueError(f"{min(twice)} twice")
     known = field_types(declared)
-    wanted = {name: value for name, value in plain.items() if name in known}
-    return declared.of(tensors(content.array_records["arrays"]) | wanted)
+    if unknown := sorted(arrays.keys() - known.keys()):
+        raise ValueError(f"{declared.__name__} has no field {', '.join(unknown[:3])}")
+    wanted = {name: value for name, value in values.items() if name in known}  # a mod may add numbers of its own
+    return declared.of(tensors(arrays) | wanted)
+
+
+def split_theta(content: RecordDict, size: int) -> Tensor:
+    """Leave the first ``size`` numbers of ``theta`` in a message; the others, which lie behind them."""
+    (key,) = content.array_records
+    theta = tensor(content.array_records[key]["theta"])
+    content[key] = Arrays().record(tensors(content.array_records[key]) | {"theta": theta[:size]})
+    return theta[size:]
+
+
+def join_theta(content: RecordDict, behind: Tensor) -> None:
+    """Put back what ``split_theta`` took."""
+    (key,) = content.array_records
+    every = tensors(content.array_records[key])
+    content[key] = Arrays().record(every | {"theta": torch.cat([every["theta"], behind])})
+
+
+def most_bytes(sent: int) -> int:
+    """How many bytes a reply may have to a message with so many."""
+    return max(FACTOR * sent, FLOOR)
+
+
+def check_bytes(record: ArrayRecord, most: int | None) -> None:
+    total = sum(len(array.data) for array in record.values())
+    if most is not None and total > most:
+        raise ValueError(f"{total:,} bytes; {most:,} are the most that is taken")
 
 
 def tensors(record: ArrayRecord) -> dict[str, Tensor]:
@@ -96,15 +153,40 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def tensor(array: Array) -> Tensor:
-    """What ``array.numpy()`` holds, read without ``np.load``.
+    """What an array of a stranger's holds, or a ValueError.
 
-    That one parses the header with ``ast``, which in CPython 3.11 raises SystemError now and then when two threads are
-    at it (gh-106905); a client's thread and the server's would be. The array says its type and shape itself.
+    The header is matched against the one form that NumPy writes, and compared with what the array says of itself; the
+    numbers must be as many bytes as that comes to. Nothing is built before all of this is known to be true. (NumPy's
+    own reader parses the header with ``ast``, which in CPython 3.11 raises SystemError now and then when two threads
+    are at it, gh-106905.)
     """
     data = array.data
-    if array.stype != SType.NUMPY or data[:6] != b"\x93NUMPY":
-        raise ValueError(f"an array of type {array.stype!r}, not {SType.NUMPY!r}")
-    start = 10 + int.from_bytes(data[8:10], "little") if data[6] == 1 else 12 + int.from_bytes(data[8:12], "little")
-    order: Literal["F", "C"] = "F" if b"'fortran_order': True" in data[:start] else "C"
-    view = np.ndarray(array.shape, np.dtype(array.dtype), buffer=data, offset=start, order=order)
-    return torch.from_numpy(view.copy(order="K"))
+    if array.stype != SType.NUMPY or not isinstance(data, bytes) or data[:6] != b"\x93NUMPY" or len(data) < 12:
+        raise ValueError(f"an array of type {_short(array.stype)}, not {SType.NUMPY!r} with an npy header")
+    first = 10 if data[6] == 1 else 12
+    start = first + int.from_bytes(data[8:first], "little")
+    header = _NPY.fullmatch(data, first, start) if data[6] in (1, 2, 3) and start <= min(len(data), 65_536) else None
+    if header is None:
+        raise ValueError("an array whose npy header cannot be read")
+    descr, order, sides = header[1].decode(), "F" if header[2] == b"True" else "C", re.findall(rb"\d+", header[3])
+    shape = tuple(map(int, sides))
+    if descr not in NUMBERS or array.dtype != str(NUMBERS[descr]):
+        raise ValueError(f"an array of {_short(array.dtype)} ({descr}); it must be of plain numbers")
+    if (
+        tuple(array.shape) != shape
+        or len(shape) > MOST_AXES
+        or math.prod(max(1, side) for side in shape) > MOST_NUMBERS
+    ):
+        raise ValueError(f"an array of shape {_short(tuple(array.shape))} whose header has {_short(shape)}")
+    dtype = NUMBERS[descr]
+    if len(data) - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{len(data) - start:,} bytes for an array of {dtype} of shape {_short(shape)}")
+    numbers = np.frombuffer(data, dtype, offset=start) if math.prod(shape) else np.empty(0, dtype)
+    if dtype == np.bool_ and numbers.view(np.uint8).max(initial=0) > 1:
+        raise ValueError("an array of truths with bytes that are neither 0 nor 1")
+    return torch.from_numpy(numbers.reshape(shape, order="F" if order == "F" else "C").copy(order="K"))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -119,6 +119,10 @@ class Method(Generic[M, R]):
         """A message of the method's own type."""
         return cast(M, self.message_type(**fields))
 
+    def objection(self, server: Server, cid: int, reply: R) -> str | None:
+        """Why a client's reply, well-formed as it is, cannot be used ("sent a cluster that does not exist")."""
+        return None
+
     def merge(self, server: Server, replies: dict[int, R]) -> None:
         """The new state of the server, from the replies of a round's clients."""
         server.theta = server.aggregate(replies).theta

@@ -113,6 +113,12 @@ class FedFomo(Method[OthersModels, WeighedReply]):
         best = sorted(shuffled, key=lambda j: -float(helped[j]))[: places - explored]
         return best + [j for j in shuffled if j not in best][:explored]
 
+    def objection(self, server: Server, cid: int, reply: WeighedReply) -> str | None:
+        count = len(server.clients)
+        if reply.ids.shape != reply.weights.shape or bool(((reply.ids < 0) | (reply.ids >= count)).any()):
+            return f"sent weights of clients that are not 0 to {count - 1}"
+        return None
+
     def merge(self, server: Server, replies: dict[int, WeighedReply]) -> None:
         for cid, reply in replies.items():
             server.store["W"][cid], server.store["heard"][cid] = reply.theta, True

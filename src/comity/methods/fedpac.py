@@ -113,6 +113,9 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
             known=store.get("known"),
         )
 
+    def objection(self, server: Server, cid: int, reply: FedPACReply) -> str | None:
+        return "sent counts or a variance below 0" if bool((reply.counts < 0).any()) or reply.V < 0 else None
+
     def merge(self, server: Server, replies: dict[int, FedPACReply]) -> None:
         super().merge(server, replies)
         cids, store = sorted(replies), server.store

@@ -69,6 +69,9 @@ class IFCA(Method[Centres, ClusterReply]):
     def send(self, server: Server, cid: int) -> Centres:
         return Centres(centres=server.store["centres"])
 
+    def objection(self, server: Server, cid: int, reply: ClusterReply) -> str | None:
+        return None if 0 <= reply.cluster < self.clusters else f"sent cluster {reply.cluster} of {self.clusters}"
+
     def merge(self, server: Server, replies: dict[int, ClusterReply]) -> None:
         cluster = {cid: reply.cluster for cid, reply in replies.items()}
         server.store["centres"] = combine(server, server.store["centres"], cluster, replies)

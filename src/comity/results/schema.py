@@ -168,6 +168,8 @@ class RoundRecord:
     """Those that trained and never answered."""
     failed: dict[int, str] = field(default_factory=dict)
     """Those whose answers were left out, and why."""
+    warnings: list[str] = field(default_factory=list)
+    """What deserves a look though nothing was left out: nodes without a seat, seats that changed, sizes out of line."""
     train_loss: float = math.nan
     bytes: Traffic = field(default_factory=Traffic)
     seconds: Seconds = field(default_factory=Seconds)

@@ -7,7 +7,7 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Range
-from comity.rules._rows import LONGEST_SQUARE, Updates, gram_matrix, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Updates, capped, gram_matrix, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members
@@ -48,6 +48,8 @@ __all__ = [
     "ReleasedConFREE", "RULES",
     # what the server does with a rule's update
     "ServerStep",
+    # how much a stranger counts
+    "capped",
     # who hurts whom
     "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "COSINE_ROUNDING",
     # personal directions

@@ -80,14 +80,18 @@ class Updates(ClientUpdates):
         super().__init__(layout, members, {ids[i]: reason for i, reason in misshaped.items()})
         _warn(self.misshaped)
 
-    def _find_unusable(self) -> dict[int, str]:
+    @cached_property
+    def _squares(self) -> Tensor:
+        """(M,) float64, the squared length of each member's update."""
         if self._products is not None:
-            squares = self._products.diagonal(dim1=1, dim2=2).sum(0)
-        else:
-            squares = torch.zeros(len(self.members), dtype=torch.float64)
-            for lengths in self._sweep(lambda _, columns: torch.linalg.vector_norm(self._take(columns), dim=1)):
-                squares += lengths.cpu().double() ** 2
-        unusable = {}
+            return self._products.diagonal(dim1=1, dim2=2).sum(0)
+        squares = torch.zeros(len(self.members), dtype=torch.float64)
+        for lengths in self._sweep(lambda _, columns: torch.linalg.vector_norm(self._take(columns), dim=1)):
+            squares += lengths.cpu().double() ** 2
+        return squares
+
+    def _find_unusable(self) -> dict[int, str]:
+        squares, unusable = self._squares, {}
         members = self.members
         for i in range(len(members)):
             if not squares[i] < LONGEST_SQUARE:
@@ -146,6 +150,24 @@ class Updates(ClientUpdates):
         places = [self._usable[i] for i in sorted(chosen)]
         return self._with([self._given[i] for i in places], self.members.only(places))
 
+    def clipped(self, hold: Callable[[Tensor], Tensor] = lambda row: row) -> "Updates":
+        """The same updates, none longer than their median length: longer ones are scaled down to it.
+
+        Of an even number of lengths the lower one in the middle counts. What is new is stored where ``hold`` puts it.
+        """
+        usable = self._usable
+        if not usable:
+            return self
+        lengths = self._squares[usable].sqrt()
+        most = lengths.median()
+        rows = [self._given[i] for i in usable]
+        for place in (lengths > most).nonzero()[:, 0].tolist():
+            row = self._row(usable[place]) * float(most / lengths[place])
+            rows[place] = hold(row if self._base is None else row + self._base)
+        clipped = self._with(rows, self.members.only(usable))
+        clipped.misshaped = self.dropped
+        return clipped
+
     def joined(self, ids: Sequence[Id], rows: Tensor, ages: Tensor) -> "Updates":
         own, count = self.members, len(ids)
         unknown = torch.full((count,), math.nan, dtype=torch.float64)
@@ -189,6 +211,22 @@ class Updates(ClientUpdates):
             for start in range(layer.start, layer.stop, width)
         ]
         return in_order(lambda piece: work(*piece), pieces, self._threads if len(pieces) >= _MANY else None)
+
+
+def capped(sizes: Tensor, share: float) -> Tensor:
+    """The sizes, the largest ones lowered to one bound such that none is more than ``share`` of their sum.
+
+    Where that cannot be, because there are too few, all count the same.
+    """
+    if share >= 1 or not len(sizes):
+        return sizes
+    ordered = sizes.sort(descending=True).values
+    for count in range(len(sizes)):  # so many of the largest are lowered
+        rest = float(ordered[count:].sum())
+        bound = share * rest / (1 - share * count) if share * count < 1 else 0.0
+        if bound >= float(ordered[count]):
+            return sizes if count == 0 else sizes.clamp(max=bound)
+    return torch.full_like(sizes, float(ordered[-1]))
 
 
 def gram_matrix(rows: Tensor) -> Tensor:
