@@ -1,6 +1,6 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
-from comity.engine._assemble import Links, build, federation_of, rule_of, site_of, threads
+from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, site_of, threads
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
@@ -35,6 +35,7 @@ __all__ = [
     "build",
     "callback_class",
     "federation_of",
+    "fingerprint_of",
     "rule_of",
     "run",
     "site_of",
