@@ -20,7 +20,7 @@ X, Y = RANDOM.integers(0, 255, (60, 4, 4), dtype=np.uint8), np.arange(60) % 3
 
 
 def write(path: Path, x: np.ndarray[Any, Any] = X, y: np.ndarray[Any, Any] = Y) -> str:
-    np.savez(path, x=x, y=y)
+    np.savez(path, x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
     return str(path)
 
 

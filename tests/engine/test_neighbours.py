@@ -102,7 +102,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     with locked(file, "taken", stop=lambda: True) as held:
         assert not held
     holder.send_signal(signal.SIGKILL)
-    holder.wait()
+    holder.communicate()
     assert file.exists()
     with locked(file, "taken") as held:
         assert held

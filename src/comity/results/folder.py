@@ -83,7 +83,9 @@ class RunFolder:
         """The configuration in plain values, as ``config.yaml`` has it."""
         file = self / schema.CONFIG
         try:
-            entries = yaml.load(file.read_text(encoding="utf-8"), _LOADER)
+            text = file.read_text(encoding="utf-8")
+            # libyaml crashes on brackets that are nested very deeply, for which a usual configuration has no room
+            entries = yaml.load(text, _LOADER if len(text) < 4000 else yaml.SafeLoader)
         except OSError as error:
             raise ComityError(f"{file} could not be read: {error.strerror}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -155,8 +155,8 @@ class _Study:
     def outdated(self, config: Config) -> bool:
         """Whether a run is there, but of other data than there are now, and makes room, if the user says so."""
         folder = self.folders.get(config.key)
-        data = "" if folder is None else RunFolder(folder).info().data
-        if folder is None or not data or self.fingerprint(config) in (None, data):
+        data = RunFolder(folder).info().data if folder is not None and RunFolder(folder).started else ""
+        if not data or self.fingerprint(config) in (None, data):
             return False
         if not self.overwrite:
             raise ComityError(
