@@ -506,19 +506,30 @@ def test_too_many_tests_are_sampled_and_the_error_is_noted(
     assert again.columns == some.columns
 
 
-def test_two_thousand_clients_leave_a_small_folder(tmp_path: Path) -> None:
+def test_cosines_are_noted_of_some_clients_alone(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(**tiny, rule="ConFREE")
+    monkeypatch.setattr("comity.engine._server.MOST_COSINES", 3)
+    some = run(**tiny, rule="ConFREE")
+    assert_same(whole, some)
+    assert len({tuple(entry.ids) for entry in some.cosines}) > 1
+    for few, every in zip(some.cosines, whole.cosines, strict=True):
+        assert few.ids == sorted(few.ids)
+        assert few.cosines == [[every.cosines[int(i)][int(j)] for j in few.ids] for i in few.ids]
+        assert len(few.ids) == 3
+
+
+def test_two_thousand_clients_leave_a_small_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 200_000)
     done = run(
         data={"name": "synthetic", "samples": 8, "classes": 3, "size": 4},
         model={"name": "mlp", "widths": (4,)},
         method="FedRep",
-        rule="ConFREE",
         clients=2000,
-        rounds=2,
+        rounds=1,
         reference="none",
-        eval_every=2,
         out=tmp_path / "x",
     )
-    assert done.records[-1].general_error > 0
+    assert done.records[-1].general_error == pytest.approx(0.05)
     assert all(len(entry.ids) == len(entry.cosines) == 64 for entry in done.cosines)
-    logs = sum((tmp_path / "x" / name).stat().st_size for name in (*LOGS, "result.json", "partition.json"))
-    assert logs < 2_000_000
+    sizes = {name: (tmp_path / "x" / name).stat().st_size for name in (*LOGS, "result.json", "partition.json")}
+    assert sum(sizes.values()) < 1_000_000, sizes
