@@ -262,7 +262,7 @@ def test_a_study_leaves_ordinary_runs_with_local_once_a_seed(done: tuple[dict[st
         for name in ("local", "fedavg-mean", "fedrep-mean", f"fedavg-{other}", f"fedrep-{other}")
     )
     assert {path.name for path in out.iterdir()} == {
-        *("study.yaml", "cells.json", "runs", "table.md", "table.tex", "table.csv", ".lock")
+        *("study.yaml", "cells.json", "runs", "table.md", "table.tex", "table.csv")
     }
     for seed in (0, 1):
         local = RunFolder(out / "runs" / f"local-s{seed}").result()

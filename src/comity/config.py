@@ -108,7 +108,9 @@ class Config:
     eval_every: Count = _option(
         1, "evaluation", "rounds between evaluations of all clients; the last is always evaluated"
     )
-    general_every: CountOrZero = _option(0, "evaluation", "rounds between S-acc and G-acc; 0 for the last round alone")
+    general_every: CountOrZero | Literal["never"] = _option(
+        0, "evaluation", "rounds between S-acc and G-acc, and the last; 0 for the last round alone, or never"
+    )
     moment: Literal["received", "fitted"] | None = _option(
         None, "evaluation", "judge models as received or as fitted; by default as the method says"
     )
@@ -182,6 +184,11 @@ class Config:
     @property
     def is_local(self) -> bool:
         return bool(self.method.name == LOCAL)
+
+    def general_in(self, round: int) -> bool:
+        """Whether S-acc and G-acc are measured in this round, if it is evaluated."""
+        every = self.general_every
+        return every != "never" and (round >= self.rounds or (every > 0 and round % every == 0))
 
     def alone(self) -> "Config":
         """The run that this one is compared with: each client trains alone, under the same conditions."""

@@ -1,6 +1,9 @@
 """The promises of a run: the same bits whatever happens, honest numbers, nothing silent."""
 
 import csv
+import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +328,213 @@ def test_local_statistics_never_leak_from_one_client_to_the_next(tiny: dict[str,
     """A rule that asks for losses looks at the common model first, with each client's own BatchNorm statistics."""
     options = tiny | RESNET | {"buffers": "local", "rule": "FairDescent", "data": tiny["data"] | {"feature_shift": 2.0}}
     assert_same(run(**options), run(**(options | {"workers": 3})))
+
+
+# Resuming.
+
+
+def stopped(options: dict[str, Any], out: Path, after: int = 2) -> None:
+    """A run that was stopped after some rounds."""
+    rounds = iter([False] * after + [True])
+    assert not run(**options, out=out, stop=lambda: next(rounds)).done
+
+
+LOGS = ("rounds.jsonl", "weights.jsonl", "cosines.jsonl", "clients.csv")
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_lines_that_were_lost_or_changed_are_told_and_later_ones_are_cut(
+    tiny: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    stopped(tiny, tmp_path / "x")
+    file = tmp_path / "x" / name
+    whole = file.read_bytes()
+    os.truncate(file, len(whole) - 1)
+    with pytest.raises(ComityError, match=rf"{name} lost lines: .* --overwrite, or remove the folder, to start anew"):
+        run(**tiny, out=tmp_path / "x", resume=True)
+    file.write_bytes(whole[:30] + b"7" + whole[31:])
+    with pytest.raises(ComityError, match=f"{name} was changed after it was written"):
+        run(**tiny, out=tmp_path / "x", resume=True)
+    file.write_bytes(whole + b'{"round": 3, "half a li')
+    resumed, unbroken = run(**tiny, out=tmp_path / "x", resume=True), run(**tiny, out=tmp_path / "y")
+    assert_same(resumed, unbroken)
+    if name != "rounds.jsonl":  # which has seconds in it
+        assert file.read_bytes() == (tmp_path / "y" / name).read_bytes()
+    assert [record.round for record in RunFolder(tmp_path / "x").rounds()] == [1, 2, 3]
+
+
+def test_logs_are_on_disk_before_the_checkpoint_that_counts_on_them(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    run(**(tiny | {"rounds": 1}), out=tmp_path / "x")
+    checkpoint = next(i for i, name in enumerate(synced) if name.startswith(".state.safetensors"))
+    assert set(LOGS) <= set(synced[:checkpoint])
+
+
+def edited(file: Path, how: str) -> None:
+    """A checkpoint that another program wrote anew: a safetensors file as good as any, but not the one that was."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(file, framework="pt") as opened:
+        about, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    if how == "missing":
+        del tensors["server/theta"]
+    elif how == "shape":
+        tensors["server/theta"] = tensors["server/theta"][:-1].clone()
+    elif how == "dtype":
+        tensors["server/theta"] = tensors["server/theta"].double()
+    elif how == "round":
+        about["round"] = "nan"
+    elif how == "number":
+        tensors["server/theta"][0] += 1
+    save_file(tensors, file, about)
+
+
+@pytest.mark.parametrize("how", ["missing", "shape", "dtype", "round", "number", "cut", "flipped", "empty", "garbage"])
+def test_a_checkpoint_that_is_not_the_one_that_was_written_is_refused(
+    tiny: dict[str, Any], tmp_path: Path, how: str
+) -> None:
+    stopped(tiny, tmp_path / "x")
+    file = tmp_path / "x" / "checkpoint" / "state.safetensors"
+    content = bytearray(file.read_bytes())
+    if how == "cut":
+        file.write_bytes(content[:-1])
+    elif how == "flipped":
+        content[-3] ^= 1
+        file.write_bytes(content)
+    elif how in ("empty", "garbage"):
+        file.write_bytes(b"" if how == "empty" else os.urandom(500))
+    else:
+        edited(file, how)
+    with pytest.raises(ComityError, match=r"^checkpoint .* cannot be read: it was changed .* to start anew$"):
+        run(**tiny, out=tmp_path / "x", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("run.json", "", "is not JSON"),
+        ("run.json", "[" * 100_000, "is not JSON"),
+        ("run.json", "{}", "another version of comity"),
+        ("config.yaml", "\0\1", "is not YAML"),
+        ("config.yaml", "[" * 100_000, "is not YAML"),
+        ("config.yaml", "lr: 1", "is not the configuration of a run"),
+    ],
+)
+def test_a_damaged_description_is_told(
+    tiny: dict[str, Any], tmp_path: Path, name: str, content: str, words: str
+) -> None:
+    from comity.commands import command
+
+    stopped(tiny, tmp_path / "x")
+    (tmp_path / "x" / name).write_text(content)
+    with pytest.raises(ComityError, match=words):
+        command("run", ["--resume", "--out", str(tmp_path / "x")])
+
+
+def test_a_configuration_that_was_edited_is_not_taken_for_the_runs_own(tiny: dict[str, Any], tmp_path: Path) -> None:
+    from comity.commands import command
+
+    stopped(tiny, tmp_path / "x")
+    file = tmp_path / "x" / "config.yaml"
+    file.write_text(file.read_text().replace("lr: 0.1\n", "lr: 0.3\n"))
+    with pytest.raises(ComityError, match=r"config.yaml is not the configuration that the run began with"):
+        command("run", ["--resume", "--out", str(tmp_path / "x")])
+
+
+def test_another_version_goes_on_with_a_line_of_warning(tiny: dict[str, Any], tmp_path: Path) -> None:
+    stopped(tiny, tmp_path / "x")
+    file = tmp_path / "x" / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"comity": "0.0.1"}))
+    with pytest.warns(UserWarning, match=r"was begun by comity 0.0.1 and goes on with"):
+        resumed = run(**tiny, out=tmp_path / "x", resume=True)
+    assert_same(resumed, run(**tiny))
+
+
+def test_a_folder_that_was_moved_goes_on_where_it_is(tiny: dict[str, Any], tmp_path: Path) -> None:
+    from comity.commands import command
+
+    stopped(tiny, tmp_path / "x")
+    shutil.move(tmp_path / "x", tmp_path / "else" / "where")
+    assert command("run", ["--resume", "--quiet", "--out", str(tmp_path / "else" / "where")]) == 0
+    assert not (tmp_path / "x").exists()
+    assert RunFolder(tmp_path / "else" / "where").result().clients == run(**tiny).columns
+
+
+@pytest.mark.parametrize("option", [{"reference": "nowhere"}, {"optimizer": "Nix"}, {"device": "cuda:99"}])
+def test_a_refused_option_leaves_nothing_written(tiny: dict[str, Any], tmp_path: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(ComityError):
+        run(**(tiny | option), out=tmp_path / "runs" / "x", store="disk")
+    assert not list(tmp_path.iterdir())
+
+
+# Many clients.
+
+
+def test_s_and_g_can_be_left_out(tiny: dict[str, Any], tmp_path: Path) -> None:
+    never, last = run(**tiny, general_every="never", out=tmp_path / "x"), run(**tiny)
+    assert "G-acc" not in never.columns
+    assert "S-acc" not in never.columns
+    assert never.columns["L-acc"] == last.columns["L-acc"]
+    assert run(**tiny, general_every="never", out=tmp_path / "x", resume=True).columns == never.columns
+    assert Config(**tiny, general_every=0).key == Config(**tiny).key
+    with pytest.raises(ComityError, match=r"general_every must be a whole number, at least 0 or never, got 'seldom'"):
+        Config(general_every="seldom")
+
+
+def test_too_many_tests_are_sampled_and_the_error_is_noted(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = tiny | {"clients": 40, "rounds": 1, "method": "Local"}
+    whole = run(**options)
+    assert whole.records[-1].general_error == 0
+    monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 40 * 30)  # of 280 tests, S-acc has 35
+    some = run(**options, out=tmp_path / "x")
+    error = RunFolder(tmp_path / "x").result().last.general_error
+    assert error == some.records[-1].general_error == pytest.approx(0.5 / 30**0.5)
+    assert some.columns["L-acc"] == whole.columns["L-acc"]
+    for name in ("S-acc", "G-acc"):
+        differences = torch.tensor(some.columns[name]) - torch.tensor(whole.columns[name])
+        assert differences.abs().max() > 0
+        assert float(differences.square().mean().sqrt()) < 1.5 * error
+    assert abs(float(torch.tensor(some.columns["S-acc"]).mean() - torch.tensor(whole.columns["S-acc"]).mean())) < error
+    again = run(**(options | {"workers": 3}))
+    assert again.columns == some.columns
+
+
+def test_cosines_are_noted_of_some_clients_alone(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(**tiny, rule="ConFREE")
+    monkeypatch.setattr("comity.engine._server.MOST_COSINES", 3)
+    some = run(**tiny, rule="ConFREE")
+    assert_same(whole, some)
+    assert len({tuple(entry.ids) for entry in some.cosines}) > 1
+    for few, every in zip(some.cosines, whole.cosines, strict=True):
+        assert few.ids == sorted(few.ids)
+        assert few.cosines == [[every.cosines[int(i)][int(j)] for j in few.ids] for i in few.ids]
+        assert len(few.ids) == 3
+
+
+def test_two_thousand_clients_leave_a_small_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 200_000)
+    done = run(
+        data={"name": "synthetic", "samples": 8, "classes": 3, "size": 4},
+        model={"name": "mlp", "widths": (4,)},
+        method="FedRep",
+        clients=2000,
+        rounds=1,
+        reference="none",
+        out=tmp_path / "x",
+    )
+    assert done.records[-1].general_error == pytest.approx(0.05)
+    assert all(len(entry.ids) == len(entry.cosines) == 64 for entry in done.cosines)
+    sizes = {name: (tmp_path / "x" / name).stat().st_size for name in (*LOGS, "result.json", "partition.json")}
+    assert sum(sizes.values()) < 1_000_000, sizes

@@ -4,7 +4,7 @@ federation = federate(load("digits"), Dirichlet(alpha=0.1), clients=20, seed=0)
 """
 
 from comity.data._dataset import Dataset
-from comity.data.federation import ClientData, Federation, Split, federate
+from comity.data.federation import ClientData, Federation, Split, federate, fingerprint
 from comity.data.partitions import (
     IID,
     PARTITIONS,
@@ -32,6 +32,7 @@ __all__ = [
     "describe",
     "draw",
     "federate",
+    "fingerprint",
     # data sets
     "DATASETS",
     "Dataset",

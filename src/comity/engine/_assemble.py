@@ -11,7 +11,7 @@ from comity._components import Component
 from comity._errors import ComityError
 from comity._random import generator
 from comity.config import PARTITION, Config, default
-from comity.data import ClientData, Federation, Split, Synthetic, federate, load
+from comity.data import ClientData, Dataset, Federation, Split, Synthetic, federate, fingerprint, load
 from comity.engine._attacks import Attack
 from comity.engine._disk import Disk
 from comity.engine._link import Link, Threads
@@ -28,8 +28,7 @@ Links = Callable[[Config, Site], Link]
 
 def federation_of(config: Config) -> Federation:
     """The clients with their data."""
-    given = {key: value for key, value in config.data.options.items() if value is not None}
-    dataset = load(config.data.name, config.data_dir, **given)
+    dataset = _dataset_of(config)
     own = isinstance(dataset, Synthetic) or dataset.shared_out
     partition = config.partition or (None if own else Component.parse("partition", PARTITION))
     return federate(
@@ -40,6 +39,17 @@ def federation_of(config: Config) -> Federation:
         test_share=config.test_share,
         val_share=config.val_share,
     )
+
+
+def fingerprint_of(config: Config) -> str | None:
+    """The fingerprint of the data that this configuration would learn from; ``None`` of data that it makes itself."""
+    dataset = _dataset_of(config)
+    return None if isinstance(dataset, Synthetic) else fingerprint(dataset)
+
+
+def _dataset_of(config: Config) -> Dataset | Synthetic:
+    given = {key: value for key, value in config.data.options.items() if value is not None}
+    return load(config.data.name, config.data_dir, **given)
 
 
 def for_federation(config: Config, federation: Federation | None) -> Config:
@@ -131,5 +141,9 @@ def _on_device(federation: Federation, device: str) -> Federation:
     def moved(split: Split) -> Split:
         return Split(split.x.to(device), split.y.to(device))
 
+    if device == "cpu":
+        return federation
     clients = [ClientData(c.id, moved(c.train), moved(c.val), moved(c.test)) for c in federation.clients]
-    return federation if device == "cpu" else replace(federation, clients=tuple(clients))
+    there = replace(federation, clients=tuple(clients))
+    vars(there)["fingerprint"] = federation.fingerprint
+    return there

@@ -39,9 +39,8 @@ class Evaluate(Callback):
     """Evaluates all clients as often as the configuration says, and in the last round."""
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
-        every, general = run.config.eval_every, run.config.general_every
-        if run.done or record.round % every == 0:
-            run.evaluate(general=run.done or (general > 0 and record.round % general == 0))
+        if run.done or record.round % run.config.eval_every == 0:
+            run.evaluate(general=run.config.general_in(record.round))
 
 
 class SaveModels(Callback):
@@ -85,11 +84,12 @@ class Checkpoint(Callback):
     """Saves what the next round depends on, every few rounds, in the last one, and when the run is stopped."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.file = folder / schema.CHECKPOINT
+        self.folder = folder
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         if run.done or run.stopping or record.round % run.config.checkpoint_every == 0:
-            _checkpoint.save(self.file, run.server, run.config.key)
+            marks = self.folder.secure()  # before the checkpoint that counts on these lines
+            _checkpoint.save(self.folder / schema.CHECKPOINT, run.server, run.key, marks)
 
 
 class TensorBoard(Callback):

@@ -24,7 +24,6 @@ class Disk:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder or Path(tempfile.gettempdir())
-        self.folder.mkdir(parents=True, exist_ok=True)
         if platform.libc_ver()[0] == "glibc":
             # Memory of a tensor that went to disk is given back at once; by default glibc may keep it in pieces.
             ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
@@ -33,6 +32,7 @@ class Disk:
         size = tensor.numel() * tensor.element_size()
         if size < LEAST:
             return tensor
+        self.folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".comity-", dir=self.folder)
         try:
             os.posix_fallocate(handle, 0, size)  # a full disk is an error here, and not a crash later on

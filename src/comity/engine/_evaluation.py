@@ -1,6 +1,9 @@
 """How good each client's model is: for itself, for some others, for everybody."""
 
+import itertools
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -15,6 +18,8 @@ from comity.results import schema
 
 OTHERS = 0.1
 """Share of the other clients whose tests join a client's own in S-acc (FedPG's supplement leaves it open)."""
+MOST_ANSWERS = 10_000_000
+"""Answers of models to tests that G-acc, and S-acc likewise, may take; beyond, each model is tried on a sample."""
 COLUMNS = {
     "n_train": "n_train",
     "n_test": "n_test",
@@ -29,30 +34,80 @@ COLUMNS = {
 """The names of a client's scores in tables and files, each with its field."""
 
 
+def sample_size(federation: Federation) -> int | None:
+    """On how many tests each model is tried for S-acc and for G-acc; ``None``: on all that there are."""
+    clients, tests = len(federation), sum(len(client.test) for client in federation.clients)
+    return None if clients * tests <= MOST_ANSWERS else max(1, MOST_ANSWERS // clients)
+
+
+def general_error(federation: Federation) -> float:
+    """The largest standard error that a client's S-acc or G-acc can have for the sake of its sample."""
+    size = sample_size(federation)
+    return 0.0 if size is None else 0.5 / math.sqrt(size)
+
+
 @dataclass
 class TestPool:
-    """The tests of all clients, one after another."""
+    """The tests of all clients, one after another, or a sample where there are too many."""
 
-    split: Split
+    federation: Federation
     starts: tuple[int, ...]
+    sample: int | None
     _last: tuple[Tensor, Tensor] | None = None
     """The last model that was tested, and which of its answers were right: all clients may have the same model."""
 
     @classmethod
     def of(cls, federation: Federation) -> "TestPool":
-        tests = [client.test for client in federation.clients]
-        starts = [0]
-        for test in tests:
-            starts.append(starts[-1] + len(test))
+        starts = itertools.accumulate((len(client.test) for client in federation.clients), initial=0)
+        return cls(federation, tuple(starts), sample_size(federation))
+
+    @cached_property
+    def split(self) -> Split:
+        """Everybody's tests: put together when they are first asked for, which some runs never do."""
+        tests = [client.test for client in self.federation.clients]
         x = torch.cat([test.x for test in tests]).contiguous(memory_format=torch.channels_last)
-        return cls(Split(x, torch.cat([test.y for test in tests])), tuple(starts))
+        return Split(x, torch.cat([test.y for test in tests]))
+
+    @cached_property
+    def sampled(self) -> Split:
+        """The tests for G-acc, the same for all clients."""
+        if self.sample is None:
+            return self.split
+        random = generator(self.federation.seed, "G-acc")
+        return self._some(torch.randperm(self.starts[-1], generator=random)[: self.sample])
+
+    def _some(self, chosen: Tensor) -> Split:
+        chosen = chosen.to(self.split.y.device)
+        return Split(self.split.x[chosen].contiguous(memory_format=torch.channels_last), self.split.y[chosen])
+
+    def general(self, client: Client, model: Tensor, seed: int) -> tuple[float, float]:
+        """S-acc and G-acc of ``model``, which must be in ``client.model``."""
+        hits = self.hits(client, model)
+        if self.sample is None:
+            return _share(hits[self.mixed(client.id, seed)]), _share(hits)
+        return _share(client.losses(self._some(self.drawn(client.id, seed)))[1]), _share(hits)
 
     def hits(self, client: Client, model: Tensor) -> Tensor:
         """Which answers of ``model`` are right; it must be in ``client.model``. The same model is tested once."""
         last = self._last
         if last is None or not torch.equal(last[0], model):
-            self._last = last = model, client.losses(self.split)[1]
+            self._last = last = model, client.losses(self.sampled)[1]
         return last[1]
+
+    def drawn(self, cid: int, seed: int) -> Tensor:
+        """Indices for S-acc, drawn one by one from the tests that ``mixed`` is about."""
+        assert self.sample is not None
+        starts, random = torch.tensor(self.starts), generator(seed, "S-acc", cid)
+        sizes, clients = starts.diff(), len(starts) - 1
+        others = torch.randperm(clients, generator=random)
+        others = others[others != cid][: max(1, round(OTHERS * (clients - 1)))]
+        whose = torch.cat([torch.tensor([cid]), others])
+        ends = sizes[whose].clamp(max=int(sizes[cid])).cumsum(0)
+        if int(ends[-1]) <= self.sample:
+            return self.mixed(cid, seed)
+        places = torch.randint(int(ends[-1]), (self.sample,), generator=random)
+        whose = whose[torch.searchsorted(ends, places, right=True)]
+        return starts[whose] + (torch.rand(self.sample, dtype=torch.float64, generator=random) * sizes[whose]).long()
 
     def mixed(self, cid: int, seed: int) -> Tensor:
         """Indices for S-acc: the client's own tests and as many of each of a few other clients, drawn once."""
@@ -93,8 +148,7 @@ def evaluate(
         loss, hits = client.losses(data.val)
         scores.validation, scores.validation_loss = _share(hits), float(loss.mean())
     if received.general:
-        hits = tests.hits(client, own)
-        scores.all, scores.some = _share(hits), _share(hits[tests.mixed(client.id, seed)])
+        scores.some, scores.all = tests.general(client, own, seed)
     common = method.general(client, received)
     if common is not None and torch.equal(common, own):
         scores.common = scores.own

@@ -22,8 +22,13 @@ def result_of(run: "Run") -> Result:
     best = max(evaluated, key=lambda record: record.metrics[VALIDATION if validated else OWN].mean)
     rates = [record.conflict.rate for record in records if record.conflict is not None]
     return Result(
-        last=Evaluation(round=last.round, metrics=last.metrics),
-        best=Best(round=best.round, metrics=best.metrics, chosen_by="validation" if validated else "test"),
+        last=Evaluation(round=last.round, metrics=last.metrics, general_error=last.general_error),
+        best=Best(
+            round=best.round,
+            metrics=best.metrics,
+            general_error=best.general_error,
+            chosen_by="validation" if validated else "test",
+        ),
         transfer=None if run.local is None else transfer(by_client(run.columns), run.local),
         clients=run.columns,
         malicious=sorted(run.site.attack.malicious),

@@ -1,6 +1,7 @@
 """A run, from a configuration to its result."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from comity.engine._callbacks import (
     WriteFolder,
     make_callbacks,
 )
+from comity.engine._evaluation import general_error
 from comity.engine._result import by_client, result_of
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
 from comity.results import schema
-from comity.results.folder import RunFolder
+from comity.results.folder import ANEW, RunFolder
 from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
 
 
@@ -66,6 +68,11 @@ class Run:
         return self.site.federation
 
     @property
+    def key(self) -> str:
+        """The same for two runs that give the same numbers: the configuration's, and that of the data."""
+        return f"{self.config.key}-{self.federation.fingerprint}"
+
+    @property
     def own_rule(self) -> bool:
         """Whether no rule could be chosen: Local has none, some methods bring their own."""
         return self.config.is_local or self.site.method.own_rule() is not None
@@ -81,6 +88,8 @@ class Run:
     def evaluate(self, general: bool) -> None:
         """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
         self.columns = self.server.evaluate(general)
+        if schema.ALL in self.columns:
+            self.server.record.general_error = general_error(self.federation)
         for callback in self.callbacks:
             callback.on_evaluate(self, self.columns)
 
@@ -124,22 +133,31 @@ class _Runner:
     stop: Callable[[], bool]
 
     def run(self, config: Config, resume: bool, overwrite: bool) -> Run:
+        run = self.assemble(config)
+        with nullcontext() if run.folder is None else run.folder.locked():
+            return self.perform(run, resume, overwrite)
+
+    def assemble(self, config: Config) -> Run:
         # 1. Both sides of the run. What cannot run is refused here, before anything is written.
         config = for_federation(config, self.federation)
         site, server = build(config, self.federation, self.link, self.trainer)
         run = Run(config=config, site=site, server=server)
-        if config.reference not in ("auto", "none"):
-            run.local = read_local(RunFolder(Path(config.reference)), len(run.federation))
-
-        # 2. Its folder, and the checkpoint to go on from.
         run.folder = None if config.out is None else RunFolder(config.out)
         run.callbacks = [*_own_callbacks(run), *self.callbacks]
+        if config.reference not in ("auto", "none"):
+            run.local = read_local(RunFolder(Path(config.reference)), run.federation)
+        return run
+
+    def perform(self, run: Run, resume: bool, overwrite: bool) -> Run:
+        config, server = run.config, run.server
+
+        # 2. Its folder, and the checkpoint to go on from.
         if run.folder is not None:
             run.records = open_folder(run, run.folder, resume, overwrite)
 
         # 3. Local, to compare with.
         if config.reference == "auto" and not config.is_local:
-            run.local = self.train_local(config)
+            run.local = self.train_local(run)
             if run.local is None:  # stopped on the way
                 return run
 
@@ -161,34 +179,44 @@ class _Runner:
 
         # 5. The result.
         if run.done:
-            run.columns = run.columns or server.evaluate(True)  # nothing was left to train after a resume
+            # nothing was left to train after a resume
+            run.columns = run.columns or server.evaluate(config.general_in(server.round))
             run._result = result_of(run)
         for callback in run.callbacks:
             callback.on_end(run)
         return run
 
-    def train_local(self, config: Config) -> dict[int, float] | None:
+    def train_local(self, run: Run) -> dict[int, float] | None:
         """Each client's accuracy alone, trained under the same conditions; ``None`` if that was stopped on the way.
 
-        It is cached beside the run folder. A federation, link or trainer that was given leaves no trace in the
-        configuration, so that the cache could not tell whether it holds the right Local: then it is trained each time.
+        It is cached beside the run folder, for the same data only. When a neighbour is training it, its end is waited
+        for. A federation or link of one's own may be another each time that it is made, and a trainer that was asked for
+        leaves no trace in the configuration: then it is trained each time.
         """
-        alone, as_configured = config.alone(), self.federation is None and self.link is threads and not self.trainer
-        if config.out is None or not as_configured:
+        alone, out = run.config.alone(), run.config.out
+        if out is None or self.federation is not None or self.link is not threads or self.trainer:
             done = self.run(alone, False, False)
             return by_client(done.columns) if done.done else None
-        folder = RunFolder(config.out.parent / schema.LOCAL_CACHE / alone.key)
-        if not folder.finished and not self.run(alone.with_(out=folder.path), True, False).done:
-            return None
-        return read_local(folder, config.clients)
+        name = f"{alone.key}-{run.federation.fingerprint}"
+        folder = RunFolder(out.parent / schema.LOCAL_CACHE / name)
+        with folder.locked(self.stop) as held:
+            if not held:
+                return None
+            if not folder.finished and not self.perform(self.assemble(alone.with_(out=folder.path)), True, False).done:
+                return None
+        return read_local(folder, run.federation)
 
 
-def read_local(folder: RunFolder, clients: int) -> dict[int, float]:
-    """Each client's accuracy alone, from the folder of a finished run with as many clients."""
-    result = folder.result()
+def read_local(folder: RunFolder, federation: Federation) -> dict[int, float]:
+    """Each client's accuracy alone, from the folder of a finished run with as many clients and the same data."""
+    result, data = folder.result(), folder.info().data
+    if not 0 < len(result.clients.get("client", ())) == len(result.clients.get(schema.OWN, ())):
+        raise ComityError(f"reference {folder.path} holds no accuracy of each client; run it again")
     count = len(result.clients["client"]) + len(result.malicious)
-    if count != clients:
-        raise ComityError(f"reference {folder.path} has {count} clients, this run {clients}")
+    if count != len(federation):
+        raise ComityError(f"reference {folder.path} has {count} clients, this run {len(federation)}")
+    if data and data != federation.fingerprint:
+        raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
     return by_client(result.clients)
 
 
@@ -201,6 +229,7 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
         key=run.config.key,
         own_rule=run.own_rule,
         moment=run.site.moment,
+        data=run.federation.fingerprint,
     )
     folder.open(info, run.config.plain(), resume=resume, overwrite=overwrite)
     federation = run.federation
@@ -212,8 +241,14 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
             counts=federation.counts.tolist(),
         )
     )
-    resumed = resume and _checkpoint.restore(folder / schema.CHECKPOINT, run.server, run.config.key)
-    return folder.rewind(run.server.round if resumed else 0)
+    saved = _checkpoint.read(folder / schema.CHECKPOINT, run.server, run.key) if resume else None
+    if saved is None:
+        return folder.rewind({})
+    records = folder.rewind(saved.marks)
+    if [record.round for record in records] != list(range(1, saved.round + 1)):
+        raise ComityError(f"{folder / schema.ROUNDS} does not hold the rounds up to the checkpoint's; {ANEW}")
+    _checkpoint.restore(saved, run.server)
+    return records
 
 
 def _own_callbacks(run: Run) -> list[Callback]:

@@ -25,6 +25,8 @@ MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
 OUT_OF_LINE = 10
 """A declared size of more than so many times the median is warned of."""
+MOST_COSINES = 64
+"""Clients whose cosines are noted: what is written grows with their square."""
 
 
 class Server:
@@ -174,9 +176,11 @@ class Server:
         rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
         rule.residual = max(rule.residual, outcome.residual)
         rule.stretch |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
-        coefficients, angles = outcome.coefficients.tolist(), cosines(updates).tolist()
+        coefficients = outcome.coefficients.tolist()
         self.weights.append(Weights(round=round, group=group, ids=list(outcome.ids), coefficients=coefficients))
-        self.cosines.append(Cosines(round=round, group=group, ids=list(updates.ids), cosines=angles))
+        some = torch.randperm(len(updates), generator=self.random("cosines"))[:MOST_COSINES].sort().values
+        ids, angles = [updates.ids[i] for i in some.tolist()], cosines(updates)[some][:, some].tolist()
+        self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles))
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""

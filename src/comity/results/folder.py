@@ -4,16 +4,22 @@ Reading needs no torch. The checkpoint's tensors are the engine's own (``comity.
 """
 
 import csv
+import io
 import json
+import os
 import re
+import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from comity._errors import ComityError
-from comity._write import write_text
+from comity._errors import ComityError, one_line
+from comity._write import is_part, locked, remove_parts, to_disk, write_text
+from comity.config import Config
 from comity.results import schema
 from comity.results.schema import (
     Columns,
@@ -29,9 +35,15 @@ from comity.results.schema import (
 
 T = TypeVar("T")
 Rows = list[dict[str, float | None]]
+Marks = dict[str, tuple[int, int]]
+"""How far each of the LOGS had been written at a checkpoint: its bytes and their CRC-32."""
+
+LOGS = (schema.ROUNDS, schema.WEIGHTS, schema.COSINES, schema.CLIENTS)
+"""Files that grow with the rounds."""
+ANEW = "give --overwrite, or remove the folder, to start anew"
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast where libyaml is there
-_ROUND = re.compile(r'\{"round": (\d+)[,}]')
+_ROUND = re.compile(rb'\{"round": (\d{1,9})[,}]')
 
 
 class RunFolder:
@@ -39,6 +51,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._written: Marks = {}
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -70,11 +83,13 @@ class RunFolder:
         """The configuration in plain values, as ``config.yaml`` has it."""
         file = self / schema.CONFIG
         try:
-            entries = yaml.load(file.read_text(encoding="utf-8"), _LOADER)
+            text = file.read_text(encoding="utf-8")
+            # libyaml crashes on brackets that are nested very deeply, for which a usual configuration has no room
+            entries = yaml.load(text, _LOADER if len(text) < 4000 else yaml.SafeLoader)
         except OSError as error:
             raise ComityError(f"{file} could not be read: {error.strerror}") from error
-        except (yaml.YAMLError, ValueError) as error:
-            raise ComityError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ComityError(f"{file} is not YAML: {one_line(error, 200)}") from error
         if not isinstance(entries, dict) or not isinstance(entries.get("method"), dict):
             raise ComityError(f"{file} is not the configuration of a run")
         return entries
@@ -109,12 +124,12 @@ class RunFolder:
         file = self / schema.CLIENTS
         if not file.is_file():
             return []
-        with file.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(line for line in stream if line.endswith("\n")))
         try:
+            with file.open(encoding="utf-8", newline="") as stream:
+                rows = list(csv.DictReader(line for line in stream if line.endswith("\n")))
             return [{name: _number(text) for name, text in row.items()} for row in rows if None not in row.values()]
-        except (TypeError, ValueError) as error:
-            raise ComityError(f"{file} is damaged: {error}") from error
+        except (TypeError, ValueError, AttributeError, csv.Error) as error:
+            raise ComityError(f"{file} is damaged: {one_line(error, 200)}") from error
 
     def newest_evaluation(self) -> Columns:
         """The last whole evaluation in ``clients.csv``, as ``result.json`` would have it."""
@@ -128,18 +143,17 @@ class RunFolder:
 
     # Writing.
 
-    def open(self, info: RunInfo, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
-        """Make the folder ready for a run, or refuse before anything is written."""
+    def locked(self, stop: Callable[[], bool] | None = None) -> AbstractContextManager[bool]:
+        """Nobody else writes here meanwhile. Refused if another run does; with ``stop`` its end is waited for."""
         if self.path.exists() and not self.path.is_dir():
             raise ComityError(f"out {self.path} is a file, not a folder")
+        taken = f"another run is at work in {self.path}; wait for its end, or give another --out"
+        return locked(self / schema.LOCK, taken, stop)
+
+    def open(self, info: RunInfo, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
+        """Make the folder ready for a run, or refuse before anything is written."""
         if self.started and resume:
-            if self.info().key != info.key:
-                before = self.options()
-                different = [key for key, value in options.items() if before.get(key) != value]
-                raise ComityError(
-                    f"{self.path} holds a run of another configuration ({', '.join(different)} differ); "
-                    "give the same options, another --out, or --overwrite"
-                )
+            self._check_same(info, options)
         elif self.started and not overwrite:
             raise ComityError(
                 f"{self.path} holds a run already; give --resume to go on with it, --overwrite to replace it, "
@@ -151,12 +165,33 @@ class RunFolder:
             and any(not _of_a_killed_start(file) for file in self.path.iterdir())
         ):
             raise ComityError(f"out {self.path} is not empty and holds no run; give another --out")
+        for folder in (self.path, (self / schema.CHECKPOINT).parent, self / schema.MODELS):
+            remove_parts(folder)
         if self.started and not resume:
-            grown = (schema.ROUNDS, schema.WEIGHTS, schema.COSINES, schema.CLIENTS)
-            for name in (schema.RESULT, schema.CHECKPOINT, *grown):
+            for name in (schema.RESULT, schema.CHECKPOINT, *LOGS):
                 (self / name).unlink(missing_ok=True)
         write_text(self / schema.INFO, schema.to_json(info, indent=2) + "\n")
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
+
+    def _check_same(self, info: RunInfo, options: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run of another configuration or of other data."""
+        before = self.info()
+        if before.key != info.key:
+            different = Config.of(self.options()).differences(Config.of(options))
+            if not different:
+                raise ComityError(f"{self / schema.CONFIG} is not the configuration that the run began with; {ANEW}")
+            raise ComityError(
+                f"{self.path} holds a run of another configuration ({', '.join(different)} differ); "
+                "give the same options, another --out, or --overwrite"
+            )
+        if before.data != info.data:
+            raise ComityError(
+                f"{self.path} holds a run of other data: {options['data']['name']} is not what it was when the run "
+                "began; give the former data, another --out, or --overwrite"
+            )
+        if before.comity != info.comity:
+            words = f"{self.path} was begun by comity {one_line(before.comity, 40)} and goes on with {info.comity}"
+            warnings.warn_explicit(words, UserWarning, "comity", 1)
 
     def move(self, to: Path) -> None:
         """To another place, which its configuration then names."""
@@ -169,38 +204,61 @@ class RunFolder:
 
     def add_round(self, record: RoundRecord, weights: Iterable[Weights] = (), cosines: Iterable[Cosines] = ()) -> None:
         for name, entries in ((schema.WEIGHTS, weights), (schema.COSINES, cosines), (schema.ROUNDS, [record])):
-            lines = [schema.to_json(entry) + "\n" for entry in entries]
-            if lines:
-                with (self / name).open("a", encoding="utf-8") as stream:
-                    stream.writelines(lines)
+            self._append(name, "".join(schema.to_json(entry) + "\n" for entry in entries))
 
     def add_clients(self, round: int, columns: Columns) -> None:
         """One row a client. What this evaluation did not measure stays empty."""
-        file = self / schema.CLIENTS
-        new = not file.exists()
-        with file.open("a", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream)
-            if new:
-                writer.writerow(("round", *schema.CLIENT_COLUMNS))
-            for i in range(len(columns[schema.CLIENT])):
-                row = [columns[name][i] if name in columns else "" for name in schema.CLIENT_COLUMNS]
-                writer.writerow([round, *row])
+        stream = io.StringIO(newline="")
+        writer = csv.writer(stream)
+        if not (self / schema.CLIENTS).exists():
+            writer.writerow(("round", *schema.CLIENT_COLUMNS))
+        for i in range(len(columns[schema.CLIENT])):
+            row = [columns[name][i] if name in columns else "" for name in schema.CLIENT_COLUMNS]
+            writer.writerow([round, *row])
+        self._append(schema.CLIENTS, stream.getvalue())
+
+    def _append(self, name: str, text: str) -> None:
+        if text:
+            content = text.encode()
+            length, checksum = self._mark(name)
+            with (self / name).open("ab") as stream:
+                stream.write(content)
+            self._written[name] = length + len(content), zlib.crc32(content, checksum)
+
+    def _mark(self, name: str) -> tuple[int, int]:
+        """How much of a log there is."""
+        if name not in self._written:
+            file = self / name
+            content = file.read_bytes() if file.is_file() else b""
+            self._written[name] = len(content), zlib.crc32(content)
+        return self._written[name]
+
+    def secure(self) -> Marks:
+        """Have the logs on disk; how long they are, for a checkpoint that counts on them."""
+        marks = {name: self._mark(name) for name in LOGS if (self / name).is_file()}
+        for name in marks:
+            to_disk(self / name)
+        to_disk(self.path)
+        return marks
 
     def add_result(self, result: Result) -> None:
         write_text(self / schema.RESULT, schema.to_json(result, indent=2) + "\n")
 
-    def rewind(self, round: int) -> list[RoundRecord]:
-        """Forget what came after ``round``, and lines that a kill cut short; the records that stay."""
-        for name in (schema.ROUNDS, schema.WEIGHTS, schema.COSINES):
-            file = self / name
-            if file.exists():
-                kept = [line for line in _lines(file) if json.loads(line)["round"] <= round]
-                write_text(file, "".join(kept))
-        file = self / schema.CLIENTS
-        if file.exists():
-            header, *rows = _lines(file) or [""]
-            whole = [row for row in rows if row.count(",") == header.count(",")]
-            write_text(file, "".join([header, *(row for row in whole if int(row.split(",", 1)[0]) <= round)]))
+    def rewind(self, marks: Marks) -> list[RoundRecord]:
+        """Forget what the logs got after a checkpoint; the records that stay. Nothing is cut if one was damaged."""
+        for name in LOGS:
+            file, (length, checksum) = self / name, marks.get(name, (0, 0))
+            size = file.stat().st_size if file.is_file() else 0
+            if size < length:
+                raise ComityError(f"{file} lost lines: {size:,} of {length:,} bytes are left; {ANEW}")
+            if length and _crc32(file, length) != checksum:
+                raise ComityError(f"{file} was changed after it was written; {ANEW}")
+        for name in LOGS:
+            file, self._written[name] = self / name, marks.get(name, (0, 0))
+            if name not in marks:
+                file.unlink(missing_ok=True)
+            else:
+                os.truncate(file, marks[name][0])
         return self.rounds()
 
 
@@ -238,8 +296,8 @@ class StudyFolder:
 
 
 def _of_a_killed_start(file: Path) -> bool:
-    """Whether a run that was killed before it had begun left this file."""
-    return file.name == schema.INFO or (file.name.startswith(".") and file.suffix == ".part")
+    """Whether a run that was killed before it had begun left this file, or it is the lock of the one that begins."""
+    return file.name in (schema.INFO, schema.LOCK) or is_part(file)
 
 
 def _json(file: Path) -> Any:
@@ -247,29 +305,33 @@ def _json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ComityError(f"{file} could not be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ComityError(f"{file} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ComityError(f"{file} is not JSON: {one_line(error, 200)}") from error
 
 
-def _lines(file: Path) -> list[str]:
-    """Whole lines only: a kill may have cut the last one short, or it is just being written."""
-    return [line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+def _crc32(file: Path, length: int) -> int:
+    """Of the first ``length`` bytes."""
+    checksum = 0
+    with file.open("rb") as stream:
+        while length and (block := stream.read(min(length, 2**20))):
+            checksum, length = zlib.crc32(block, checksum), length - len(block)
+    return checksum
 
 
 def _records(record: type[T], file: Path, wanted: Callable[[int], bool] | None = None) -> Iterator[T]:
     if not file.is_file():
         return
-    with file.open(encoding="utf-8") as stream:
+    with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             head = _ROUND.match(line)
             if wanted is not None and head is not None and not wanted(int(head[1])):
                 continue
             try:
-                value = json.loads(line)
-            except ValueError as error:
-                raise ComityError(f"{file}, line {number} is not JSON: {error}") from error
+                value = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise ComityError(f"{file}, line {number} is not JSON: {one_line(error, 200)}") from error
             yield schema.from_json(record, value, f"{file}, line {number}")
 
 

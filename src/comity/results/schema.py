@@ -6,6 +6,7 @@ field against its declared type. A change that old folders do not meet raises ``
 
 import json
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -78,6 +79,8 @@ class RunInfo:
     """Whether no rule could be chosen: Local has none, some methods bring their own."""
     moment: Literal["received", "fitted"]
     """When models are judged: with the newest shared part, or as fitting left them."""
+    data: str = ""
+    """The fingerprint of the samples and labels; empty in folders of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +178,8 @@ class RoundRecord:
     seconds: Seconds = field(default_factory=Seconds)
     metrics: Metrics = field(default_factory=dict)
     """Empty where this round was not evaluated."""
+    general_error: float = 0.0
+    """At most so large is the standard error of each client's S-acc and G-acc; 0 where every test was tried."""
     conflict: Conflict | None = None
     rule: RuleNote | None = None
     method: dict[str, Any] = field(default_factory=dict)
@@ -185,6 +190,8 @@ class RoundRecord:
 class Evaluation:
     round: int
     metrics: Metrics
+    general_error: float = 0.0
+    """As in the round's record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +322,9 @@ def _reader(to: Any) -> _Reader:
     return _number if to is float else _exactly(to)
 
 
+_LARGEST = int(sys.float_info.max)
+
+
 def _refuse(to: Any, value: Any) -> Any:
     raise _Unexpected(f"should be {getattr(to, '__name__', to)}, not {str(value)[:40]!r}")
 
@@ -324,7 +334,9 @@ def _number(value: Any) -> float:
         return value
     if value is None:
         return math.nan
-    return float(value) if type(value) is int else float(_refuse(float, value))
+    if type(value) is not int or abs(value) > _LARGEST:
+        return float(_refuse(float, value))
+    return float(value)
 
 
 def _exactly(to: type) -> _Reader:

@@ -346,13 +346,13 @@ def _unique(runs: Iterable[LoadedRun]) -> list[LoadedRun]:
 
 def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun]) -> list[LoadedRun]:
     """The Local that goes with each run, from the caches beside them, where it is not among the runs itself."""
-    missing = {_local_key(run.options) for run in runs if not run.local}
-    missing -= {_local_key(run.options) for run in runs if run.local}
+    missing = {(*_local_key(run.options), run.info.data) for run in runs if not run.local}
+    missing -= {(*_local_key(run.options), run.info.data) for run in runs if run.local}
     found = []
     for cache in dict.fromkeys(run.path.resolve().parent / schema.LOCAL_CACHE for run in runs):
         for folder in sorted(cache.glob("*")):
             if missing and RunFolder(folder).started:
-                key = _local_key(RunFolder(folder).options())
+                key = (*_local_key(RunFolder(folder).options()), RunFolder(folder).info().data)
                 if key in missing:
                     missing.remove(key)
                     found.append(read(folder))

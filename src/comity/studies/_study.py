@@ -3,9 +3,7 @@
 import math
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from comity._components import plain
 from comity._errors import ComityError
 from comity._options import Count, convert
-from comity._write import write_text
+from comity._write import locked, write_text
 from comity.config import Config, Entries, read_yaml
 from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
 from comity.results.schema import PlannedRun, Trial, Tuned
@@ -65,6 +63,8 @@ class _Study:
         """Where each run is, or will be, by key."""
         self.ours: set[str] = set()
         """Those that belong to this study as it is now."""
+        self.fingerprints: dict[str, str | None] = {}
+        """Of the data that are there now, by their configuration."""
         self.crew, self.workers = self.split()
         self.ends: dict[str, Message] = {}
         """How each run of this session ended, by key."""
@@ -83,7 +83,8 @@ class _Study:
         known = [cell for group in self.groups if not group.searches for cell in group.cells]
         known = [*_locals(self.cells), *known]
         self.check([config for config in (*known, *self.cells) if not self.finished(config)])
-        with _locked(self.out):
+        # Two studies in one folder would write over each other.
+        with locked(self.folder / schema.LOCK, f"another study is running in {self.out}"):
             self.ours = {config.key for config in known}
             for config in known:
                 self.place(config)  # refuses what is in the way
@@ -119,6 +120,8 @@ class _Study:
 
     def place(self, config: Config, tried: str = "") -> Path:
         """The folder that holds this run already, or the one it will have: in ``.tuning`` while a value is tried."""
+        if self.outdated(config):
+            shutil.rmtree(self.folders.pop(config.key))
         if config.key not in self.folders:
             folder = self.home(config, tried)
             there = next((key for key, other in self.folders.items() if other == folder), None)
@@ -147,7 +150,28 @@ class _Study:
 
     def finished(self, config: Config) -> bool:
         folder = self.folders.get(config.key)
-        return folder is not None and RunFolder(folder).finished
+        return folder is not None and RunFolder(folder).finished and not self.outdated(config)
+
+    def outdated(self, config: Config) -> bool:
+        """Whether a run is there, but of other data than there are now, and makes room, if the user says so."""
+        folder = self.folders.get(config.key)
+        data = RunFolder(folder).info().data if folder is not None and RunFolder(folder).started else ""
+        if not data or self.fingerprint(config) in (None, data):
+            return False
+        if not self.overwrite:
+            raise ComityError(
+                f"{folder} holds a run of other data: {config.data} is not what it was when the run began; "
+                "give the former data, another --out, or --overwrite to replace it"
+            )
+        return True
+
+    def fingerprint(self, config: Config) -> str | None:
+        from comity.engine import fingerprint_of
+
+        about = repr((config.data, config.data_dir))
+        if about not in self.fingerprints:
+            self.fingerprints[about] = fingerprint_of(config)
+        return self.fingerprints[about]
 
     def move_in(self, config: Config) -> None:
         """A run that a search has done already moves in among the others."""
@@ -264,18 +288,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else plain(value)
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Two studies in one folder would write over each other. The lock of a study that was killed is free."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / schema.LOCK).open("w") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ComityError(f"another study is running in {out}") from None
-        yield

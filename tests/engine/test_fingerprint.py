@@ -1,0 +1,114 @@
+"""Data that were replaced under the same name are other data."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comity import ComityError
+from comity.data import Dataset, Split, federate, fingerprint
+from comity.engine import run
+from comity.results import LoadedStudy
+from comity.results.folder import RunFolder
+from comity.studies import study
+from helpers import assert_same
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.integers(0, 255, (60, 4, 4), dtype=np.uint8), np.arange(60) % 3
+
+
+def write(path: Path, x: np.ndarray[Any, Any] = X, y: np.ndarray[Any, Any] = Y) -> str:
+    np.savez(path, x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    return str(path)
+
+
+def replaced() -> np.ndarray[Any, Any]:
+    other = X.copy()
+    other[17, 2, 3] ^= 1  # one bit
+    return other
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    model = {"name": "mlp", "widths": (8,)}
+    data = write(tmp_path / "mine.npz")
+    return {"data": data, "model": model, "clients": 3, "rounds": 2, "partition": "iid", "workers": 1}
+
+
+def test_every_sample_label_and_column_counts() -> None:
+    owner = np.arange(60) % 4
+    whole = Dataset("a", X, Y, 3, {"client": owner})
+    assert fingerprint(Dataset("another name", X.copy(), Y.copy(), 3, {"client": owner})) == fingerprint(whole)
+    others = [
+        Dataset("a", replaced(), Y, 3, {"client": owner}),
+        Dataset("a", X[::-1], Y, 3, {"client": owner}),
+        Dataset("a", X.transpose(0, 2, 1), Y, 3, {"client": owner}),
+        Dataset("a", X.reshape(60, 2, 8), Y, 3, {"client": owner}),
+        Dataset("a", X, Y[::-1], 3, {"client": owner}),
+        Dataset("a", X, Y, 4, {"client": owner}),
+        Dataset("a", X, Y, 3, {"client": owner[::-1]}),
+        Dataset("a", X, Y, 3, {"site": owner}),
+        Dataset("a", X[:-1], Y[:-1], 3, {"client": owner[:-1]}),
+    ]
+    found = [fingerprint(each) for each in (whole, *others)]
+    assert len(set(found)) == len(found)
+
+
+def test_a_federation_of_ones_own_has_the_fingerprint_of_its_clients() -> None:
+    made = federate(Dataset("a", X, Y), clients=3)
+    assert made.fingerprint == fingerprint(Dataset("a", X, Y))
+    by_hand = replace(made)
+    client = made.clients[1]
+    y = client.test.y.clone()
+    y[0] = (y[0] + 1) % 3
+    other = replace(made, clients=(made.clients[0], replace(client, test=Split(client.test.x, y)), made.clients[2]))
+    assert by_hand.fingerprint == replace(made).fingerprint
+    assert by_hand.fingerprint != other.fingerprint
+
+
+def test_a_run_of_replaced_data_is_not_resumed(options: dict[str, Any], tmp_path: Path) -> None:
+    rounds = iter([False, True])
+    run(**options, reference="none", out=tmp_path / "x", stop=lambda: next(rounds))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir() if path.is_file()}
+    write(tmp_path / "mine.npz", replaced())
+    with pytest.raises(ComityError, match=r"holds a run of other data: .*mine.npz is not what it was"):
+        run(**options, reference="none", out=tmp_path / "x", resume=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir() if path.is_file()} == before
+    write(tmp_path / "mine.npz")
+    resumed = run(**options, reference="none", out=tmp_path / "x", resume=True)
+    assert_same(resumed, run(**options, reference="none"))
+
+
+def test_local_is_trained_anew_when_the_data_were_replaced(options: dict[str, Any], tmp_path: Path) -> None:
+    first = run(**options, out=tmp_path / "a")
+    (old,) = (tmp_path / ".local").iterdir()
+    write(tmp_path / "mine.npz", 255 - X)
+    second = run(**options, out=tmp_path / "b")
+    assert len(list((tmp_path / ".local").iterdir())) == 2
+    alone = run(**options, method="Local")
+    assert second.local == dict(enumerate(alone.columns["L-acc"]))
+    locals_of = {"a": first.local, "b": second.local}
+    assert first.local != second.local
+    with pytest.raises(ComityError, match="was trained on other data than this run's mine"):
+        run(**options, out=tmp_path / "c", reference=str(old))
+    assert not (tmp_path / "c").exists()
+    for name in ("a", "b"):  # each beside the Local of its own data
+        (cell,) = (cell for cell in LoadedStudy(tmp_path / name).cells if not cell.local)
+        assert cell.alone(cell.finished[0]) == locals_of[name]
+
+
+def test_a_study_whose_data_were_replaced_is_refused_or_done_again(options: dict[str, Any], tmp_path: Path) -> None:
+    entries = options | {"method": ["FedAvg"], "rule": ["Mean"], "seeds": 1, "jobs": 1, "out": str(tmp_path / "s")}
+    study(**entries)
+    folder = RunFolder(tmp_path / "s" / "runs" / "fedavg-mean-s0")
+    before = folder.info().data
+    study(**entries)
+    write(tmp_path / "mine.npz", 255 - X)
+    with pytest.raises(ComityError, match="holds a run of other data"):
+        study(**entries)
+    assert folder.info().data == before
+    study(**entries, overwrite=True)
+    assert folder.info().data not in ("", before)
+    assert folder.result().clients == run(**options).columns
