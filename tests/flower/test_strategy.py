@@ -391,7 +391,7 @@ def test_updates_longer_than_the_median_are_scaled_down_to_it() -> None:
         return float((arrays_of(start(strategy, shout, rounds=1)[0])["body.weight"] - model()["body.weight"]).norm())
 
     assert moved(comity.flower.Mean(clip="median")) < 0.02 * moved(comity.flower.Mean())
-    with pytest.raises(ComityError, match="clip must be none | median, got 'mean'"):
+    with pytest.raises(ComityError, match=r"clip must be none \| median, got 'mean'"):
         ConFREE(clip="mean")
 
 

@@ -220,7 +220,6 @@ def test_a_hostile_reply_is_named_and_changes_nothing(plan: list[tuple[str, str,
         assert torch.equal(done.server.theta, absent.server.theta)
         assert done.columns == absent.columns
     else:  # only what an honest client might have said: numbers in their ranges
-        assert all(what in ("number", "drop", "text", "theta", "array", "tensor", "extra") for what, _, _ in plan)
         assert all(0 <= value <= 1 for value in done.columns["L-acc"])
 
 
