@@ -190,8 +190,8 @@ class _Runner:
         """Each client's accuracy alone, trained under the same conditions; ``None`` if that was stopped on the way.
 
         It is cached beside the run folder, for the same data only. When a neighbour is training it, its end is waited
-        for. A federation or link of one's own may be another each time that it is made, and a trainer that was asked for
-        leaves no trace in the configuration: then it is trained each time.
+        for. A federation, link or trainer that was given leaves no trace in the configuration, so that the cache could
+        not tell whether it holds the right Local: then it is trained each time.
         """
         alone, out = run.config.alone(), run.config.out
         if out is None or self.federation is not None or self.link is not threads or self.trainer:
