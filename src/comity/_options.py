@@ -198,6 +198,8 @@ def _number(value: Any, to: type[int] | type[float], key: str) -> int | float:
     # 2.5 is no whole number, and neither is True.
     if number is None or (to is int and isinstance(value, float) and number != value):
         raise _wrong(value, to, key)
+    if isinstance(number, int) and number.bit_length() > 63:
+        raise ComityError(f"{key} must be a whole number of at most 63 bits, got one of {number.bit_length()}")
     if not math.isfinite(number):
         raise ComityError(f"{key} must be a finite number, got {value}")
     return number

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from comity.config import COMPONENTS, LOCAL, Config
+from comity.config import COMPONENTS, LOCAL, LOCAL_OPTIONS, Config
 
 Flat = dict[str, Any]
 

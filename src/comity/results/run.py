@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
-from comity.config import LOCAL, Config
+from comity.config import LOCAL, Config, refuse_code
 from comity.results import schema
 from comity.results.conditions import Flat, flatten
 from comity.results.folder import RunFolder
@@ -39,6 +39,8 @@ class LoadedRun:
 
     @cached_property
     def config(self) -> Config:
+        """Not where it names classes that do not come with comity; ``Config.load`` may be allowed to import them."""
+        refuse_code(self.options, str(self.path))
         return Config.of(self.options)
 
     @cached_property
