@@ -65,12 +65,11 @@ def no_training() -> Iterator[None]:
     Path("bad.yaml").write_text("method: [1\n")
     with pytest.MonkeyPatch.context() as patch:
 
-        def trained(config: Any, **_: Any) -> Any:
+        def trained(*_: Any, **__: Any) -> Any:
             return SimpleNamespace(done=False, server=SimpleNamespace(round=0))
 
         patch.setattr(engine, "run", trained)
-        patch.setattr(_Study, "run", lambda self: SimpleNamespace(failed={}, table=lambda: ""))
-        patch.setattr("comity.report.__init__.page", lambda study: "<html>", raising=False)
+        patch.setattr(_Study, "run", lambda _: SimpleNamespace(failed={}, table=lambda: ""))
         yield
     os.chdir(before)
 

@@ -45,7 +45,7 @@ class LoadedRun:
         except OSError as error:
             raise DamagedRun(self.path, f"{self.path} could not be read: {error.strerror}") from error
         # Of the files' content: no text, a number too large, brackets too deep, a line that is no row.
-        except (ValueError, TypeError, LookupError, OverflowError, RecursionError, csv.Error) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, csv.Error) as error:
             raise DamagedRun(self.path, f"{self.path} is damaged: {error}") from error
 
     def check(self, thorough: bool = False) -> None:
