@@ -223,7 +223,7 @@ def read_yaml(path: Path, *, allow_code: bool = False) -> Entries:
     if len(content) > MOST_YAML:
         raise ComityError(f"config {path} is larger than {MOST_YAML // 10**6} MB")
     try:
-        entries = _parsed(content.decode())
+        entries = parse_yaml(content.decode())
     except (yaml.YAMLError, ValueError) as error:  # a number or a date that is none is a ValueError
         raise ComityError(f"config {path} is not YAML: {error}") from error
     if not isinstance(entries, dict):
@@ -242,7 +242,7 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value")}
 
 
-def _parsed(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """YAML of text, numbers, lists and mappings, each key once; a file cannot grow beyond its own size in memory."""
     depth = 0
     for event in yaml.parse(text, _LOADER):  # before anything is built, which goes as deep as the file does

@@ -239,6 +239,13 @@ def test_nor_on_the_page(capsys: pytest.CaptureFixture[str], name: str, old: str
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ["[" * 200_000, "a: " + "{b: " * 50_000])
+def test_a_deep_configuration_does_not_end_the_process(content: str) -> None:
+    copied({"runs/FedRep-CALM/config.yaml": content.encode()})
+    (what,) = LoadedStudy(COPY).damaged.values()
+    assert "it has more than 20 levels" in what
+
+
 def test_a_study_does_not_lead_elsewhere() -> None:
     cells = [{"folder": "../study/runs/FedRep-CALM", "title": "x", "error": "", "traceback": ""}]
     copied({schema.CELLS: json.dumps(cells).encode()})

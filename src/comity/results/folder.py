@@ -14,6 +14,7 @@ import yaml
 
 from comity._errors import ComityError
 from comity._write import write_text
+from comity.config import parse_yaml
 from comity.results import schema
 from comity.results.schema import (
     Columns,
@@ -30,7 +31,6 @@ from comity.results.schema import (
 T = TypeVar("T")
 Rows = list[dict[str, float | None]]
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast where libyaml is there
 _ROUND = re.compile(r'\{"round": (\d+)[,}]')
 
 
@@ -70,7 +70,7 @@ class RunFolder:
         """The configuration in plain values, as ``config.yaml`` has it."""
         file = self / schema.CONFIG
         try:
-            entries = yaml.load(file.read_text(encoding="utf-8"), _LOADER)
+            entries = parse_yaml(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ComityError(f"{file} could not be read: {error.strerror}") from error
         except (yaml.YAMLError, ValueError) as error:
