@@ -152,6 +152,16 @@ def test_callbacks_are_classes_of_their_kind() -> None:
         callback_names({"callbacks": ["os.system"]})
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
+def test_a_flower_apps_configuration_cannot_name_code() -> None:
+    settings = pytest.importorskip("comity.flower._settings")
+    for entries in ({"rule.name": "os.system"}, {"method.name": "nowhere.Mine"}):
+        with pytest.raises(ComityError, match="the app's configuration names the .* allow_code=True"):
+            settings.config_of(entries)
+    with pytest.raises(ComityError, match="is not a subclass of"):
+        settings.config_of({"rule.name": "os.system"}, allow_code=True)
+
+
 SHADOWS = ("torch", "yaml", "numpy", "rich", "safetensors")
 
 
