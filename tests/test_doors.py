@@ -156,7 +156,7 @@ def test_callbacks_are_classes_of_their_kind() -> None:
 def test_a_flower_apps_configuration_cannot_name_code() -> None:
     settings = pytest.importorskip("comity.flower._settings")
     for entries in ({"rule.name": "os.system"}, {"method.name": "nowhere.Mine"}):
-        with pytest.raises(ComityError, match="the app's configuration names the .* allow_code=True"):
+        with pytest.raises(ComityError, match=r"the app's configuration names the .* allow_code=True"):
             settings.config_of(entries)
     with pytest.raises(ComityError, match="is not a subclass of"):
         settings.config_of({"rule.name": "os.system"}, allow_code=True)
