@@ -1,10 +1,19 @@
 """``comity`` and ``python -m comity``: the overview, and the way to each command."""
 
+import os
 import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] == os.getcwd():
+    import comity
+
+    # `python -m` puts the working directory before all libraries: a torch.py among downloads would be run.
+    if os.path.dirname(os.path.dirname(comity.__file__)) != sys.path[0]:
+        del sys.path[0]
+
 from collections.abc import Sequence
 
 from comity import __version__
-from comity._errors import ComityError
+from comity._errors import ComityError, one_line
 
 HEAD = "comity: personalised federated learning that does no harm"
 FOOT = """\
@@ -22,19 +31,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from comity import commands
 
-    sys.path.insert(0, "")  # so that `--method mymod.MyMethod` finds a file beside the user
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or a file that knows fewer letters than a table has
     try:
         if name not in ("-h", "--help", "help"):
-            return commands.command(name, arguments)
-        lines = [f"  comity {each:<11} {commands.find(each).description[0]}" for each in commands.COMMANDS]
-        print("\n".join([HEAD, "", *lines, "", FOOT]), end="")
-        return 0
+            code = commands.command(name, arguments)
+        else:
+            lines = [f"  comity {each:<11} {commands.find(each).description[0]}" for each in commands.COMMANDS]
+            print("\n".join([HEAD, "", *lines, "", FOOT]), end="")
+            code = 0
+        sys.stdout.flush()
+        return code
     except ComityError as error:
-        print(f"comity: {error}", file=sys.stderr)
-        return 2
+        return _said(str(error), 2)
     except KeyboardInterrupt:
-        print("comity: interrupted", file=sys.stderr)
-        return 130
+        return _said("interrupted", 130)
+    except BrokenPipeError:  # whoever read our output has had enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit finds no pipe
+        return 141
+    except OSError as error:  # a full disk, a folder that may not be written, a name that is too long
+        return _said(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
+
+
+def _said(error: str, code: int) -> int:
+    """Errors are one line."""
+    print(f"comity: {one_line(error)}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

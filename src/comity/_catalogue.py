@@ -6,7 +6,9 @@ them. ``python docs/make_catalogue.py`` writes it from the classes themselves; a
 
 import inspect
 import json
+import os
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -30,6 +32,14 @@ KINDS = {
 }
 """Every kind of component, and where the room that holds them lists them."""
 
+BASES = {
+    "partition": ("comity.data", "Partition"),
+    "model": ("torch.nn", "Module"),
+    "method": ("comity.methods", "Method"),
+    "rule": ("comity.rules", "Rule"),
+}
+"""What a class of the user's must be a subclass of, by kind."""
+
 SUPPLIED = {"model": ("shape", "classes")}
 """Arguments that comity itself hands to a component of a kind."""
 
@@ -51,6 +61,27 @@ class Description:
         return component
 
 
+def imported(kind: str, name: str, base: tuple[str, str]) -> type:
+    """The class of the user's with this dotted path, which must be a subclass of ``base``; nothing is called.
+
+    The working directory comes last among the places where it is looked for, so that no file there stands in for a
+    library's.
+    """
+    module, _, attribute = name.rpartition(".")
+    if not module or not all(part.isidentifier() for part in name.split(".")):
+        raise ComityError(f"{kind} {name!r} could not be imported: this is not the dotted path of a class")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ComityError(f"{kind} {name!r} could not be imported: {error}") from error
+    wanted = getattr(import_module(base[0]), base[1])
+    if not (isinstance(found, type) and issubclass(found, wanted)):
+        raise ComityError(f"{kind} {name!r} is not a subclass of {'.'.join(base)}")
+    return found
+
+
 def find(kind: str, name: str) -> Description:
     """The component called ``name``: one of ours in any spelling, or a class of the user's by its dotted path."""
     ours = described(kind)
@@ -60,13 +91,9 @@ def find(kind: str, name: str) -> Description:
             return description
     if kind == "data":
         return describe(kind, name, DataFiles, "")
-    module, dot, attribute = name.rpartition(".")
-    if not dot:
+    if "." not in name:
         raise unknown(kind, name, ours, hint="(or give the dotted path of your own class)")
-    try:
-        return describe(kind, name, getattr(import_module(module), attribute), name)
-    except (ImportError, AttributeError) as error:
-        raise ComityError(f"{kind} {name!r} could not be imported: {error}") from error
+    return describe(kind, name, imported(kind, name, BASES[kind]), name)
 
 
 def spelling(name: str) -> str:

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 480
+"""Characters of an error."""
+
 
 def one_line(text: object, longest: int = 400) -> str:
     """``text`` as one printable line; what a stranger's file or name says cannot steer a terminal or flood it."""
@@ -13,8 +16,12 @@ def one_line(text: object, longest: int = 400) -> str:
 class ComityError(Exception):
     """Bad input: one line that names what was wrong, what was given and what is allowed.
 
-    The command line prints it without a traceback and exits with code 2.
+    The command line prints it without a traceback and exits with code 2. What it quotes of a file or a name is cut
+    short where it is long.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message, LONGEST))
 
 
 def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:

@@ -178,16 +178,23 @@ def _one_of(value: Any, to: Any, key: str) -> Any:
         if type(None) in choices:
             return None
         raise _wrong(value, to, key)
-    refused: ComityError | None = None
     for choice in choices:
-        if choice is not type(None):
-            try:
-                return convert(value, choice, key)
-            except ComityError as error:
-                refused = error
-    if refused is not None and len(choices) == 2 and type(None) in choices:
-        raise refused  # "must be at least 1" says more than "must be a whole number or none"
+        if choice is type(None):
+            continue
+        try:
+            return convert(value, choice, key)
+        except ComityError:
+            if get_origin(choice) is Annotated and _fits(value, get_args(choice)[0]):
+                raise  # it is of this type but out of its range: "must be at least 1" says what is wrong
     raise _wrong(value, to, key)
+
+
+def _fits(value: Any, to: Any) -> bool:
+    try:
+        convert(value, to, "")
+    except ComityError:
+        return False
+    return True
 
 
 def _number(value: Any, to: type[int] | type[float], key: str) -> int | float:
@@ -198,6 +205,8 @@ def _number(value: Any, to: type[int] | type[float], key: str) -> int | float:
     # 2.5 is no whole number, and neither is True.
     if number is None or (to is int and isinstance(value, float) and number != value):
         raise _wrong(value, to, key)
+    if isinstance(number, int) and number.bit_length() > 63:
+        raise ComityError(f"{key} must be a whole number of at most 63 bits, got one of {number.bit_length()}")
     if not math.isfinite(number):
         raise ComityError(f"{key} must be a finite number, got {value}")
     return number

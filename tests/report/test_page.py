@@ -84,8 +84,9 @@ def test_names_from_files_are_only_ever_text(tmp_path: Path) -> None:
         alone=[0.5, 0.5],
         method=EVIL,
         layers=(EVIL, "head"),
-        options={"model": {"name": EVIL}, "rule": {"name": EVIL, EVIL: EVIL}, "participation": EVIL},
+        options={"model": {"name": EVIL}, "rule": {"name": EVIL, EVIL: EVIL}},
     )
+    make(tmp_path / "damaged", [0.6, 0.4], options={"participation": EVIL})
     make(tmp_path / "other", [0.6, 0.4], method="Ditto")
     folder = RunFolder(path)
     partition = folder.partition()
@@ -96,6 +97,7 @@ def test_names_from_files_are_only_ever_text(tmp_path: Path) -> None:
         [
             PlannedRun(folder="<b>run</b>", title="a"),
             PlannedRun(folder="other", title="b"),
+            PlannedRun(folder="damaged", title="c"),
             PlannedRun(folder="c", title=EVIL, error=EVIL),
         ]
     )
@@ -103,6 +105,7 @@ def test_names_from_files_are_only_ever_text(tmp_path: Path) -> None:
         [Tuned(cell=EVIL, option=EVIL, chosen=EVIL, chosen_by=EVIL, seeds=[0], tried=[])]
     )
     text = write([tmp_path], tmp_path / "r.html").read_text()
+    assert "A damaged run is not in the table" in text
     assert "<script>hacked" not in text
     assert "<b>run" not in text
     assert [tag for tag, _ in Outline(text).tags].count("script") == 2

@@ -151,7 +151,7 @@ def test_unfinished(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_counts_in_no_difference(tmp_path: Path) -> None:
     compare(tmp_path, [0.012, 0.013, 0.014], same_partition=True)
-    make(tmp_path / "rule-3", shifted(0.9), seed=3, rule="ConFREE", done=2)
+    make(tmp_path / "rule-3", shifted(0.3), seed=3, rule="ConFREE", done=2)
     told = answer(tmp_path)
     assert told.lead.startswith("ConFREE lifts FedRep by 1.30 ± 0.25 points")
     assert told.notes[0].startswith("1 of 7 runs is not finished and not in the table.")

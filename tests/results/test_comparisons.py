@@ -292,7 +292,7 @@ def test_why(tmp_path: Path) -> None:
 def test_weights_of_a_part_of_the_clients(tmp_path: Path) -> None:
     folder = RunFolder(make(tmp_path / "a", [0.6] * 3, rounds=2, thorough=False))
     records = folder.rounds()
-    folder.rewind(0)
+    folder.rewind({})
     folder.add_round(records[0], [Weights(round=1, group="", ids=[0, 2], coefficients=[[0.25, 0.75]])])
     folder.add_round(records[1], [Weights(round=2, group="", ids=[1, "2@1"], coefficients=[[1.0, 0.5]])])
     maps = coefficients(LoadedStudy(folder.path).runs[0], 10)

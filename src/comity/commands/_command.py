@@ -65,7 +65,7 @@ class Command:
         values = self.parse(arguments)
         given = {name: values.pop(name) for name in list(values) if name in self.run_options or "." in name}
         if values.pop("help", False):
-            print(self.help(given, values.get("config")), end="")
+            print(self.help(given, values.get("config"), bool(values.get("allow_code"))), end="")
             return 0
         for option in (*self.arguments, *self.options):
             shown = option.name.upper() if option in self.arguments else _flags(option)[0]
@@ -103,9 +103,9 @@ class Command:
             return ComityError(f"{whole} has no options of its own, got {name}")
         return unknown("option", name, [*flags, "--help"])
 
-    def help(self, given: Entries | None = None, config: str | None = None) -> str:
+    def help(self, given: Entries | None = None, config: str | None = None, allow_code: bool = False) -> str:
         """The page of this command, with the options of the components that were chosen, or else of the defaults."""
-        entries = over(read_yaml(Path(config)) if config else {}, given or {})
+        entries = over(read_yaml(Path(config), allow_code=allow_code) if config else {}, given or {})
         components = []
         for kind in (kind for kind in COMPONENTS if kind in self.run_options):
             chosen = entries.get(kind) or self.run_options[kind].default or PARTITION

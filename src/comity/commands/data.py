@@ -7,7 +7,7 @@ from comity.commands._command import RUN_OPTIONS, Command
 from comity.config import Config, Entries, over, read_yaml
 
 
-def data(*, given: Entries, config: Path | None = None, output: Path | None = None) -> int:
+def data(*, given: Entries, config: Path | None = None, allow_code: bool = False, output: Path | None = None) -> int:
     """Show who holds which samples, as a table and a picture.
 
     Examples:
@@ -16,9 +16,10 @@ def data(*, given: Entries, config: Path | None = None, output: Path | None = No
 
     Options:
         config: a YAML file with options of a run; options beside it win
+        allow_code: let the file in --config name classes that do not come with comity; their code is run
         output: the picture (SVG); by default partition-<data>.svg
     """
-    chosen = Config.of(over(read_yaml(config) if config is not None else {}, given))
+    chosen = Config.of(over(read_yaml(config, allow_code=allow_code) if config is not None else {}, given))
 
     from rich.console import Console
 

@@ -1,5 +1,6 @@
 """``comity report``."""
 
+import sys
 from pathlib import Path
 
 from comity.commands._command import Command
@@ -39,7 +40,10 @@ def report(
             print(words, flush=True)
         last = words
 
-    write(paths, output, base=base, figures=figures, watch=watch, say=say)
+    def warn(words: str) -> None:
+        print(f"comity: {words}", file=sys.stderr, flush=True)
+
+    write(paths, output, base=base, figures=figures, watch=watch, say=say, warn=warn)
     return 0
 
 

@@ -5,11 +5,17 @@ from pathlib import Path
 from comity._components import slug
 from comity._errors import ComityError
 from comity.commands._command import RUN_OPTIONS, Command
-from comity.config import Config, Entries, over, read_yaml
+from comity.config import Config, Entries, code_in, over, read_yaml, refuse_code
 
 
 def run(
-    *, given: Entries, config: Path | None = None, resume: bool = False, overwrite: bool = False, quiet: bool = False
+    *,
+    given: Entries,
+    config: Path | None = None,
+    allow_code: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Train a federation and write a run folder.
 
@@ -22,14 +28,16 @@ def run(
 
     Options:
         config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
+        allow_code: let a file, --config or that of the run to go on with, name classes that do not come with comity;
+            their code is run
         resume: go on with the run in --out, which needs no other option, to the same bits as if it had never stopped
         overwrite: replace the run in --out
         quiet: print nothing but errors
     """
     if resume and overwrite:
         raise ComityError("--resume and --overwrite exclude each other")
-    entries = over(read_yaml(config) if config is not None else {}, given)
-    chosen = _resumed(entries) if resume else _with_folder(Config.of(entries))
+    entries = over(read_yaml(config, allow_code=allow_code) if config is not None else {}, given)
+    chosen = _resumed(entries, allow_code) if resume else _with_folder(Config.of(entries))
 
     from rich.console import Console
 
@@ -44,7 +52,7 @@ def run(
     if not done.done:
         console.print(
             f"Stopped after round {done.server.round} of {chosen.rounds}. Go on with\n"
-            f"  comity run --resume --out {chosen.out}",
+            f"  comity run --resume --out {chosen.out}" + (" --allow-code" if code_in(chosen.plain()) else ""),
             highlight=False,
         )
         return 130
@@ -60,14 +68,17 @@ def _with_folder(config: Config) -> Config:
     return config.with_(out=Path("runs") / "-".join(slug(str(word)) for word in words))
 
 
-def _resumed(entries: Entries) -> Config:
+def _resumed(entries: Entries, allow_code: bool) -> Config:
     """The configuration in the run folder; options given beside it must be the same, unless they decide nothing."""
     from comity.results.folder import RunFolder
 
     folder = Path(str(entries.get("out") or _with_folder(Config.of(entries)).out))
     if not RunFolder(folder).started:
         raise ComityError(f"--resume: {folder} holds no run to go on with")
-    before = Config.of(RunFolder(folder).options())
+    options = RunFolder(folder).options()
+    if not allow_code:
+        refuse_code(options, str(folder))
+    before = Config.of(options)
     config = Config.of(over(before.plain(), entries | {"out": folder}))
     if different := before.differences(config):
         raise ComityError(

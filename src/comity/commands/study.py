@@ -9,7 +9,7 @@ from comity._components import slug
 from comity._errors import ComityError
 from comity._options import Count
 from comity.commands._command import RUN_OPTIONS, Command, Repeated
-from comity.config import Entries, default, read_yaml
+from comity.config import Entries, code_in, default, read_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class StudyOptions:
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9 or rule.C=0.1,1,10
         budget: the most runs that --tune may take
         jobs: runs side by side; by default one a core
+        most_cells: the most cells that the study may have; by default 10,000
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
     """
@@ -33,17 +34,19 @@ class StudyOptions:
     tune: Repeated = ()
     budget: Count | None = None
     jobs: Count | None = None
+    most_cells: Count | None = None
     overwrite: bool = False
     quiet: bool = False
 
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
         sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
-        entries = {"seeds": self.seeds, "sweep": sweep, "tune": tune, "budget": self.budget, "jobs": self.jobs}
+        whole = {"budget": self.budget, "jobs": self.jobs, "most_cells": self.most_cells}
+        entries = {"seeds": self.seeds, "sweep": sweep, "tune": tune} | whole
         return {name: value for name, value in entries.items() if value}
 
 
-def study(options: StudyOptions, *, given: Entries, config: Path | None = None) -> int:
+def study(options: StudyOptions, *, given: Entries, config: Path | None = None, allow_code: bool = False) -> int:
     """Compare methods and rules over seeds: a grid of runs, and its table.
 
     --method and --rule take several names, separated by commas. The options of a run are the same as for comity run;
@@ -55,8 +58,9 @@ def study(options: StudyOptions, *, given: Entries, config: Path | None = None) 
 
     Options:
         config: a YAML file with any of these options (docs/studies.md); options beside it win
+        allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
-    entries = read_yaml(config) if config is not None else {}
+    entries = read_yaml(config, allow_code=allow_code) if config is not None else {}
     if "out" not in entries | given:
         names = (str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
         given = given | {"out": Path("studies") / slug(config.stem if config is not None else "-".join(names))}
@@ -81,7 +85,8 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
         interrupted = True
     out = (entries | given)["out"]
     if interrupted:
-        console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml", highlight=False)
+        flag = " --allow-code" if code_in([entries, given]) else ""
+        console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml{flag}", highlight=False)
         return 130
     if not options.quiet:
         wide_console().print(done.table())

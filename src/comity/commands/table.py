@@ -1,5 +1,6 @@
 """``comity table``."""
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +29,10 @@ def table(
     """
     from comity.results import LoadedStudy
 
-    made = LoadedStudy(*folders, base=base).table()
+    study = LoadedStudy(*folders, base=base)
+    made = study.table()
+    for what in study.damaged.values():
+        print(f"comity: left out: {what}", file=sys.stderr)
     if not made.blocks:
         raise ComityError("no run is finished yet")
     if columns:

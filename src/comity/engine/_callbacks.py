@@ -1,10 +1,10 @@
 """What hangs on to a run: evaluation, files and checkpoints, and what users add."""
 
-import importlib
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from comity._catalogue import imported
 from comity._errors import ComityError
 from comity._write import atomically
 from comity.engine import _checkpoint
@@ -130,11 +130,4 @@ def make_callbacks(callbacks: Iterable[Callback | str]) -> list[Callback]:
 
 def callback_class(name: str) -> type[Callback]:
     """The class with this dotted name."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ComityError(f"callback {name!r} could not be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Callback)):
-        raise ComityError(f"callback {name!r} is not a subclass of comity.engine.Callback")
-    return found
+    return imported("callback", name, ("comity.engine", "Callback"))

@@ -44,23 +44,27 @@ class OwnData:
         return Federation("own data", self.shape, self.classes, tuple(members), seed=0, partition="each site's own")
 
 
-def client_app(config: Config | None = None, own: OwnData | None = None, mods: Sequence[Mod] = ()) -> ClientApp:
+def client_app(
+    config: Config | None = None, own: OwnData | None = None, mods: Sequence[Mod] = (), *, allow_code: bool = False
+) -> ClientApp:
     """A ClientApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
 
     ``own`` are a site's own data instead of its part of the configuration's federation. ``mods`` see the parameters
     that ``fit`` sends and nothing else: Flower's clipping and noise would make nonsense of a query, an evaluation or
     BatchNorm's statistics. A method that sends more about its data than these is refused.
+    ``allow_code``: the app's configuration may name classes that do not come with comity, whose code is then run.
     """
     if config is not None and mods:
         _check_mods(config)
-    return _ClientApp(config, own, mods)
+    return _ClientApp(config, own, mods, allow_code)
 
 
 class _ClientApp(ClientApp):
     """Registers its verbs with the first message: the app's configuration, and so the method, comes with that."""
 
-    def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod]) -> None:
+    def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod], allow_code: bool) -> None:
         super().__init__()
+        self._allow_code = allow_code
         self._config, self._own, self._fit_mods = config, own, list(mods)
         self._workshops: dict[tuple[str, int | None], _Workshop] = {}
         self._ready, self._lock = False, Lock()
@@ -68,7 +72,7 @@ class _ClientApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         with self._lock:
             if not self._ready:
-                self._register(self._config or config_of(context.run_config))
+                self._register(self._config or config_of(context.run_config, allow_code=self._allow_code))
                 self._ready = True
         return super().__call__(message, context)
 

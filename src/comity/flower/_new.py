@@ -10,7 +10,7 @@ from flwr.app.user_config import UserConfig
 
 from comity import __version__
 from comity._errors import ComityError
-from comity.config import Config
+from comity.config import Config, code_in
 from comity.engine import verbs_of
 from comity.flower._settings import entries_of
 
@@ -58,7 +58,7 @@ from comity.flower import client_app
 
 from $package.data import own
 
-app = client_app(own=own)
+app = client_app(own=own$allow)
 '''
 
 SERVER = '''\
@@ -68,7 +68,7 @@ from comity.flower import server_app
 
 from $package.data import own
 
-app = server_app(own=own)
+app = server_app(own=own$allow)
 '''
 
 DATA = '''\
@@ -144,6 +144,7 @@ def write_app(folder: Path, config: Config) -> None:
         "data": str(config.data),
         "entries": toml(entries_of(config)),
         "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in verbs_of(method) if verb != "export"),
+        "allow": ", allow_code=True" if code_in(config.plain()) else "",
         "clients": str(config.clients),
         "last": str(config.clients - 1),
     }

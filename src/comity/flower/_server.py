@@ -20,17 +20,18 @@ from comity.flower._settings import OURS, config_of
 from comity.results.schema import OWN, RoundRecord
 
 
-def server_app(config: Config | None = None, own: OwnData | None = None) -> ServerApp:
+def server_app(config: Config | None = None, own: OwnData | None = None, *, allow_code: bool = False) -> ServerApp:
     """A ServerApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
 
     It is the run that ``comity run`` does, Local and run folder included; only the way to the clients is another.
+    ``allow_code`` as for ``client_app``.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         settings = {key[len(OURS) + 1 :]: v for key, v in context.run_config.items() if key.startswith(f"{OURS}.")}
-        chosen = config or config_of(context.run_config)
+        chosen = config or config_of(context.run_config, allow_code=allow_code)
         if chosen.out is not None:  # each `flwr run` has a folder of its own
             chosen = chosen.with_(out=chosen.out / f"flower-{context.run_id}")
         over(grid, chosen, own, **_link_settings(settings))

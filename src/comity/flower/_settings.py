@@ -8,15 +8,17 @@ from typing import Any
 
 from flwr.app.user_config import UserConfig, UserConfigValue
 
-from comity.config import COMPONENTS, Config, flat
+from comity.config import COMPONENTS, Config, flat, refuse_code
 
 OURS = "flower"
 """Entries ``flower.*`` say how to run on Flower; they are no options of a run."""
 
 
-def config_of(entries: Mapping[str, Any]) -> Config:
-    """From ``{"rounds": 5, "rule.name": "ConFREE", "rule.c": 0.4}``."""
+def config_of(entries: Mapping[str, Any], *, allow_code: bool = False) -> Config:
+    """From ``{"rounds": 5, "rule.name": "ConFREE", "rule.c": 0.4}``; see ``refuse_code`` for ``allow_code``."""
     ours = {key.removesuffix(".name"): value for key, value in entries.items() if not key.startswith(f"{OURS}.")}
+    if not allow_code:
+        refuse_code(ours, "the app's configuration")
     missing = {kind for kind in COMPONENTS if ours.get(kind) == "none"}
     return Config.of({key: value for key, value in ours.items() if key.partition(".")[0] not in missing})
 

@@ -11,6 +11,7 @@ from comity._write import write_text
 from comity.report._page import page
 from comity.report._words import answer
 from comity.results import LoadedRun, LoadedStudy
+from comity.results.sound import DamagedRun
 from comity.results.words import counted
 
 __all__ = ["write"]
@@ -24,12 +25,14 @@ def write(
     figures: str | Path | None = None,
     watch: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """The report on the runs at or below ``paths``, as one HTML file.
 
     ``base`` is the label of the rule that others are compared with, where it is not the plain mean. ``figures`` is a
     folder for the same plots as PDF and PNG. With ``watch`` the page is written anew while runs go on. ``say`` is told
-    what comes of it, in words. Bad input is refused before anything is written.
+    what comes of it, in words, and ``warn`` of each damaged run, which is left out. Bad input is refused before
+    anything is written.
     """
     file = _output(output)
     if figures is not None:
@@ -37,8 +40,10 @@ def write(
 
         need(Path(figures))
 
+    damaged: dict[Path, str] = {}
+
     def study_now(read: Callable[[Path], LoadedRun] = LoadedRun) -> LoadedStudy:
-        study = LoadedStudy(*paths, base=base, read=read)
+        study = LoadedStudy(*paths, base=base, read=read, damaged=damaged, thorough=True)
         if not study.runs:
             raise ComityError(f"{', '.join(map(str, paths))} holds no run yet")
         return study
@@ -54,8 +59,16 @@ def write(
         say(f"Following {', '.join(map(str, paths))}; open {file} in a browser, Ctrl-C ends.")
         study = follow(study_now, lambda study, live: page(study, live=live), publish)
     else:
-        study = study_now()
-        _write(file, page(study))
+        while True:
+            study = study_now()
+            try:
+                text = page(study)
+                break
+            except DamagedRun as error:  # in the files that are only read for the page
+                damaged[error.path] = str(error)
+        for what in study.damaged.values():
+            warn(f"left out: {what}")
+        _write(file, text)
     if figures is not None:
         drawn = draw(study, Path(figures))
         say(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")

@@ -63,7 +63,7 @@ def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
     place = {number: i for i, number in enumerate(rounds)}
     clients, names = number_of_clients(run), layer_names(run)
     layers: dict[str, Floats] = {}
-    for record in run.folder.weights(lambda number: number in place):
+    for record in run.coefficients(lambda number: number in place):
         rows = np.array(record.coefficients, dtype=np.float64, ndmin=2)
         places, members = _clients_among(record.ids, clients)
         for name, row in zip(_row_names(names, record.group, len(rows)), rows, strict=False):
@@ -75,7 +75,7 @@ def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
 
 def coefficient_rows(run: LoadedRun) -> int:
     """For how many layers the rule has coefficients of their own."""
-    first = next(run.folder.weights(), None)
+    first = next(run.coefficients(), None)
     return 0 if first is None else len(first.coefficients)
 
 
@@ -98,7 +98,7 @@ def cosines(run: LoadedRun) -> dict[int, Floats]:
     """Cosines of the clients' updates, clients × clients by round; NaN where one of the two was absent."""
     clients = number_of_clients(run)
     by_round: dict[int, Floats] = {}
-    for record in run.folder.cosines():
+    for record in run.cosines():
         places, members = _clients_among(record.ids, clients)
         if len(places) == len(record.ids):
             matrix = by_round.setdefault(record.round, np.full((clients, clients), np.nan))

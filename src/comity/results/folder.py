@@ -19,7 +19,7 @@ import yaml
 
 from comity._errors import ComityError, one_line
 from comity._write import is_part, locked, remove_parts, to_disk, write_text
-from comity.config import Config
+from comity.config import Config, parse_yaml
 from comity.results import schema
 from comity.results.schema import (
     Columns,
@@ -42,7 +42,6 @@ LOGS = (schema.ROUNDS, schema.WEIGHTS, schema.COSINES, schema.CLIENTS)
 """Files that grow with the rounds."""
 ANEW = "give --overwrite, or remove the folder, to start anew"
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast where libyaml is there
 _ROUND = re.compile(rb'\{"round": (\d{1,9})[,}]')
 
 
@@ -83,9 +82,7 @@ class RunFolder:
         """The configuration in plain values, as ``config.yaml`` has it."""
         file = self / schema.CONFIG
         try:
-            text = file.read_text(encoding="utf-8")
-            # libyaml crashes on brackets that are nested very deeply, for which a usual configuration has no room
-            entries = yaml.load(text, _LOADER if len(text) < 4000 else yaml.SafeLoader)
+            entries = parse_yaml(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ComityError(f"{file} could not be read: {error.strerror}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:

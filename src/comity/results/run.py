@@ -1,17 +1,21 @@
 """One run back from its folder, for tables, reports and notebooks. Only vectors need torch, which they import."""
 
+import csv
 import importlib
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
-from comity.config import LOCAL, Config
-from comity.results import schema
+from comity.config import LOCAL, Config, refuse_code
+from comity.results import schema, sound
 from comity.results.conditions import Flat, flatten
 from comity.results.folder import RunFolder
-from comity.results.schema import Columns, PartitionTable, Result, RoundRecord, RunInfo, Weights
+from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
+from comity.results.sound import DamagedRun
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +27,34 @@ class LoadedRun:
     def __init__(self, path: Path | str) -> None:
         self.folder = RunFolder(path)
         self.path = self.folder.path
-        self.info: RunInfo = self.folder.info()
+        with self._reading():
+            sound.check_sizes(self.path)
+            self.info: RunInfo = self.folder.info()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever is wrong with a file of this run says so as ``DamagedRun``."""
+        try:
+            yield
+        except DamagedRun:
+            raise
+        except ComityError as error:
+            raise DamagedRun(self.path, str(error)) from error
+        except sound.Untrue as error:
+            raise DamagedRun(self.path, f"{self.path} is damaged: {error}") from error
+        except OSError as error:
+            raise DamagedRun(self.path, f"{self.path} could not be read: {error.strerror}") from error
+        # Of the files' content: no text, a number too large, brackets too deep, a line that is no row.
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, csv.Error) as error:
+            raise DamagedRun(self.path, f"{self.path} is damaged: {error}") from error
+
+    def check(self, thorough: bool = False) -> None:
+        """Refuse a run that a table would need numbers of that are not there, or not true; ``thorough``: or a page."""
+        _ = self.options, self.decisive, self.result, self.partition
+        if thorough:
+            _ = self.records, self.evaluation
+            with self._reading():
+                sound.check_number_of_clients(self.options, bool(self.partition or self.evaluation))
 
     def __repr__(self) -> str:
         return f"LoadedRun({self.title}, seed {self.seed}, {self.path})"
@@ -35,10 +66,15 @@ class LoadedRun:
     @cached_property
     def options(self) -> dict[str, Any]:
         """The configuration in plain values, as ``config.yaml`` has it."""
-        return self.folder.options()
+        with self._reading():
+            options = self.folder.options()
+            sound.check_options(options)
+        return options
 
     @cached_property
     def config(self) -> Config:
+        """Not where it names classes that do not come with comity; ``Config.load`` may be allowed to import them."""
+        refuse_code(self.options, str(self.path))
         return Config.of(self.options)
 
     @cached_property
@@ -60,7 +96,12 @@ class LoadedRun:
     @cached_property
     def result(self) -> Result | None:
         """``None`` until the run is finished."""
-        return self.folder.result() if self.folder.finished else None
+        if not self.folder.finished:
+            return None
+        with self._reading():
+            result = self.folder.result()
+            sound.check_result(result, self.options)
+        return result
 
     @property
     def finished(self) -> bool:
@@ -68,12 +109,21 @@ class LoadedRun:
 
     @cached_property
     def records(self) -> list[RoundRecord]:
-        return self.folder.rounds()
+        with self._reading():
+            records = self.folder.rounds()
+            sound.check_records(records, self.options)
+        return records
 
     @cached_property
     def evaluation(self) -> Columns:
         """The newest evaluation: a list over clients for each metric."""
-        return self.result.clients if self.result is not None else self.folder.newest_evaluation()
+        if self.result is not None:
+            return self.result.clients
+        with self._reading():
+            columns = self.folder.newest_evaluation()
+            if columns:
+                sound.check_columns(columns, self.options, schema.CLIENTS)
+        return columns
 
     @property
     def client_ids(self) -> list[int]:
@@ -94,7 +144,26 @@ class LoadedRun:
 
     @cached_property
     def partition(self) -> PartitionTable | None:
-        return self.folder.partition()
+        with self._reading():
+            table = self.folder.partition()
+            if table is not None:
+                sound.check_partition(table, self.options)
+        return table
+
+    def coefficients(self, wanted: Callable[[int], bool] = lambda _: True) -> Iterator[Weights]:
+        """The rule's coefficients in the rounds that are ``wanted``; only their lines are parsed."""
+        with self._reading():
+            for record in self.folder.weights(wanted):
+                sound.check_weights(record)
+                if wanted(record.round):
+                    yield record
+
+    def cosines(self) -> Iterator[Cosines]:
+        """The cosines between clients' updates, round by round."""
+        with self._reading():
+            for record in self.folder.cosines():
+                sound.check_cosines(record)
+                yield record
 
     # For a notebook.
 
@@ -111,7 +180,7 @@ class LoadedRun:
     @cached_property
     def weights(self) -> list[Weights]:
         """The rule's coefficients round by round."""
-        return list(self.folder.weights())
+        return list(self.coefficients())
 
     @cached_property
     def state(self) -> "dict[str, Tensor]":

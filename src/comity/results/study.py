@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from comity._errors import ComityError, unknown
 from comity.config import LOCAL, MEAN
@@ -27,11 +27,15 @@ from comity.results.folder import RunFolder, StudyFolder
 from comity.results.harm import Balance, transfer
 from comity.results.run import LoadedRun
 from comity.results.schema import PlannedRun, Transfer, Tuned
+from comity.results.sound import LARGEST, DamagedRun
 from comity.results.statistics import Difference, Spread
 from comity.results.words import listed
 
 if TYPE_CHECKING:
     from comity.results.table import Table
+
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -159,12 +163,32 @@ class LoadedStudy:
         *paths: Path | str,
         base: str | None = None,
         read: Callable[[Path], LoadedRun] = LoadedRun,
+        damaged: Mapping[Path, str] | None = None,
+        thorough: bool = False,
     ) -> None:
-        """``base``: the label of the rule that other rules are compared with, where it is not the plain mean."""
+        """``base``: the label of the rule that other rules are compared with, where it is not the plain mean.
+
+        ``damaged``: runs that are left out, and why. ``thorough``: what a table does not need is checked too.
+        """
         self.paths = [Path(path) for path in paths]
+        self.damaged = dict(damaged or {})
+        """Runs that cannot be read, or whose numbers cannot be true, and what is wrong with each; they are left out."""
+
+        def sound(folder: Path) -> LoadedRun | None:
+            try:
+                run = None if folder in self.damaged else read(folder)
+                if run is not None:
+                    run.check(thorough)
+            except DamagedRun as error:
+                self.damaged[folder] = str(error)
+                return None
+            return run
+
         folders = {folder.resolve(): folder for path in self.paths for folder in _run_folders(path)}
-        runs = [read(folder) for folder in folders.values()]
-        runs = [*_cached_locals(runs, read), *runs]
+        runs = [run for folder in folders.values() if (run := sound(folder)) is not None]
+        if self.damaged and not runs:
+            raise ComityError(next(iter(self.damaged.values())))
+        runs = [*_cached_locals(runs, sound), *runs]
         self.runs = _unique(runs)
         """Those that have begun, in the study's order, and the Local that goes with them."""
         self.doubles = len(runs) - len(self.runs)
@@ -179,7 +203,7 @@ class LoadedStudy:
     @cached_property
     def planned(self) -> dict[Path, PlannedRun]:
         """The runs that the study consists of by folder, in its order, with the errors of those that failed."""
-        return {path / run.folder: run for path in self.paths for run in StudyFolder(path).planned()}
+        return {path / run.folder: run for path in self.paths for run in _planned(path)}
 
     @property
     def failed(self) -> dict[str, str]:
@@ -189,7 +213,7 @@ class LoadedStudy:
     @cached_property
     def tuning(self) -> list[Tuned]:
         """Each search: what was tried, how it did in validation and what was chosen."""
-        return [search for path in self.paths for search in StudyFolder(path).tuning()]
+        return [search for path in self.paths for search in _study_file(path, schema.TUNING, StudyFolder.tuning)]
 
     @property
     def waiting(self) -> int:
@@ -311,12 +335,30 @@ def _run_folders(path: Path) -> list[Path]:
         raise ComityError(f"{path} does not exist; give run or study folders")
     if not path.is_dir():
         raise ComityError(f"{path} is a file; give run or study folders")
-    planned = StudyFolder(path).planned()
+    planned = _planned(path)
     found = [path / run.folder for run in planned] if planned else list(_below(path))
     begun = [folder for folder in found if RunFolder(folder).started]
     if not begun and not planned:
         raise ComityError(f"{path} holds no run: there is no {schema.CONFIG} in it or below it")
     return begun
+
+
+def _planned(path: Path) -> list[PlannedRun]:
+    planned = _study_file(path, schema.CELLS, StudyFolder.planned)
+    for run in planned:
+        if not (path / run.folder).resolve().is_relative_to(path.resolve()):
+            raise ComityError(f"{path / schema.CELLS} names the folder {run.folder!r}, which is not in the study")
+    return planned
+
+
+def _study_file(path: Path, name: str, read: Callable[[StudyFolder], list[T]]) -> list[T]:
+    file = path / name
+    if file.is_file() and file.stat().st_size > LARGEST[schema.RESULT]:
+        raise ComityError(f"{file} is larger than {LARGEST[schema.RESULT]} bytes")
+    try:
+        return read(StudyFolder(path))
+    except (RecursionError, ValueError, OverflowError) as error:  # brackets too deep, a name with a null in it
+        raise ComityError(f"{file} is damaged: {error}") from error
 
 
 def _below(path: Path) -> Iterator[Path]:
@@ -344,18 +386,18 @@ def _unique(runs: Iterable[LoadedRun]) -> list[LoadedRun]:
     return list(unique.values())
 
 
-def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun]) -> list[LoadedRun]:
+def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | None]) -> list[LoadedRun]:
     """The Local that goes with each run, from the caches beside them, where it is not among the runs itself."""
     missing = {(*_local_key(run.options), run.info.data) for run in runs if not run.local}
     missing -= {(*_local_key(run.options), run.info.data) for run in runs if run.local}
     found = []
     for cache in dict.fromkeys(run.path.resolve().parent / schema.LOCAL_CACHE for run in runs):
         for folder in sorted(cache.glob("*")):
-            if missing and RunFolder(folder).started:
-                key = (*_local_key(RunFolder(folder).options()), RunFolder(folder).info().data)
+            if missing and RunFolder(folder).started and (run := read(folder)) is not None:
+                key = (*_local_key(run.options), run.info.data)
                 if key in missing:
                     missing.remove(key)
-                    found.append(read(folder))
+                    found.append(run)
     return found
 
 

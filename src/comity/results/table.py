@@ -97,6 +97,7 @@ class Table:
         if study.unfinished:
             total, are = len(study.runs) + study.waiting, "is" if study.unfinished == 1 else "are"
             remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")
+        remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
         return cls(blocks, used, _legend(lines, study.base_label), remarks)
 
     @property

@@ -131,7 +131,7 @@ class Worker:
         paths = os.pathsep.join(path for path in sys.path if path)
         with log.open("a") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "comity.studies._worker"],
+                [sys.executable, "-P", "-m", "comity.studies._worker"],  # -P: no module of the working directory's
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -2,10 +2,11 @@
 
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
-``tune``, ``budget``, ``jobs``, ``callbacks``, ``about``, and the sections ``desk`` and ``paper``, of which ``--scale``
-chooses one.
+``tune``, ``budget``, ``jobs``, ``most_cells``, ``callbacks``, ``about``, and the sections ``desk`` and ``paper``, of
+which ``--scale`` chooses one.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from itertools import product
@@ -14,13 +15,16 @@ from typing import Any
 from comity._catalogue import find
 from comity._components import Component, slug
 from comity._errors import ComityError, unknown
-from comity._options import convert
+from comity._options import Count, convert
 from comity.config import COMPONENTS, Config, Entries, default, default_component, over
 from comity.results.conditions import Flat, Varying, flatten, in_words
 
 SCALES = ("desk", "paper")
-BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "callbacks", "about")
+BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "most_cells", "callbacks", "about")
 """Entries of a study that are no options of a run."""
+
+MOST_CELLS = 10_000
+"""Of a study that names no other limit: a slip in a sweep should be told at once, not after an hour of counting."""
 
 VALIDATION = 0.2
 """Share of the training samples that a search keeps for validation where the study names none."""
@@ -77,7 +81,9 @@ def seeds_of(entries: Mapping[str, Any]) -> list[int]:
         if isinstance(several, (list, tuple)):
             seeds = [convert(item, int, "seeds") for item in several if item != ""]
         else:
-            seeds = list(range(convert(given, int, "seeds")))
+            seeds = list(range(_few(convert(given, int, "seeds"), entries)))
+    except _TooMany:
+        raise
     except ComityError:
         seeds = []
     if not seeds or len(set(seeds)) < len(seeds):
@@ -125,6 +131,10 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
         conditions = merge(base, {key: value for key, value in grid.items() if key != "sweep"})
         for key, values in sweep.items():
             _check_sweep(key, values)
+        count = math.prod(map(len, sweep.values()))
+        if not sweep.keys() & {"method", "rule"}:
+            count *= sum(1 for _ in _pairs(conditions))
+        _few(count * len(seeds), entries)
         for values in product(*sweep.values()):
             swept = dict(zip(sweep, values, strict=True))
             with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
@@ -135,6 +145,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
                 if tuned and not config.val_share:
                     config = config.with_(val_share=VALIDATION)
                 cells.setdefault(config.key, config)
+                _few(len(cells), entries)
     for key in sorted(dotted - used):
         kind, _, option = key.partition(".")
         names = {str(getattr(config, kind) or default_component(kind)) for config in cells.values()}
@@ -142,6 +153,20 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
         if option not in in_use:
             raise unknown(f"option of {kind}", option, in_use)
     return list(cells.values())
+
+
+class _TooMany(ComityError):
+    """More cells than a study may have."""
+
+
+def _few(cells: int, entries: Mapping[str, Any]) -> int:
+    """So many cells, unless they are too many."""
+    most = convert(entries.get("most_cells") or MOST_CELLS, Count, "most_cells")
+    if cells > most:
+        raise _TooMany(
+            f"the study would have {cells} cells; at most {most}, unless most_cells (--most-cells) is larger"
+        )
+    return cells
 
 
 def local_of(config: Config) -> Config:

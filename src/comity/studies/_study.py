@@ -25,6 +25,7 @@ def study(
     config: str | Path | Mapping[str, Any] | None = None,
     *,
     scale: str | None = None,
+    allow_code: bool = False,
     overwrite: bool = False,
     show: Show | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -35,10 +36,11 @@ def study(
     ``study(method=["FedRep", "APFL"], rule=["Mean", "ConFREE"], seeds=3, sweep={"partition.alpha": [0.1, 1]},
     data="digits", out="studies/x")``, or ``study("study.yaml")`` with options over it; dotted options as
     ``**{"rule.c": 0.4}``. ``callbacks`` are dotted names of ``comity.engine.Callback`` classes, made once for each run
-    in the process that does it. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
+    in the process that does it. ``allow_code``: the file may name classes that do not come with comity, whose code is
+    then run. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
     is asked after every round.
     """
-    entries = read_yaml(Path(config)) if isinstance(config, (str, Path)) else dict(config or {})
+    entries = read_yaml(Path(config), allow_code=allow_code) if isinstance(config, (str, Path)) else dict(config or {})
     entries = override(at_scale(entries, scale), options)
     if entries.get("out") is None:
         raise ComityError("a study needs out, the folder that its runs go into")

@@ -10,6 +10,8 @@ from comity.config import Config
 from comity.studies._grid import has, put
 
 Value = Any
+MOST_STEPS = 1000
+"""Of a walk, where its range is much wider than its step."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,11 @@ def candidates(key: str, given: Any) -> Candidates:
             walk = Walk(*map(float, given.split(":")))
         except (TypeError, ValueError):
             walk = Walk(1, 0)
-        if not (walk.low < walk.high and walk.step > 0):
-            raise ComityError(f"tune {key} must be low:high, low:high:step or a list of values, got {given!r}")
+        finite = all(map(math.isfinite, (walk.low, walk.high, walk.step)))
+        if not (finite and walk.low < walk.high and walk.step > 0 and (walk.high - walk.low) / walk.step < MOST_STEPS):
+            raise ComityError(
+                f"tune {key} must be low:high, low:high:step (at most {MOST_STEPS}) or a list of values, got {given!r}"
+            )
         return walk
     values = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else None
     if not values:
