@@ -184,8 +184,9 @@ def _one_of(value: Any, to: Any, key: str) -> Any:
         try:
             return convert(value, choice, key)
         except ComityError:
-            if get_origin(choice) is Annotated and _fits(value, get_args(choice)[0]):
-                raise  # it is of this type but out of its range: "must be at least 1" says what is wrong
+            out_of_range = get_origin(choice) is Annotated and _fits(value, get_args(choice)[0])
+            if out_of_range or (len(choices) == 2 and type(None) in choices):
+                raise  # "must be at least 1" says more than "must be a whole number or none"
     raise _wrong(value, to, key)
 
 
