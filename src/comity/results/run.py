@@ -184,7 +184,7 @@ class LoadedRun:
 
     @cached_property
     def state(self) -> "dict[str, Tensor]":
-        """Everything in the checkpoint by name: ``server/theta``, ``client/3/personal``, ..."""
+        """Everything in the checkpoint by name: ``server/theta``, ``client/3/method/personal``, ..."""
         return _tensors(self.folder / schema.CHECKPOINT, "this run has no checkpoint yet")
 
     @property
