@@ -21,7 +21,7 @@ ROOMS = {
     "rules": (),
     "nn": (),
     "data": (),
-    "results": (),
+    "results": ("guard",),
     "methods": ("rules", "nn", "data", "results"),
     "engine": ("methods", "rules", "nn", "data", "results", "guard"),
     "studies": ("engine", "results"),

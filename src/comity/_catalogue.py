@@ -1,4 +1,4 @@
-"""What there is to choose from: methods, rules, models, partitions and data sets, without importing them.
+"""What there is to choose from: methods, rules, guards, models, partitions and data sets, without importing them.
 
 Their classes import torch, which takes a second. ``catalogue.json`` holds all that help pages, lists and checks need of
 them. ``python docs/make_catalogue.py`` writes it from the classes themselves; a test compares the two.
@@ -29,6 +29,7 @@ KINDS = {
     "model": ("comity.nn", "MODELS"),
     "method": ("comity.methods", "METHODS"),
     "rule": ("comity.rules", "RULES"),
+    "guard": ("comity.guard", "GUARDS"),
 }
 """Every kind of component, and where the room that holds them lists them."""
 
@@ -37,6 +38,7 @@ BASES = {
     "model": ("torch.nn", "Module"),
     "method": ("comity.methods", "Method"),
     "rule": ("comity.rules", "Rule"),
+    "guard": ("comity.guard", "Guard"),
 }
 """What a class of the user's must be a subclass of, by kind."""
 

@@ -33,6 +33,9 @@ COMPONENTS = tuple(KINDS)
 PARTITION = "dirichlet"
 """The partition of data that come without one of their own, where none is named."""
 
+OPTIONAL = {"partition": PARTITION, "guard": "certified"}
+"""Components that there may be none of, and which is meant where options are given without a name."""
+
 Entries = dict[str, Any]
 
 LOCAL = "Local"
@@ -48,6 +51,8 @@ LOCAL_OPTIONS: Mapping[str, Any] = {
     "clip_updates": "none",
     "moment": None,
     "reference": "none",
+    "guard": None,
+    "refit": 0,
 }
 """What the Local that goes with a run has otherwise; all other options that decide numbers are the run's own."""
 
@@ -92,6 +97,16 @@ class Config:
     clip_updates: Literal["none", "median"] = _option(
         "none", "learning", "scale updates that are longer than the round's median down to it, before the rule"
     )
+    guard: Any = _option(
+        None,
+        "learning",
+        "what keeps clients from being worse off than alone: mixture, certified or none; `comity list guards`",
+    )
+    refit: CountOrZero | None = _option(
+        None,
+        "learning",
+        "rounds at the end on all samples, those for validation too; by default a tenth under the guard mixture",
+    )
     buffers: Literal["average", "local"] = _option(
         "average", "learning", "BatchNorm statistics: averaged, or each its own"
     )
@@ -114,6 +129,11 @@ class Config:
     )
     moment: Literal["received", "fitted"] | None = _option(
         None, "evaluation", "judge models as received or as fitted; by default as the method says"
+    )
+    local_on: Literal["all", "train"] = _option(
+        "all",
+        "evaluation",
+        "samples that Local learns from: all that a client has, or as most papers do without its validation samples",
     )
     reference: str = _option(
         "auto",
@@ -143,14 +163,19 @@ class Config:
             value = getattr(self, name)
             if name not in COMPONENTS:
                 value = convert(value, option.type, name)
-            elif value is not None or name != "partition":
+            elif name in OPTIONAL and value in (None, "none"):
+                value = None
+            else:
                 value = Component.parse(name, value)
             object.__setattr__(self, name, value)
         _check(self)
-        if not self.val_share:
-            # written down here, so that Local beside a method that validates trains on as many samples
-            method = find("method", self.method.name).load()
-            object.__setattr__(self, "val_share", getattr(method, "validation", 0.0))
+        if not self.val_share:  # written down here: which samples are held out decides the numbers
+            users = [find(kind, chosen.name).load() for kind in ("guard", "method") if (chosen := getattr(self, kind))]
+            shares = [getattr(user, "validation", 0.0) for user in users]
+            object.__setattr__(self, "val_share", max(shares))
+        if self.refit is None:
+            refits = self.guard is not None and getattr(find("guard", self.guard.name).load(), "refits", False)
+            object.__setattr__(self, "refit", -(-self.rounds // 10) if refits else 0)
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> "Config":
@@ -187,14 +212,25 @@ class Config:
     def is_local(self) -> bool:
         return bool(self.method.name == LOCAL)
 
+    @property
+    def last_round(self) -> int:
+        """With those in which clients train on their validation samples too."""
+        return self.rounds + (self.refit or 0)
+
     def general_in(self, round: int) -> bool:
         """Whether S-acc and G-acc are measured in this round, if it is evaluated."""
         every = self.general_every
-        return every != "never" and (round >= self.rounds or (every > 0 and round % every == 0))
+        return every != "never" and (round >= self.last_round or (every > 0 and round % every == 0))
 
-    def alone(self) -> "Config":
-        """The run that this one is compared with: each client trains alone, under the same conditions."""
-        return self.with_(**LOCAL_OPTIONS, save_models=False, tensorboard=False, out=None)
+    def alone(self, on: Literal["all", "train"] | None = None) -> "Config":
+        """The run that this one is compared with: each client trains alone, under the same conditions.
+
+        ``on``: which of its samples it learns from, by default ``local_on``.
+        """
+        changes: Entries = {"local_on": on or self.local_on, "save_models": False, "tensorboard": False, "out": None}
+        if changes["local_on"] == "all":
+            changes["val_share"] = 0.0  # the same Local for every share that other methods hold out
+        return self.with_(**LOCAL_OPTIONS, **changes)
 
     @property
     def key(self) -> str:
@@ -221,6 +257,12 @@ def _check(config: Config) -> None:
         raise ComityError(
             f"participation {participation} of {clients} clients selects nobody; take at least {0.5 / clients:g}"
         )
+    if config.guard is not None and config.is_local:
+        raise ComityError(f"guard {config.guard} has nothing to do for {LOCAL}, whose clients are alone already")
+    if config.guard is not None and config.reference == "none":
+        raise ComityError(f"guard {config.guard} needs each client's own model; leave reference out")
+    if config.guard is not None and config.local_on != "all":
+        raise ComityError(f"guard {config.guard} needs local_on all, got {config.local_on}")
     if config.optimizer != "SGD" and config.momentum:
         raise ComityError(f"momentum is an option of SGD; {config.optimizer} has its own")
 
@@ -378,7 +420,7 @@ def over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Entries:
 
 def default_component(kind: str) -> str:
     """The component that is meant where options are given without a name."""
-    return str(default(kind) or PARTITION)
+    return str(default(kind) or OPTIONAL[kind])
 
 
 def plain_entry(chosen: Any) -> Entries:

@@ -7,8 +7,8 @@ from comity._catalogue import described
 from comity.commands._command import Command, page_width
 
 
-def list_(kind: Literal["methods", "rules", "models", "data", "partitions", "examples"]) -> int:
-    """List what there is: methods, rules, models, data sets, partitions or examples.
+def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partitions", "examples"]) -> int:
+    """List what there is: methods, rules, guards, models, data sets, partitions or examples.
 
     The options of each are on the help page of comity run: comity run --method Ditto --help.
 
@@ -17,7 +17,7 @@ def list_(kind: Literal["methods", "rules", "models", "data", "partitions", "exa
         comity list examples
 
     Options:
-        kind: methods, rules, models, data, partitions or examples
+        kind: methods, rules, guards, models, data, partitions or examples
     """
     if kind == "examples":
         from comity.studies import about, examples

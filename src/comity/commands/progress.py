@@ -27,7 +27,7 @@ class Progress(Callback):
         model = run.site.model()
         self.console.print(
             f"[bold]{title}[/] [dim]· {federation.name}, {len(federation)} clients, {federation.partition} · "
-            f"{config.model}, {model.size():,} parameters · {config.rounds} rounds, seed {config.seed}[/]",
+            f"{config.model}, {model.size():,} parameters · {config.last_round} rounds, seed {config.seed}[/]",
             highlight=False,
         )
         if self.console.is_terminal:
@@ -42,7 +42,7 @@ class Progress(Callback):
             ]
             self.bars = Bars(*columns, console=self.console, transient=True)
             self.bars.start()
-            self.task = self.bars.add_task("", total=config.rounds, completed=run.server.round, numbers="")
+            self.task = self.bars.add_task("", total=config.last_round, completed=run.server.round, numbers="")
         self.accuracy = ""
 
     def on_round(self, run: Run, record: RoundRecord) -> None:
@@ -54,8 +54,8 @@ class Progress(Callback):
         numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
         if self.bars is not None:
             self.bars.update(self.task, completed=record.round, numbers=numbers)
-        elif record.round % max(1, run.config.rounds // 10) == 0 or run.done:
-            self.console.print(f"round {record.round}/{run.config.rounds} · {numbers}", highlight=False)
+        elif record.round % max(1, run.config.last_round // 10) == 0 or run.done:
+            self.console.print(f"round {record.round}/{run.config.last_round} · {numbers}", highlight=False)
 
     def on_end(self, run: Run) -> None:
         if self.bars is not None:

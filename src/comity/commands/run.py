@@ -51,7 +51,7 @@ def run(
         done = run(chosen, resume=resume, overwrite=overwrite, callbacks=callbacks, stop=stopped)
     if not done.done:
         console.print(
-            f"Stopped after round {done.server.round} of {chosen.rounds}. Go on with\n"
+            f"Stopped after round {done.server.round} of {chosen.last_round}. Go on with\n"
             f"  comity run --resume --out {chosen.out}" + (" --allow-code" if code_in(chosen.plain()) else ""),
             highlight=False,
         )

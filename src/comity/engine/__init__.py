@@ -1,6 +1,7 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
 from comity.engine._admission import brief
+from comity.engine._alone import Alone
 from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, site_of, threads
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
@@ -12,7 +13,7 @@ from comity.engine._run import Run, run
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import Autograd, Chain, Stacked, Trainer
-from comity.engine._verbs import READ_ONLY_VERBS, Scores, Verb, verbs_of
+from comity.engine._verbs import JUDGING_VERBS, READ_ONLY_VERBS, Scores, Verb, verbs_of
 
 # fmt: off
 __all__ = [
@@ -22,9 +23,9 @@ __all__ = [
     "build", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link", "Threads",
     "Server", "Site",
     # a client at work
-    "Client", "ClientState", "Training", "Trainer", "Autograd", "Chain", "Stacked",
+    "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Stacked",
     # what it can be asked
-    "Verb", "verbs_of", "READ_ONLY_VERBS", "Scores", "brief",
+    "Verb", "verbs_of", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief",
     # what comes out
     "TestPool", "summarise", "write_tensors",
 ]

@@ -20,10 +20,10 @@ LONGEST_WORDS = 300
 """Characters of a reason that are recorded."""
 LARGEST_COUNT = 2**53
 """Whole numbers are exact in float64 up to this one."""
-SHARES = ("own", "validation", "some", "all", "common")
+SHARES = ("own", "validation", "some", "all", "common", "calibration", "unguarded", "own_weight")
 """Scores that are shares of correct answers."""
-PERHAPS_ABSENT = ("validation", "validation_loss")
-"""Fields that one client may have and another not: a site may have no validation data."""
+PERHAPS_ABSENT = ("validation", "validation_loss", "only_local", "only_joined", "bound")
+"""Fields that one client may have and another not: a site may have no validation data, or no model of its own."""
 
 
 def admit(
@@ -105,6 +105,10 @@ def _value_objection(reply: Payload, name: str, value: Any) -> str | None:
     if isinstance(reply, Scores):
         if name in SHARES:
             return None if 0 <= value <= 1 else f"that is {value:g}; it must be from 0 to 1"
+        if name == "bound":
+            return None if -1 <= value <= 1 else f"that is {value:g}; it must be from -1 to 1"
+        if name in ("only_local", "only_joined"):
+            return None if 0 <= value <= reply.n_test else f"that is {value}; there are {reply.n_test} tests"
         # The loss of a model that diverged is honestly infinite, or no number.
         return None if not value < 0 else f"that is {value:g}; it must not be negative"
     if isinstance(reply, Reply) and name == "train_loss" and math.isnan(value):

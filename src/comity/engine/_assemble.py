@@ -81,7 +81,16 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,
         trainer=trainer,
+        guard=None if config.guard is None else config.guard.build(),
+        whole_from=first_whole_round(config),
     )
+
+
+def first_whole_round(config: Config) -> int | None:
+    """From which round on clients train on their validation samples too; ``None``: never."""
+    if config.is_local:
+        return 1 if config.local_on == "all" else None
+    return config.rounds + 1 if config.refit else None
 
 
 def rule_of(config: Config, method: Method[Any, Any]) -> Rule:

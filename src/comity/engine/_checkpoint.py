@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,33 @@ def read(file: Path, server: Server, key: str) -> Saved | None:
     if theta.shape != server.theta.shape or theta.dtype != server.theta.dtype:
         raise ComityError(f"checkpoint {file} is of another model than this configuration's; {ANEW}")
     return saved
+
+
+def client_states(file: Path) -> Callable[[int], ClientState | None] | None:
+    """What each client kept, read when it is asked for; ``None`` when there is no checkpoint."""
+    if not file.exists():
+        return None
+    try:
+        if not _is_whole(file):
+            raise ComityError(f"checkpoint {file} cannot be read: it was changed after it was written; {ANEW}")
+        names: dict[int, list[str]] = {}
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118
+                if name.startswith("client/"):
+                    names.setdefault(int(name.split("/")[1]), []).append(name)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ComityError(f"checkpoint {file} cannot be read ({one_line(error, 200)}); {ANEW}") from error
+
+    def state(cid: int) -> ClientState | None:
+        if cid not in names:
+            return None
+        with safe_open(file, framework="pt") as opened:
+            kept = {
+                name.split("/", 2)[2]: opened.get_tensor(name).clone() for name in names[cid] if name.count("/") > 1
+            }
+        return ClientState.of(kept)
+
+    return state
 
 
 def _entries(text: str) -> Any:

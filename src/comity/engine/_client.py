@@ -119,14 +119,21 @@ class Client:
             self.engine_keep |= {f"{state}{i:05d}": tensor for i, tensor in enumerate(steps.state)}
 
     @torch.inference_mode()
-    def losses(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Loss and correctness of each sample, in evaluation mode."""
+    def predict(self, split: Split) -> Tensor:
+        """The logarithm of each class's probability for each sample, in evaluation mode."""
         net = self.model.net.eval()
-        logits = torch.cat([net(x) for x in torch.split(split.x, 512)])
-        return (
-            torch.nn.functional.cross_entropy(logits, split.y, reduction="none"),
-            logits.argmax(1) == split.y,
-        )
+        return torch.log_softmax(torch.cat([net(x) for x in torch.split(split.x, 512)]), 1)
 
     def loss(self, split: Split | None = None) -> float:
-        return float(self.losses(split or self.data.train)[0].mean())
+        split = split or self.data.train
+        return float(losses(self.predict(split), split).mean())
+
+
+def losses(predicted: Tensor, split: Split) -> Tensor:
+    """The log-loss of each sample."""
+    return torch.nn.functional.nll_loss(predicted, split.y, reduction="none")
+
+
+def hits(predicted: Tensor, split: Split) -> Tensor:
+    """Which samples were predicted right."""
+    return predicted.argmax(1) == split.y

@@ -2,20 +2,27 @@
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from comity._random import generator
+from comity._random import generator, numpy_generator
 from comity.data import Federation, Split
-from comity.engine._client import Client
-from comity.engine._verbs import Scores
+from comity.engine._client import Client, hits, losses
+from comity.engine._verbs import Scores, Weighed
+from comity.guard import expected_calibration_error
 from comity.methods import Method, Question
 from comity.results import schema
 
+if TYPE_CHECKING:
+    from comity.engine._site import Site
+
+Predict = Callable[[Split], Tensor]
+"""The logarithm of each class's probability for each sample."""
 OTHERS = 0.1
 """Share of the other clients whose tests join a client's own in S-acc (FedPG's supplement leaves it open)."""
 MOST_ANSWERS = 10_000_000
@@ -30,6 +37,12 @@ COLUMNS = {
     schema.SOME: "some",
     schema.ALL: "all",
     schema.COMMON: "common",
+    schema.CALIBRATION: "calibration",
+    schema.ONLY_LOCAL: "only_local",
+    schema.ONLY_JOINED: "only_joined",
+    schema.UNGUARDED: "unguarded",
+    schema.OWN_WEIGHT: "own_weight",
+    schema.BOUND: "bound",
 }
 """The names of a client's scores in tables and files, each with its field."""
 
@@ -80,19 +93,23 @@ class TestPool:
         chosen = chosen.to(self.split.y.device)
         return Split(self.split.x[chosen].contiguous(memory_format=torch.channels_last), self.split.y[chosen])
 
-    def general(self, client: Client, model: Tensor, seed: int) -> tuple[float, float]:
-        """S-acc and G-acc of ``model``, which must be in ``client.model``."""
-        hits = self.hits(client, model)
+    def general(self, cid: int, predict: Predict, model: Tensor | None, seed: int) -> tuple[float, float]:
+        """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone."""
+        right = self.right(predict, model)
         if self.sample is None:
-            return _share(hits[self.mixed(client.id, seed)]), _share(hits)
-        return _share(client.losses(self._some(self.drawn(client.id, seed)))[1]), _share(hits)
+            return _share(right[self.mixed(cid, seed)]), _share(right)
+        some = self._some(self.drawn(cid, seed))
+        return _share(hits(predict(some), some)), _share(right)
 
-    def hits(self, client: Client, model: Tensor) -> Tensor:
-        """Which answers of ``model`` are right; it must be in ``client.model``. The same model is tested once."""
+    def right(self, predict: Predict, model: Tensor | None) -> Tensor:
+        """Which answers are right. The same model is tested once."""
         last = self._last
-        if last is None or not torch.equal(last[0], model):
-            self._last = last = model, client.losses(self.sampled)[1]
-        return last[1]
+        if model is not None and last is not None and torch.equal(last[0], model):
+            return last[1]
+        right = hits(predict(self.sampled), self.sampled)
+        if model is not None:
+            self._last = model, right
+        return right
 
     def drawn(self, cid: int, seed: int) -> Tensor:
         """Indices for S-acc, drawn one by one from the tests that ``mixed`` is about."""
@@ -124,38 +141,92 @@ class TestPool:
 def judged(
     client: Client, method: Method[Any, Any], received: Question, moment: Literal["received", "fitted"]
 ) -> Tensor:
-    """The model that counts as the client's own. One that never fitted is judged as received."""
+    """The federated model that counts as the client's own. One that never fitted is judged as received."""
     fitted = client.engine_keep.get("fitted") if moment == "fitted" else None
     return method.personal(client, received) if fitted is None else fitted
 
 
-def evaluate(
-    client: Client,
-    method: Method[Any, Any],
-    received: Question,
-    moment: Literal["received", "fitted"],
-    tests: TestPool,
-    seed: int,
-) -> Scores:
+def evaluate(site: "Site", client: Client, received: Question) -> Scores:
     """All scores of one client. With ``received.general`` also S-acc and G-acc, which need other clients' tests."""
-    own = judged(client, method, received, moment)
-    client.model.write(own)
-    data = client.data
+    model = judged(client, site.method, received, site.moment)
+    common = site.method.general(client, received)
+    federated = predictor(client, model)
+    data, cid, predict = client.data, client.id, federated
+    predicted = federated(data.test)
+    scores = Scores(n_train=len(data.train), n_test=len(data.test))
+    if site.guard is not None:
+        scores.unguarded = _share(hits(predicted, data.test))
+        weights, scores.bound = guard_weights(site, client, model, common)
+        scores.own_weight = float(weights[0])
+        own = site.own_model(client.round)
+        others = [federated] if common is None or len(weights) == 2 else [federated, predictor(client, common)]
+        predict = mixed([partial(own.predict, cid), *others], weights)
+        predicted = mixed([partial(own.on_own, cid), *others], weights)(data.test)
 
-    loss, hits = client.losses(data.test)
-    scores = Scores(n_train=len(data.train), n_test=len(data.test), own=_share(hits), loss=float(loss.mean()))
-    if len(data.val):
-        loss, hits = client.losses(data.val)
-        scores.validation, scores.validation_loss = _share(hits), float(loss.mean())
+    right = hits(predicted, data.test)
+    scores.own, scores.loss = _share(right), float(losses(predicted, data.test).mean())
+    scores.calibration = expected_calibration_error(predicted.exp().amax(1).clamp(max=1).cpu(), right.cpu())
+    if site.reference is not None and site.reference.has(cid):
+        alone = hits(site.reference.on_own(cid, data.test), data.test)
+        scores.only_local, scores.only_joined = int((alone & ~right).sum()), int((right & ~alone).sum())
+    if len(data.val) and site.holds_out(client.round):
+        predicted = federated(data.val)
+        scores.validation = _share(hits(predicted, data.val))
+        scores.validation_loss = float(losses(predicted, data.val).mean())
     if received.general:
-        scores.some, scores.all = tests.general(client, own, seed)
-    common = method.general(client, received)
-    if common is not None and torch.equal(common, own):
-        scores.common = scores.own
+        alike = model if site.guard is None else None
+        scores.some, scores.all = site.tests.general(cid, predict, alike, site.seed)
+    if common is not None and torch.equal(common, model):
+        scores.common = scores.own if scores.unguarded is None else scores.unguarded
     elif common is not None:
-        client.model.write(common)
-        scores.common = _share(client.losses(data.test)[1])
+        scores.common = _share(hits(predictor(client, common)(data.test), data.test))
     return scores
+
+
+def weigh(site: "Site", client: Client, received: Question) -> Weighed:
+    """Have the guard choose by the client's validation samples; the client keeps what it chose."""
+    model = judged(client, site.method, received, site.moment)
+    weights, bound = guard_weights(site, client, model, site.method.general(client, received))
+    client.engine_keep["guard"] = torch.cat([weights, torch.tensor([math.nan if bound is None else bound])])
+    return Weighed(own_weight=float(weights[0]))
+
+
+def guard_weights(site: "Site", client: Client, model: Tensor, common: Tensor | None) -> tuple[Tensor, float | None]:
+    """The weights of the client's own model, the federated one and perhaps the common one, and the guard's promise.
+
+    What the client chose once is kept. Before that each evaluation chooses for itself, so that its numbers are those
+    of a run that ends there.
+    """
+    assert site.guard is not None
+    if (kept := client.engine_keep.get("guard")) is not None:
+        return kept[:-1], None if kept[-1].isnan() else float(kept[-1])
+    if not site.holds_out(client.round):  # it was away when the others chose; now nothing is held out any more
+        return torch.tensor([1.0, 0.0], dtype=torch.float64), None
+    models = [model] if common is None or torch.equal(common, model) else [model, common]
+    val = client.data.val
+    predicted = [site.own_model(client.round).on_own(client.id, val)]
+    predicted += [predictor(client, each)(val) for each in models]
+    probabilities = torch.stack(predicted).double().exp().clamp(max=1).cpu().numpy()
+    choice = site.guard.choose(probabilities, val.y.cpu().numpy(), numpy_generator(site.seed, "guard", client.id))
+    return torch.from_numpy(choice.weights), choice.bound
+
+
+def predictor(client: Client, model: Tensor) -> Predict:
+    """The predictions of a model of the client's network."""
+
+    def predict(split: Split) -> Tensor:
+        client.model.write(model)
+        return client.predict(split)
+
+    return predict
+
+
+def mixed(experts: Sequence[Predict], weights: Tensor) -> Predict:
+    """The predictions of a mixture. Those without weight are not asked; one with all of it answers as it is."""
+    used = [(float(weight.log()), expert) for weight, expert in zip(weights, experts, strict=True) if weight > 0]
+    if len(used) == 1:
+        return used[0][1]
+    return lambda split: torch.stack([expert(split) + log_weight for log_weight, expert in used]).logsumexp(0)
 
 
 def _share(hits: Tensor) -> float:

@@ -7,7 +7,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from comity.results import transfer
-from comity.results.schema import OWN, VALIDATION, Best, Columns, Evaluation, Result, Seconds, Traffic
+from comity.results.schema import (
+    ONLY_JOINED,
+    ONLY_LOCAL,
+    OWN,
+    VALIDATION,
+    Best,
+    Columns,
+    Evaluation,
+    Result,
+    Seconds,
+    Traffic,
+    Transfer,
+)
 
 if TYPE_CHECKING:
     from comity.engine._run import Run
@@ -18,8 +30,9 @@ def result_of(run: "Run") -> Result:
     records = run.records
     evaluated = [record for record in records if record.metrics]
     last = evaluated[-1]
-    validated = VALIDATION in last.metrics
-    best = max(evaluated, key=lambda record: record.metrics[VALIDATION if validated else OWN].mean)
+    validated = [record for record in evaluated if VALIDATION in record.metrics]
+    chosen_by = VALIDATION if validated else OWN
+    best = max(validated or evaluated, key=lambda record: record.metrics[chosen_by].mean)
     rates = [record.conflict.rate for record in records if record.conflict is not None]
     return Result(
         last=Evaluation(round=last.round, metrics=last.metrics, general_error=last.general_error),
@@ -29,7 +42,7 @@ def result_of(run: "Run") -> Result:
             general_error=best.general_error,
             chosen_by="validation" if validated else "test",
         ),
-        transfer=None if run.local is None else transfer(by_client(run.columns), run.local),
+        transfer=None if run.local is None else _transfer(run, run.local),
         clients=run.columns,
         malicious=sorted(run.site.attack.malicious),
         conflict_rate=sum(rates) / len(rates) if rates else None,
@@ -50,6 +63,14 @@ def result_of(run: "Run") -> Result:
     )
 
 
-def by_client(columns: Columns) -> dict[int, float]:
-    """Each client's accuracy on its own tests."""
-    return {int(cid): accuracy for cid, accuracy in zip(columns["client"], columns[OWN], strict=True)}
+def _transfer(run: "Run", local: dict[int, float]) -> Transfer | None:
+    def counts(column: str) -> dict[int, int]:
+        return {cid: int(n) for cid, n in by_client(run.columns, column).items()} if column in run.columns else {}
+
+    only = counts(ONLY_LOCAL), counts(ONLY_JOINED)
+    return transfer(by_client(run.columns), local, *only, local_on=run.config.local_on)
+
+
+def by_client(columns: Columns, name: str = OWN) -> dict[int, float]:
+    """Each client's accuracy on its own tests, or another of its numbers."""
+    return {int(cid): value for cid, value in zip(columns["client"], columns[name], strict=True)}

@@ -13,7 +13,8 @@ from comity._errors import ComityError
 from comity.config import Config
 from comity.data import Federation
 from comity.engine import _checkpoint
-from comity.engine._assemble import Links, build, for_federation, threads
+from comity.engine._alone import Alone
+from comity.engine._assemble import Links, build, for_federation, site_of, threads
 from comity.engine._callbacks import (
     Callback,
     Checkpoint,
@@ -79,11 +80,12 @@ class Run:
 
     @property
     def title(self) -> str:
-        return str(self.config.method) if self.own_rule else f"{self.config.method} + {self.config.rule}"
+        name = str(self.config.method) if self.own_rule else f"{self.config.method} + {self.config.rule}"
+        return name if self.config.guard is None else f"{name}, guarded ({self.config.guard})"
 
     @property
     def done(self) -> bool:
-        return self.server.round >= self.config.rounds
+        return self.server.round >= self.config.last_round
 
     def evaluate(self, general: bool) -> None:
         """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
@@ -145,7 +147,7 @@ class _Runner:
         run.folder = None if config.out is None else RunFolder(config.out)
         run.callbacks = [*_own_callbacks(run), *self.callbacks]
         if config.reference not in ("auto", "none"):
-            run.local = read_local(RunFolder(Path(config.reference)), run.federation)
+            run.local, site.reference = read_local(RunFolder(Path(config.reference)), config.alone(), run.federation)
         return run
 
     def perform(self, run: Run, resume: bool, overwrite: bool) -> Run:
@@ -156,10 +158,8 @@ class _Runner:
             run.records = open_folder(run, run.folder, resume, overwrite)
 
         # 3. Local, to compare with.
-        if config.reference == "auto" and not config.is_local:
-            run.local = self.train_local(run)
-            if run.local is None:  # stopped on the way
-                return run
+        if not config.is_local and not self.train_local(run):  # stopped on the way
+            return run
 
         # 4. The rounds.
         for callback in run.callbacks:
@@ -169,10 +169,12 @@ class _Runner:
         run.stopping = self.stop()
         while not run.done and not run.stopping:
             record = server.step()
+            if config.guard is not None and server.round == config.rounds:
+                server.weigh()
             run.stopping = self.stop()
             run.records.append(record)
             run.weights += server.weights
-            if run.done or server.round % max(1, config.rounds // 10) == 0:
+            if run.done or server.round % max(1, config.last_round // 10) == 0:
                 run.cosines += server.cosines  # N×N numbers: ten times a run are enough to draw
             for callback in run.callbacks:
                 callback.on_round(run, record)
@@ -186,17 +188,31 @@ class _Runner:
             callback.on_end(run)
         return run
 
-    def train_local(self, run: Run) -> dict[int, float] | None:
-        """Each client's accuracy alone, trained under the same conditions; ``None`` if that was stopped on the way.
+    def train_local(self, run: Run) -> bool:
+        """What each client has alone, for comparison and for the guard; false if that was stopped on the way."""
+        config, site = run.config, run.site
+        if config.reference == "auto":
+            if (found := self.local(run, config.alone())) is None:
+                return False
+            run.local, site.reference = found
+        if config.guard is not None:
+            if (found := self.local(run, config.alone(on="train"))) is None:
+                return False
+            site.held_out = found[1]
+        return True
+
+    def local(self, run: Run, alone: Config) -> "Local | None":
+        """A run of Local under the same conditions; ``None`` if it was stopped on the way.
 
         It is cached beside the run folder, for the same data only. When a neighbour is training it, its end is waited
         for. A federation, link or trainer that was given leaves no trace in the configuration, so that the cache could
         not tell whether it holds the right Local: then it is trained each time.
         """
-        alone, out = run.config.alone(), run.config.out
+        out = run.config.out
         if out is None or self.federation is not None or self.link is not threads or self.trainer:
             done = self.run(alone, False, False)
-            return by_client(done.columns) if done.done else None
+            models = Alone(done.site, done.server.link.states().get)
+            return (by_client(done.columns), models) if done.done else None
         name = f"{alone.key}-{run.federation.fingerprint}"
         folder = RunFolder(out.parent / schema.LOCAL_CACHE / name)
         with folder.locked(self.stop) as held:
@@ -204,11 +220,15 @@ class _Runner:
                 return None
             if not folder.finished and not self.perform(self.assemble(alone.with_(out=folder.path)), True, False).done:
                 return None
-        return read_local(folder, run.federation)
+        return read_local(folder, alone, run.federation)
 
 
-def read_local(folder: RunFolder, federation: Federation) -> dict[int, float]:
-    """Each client's accuracy alone, from the folder of a finished run with as many clients and the same data."""
+Local = tuple[dict[int, float], Alone | None]
+"""Each client's accuracy alone, and its model where that was kept."""
+
+
+def read_local(folder: RunFolder, alone: Config, federation: Federation) -> Local:
+    """From the folder of a finished run with as many clients and the same data."""
     result, data = folder.result(), folder.info().data
     if not 0 < len(result.clients.get("client", ())) == len(result.clients.get(schema.OWN, ())):
         raise ComityError(f"reference {folder.path} holds no accuracy of each client; run it again")
@@ -217,7 +237,8 @@ def read_local(folder: RunFolder, federation: Federation) -> dict[int, float]:
         raise ComityError(f"reference {folder.path} has {count} clients, this run {len(federation)}")
     if data and data != federation.fingerprint:
         raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
-    return by_client(result.clients)
+    state = _checkpoint.client_states(folder / schema.CHECKPOINT)
+    return by_client(result.clients), None if state is None else Alone(site_of(alone, federation), state)
 
 
 def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> list[RoundRecord]:

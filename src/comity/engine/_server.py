@@ -16,7 +16,7 @@ from comity._random import generator
 from comity.engine._admission import brief
 from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
-from comity.engine._verbs import Export, Scores, verbs_of
+from comity.engine._verbs import JUDGING_VERBS, Export, Scores, verbs_of
 from comity.methods import Combined, Method, Payload, Reply
 from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
 from comity.rules import Outcome, Rule, ServerStep, Updates, capped, conflict_rate, cosines
@@ -265,6 +265,10 @@ class Server:
         self.record.seconds.evaluate = time.perf_counter() - started
         return columns
 
+    def weigh(self) -> None:
+        """Have every honest client's guard choose what the client uses from now on."""
+        self._ask("weigh", {cid: self.method.send(self, cid) for cid in self.honest})
+
     def export(self) -> dict[int, Tensor]:
         """Every client's own model, whole."""
         models: dict[int, Export] = self._ask("export", {cid: self.method.send(self, cid) for cid in self.clients})
@@ -281,5 +285,5 @@ def cohort_size(clients: int, participation: float) -> int:
 
 def _traffic(link: Link) -> tuple[int, int]:
     """Bytes down and up so far. Evaluation is ours, not the method's: it is left out."""
-    counted = [traffic for verb, traffic in link.traffic.items() if verb != "evaluate"]
+    counted = [traffic for verb, traffic in link.traffic.items() if verb not in JUDGING_VERBS]
     return sum(down for down, _ in counted), sum(up for _, up in counted)

@@ -1,20 +1,24 @@
 """Where clients' data are: a verb is done here, whichever way it arrived."""
 
 import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from comity._errors import ComityError
 from comity._random import generator
-from comity.data import Federation
+from comity.data import ClientData, Federation, Split
+from comity.engine._alone import Alone
 from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
-from comity.engine._evaluation import TestPool, evaluate, judged
+from comity.engine._evaluation import TestPool, evaluate, judged, weigh
 from comity.engine._optimiser import Training
 from comity.engine._trainer import Trainer, TrainerName, trainer_for
 from comity.engine._verbs import READ_ONLY_VERBS, Export, verbs_of
+from comity.guard import Guard
 from comity.methods import Method, Payload, Question, Reply
 from comity.nn import Model, line_up
 
@@ -36,12 +40,21 @@ class Site:
         attack: Attack | None = None,
         device: str = "cpu",
         trainer: TrainerName | None = None,
+        guard: Guard | None = None,
+        whole_from: int | None = None,
     ) -> None:
         self.federation, self.method, self.training, self.seed = federation, method, training, seed
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
         self.attack = attack or Attack("none", frozenset(), seed)
+        self.guard = guard
+        self.whole_from = whole_from
+        """The first round in which clients train on their validation samples too."""
+        self.reference: Alone | None = None
+        """What clients have alone, to compare with."""
+        self.held_out: Alone | None = None
+        """What clients have alone without their validation samples, for the guard."""
         self.verbs = verbs_of(method)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(seed, "method's parts").initial_seed())
@@ -67,6 +80,25 @@ class Site:
     def tests(self) -> TestPool:
         return TestPool.of(self.federation)
 
+    def holds_out(self, round: int) -> bool:
+        """Whether validation samples are still unseen."""
+        return self.whole_from is None or round < self.whole_from
+
+    def data(self, cid: int, round: int) -> ClientData:
+        """A client's samples, as it uses them in this round."""
+        data = self.federation.clients[cid]
+        if self.holds_out(round) or not len(data.val):
+            return data
+        x, y = torch.cat([data.train.x, data.val.x]), torch.cat([data.train.y, data.val.y])
+        return replace(data, train=Split(x, y))
+
+    def own_model(self, round: int) -> Alone:
+        """What the guard has of the client's own: with all samples once the federated model has seen them too."""
+        own = self.held_out if self.holds_out(round) else self.reference
+        if own is None:
+            raise ComityError("the guard needs each client's own model; leave --reference auto")
+        return own
+
     def client(
         self,
         cid: int,
@@ -80,7 +112,7 @@ class Site:
         """A client at work. One without a state was never asked before: the method starts it."""
         client = Client(
             id=cid,
-            data=self.federation.clients[cid],
+            data=self.data(cid, round),
             model=model,
             keep={} if state is None else dict(state.method),
             engine_keep={} if state is None else dict(state.engine),
@@ -120,7 +152,11 @@ class Site:
             before = ClientState(dict(client.keep), dict(client.engine_keep))
             if verb == "export":
                 return Export(model=judged(client, self.method, received, self.moment)), before
-            return evaluate(client, self.method, received, self.moment, self.tests, self.seed), before
+            return evaluate(self, client, received), before
+        if verb == "weigh":
+            assert isinstance(received, Question)
+            keep, engine_keep = dict(client.keep), client.engine_keep
+            return weigh(self, client, received), ClientState(keep, engine_keep)
         before_fit = self._loss(client, received) if verb == "fit" and self.losses else None
         reply: Payload = getattr(self.method, verb)(client, received)
         if type(reply) is not self.verbs[verb].reply:

@@ -1,6 +1,7 @@
 """What a client can be asked to do, and what travels there and back."""
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -11,6 +12,8 @@ from comity.methods import Method, Payload, field_types
 
 READ_ONLY_VERBS = ("evaluate", "export")
 """Verbs of the engine's own that change nothing that a client keeps, and train nobody beside others."""
+JUDGING_VERBS = ("evaluate", "weigh")
+"""Verbs of the engine's own in which a client's model is compared with what the client has alone."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,9 @@ class Scores(Payload):
 
     n_train: int
     n_test: int
-    own: float
+    own: float = math.nan
     """On the client's own tests."""
-    loss: float
+    loss: float = math.nan
     validation: float | None = None
     validation_loss: float | None = None
     some: float | None = None
@@ -36,6 +39,24 @@ class Scores(Payload):
     """On everybody's tests."""
     common: float | None = None
     """Of the one model for everybody, on the client's own tests."""
+    calibration: float | None = None
+    """How far the confidence of its answers is from their accuracy."""
+    only_local: int | None = None
+    """Own tests that Local alone gets right."""
+    only_joined: int | None = None
+    """Own tests that this model alone gets right."""
+    unguarded: float | None = None
+    """Of the federated model without its guard, on the client's own tests."""
+    own_weight: float | None = None
+    """What the client's own model counts for under the guard."""
+    bound: float | None = None
+    """The error is above that of the client's own model by at most so much, as far as the guard promises."""
+
+
+class Weighed(Payload):
+    """A client has weighed its own model against the federated one."""
+
+    own_weight: float
 
 
 class Export(Payload):
@@ -51,6 +72,7 @@ def verbs_of(method: Method[Any, Any]) -> dict[str, Verb]:
         Verb("fit", message, method.reply_type),
         Verb("evaluate", message, Scores),
         Verb("export", message, Export),
+        Verb("weigh", message, Weighed),
     ]
     for name, function in inspect.getmembers(type(method), inspect.isfunction):
         if getattr(function, "is_verb", False):

@@ -15,7 +15,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity.config import Config
 from comity.data import ClientData, Federation, Split
-from comity.engine import READ_ONLY_VERBS, Site, site_of, verbs_of
+from comity.engine import JUDGING_VERBS, READ_ONLY_VERBS, Alone, ClientState, site_of, verbs_of
 from comity.flower import _wire
 from comity.flower._keep import Keep
 from comity.flower._settings import config_of
@@ -79,7 +79,7 @@ class _ClientApp(ClientApp):
     def _register(self, config: Config) -> None:
         if self._fit_mods:
             _check_mods(config)
-        runs = {each.key: each for each in (config, config.alone())}
+        runs = {each.key: each for each in (config, *_alone(config))}
         verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())} - {*READ_ONLY_VERBS}
 
         def work(message: Message, context: Context) -> Message:
@@ -126,6 +126,10 @@ class _ClientApp(ClientApp):
         verb = verb or category
         received = _wire.read_question(message.content, workshop.site.verbs[verb].message)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
+        if verb in JUDGING_VERBS:
+            for run, states in workshop.alone.items():
+                if cid not in states and (state := Keep(context, run, cid).read()) is not None:
+                    states[cid] = state
         reply = workshop.work(cid, Keep(context, header.run, cid), verb, received, header.round)
         return Message(_wire.answer(reply), reply_to=message)
 
@@ -146,15 +150,24 @@ class _ClientApp(ClientApp):
             config = config.with_(**{key: value for key, value in here.items() if value is not None})
             own = self._own
             mine = None if own is None else own.federation(config.clients, _numbered(own.load(context), cid))
-            self._workshops[name] = _Workshop(site_of(config, mine), str(config.method), general=own is None)
+            self._workshops[name] = _Workshop(config, mine)
         return self._workshops[name]
 
 
 class _Workshop:
     """A site, and models to lend to those who work there."""
 
-    def __init__(self, site: Site, method: str, general: bool) -> None:
-        self.site, self.method, self.general = site, method, general
+    def __init__(self, config: Config, mine: Federation | None) -> None:
+        self.site, self.method, self.general = site_of(config, mine), str(config.method), mine is None
+        self.alone: dict[str, dict[int, ClientState]] = {}
+        """What clients kept of the runs of Local, by the run's key."""
+        for run in _alone(config):
+            states = self.alone[run.key] = {}
+            models = Alone(site_of(run, self.site.federation), states.get)
+            if run.key == config.alone().key:
+                self.site.reference = models
+            else:
+                self.site.held_out = models
         self._models: SimpleQueue[Model] = SimpleQueue()
 
     def work(self, cid: int, keep: Keep, verb: str, received: Payload, round: int) -> Payload:
@@ -177,6 +190,13 @@ class _Workshop:
             return self._models.get_nowait()
         except Empty:
             return self.site.model()
+
+
+def _alone(config: Config) -> list[Config]:
+    """The runs of Local that a run is compared with, or that its guard needs."""
+    if config.is_local:
+        return []
+    return [config.alone(), *([] if config.guard is None else [config.alone(on="train")])]
 
 
 def partition_id(context: Context) -> int:

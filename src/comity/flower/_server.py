@@ -112,7 +112,7 @@ class Logged(Callback):
     """A line a round in Flower's log, which ``flwr run --stream`` shows."""
 
     def on_start(self, run: Run) -> None:
-        log(INFO, "%s: %d clients, %d rounds", run.title, len(run.federation), run.config.rounds)
+        log(INFO, "%s: %d clients, %d rounds", run.title, len(run.federation), run.config.last_round)
 
     def on_round(self, run: Run, record: RoundRecord) -> None:
         for cid, why in record.failed.items():
@@ -123,7 +123,7 @@ class Logged(Callback):
         if OWN in record.metrics:
             clients = len(run.columns["client"])
             accuracy = f", accuracy {record.metrics[OWN].mean:.4f} (mean over {clients} clients)"
-        log(INFO, "Round %d/%d: train loss %.4f%s", record.round, run.config.rounds, record.train_loss, accuracy)
+        log(INFO, "Round %d/%d: train loss %.4f%s", record.round, run.config.last_round, record.train_loss, accuracy)
 
     def on_end(self, run: Run) -> None:
         transfer = run.result.transfer if run.done else None

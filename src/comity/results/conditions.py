@@ -11,6 +11,9 @@ from comity.config import COMPONENTS, LOCAL, LOCAL_OPTIONS, Config
 
 Flat = dict[str, Any]
 
+GUARDED = {"mixture": "guarded"}
+"""What a method is called under a guard, where it is not the guard's own name."""
+
 _UNDECISIVE = {f.name for f in fields(Config) if not f.metadata["decides"]} | {"seed"}
 
 
@@ -35,18 +38,27 @@ def component_of(key: str) -> str:
     return key.partition(".")[0]
 
 
-def of_method_and_rule(flat: Flat) -> Flat:
-    return {key: value for key, value in flat.items() if component_of(key) in ("method", "rule")}
+def compared(flat: Flat) -> set[str]:
+    """The components and options that are compared with each other: what a client does with the samples it has.
+
+    Where Local learns from all of them, how many the others hold out is their own choice.
+    """
+    return {"method", "rule", "guard", "refit"} | ({"val_share"} if flat.get("local_on") == "all" else set())
+
+
+def of_cell(flat: Flat) -> Flat:
+    """Method, rule and guard with their options."""
+    return {key: value for key, value in flat.items() if component_of(key) in compared(flat)}
 
 
 def of_setting(flat: Flat) -> Flat:
-    """All conditions that methods and rules are compared under."""
-    return {key: value for key, value in flat.items() if component_of(key) not in ("method", "rule")}
+    """All conditions that methods, rules and guards are compared under."""
+    return {key: value for key, value in flat.items() if component_of(key) not in compared(flat)}
 
 
 def shared_with_local(flat: Flat) -> Flat:
     """The conditions that a run has in common with the Local that goes with it."""
-    return {key: value for key, value in flat.items() if component_of(key) not in LOCAL_OPTIONS}
+    return {key: v for key, v in flat.items() if component_of(key) not in LOCAL_OPTIONS.keys() | compared(flat)}
 
 
 class Varying:
@@ -64,19 +76,26 @@ class Varying:
         self.keys = list(dict.fromkeys(key for key, owner in values if (key, owner) in self._owned))
 
     def of(self, flat: Flat, *components: str) -> Flat:
-        """The varying options of these components, or of everything but method and rule."""
-        wanted = components or tuple({component_of(key) for key in flat} - {"method", "rule"})
+        """The varying options of these components, or of everything that is not compared."""
+        wanted = components or tuple({component_of(key) for key in flat} - compared(flat))
         return {k: v for k, v in flat.items() if component_of(k) in wanted and _owned(k, flat) in self._owned}
 
     def label(self, flat: Flat, component: str) -> str:
-        """``ConFREE (c=0.3)``: a method or rule with those of its options that vary."""
+        """``ConFREE (c=0.3)``: a rule with those of its options that vary; a method also with its guard."""
+        guard = flat.get("guard") if component == "method" else None
         name, options = show(flat.get(component, "")), self.of(flat, component)
+        if component == "method":
+            options |= self.of(flat, *compared(flat) - {"method", "rule"})
+            options.pop("guard", None)
+        name += f", {GUARDED.get(guard, guard)}" if guard else ""
         return f"{name} ({in_words(options)})" if options else name
 
 
 def _owned(key: str, flat: Flat) -> tuple[str, Any]:
-    """An option together with the component that has it."""
+    """An option together with the component that has it; how many samples are held out belongs to method and guard."""
     component, dot, _ = key.partition(".")
+    if not dot and key in compared(flat) - {"method", "rule", "guard"}:
+        return key, (flat.get("method"), flat.get("guard"))
     return key, flat.get(component) if dot else None
 
 

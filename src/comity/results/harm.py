@@ -4,11 +4,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal, TypeVar
 
+from comity.guard import benjamini_hochberg, mcnemar
 from comity.results.schema import CLIENT, TEST_SAMPLES, Result, Transfer
 from comity.results.statistics import ZERO
 from comity.results.words import listed, number
 
+K = TypeVar("K")
+
+FALSE = 0.05
+"""Among the clients that are called harmed beyond chance, the share that is expected to be called so wrongly."""
 POINTS_DIGITS = 1  # of one client's gain: a test set of 100 samples cannot show more
 MOST_NAMED, MOST_LISTED = 4, 12  # harmed clients that a sentence, and a list, name one by one
 
@@ -22,8 +28,17 @@ def harmed(gain: float) -> bool:
     return gain < -ZERO
 
 
-def transfer(joined: Mapping[int, float], alone: Mapping[int, float]) -> Transfer | None:
+def transfer(
+    joined: Mapping[int, float],
+    alone: Mapping[int, float],
+    only_local: Mapping[int, int] | None = None,
+    only_joined: Mapping[int, int] | None = None,
+    *,
+    local_on: Literal["all", "train"] = "all",
+) -> Transfer | None:
     """Each client's accuracy against its accuracy alone; ``None`` without a client that has both.
+
+    ``only_local`` and ``only_joined``: how many of a client's tests only one of its two models got right.
 
     FEDORA (Wu et al., KDD 2023). A client whose Local model has no hit at all has no relative accuracy and is left out
     of that mean.
@@ -32,6 +47,7 @@ def transfer(joined: Mapping[int, float], alone: Mapping[int, float]) -> Transfe
     gain = {client: value for client, value in every.items() if not math.isnan(value)}
     if not gain:
         return None
+    p_values = {c: p_value(n, (only_joined or {})[c]) for c, n in (only_local or {}).items() if c in gain}
     relative = [value / alone[client] for client, value in gain.items() if alone[client] > 0]
     return Transfer(
         local=fmean(alone[client] for client in gain),
@@ -39,7 +55,23 @@ def transfer(joined: Mapping[int, float], alone: Mapping[int, float]) -> Transfe
         positive_transfer=sum(map(gains, gain.values())) / len(gain),
         harmed=[client for client, value in gain.items() if harmed(value)],
         gain=gain,
+        beyond_chance=beyond_chance(p_values),
+        only_local=dict(only_local or {}),
+        only_joined=dict(only_joined or {}),
+        local_on=local_on,
     )
+
+
+def p_value(only_local: int, only_joined: int) -> float:
+    """How often a client whose two models are equally good looks at least as harmed: the exact McNemar test."""
+    return float(mcnemar(only_local, only_joined, "less"))
+
+
+def beyond_chance(p_values: Mapping[K, float]) -> list[K]:
+    """Whose loss is more than chance; of those named, a share of at most ``FALSE`` is expected to be named wrongly."""
+    return [
+        key for key, named in zip(p_values, benjamini_hochberg(list(p_values.values()), FALSE), strict=True) if named
+    ]
 
 
 @dataclass(frozen=True)
@@ -52,6 +84,8 @@ class HarmedClient:
     gain: float
     tests: float
     """Test samples that the loss amounts to; NaN where that is not known, or the loss is a mean over seeds."""
+    beyond_chance: bool | None = None
+    """Whether the loss is more than the luck of its test samples; ``None`` where that was not counted."""
 
     def __str__(self) -> str:
         return f"{self.client}" + ("" if self.seed is None else f" of seed {self.seed}")
@@ -60,6 +94,19 @@ class HarmedClient:
     def loss(self) -> str:
         """In points."""
         return number(-100 * self.gain, POINTS_DIGITS)
+
+
+def _p_values(transfers: Mapping[int, Transfer], pooled: bool) -> dict[tuple[int, int | None], float]:
+    """By client, and seed where clients of several seeds are pooled.
+
+    A client's tests in several seeds are much the same samples. Twice the mean of their p-values is a p-value however
+    much they depend on each other (Vovk and Wang, Biometrika 2020).
+    """
+    found: dict[tuple[int, int | None], list[float]] = {}
+    for seed, known in transfers.items():
+        for client, count in known.only_local.items():
+            found.setdefault((client, seed if pooled else None), []).append(p_value(count, known.only_joined[client]))
+    return {key: min(1.0, 2 * fmean(each)) if len(each) > 1 else each[0] for key, each in found.items()}
 
 
 @dataclass(frozen=True)
@@ -77,16 +124,19 @@ class Balance:
     seeds: int
     pooled: bool
     """Whether the clients of several seeds are counted side by side."""
+    counted: bool = False
+    """Whether it is known of the harmed who is so beyond chance."""
 
     @classmethod
     def of(
         cls,
-        gains_by_seed: Mapping[int, Mapping[int, float]],
+        transfers: Mapping[int, Transfer],
         tests_by_seed: Mapping[int, Mapping[int, float]],
         *,
         same_clients: bool,
     ) -> "Balance | None":
-        """From each client's gain and number of test samples; ``None`` where no gain is known."""
+        """By seed: each client's gain, and its number of test samples; ``None`` where no gain is known."""
+        gains_by_seed = {seed: known.gain for seed, known in transfers.items()}
         seeds = len(gains_by_seed)
         pooled = seeds > 1 and not same_clients
         by_client: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
@@ -97,8 +147,15 @@ class Balance:
         if not by_client:
             return None
         means = {key: fmean(gain for gain, _ in entries) for key, entries in by_client.items()}
+        p_values = _p_values(transfers, pooled)
+        named = beyond_chance(p_values)
         worse = [
-            HarmedClient(*key, gain, by_client[key][0][1] if pooled or seeds == 1 else math.nan)
+            HarmedClient(
+                *key,
+                gain,
+                by_client[key][0][1] if pooled or seeds == 1 else math.nan,
+                key in named if key in p_values else None,
+            )
             for key, gain in means.items()
             if harmed(gain)
         ]
@@ -108,6 +165,7 @@ class Balance:
             harmed=sorted(worse, key=lambda client: client.gain),
             seeds=seeds,
             pooled=pooled,
+            counted=p_values.keys() >= means.keys(),
         )
 
     @classmethod
@@ -116,7 +174,12 @@ class Balance:
         if result.transfer is None:
             return None
         tests = dict(zip(map(int, result.clients[CLIENT]), result.clients.get(TEST_SAMPLES, ()), strict=False))
-        return cls.of({0: result.transfer.gain}, {0: tests}, same_clients=True)
+        return cls.of({0: result.transfer}, {0: tests}, same_clients=True)
+
+    @property
+    def beyond_chance(self) -> list[HarmedClient]:
+        """Worst first."""
+        return [harm for harm in self.harmed if harm.beyond_chance]
 
     @property
     def sentence(self) -> str:

@@ -57,10 +57,20 @@ COMMON = "global-acc"
 LOSS = "loss"
 VALIDATION = "val-acc"
 VALIDATION_LOSS = "val-loss"
-METRICS = (OWN, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON)
+CALIBRATION = "ECE"
+"""How far the confidence of answers on own tests is from their accuracy: the expected calibration error."""
+UNGUARDED = "unguarded"
+"""Accuracy of the federated model without its guard on the client's own tests."""
+OWN_WEIGHT = "own-weight"
+"""What the client's own model counts for under the guard."""
+BOUND = "bound"
+"""The guard's promise: the error is above that of the client's own model by at most so much."""
+METRICS = (OWN, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION, UNGUARDED, OWN_WEIGHT, BOUND)
 
 CLIENT, TRAINING_SAMPLES, TEST_SAMPLES = "client", "n_train", "n_test"
-CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, *METRICS)
+ONLY_LOCAL, ONLY_JOINED = "only-local", "only-joined"
+"""Own tests that only Local, and only the client's model in this run, gets right."""
+CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, ONLY_LOCAL, ONLY_JOINED, *METRICS)
 Columns = dict[str, list[float]]
 """One evaluation: a list over clients for each of CLIENT_COLUMNS that was measured."""
 
@@ -211,6 +221,14 @@ class Transfer:
     """Share of the clients that gain."""
     harmed: list[int]
     gain: dict[int, float]
+    beyond_chance: list[int] = field(default_factory=list)
+    """Harmed clients whose loss is more than the luck of their test samples."""
+    only_local: dict[int, int] = field(default_factory=dict)
+    """By client: test samples that Local alone got right; empty where that was not counted."""
+    only_joined: dict[int, int] = field(default_factory=dict)
+    """By client: test samples that the client's model in this run alone got right."""
+    local_on: Literal["all", "train"] = "all"
+    """Whether Local learnt from all samples of a client, or not from its validation samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from comity._errors import ComityError
 from comity._options import convert
 from comity._options import options as declared
-from comity.config import COMPONENTS, Config
+from comity.config import COMPONENTS, OPTIONAL, Config
 from comity.results import schema
 from comity.results.harm import harmed
 from comity.results.schema import Columns, Cosines, Metrics, PartitionTable, Result, RoundRecord, Transfer, Weights
@@ -64,11 +64,16 @@ def check_options(entries: Mapping[str, Any]) -> None:
         _that(name in declared(Config), f"{schema.CONFIG} has {str(name)[:40]!r}, which is no option")
         if name in COMPONENTS:
             named = isinstance(value, Mapping) and isinstance(value.get("name"), str)
-            _that(named or (name == "partition" and value is None), f"{schema.CONFIG}: {name} has no name")
+            _that(named or (name in OPTIONAL and value is None), f"{schema.CONFIG}: {name} has no name")
             for key, inner in (value or {}).items():
                 _that(isinstance(key, str) and _plain(inner), f"{schema.CONFIG}: {name}.{str(key)[:40]} is no value")
         else:
             convert(value, declared(Config)[name].type, f"{schema.CONFIG}: {name}")
+
+
+def last_round(options: Mapping[str, Any]) -> int:
+    """With those in which clients train on their validation samples too."""
+    return int(options["rounds"]) + int(options.get("refit") or 0)
 
 
 def _plain(value: Any) -> bool:
@@ -83,7 +88,7 @@ def check_partition(table: PartitionTable, options: Mapping[str, Any]) -> None:
 
 
 def check_result(result: Result, options: Mapping[str, Any]) -> None:
-    name, rounds = schema.RESULT, options["rounds"]
+    name, rounds = schema.RESULT, last_round(options)
     _that(1 <= result.last.round <= rounds, f"{name}: the last round is {result.last.round} of {rounds}")
     _that(0 <= result.best.round <= result.last.round, f"{name}: the best round comes after the last one")
     for evaluation in (result.last, result.best):
@@ -106,6 +111,10 @@ def _check_transfer(transfer: Transfer, clients: set[int]) -> None:
     _that(all(-1 <= value <= 1 for value in gain.values()), f"{name} has gains that are no differences of shares")
     _that(sorted(transfer.harmed) == sorted(c for c, g in gain.items() if harmed(g)), f"{name} names others as harmed")
     _that(_shares([transfer.local, transfer.positive_transfer]), f"{name} has shares that are none")
+    _that(set(transfer.harmed).issuperset(transfer.beyond_chance), f"{name}: who is harmed beyond chance is not harmed")
+    counts = transfer.only_local, transfer.only_joined
+    _that(all(each.keys() == counts[0].keys() for each in counts), f"{name} has counts of different clients")
+    _that(all(0 <= n < 2**53 for each in counts for n in each.values()), f"{name} has counts that are none")
     _that(not math.isinf(transfer.relative_accuracy), f"{name} is infinite")
 
 
@@ -120,7 +129,7 @@ def check_columns(columns: Columns, options: Mapping[str, Any], name: str) -> No
     for column, values in columns.items():
         _that(column in schema.CLIENT_COLUMNS, f"{name} has a column {column[:40]!r}, which is not known")
         _that(len(values) == len(ids), f"{name}: {column} is not there for each client")
-        if column in (schema.TRAINING_SAMPLES, schema.TEST_SAMPLES):
+        if column in (schema.TRAINING_SAMPLES, schema.TEST_SAMPLES, schema.ONLY_LOCAL, schema.ONLY_JOINED):
             _that(all(0 <= value < 2**53 for value in values), f"{name}: {column} has numbers of samples that are none")
         elif column != schema.CLIENT:
             _check_values(values, column, name)
@@ -130,7 +139,7 @@ def check_records(records: Iterable[RoundRecord], options: Mapping[str, Any]) ->
     name, before = schema.ROUNDS, 0
     for record in records:
         where = f"{name}, round {record.round}"
-        _that(before < record.round <= options["rounds"], f"{name}: round {record.round} comes after round {before}")
+        _that(before < record.round <= last_round(options), f"{name}: round {record.round} comes after round {before}")
         before = record.round
         members = (*record.cohort, *record.lost, *record.failed)
         _that(all(0 <= client < options["clients"] for client in members), f"{where} has clients that are none")
@@ -172,7 +181,7 @@ def _check_metrics(metrics: Metrics, where: str) -> None:
 
 
 def _check_values(values: Iterable[float], metric: str, where: str) -> None:
-    accuracy = metric not in (schema.LOSS, schema.VALIDATION_LOSS)
+    accuracy = metric not in (schema.LOSS, schema.VALIDATION_LOSS, schema.BOUND)
     sound = _shares(values) if accuracy else not any(map(math.isinf, values))
     _that(sound, f"{where}: {metric} has a value that is no {'accuracy' if accuracy else 'loss'}")
 

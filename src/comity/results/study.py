@@ -19,7 +19,7 @@ from comity.results.conditions import (
     Varying,
     flatten,
     in_words,
-    of_method_and_rule,
+    of_cell,
     of_setting,
     shared_with_local,
 )
@@ -44,7 +44,7 @@ class Cell:
 
     setting: "Setting" = field(repr=False)
     options: Flat
-    """Of method and rule."""
+    """Of method, rule and guard."""
     method_label: str
     rule_label: str
     """Empty where no rule can be chosen."""
@@ -123,9 +123,8 @@ class Cell:
     @cached_property
     def balance(self) -> Balance | None:
         """How many clients gain and which are harmed."""
-        gains = {seed: known.gain for seed, known in self.transfers.items()}
-        tests = {seed: self.runs[seed].by_client(schema.TEST_SAMPLES) for seed in gains}
-        return Balance.of(gains, tests, same_clients=self._same_clients(gains))
+        tests = {seed: self.runs[seed].by_client(schema.TEST_SAMPLES) for seed in self.transfers}
+        return Balance.of(self.transfers, tests, same_clients=self._same_clients(tests))
 
     def _same_clients(self, seeds: Iterable[int]) -> bool:
         """Whether client 3 is the same client in all of these seeds: true when they have the same partition."""
@@ -268,7 +267,7 @@ class LoadedStudy:
         return [settings.setdefault(_key(options), Setting(options, label))]
 
     def _cell_of(self, run: LoadedRun, setting: Setting) -> Cell:
-        options = of_method_and_rule(run.decisive)
+        options = of_cell(run.decisive)
         for cell in setting.cells:
             if cell.options == options:
                 return cell

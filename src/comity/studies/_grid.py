@@ -16,8 +16,8 @@ from comity._catalogue import find
 from comity._components import Component, slug
 from comity._errors import ComityError, unknown
 from comity._options import Count, convert
-from comity.config import COMPONENTS, Config, Entries, default, default_component, over
-from comity.results.conditions import Flat, Varying, flatten, in_words
+from comity.config import COMPONENTS, LOCAL, OPTIONAL, Config, Entries, default, default_component, over, plain_entry
+from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
 SCALES = ("desk", "paper")
 BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "most_cells", "callbacks", "about")
@@ -133,16 +133,16 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
             _check_sweep(key, values)
         count = math.prod(map(len, sweep.values()))
         if not sweep.keys() & {"method", "rule"}:
-            count *= sum(1 for _ in _pairs(conditions))
+            count *= sum(1 for _ in _lines(conditions))
         _few(count * len(seeds), entries)
         for values in product(*sweep.values()):
             swept = dict(zip(sweep, values, strict=True))
             with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
             setting = merge(conditions, with_options) | swept
             dotted |= {key for key in setting if "." in key}
-            for (method, rule), seed in product(_pairs(setting), seeds):
-                config = _config(setting | {"method": method, "rule": rule, "seed": seed}, used)
-                if tuned and not config.val_share:
+            for chosen, seed in product(_lines(setting), seeds):
+                config = _config(setting | chosen | {"seed": seed}, used)
+                if tuned and not config.val_share and not config.is_local:
                     config = config.with_(val_share=VALIDATION)
                 cells.setdefault(config.key, config)
                 _few(len(cells), entries)
@@ -204,39 +204,42 @@ class Names:
 
     def title(self, config: Config) -> str:
         flat = self._flat(config)
-        names = [
-            f"{flat[kind]} ({in_words(varying)})" if (varying := self.varying.of(flat, kind)) else str(flat[kind])
-            for kind in (("method",) if alone(config) else ("method", "rule"))
-        ]
+        names = [self.varying.label(flat, kind) for kind in (("method",) if alone(config) else ("method", "rule"))]
         setting = in_words(self.varying.of(flat))
         return ", ".join([" + ".join(names), *([setting] if setting else []), f"seed {config.seed}"])
 
     def slug(self, config: Config, *more: str) -> str:
         flat = self._flat(config)
         words = [str(flat["method"])] + ([] if alone(config) else [str(flat["rule"])])
-        for key, value in (self.varying.of(flat, "method", "rule") | self.varying.of(flat)).items():
+        words += [str(config.guard)] if config.guard is not None else []
+        varying = self.varying.of(flat, *sorted(compared(flat))) | self.varying.of(flat)
+        for key, value in varying.items():
+            if key == "guard":
+                continue
             text = "-".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             words.append(text if key in COMPONENTS else key.split(".")[-1] + text)
         return "-".join(slug(word) for word in (*words, *more, f"s{config.seed}") if word)
 
 
-def _pairs(entries: Entries) -> Iterator[tuple[Any, Any]]:
-    """Every method with every rule, or with those that its own entry names: ``{name: FedAvg, rule: FedMGDA+}``."""
+def _lines(entries: Entries) -> Iterator[Entries]:
+    """Every method with every rule and guard, or with those that its entry names: ``{name: FedAvg, rule: Mean}``."""
     for method in _listed("method", entries.get("method")):
         own = dict(method) if isinstance(method, Mapping) else {"name": method}
-        rules = own.pop("rule", entries.get("rule"))
-        yield from ((own, rule) for rule in _listed("rule", rules))
+        rules, guards = (own.pop(kind, entries.get(kind)) for kind in ("rule", "guard"))
+        for rule, guard in product(_listed("rule", rules), _listed("guard", guards)):
+            yield {"method": own, "rule": rule, "guard": guard}
 
 
 def _listed(kind: str, value: Any) -> list[Any]:
     """``"FedRep,APFL"``, one entry, or a list of names and mappings; a name that does not exist is refused at once."""
     value = default(kind) if value is None else value
+    value = "none" if value is None else value
     names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not names or "" in names:
         raise ComityError(f"{kind} must name at least one, separated by commas, got {value!r}")
     listed = [name.strip() if isinstance(name, str) else name for name in names]
     for name in listed:
-        if isinstance(name, str):
+        if isinstance(name, str) and not (kind in OPTIONAL and name == "none"):
             find(kind, name)
     return listed
 
@@ -261,7 +264,9 @@ def _config(entries: Entries, used: set[str]) -> Config:
                 continue
             used.add(key)
         kept[key] = value
+    if find("method", plain_entry(kept["method"])["name"]).name == LOCAL:
+        kept = {key: value for key, value in kept.items() if key.partition(".")[0] not in ("guard", "refit")}
     config = Config.of(kept)
     if config.is_local:
-        config = config.with_(moment=config.alone().moment)  # so that it is the Local that others are compared with
+        return local_of(config)  # so that it is the Local that others are compared with
     return config.with_(rule=default("rule")) if alone(config) else config

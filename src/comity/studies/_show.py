@@ -24,7 +24,7 @@ class Show:
     def begin(self, jobs: Sequence[Job], done: int) -> None:
         """``jobs`` are to do, ``done`` runs were done before."""
         self.total, self.done = done + len(jobs), done
-        self.left = {job: job.config.rounds for job in jobs}
+        self.left = {job: job.config.last_round for job in jobs}
         self.rounds, self.started = 0, time.monotonic()
         self.tasks: dict[Job, TaskID] = {}
         if self.console is not None and self.console.is_terminal and jobs:
@@ -45,10 +45,10 @@ class Show:
                 self.say(f"{self.done}/{self.total} {escape(job.title)}: {failed or message['end']}{self._time()}")
         else:
             self.rounds += 1
-            self.left[job] = job.config.rounds - message["round"]
+            self.left[job] = job.config.last_round - message["round"]
             if self.bars is not None:
                 if job not in self.tasks:
-                    self.tasks[job] = self.bars.add_task(f"  {escape(job.title)}", total=job.config.rounds, told="")
+                    self.tasks[job] = self.bars.add_task(f"  {escape(job.title)}", total=job.config.last_round, told="")
                 self.bars.update(self.tasks[job], completed=message["round"])
                 if message["accuracy"] is not None:
                     self.bars.update(self.tasks[job], told=f"{100 * message['accuracy']:.1f} %")

@@ -1,0 +1,50 @@
+"""What each client has when it trains alone: to compare with, and for a guard to fall back on."""
+
+from collections.abc import Callable
+from threading import local
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity.data import Split
+from comity.engine._client import ClientState
+from comity.methods import Message
+from comity.nn import Model
+
+if TYPE_CHECKING:
+    from comity.engine._site import Site
+
+
+class Alone:
+    """The clients' models of a run of Local."""
+
+    def __init__(self, site: "Site", state: Callable[[int], ClientState | None]) -> None:
+        """``site`` is Local's; ``state`` gives what a client kept of that run, ``None`` where it took no part."""
+        self.site, self._state = site, state
+        self._known: dict[int, dict[int, Tensor]] = {}
+        self._workers = local()
+
+    def has(self, cid: int) -> bool:
+        return cid in self._known or self._state(cid) is not None
+
+    def on_own(self, cid: int, split: Split) -> Tensor:
+        """As ``predict`` for samples that the client keeps and is judged by again and again: computed once."""
+        known = self._known.setdefault(cid, {})
+        if id(split) not in known:
+            known[id(split)] = self.predict(cid, split)
+        return known[id(split)]
+
+    def predict(self, cid: int, split: Split) -> Tensor:
+        """The logarithm of each class's probability, (samples, classes)."""
+        state = self._state(cid)
+        if state is None:
+            raise ComityError(f"client {cid} has no model of its own: it took no part in Local's training")
+        if not hasattr(self._workers, "model"):
+            self._workers.model = self.site.model()
+        model: Model = self._workers.model
+        client = self.site.client(cid, model, state, verb="evaluate")
+        nothing = Message(theta=torch.empty(0))
+        model.write(self.site.method.personal(client, nothing))
+        return client.predict(split)
