@@ -99,8 +99,10 @@ def test_who_gains_and_who_is_harmed() -> None:
 
 
 def test_clients_of_several_seeds_are_pooled_unless_they_are_the_same() -> None:
-    gains, tests = {0: {3: -0.1, 4: 0.5}, 1: {3: 0.3, 4: 0.1}}, {0: {3: 10.0, 4: 10.0}, 1: {3: 10.0, 4: 10.0}}
-    pooled, averaged = (Balance.of(gains, tests, same_clients=same) for same in (False, True))
+    alone, joined = {3: 0.5, 4: 0.5}, {0: {3: 0.4, 4: 1.0}, 1: {3: 0.8, 4: 0.6}}
+    transfers = {seed: known for seed in joined if (known := transfer(joined[seed], alone)) is not None}
+    tests = {0: {3: 10.0, 4: 10.0}, 1: {3: 10.0, 4: 10.0}}
+    pooled, averaged = (Balance.of(transfers, tests, same_clients=same) for same in (False, True))
     assert pooled is not None
     assert averaged is not None
     assert (pooled.clients, pooled.gaining, [str(harm) for harm in pooled.harmed]) == (4, 3, ["3 of seed 0"])
@@ -113,6 +115,30 @@ def test_clients_of_several_seeds_are_pooled_unless_they_are_the_same() -> None:
     assert (averaged.clients, averaged.gaining, averaged.harmed) == (2, 2, [])
     assert averaged.sentence == "2 of 2 clients gain over training alone, nobody loses"
     assert Balance.of({}, {}, same_clients=True) is None
+
+
+def test_harm_is_told_from_chance() -> None:
+    alone, joined = {0: 0.8, 1: 0.8, 2: 0.8}, {0: 0.7, 1: 0.4, 2: 0.8}
+    known = transfer(joined, alone, {0: 12, 1: 45, 2: 3}, {0: 2, 1: 5, 2: 3})  # of 100 tests each
+    assert known is not None
+    assert known.harmed == [0, 1]
+    assert known.beyond_chance == [0, 1]  # 12 against 2 has p = 0.0065
+    slight = transfer(joined, alone, {0: 12, 1: 6, 2: 3}, {0: 8, 1: 4, 2: 3})
+    assert slight is not None
+    assert (slight.harmed, slight.beyond_chance) == ([0, 1], [])
+    balance = Balance.of({0: known}, {}, same_clients=True)
+    assert balance is not None
+    assert balance.counted
+    assert [harm.client for harm in balance.beyond_chance] == [1, 0]
+    # the same clients in two seeds: twice the mean of their p-values, so one seed's evidence alone does not do
+    both = Balance.of({0: known, 1: slight}, {}, same_clients=True)
+    assert both is not None
+    assert [harm.client for harm in both.harmed] == [1, 0]
+    assert both.beyond_chance == []
+    # side by side, each seed's clients speak for themselves
+    pooled = Balance.of({0: known, 1: slight}, {}, same_clients=False)
+    assert pooled is not None
+    assert {str(harm) for harm in pooled.beyond_chance} == {"1 of seed 0", "0 of seed 0"}
 
 
 def test_cells_are_what_differs(tmp_path: Path) -> None:
