@@ -187,7 +187,9 @@ def weigh(site: "Site", client: Client, received: Question) -> Weighed:
     """Have the guard choose by the client's validation samples; the client keeps what it chose."""
     model = judged(client, site.method, received, site.moment)
     weights, bound = guard_weights(site, client, model, site.method.general(client, received))
-    client.engine_keep["guard"] = torch.cat([weights, torch.tensor([math.nan if bound is None else bound])])
+    client.engine_keep["guard"] = weights
+    if bound is not None:
+        client.engine_keep["guard.bound"] = torch.tensor(bound, dtype=torch.float64)
     return Weighed(own_weight=float(weights[0]))
 
 
@@ -199,7 +201,8 @@ def guard_weights(site: "Site", client: Client, model: Tensor, common: Tensor | 
     """
     assert site.guard is not None
     if (kept := client.engine_keep.get("guard")) is not None:
-        return kept[:-1], None if kept[-1].isnan() else float(kept[-1])
+        bound = client.engine_keep.get("guard.bound")
+        return kept, None if bound is None else float(bound)
     if not site.holds_out(client.round):  # it was away when the others chose; now nothing is held out any more
         return torch.tensor([1.0, 0.0], dtype=torch.float64), None
     models = [model] if common is None or torch.equal(common, model) else [model, common]
