@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from comity._catalogue import Description, find
 from comity._errors import ComityError, unknown
 from comity._options import REQUIRED, Option, Range, convert, options
-from comity.config import COMPONENTS, PARTITION, Config, Entries, over, plain_entry, read_yaml
+from comity.config import COMPONENTS, Config, Entries, default_component, over, plain_entry, read_yaml
 
 Repeated = Annotated[tuple[str, ...], "repeated"]
 """An option that may be given several times."""
@@ -108,7 +108,7 @@ class Command:
         entries = over(read_yaml(Path(config), allow_code=allow_code) if config else {}, given or {})
         components = []
         for kind in (kind for kind in COMPONENTS if kind in self.run_options):
-            chosen = entries.get(kind) or self.run_options[kind].default or PARTITION
+            chosen = entries.get(kind) or default_component(kind)
             names = chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]
             components += [(kind, find(kind, plain_entry(name)["name"])) for name in names]
         return self._parser(components).format_help()

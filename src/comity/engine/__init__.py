@@ -1,7 +1,7 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
 from comity.engine._admission import brief
-from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, site_of, threads
+from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, settled, site_of, threads
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
@@ -19,8 +19,8 @@ __all__ = [
     # a run
     "run", "Run", "Callback", "callback_class",
     # its parts
-    "build", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link", "Threads",
-    "Server", "Site",
+    "build", "settled", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link",
+    "Threads", "Server", "Site",
     # a client at work
     "Client", "ClientState", "Training", "Trainer", "Autograd", "Chain", "Stacked",
     # what it can be asked
