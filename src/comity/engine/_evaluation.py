@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from comity._random import generator, numpy_generator
-from comity.data import Federation, Split
+from comity.data import Federation, Split, lie_as_trained
 from comity.engine._client import Client, hits, losses
 from comity.engine._verbs import Scores, Weighed
 from comity.guard import expected_calibration_error
@@ -78,7 +78,7 @@ class TestPool:
     def split(self) -> Split:
         """Everybody's tests: put together when they are first asked for, which some runs never do."""
         tests = [client.test for client in self.federation.clients]
-        x = torch.cat([test.x for test in tests]).contiguous(memory_format=torch.channels_last)
+        x = lie_as_trained(torch.cat([test.x for test in tests]))
         return Split(x, torch.cat([test.y for test in tests]))
 
     @cached_property
@@ -91,7 +91,7 @@ class TestPool:
 
     def _some(self, chosen: Tensor) -> Split:
         chosen = chosen.to(self.split.y.device)
-        return Split(self.split.x[chosen].contiguous(memory_format=torch.channels_last), self.split.y[chosen])
+        return Split(lie_as_trained(self.split.x[chosen]), self.split.y[chosen])
 
     def general(self, cid: int, predict: Predict, model: Tensor | None, seed: int) -> tuple[float, float]:
         """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone."""
