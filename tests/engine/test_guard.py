@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from comity import ComityError
 from comity.config import Config
@@ -66,7 +68,7 @@ def test_the_weights_are_found_before_the_validation_samples_are_trained_on(guar
     assert done.result.best.round <= guarded["rounds"]
 
 
-def test_local_learns_from_all_samples_however_many_others_hold_out(guarded: dict[str, Any], tmp_path: Path) -> None:
+def test_local_learns_from_all_samples_however_many_others_hold_out(guarded: dict[str, Any]) -> None:
     whole = run(**guarded | {"guard": None}, method="Local")
     done = run(**guarded)
     some = run(**guarded | {"guard": None}, val_share=0.5)
@@ -84,7 +86,7 @@ def test_where_the_federation_is_worthless_the_own_model_is_used_as_it_is(guarde
     fallen = accuracy(done, schema.OWN_WEIGHT) == 1
     assert fallen.any()
     alone = run(Config.of(options).alone(on="train"))
-    own = {cid: value for cid, value in zip(alone.columns["client"], alone.columns[schema.OWN], strict=True)}
+    own = dict(zip(alone.columns["client"], alone.columns[schema.OWN], strict=True))
     for cid, value, falls in zip(done.columns["client"], done.columns[schema.OWN], fallen, strict=True):
         assert not falls or value == own[cid]
 
@@ -122,3 +124,27 @@ def test_a_method_with_a_common_model_has_three_experts(guarded: dict[str, Any])
     kept = [state.engine["guard"] for state in done.server.link.states().values()]
     assert {len(each) for each in kept} == {3}  # own, federated and common
     assert all(float(each.sum()) == pytest.approx(1) for each in kept)
+
+
+def test_saved_models_and_weights_are_what_the_client_uses(guarded: dict[str, Any], tmp_path: Path) -> None:
+    done = run(**guarded, save_models=True, out=tmp_path / "mixture")
+    for cid, client in enumerate(done.federation.clients):
+        mixture = torch.zeros(len(client.test), done.federation.classes)
+        for place, name in enumerate((f"client_{cid:03d}_own", f"client_{cid:03d}")):
+            file = tmp_path / "mixture" / "models" / f"{name}.safetensors"
+            net = done.site.model().net
+            net.load_state_dict(load_file(file))
+            with safe_open(file, "pt") as opened:
+                weight = float(opened.metadata()["weights"].split()[place])
+            mixture += weight * torch.softmax(net.eval()(client.test.x), 1).detach()
+        assert float((mixture.argmax(1) == client.test.y).double().mean()) == done.columns[schema.OWN][cid]
+    done = run(**guarded | {"guard": "averaged"}, save_models=True, out=tmp_path / "averaged")
+    shares = accuracy(done, schema.OWN_WEIGHT)
+    assert set(shares.round(1)) <= {s / 10 for s in range(11)}
+    for cid, client in enumerate(done.federation.clients):
+        net = done.site.model().net
+        net.load_state_dict(load_file(tmp_path / "averaged" / "models" / f"client_{cid:03d}.safetensors"))
+        right = net.eval()(client.test.x).argmax(1) == client.test.y
+        assert float(right.double().mean()) == done.columns[schema.OWN][cid]
+    with pytest.raises(ComityError, match="FedROD adds parts"):
+        run(**guarded | {"guard": "averaged"}, method="FedROD")
