@@ -107,9 +107,15 @@ class DataFiles:
 
     Options:
         size: scale the images of a folder or of the hub to this many pixels a side
+        target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
+        client: the column that says whose a row is; by default one that is called client, hospital, site, …
+        missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
     """
 
     size: Annotated[int, Range(least=1, most=4096)] | None = None
+    target: str | None = None
+    client: str | None = None
+    missing: Literal["mean", "marked"] = "mean"
 
 
 # From the classes.
