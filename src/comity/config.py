@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
-from comity._catalogue import KINDS, find, spelling
+from comity._catalogue import KINDS, spelling
 from comity._components import Component, plain
 from comity._errors import ComityError, unknown
 from comity._options import (
@@ -164,7 +164,7 @@ class Config:
         _check(self)
         if not self.val_share:
             # written down here, so that Local beside a method that validates trains on as many samples
-            method = find("method", self.method.name).load()
+            method = self.method.load()
             object.__setattr__(self, "val_share", getattr(method, "validation", 0.0))
 
     @classmethod
@@ -328,7 +328,7 @@ def refuse_code(entries: Any, where: str) -> None:
 
 def code_in(entries: Any) -> list[tuple[str, str]]:
     """Kind and dotted name of each class in a run's or study's entries that does not come with comity."""
-    return [(kind, name) for kind, name in _named(entries) if "." in name]
+    return [(kind, name) for kind, name in _named(entries) if "." in name or ":" in name]
 
 
 def _named(entries: Any) -> Iterator[tuple[str, str]]:
@@ -374,7 +374,10 @@ def nested(entries: Mapping[str, Any], before: Config | None = None) -> Entries:
             if kind not in COMPONENTS:
                 raise ComityError(f"{kind} has no options of its own, got {key}")
             chosen = result.get(kind) or getattr(before, kind, None) or default_component(kind)
-            result[kind] = plain_entry(chosen) | {option: value}
+            entry = plain_entry(chosen)
+            if isinstance(chosen, Component) and chosen.given is not None:
+                entry["name"] = chosen.given
+            result[kind] = entry | {option: value}
     return result
 
 

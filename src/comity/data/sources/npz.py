@@ -78,7 +78,7 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
 
 
 def _key(key: str) -> tuple[str, str]:
-    """What a key holds and of which split: ``x_train`` as ``("x", "train")``, ``test_images`` as ``("images", "test")``."""
+    """What a key holds and of which split: ``x_train`` is x and train, ``test_images`` images and test."""
     parts = KEY.fullmatch(key)
     return (key, "") if parts is None else (parts["stem"], parts["first"] or parts["last"] or "")
 
