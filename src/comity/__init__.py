@@ -6,21 +6,36 @@ from typing import TYPE_CHECKING, Any
 from comity._errors import ComityError
 
 if TYPE_CHECKING:
-    from comity import data, files, methods, nn, report, results, rules
+    from comity import data, files, guard, methods, nn, report, results, rules
     from comity.config import Config
-    from comity.engine import run
+    from comity.data import Dataset, Federation, federate
+    from comity.engine import Callback, run
+    from comity.methods import Method
     from comity.results import load
+    from comity.rules import Rule
     from comity.studies import study
 
 __version__ = "0.1.0"  # the only place where it stands; pyproject.toml reads it from here
 # fmt: off
 __all__ = [
     "ComityError", "Config", "__version__", "load", "run", "study",
-    "data", "files", "methods", "nn", "report", "results", "rules",
+    "Callback", "Dataset", "Federation", "Method", "Rule", "federate",
+    "data", "files", "guard", "methods", "nn", "report", "results", "rules",
 ]
 # fmt: on
 
-_HOMES = {"Config": "comity.config", "load": "comity.results", "run": "comity.engine", "study": "comity.studies"}
+_HOMES = {
+    "Callback": "comity.engine",
+    "Config": "comity.config",
+    "Dataset": "comity.data",
+    "Federation": "comity.data",
+    "Method": "comity.methods",
+    "Rule": "comity.rules",
+    "federate": "comity.data",
+    "load": "comity.results",
+    "run": "comity.engine",
+    "study": "comity.studies",
+}
 
 
 def __getattr__(name: str) -> Any:

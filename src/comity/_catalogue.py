@@ -12,13 +12,13 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from importlib import import_module
 from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from comity._errors import ComityError, unknown
+from comity._errors import ComityError, one_line, unknown
 from comity._options import REQUIRED, Option, Range, options
 
 FILE = Path(__file__).with_name("catalogue.json")
@@ -58,26 +58,33 @@ class Description:
     options: Mapping[str, Option]
 
     def load(self) -> Callable[..., Any]:
+        if not self.path:
+            return partial(import_module("comity.nn").foreign, self.name)
         module, _, attribute = self.path.rpartition(".")
         component: Callable[..., Any] = getattr(import_module(module), attribute)
         return component
 
 
-def imported(kind: str, name: str, base: tuple[str, str]) -> type:
-    """The class of the user's with this dotted path, which must be a subclass of ``base``; nothing is called.
+def user_code(kind: str, name: str, separator: str) -> Any:
+    """What is called so in a module of the user's; the separator stands before the last name.
 
     The working directory comes last among the places where it is looked for, so that no file there stands in for a
     library's.
     """
-    module, _, attribute = name.rpartition(".")
-    if not module or not all(part.isidentifier() for part in name.split(".")):
+    module, _, attribute = name.rpartition(separator)
+    if not module or not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise ComityError(f"{kind} {name!r} could not be imported: this is not the dotted path of a class")
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
     try:
-        found = getattr(import_module(module), attribute)
+        return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ComityError(f"{kind} {name!r} could not be imported: {error}") from error
+
+
+def imported(kind: str, name: str, base: tuple[str, str]) -> type:
+    """The class of the user's with this dotted path, which must be a subclass of ``base``; nothing is called."""
+    found = user_code(kind, name, ".")
     wanted = getattr(import_module(base[0]), base[1])
     if not (isinstance(found, type) and issubclass(found, wanted)):
         raise ComityError(f"{kind} {name!r} is not a subclass of {'.'.join(base)}")
@@ -93,9 +100,39 @@ def find(kind: str, name: str) -> Description:
             return description
     if kind == "data":
         return describe(kind, name, DataFiles, "")
+    if kind == "model" and ":" in name:
+        return _describe_foreign(name)
     if "." not in name:
         raise unknown(kind, name, ours, hint="(or give the dotted path of your own class)")
     return describe(kind, name, imported(kind, name, BASES[kind]), name)
+
+
+def describe_given(kind: str, given: Any) -> tuple[Description, dict[str, Any]]:
+    """A class of the user's, or an object, and the options that the object has."""
+    component = given if isinstance(given, type) else type(given)
+    if kind == "model" and is_foreign(given):
+        maker = given if isinstance(given, type) or inspect.isroutine(given) else component
+        return _describe_foreign(f"{maker.__module__}:{maker.__qualname__}"), {}
+    room, base = BASES.get(kind, ("", ""))
+    if not base or not issubclass(component, getattr(import_module(room), base)):
+        wanted = f", a subclass of {room}.{base} or an object of one" if base else ""
+        raise ComityError(f"{kind} must be a name or a mapping with `name`{wanted}, got {one_line(repr(given), 80)}")
+    path = f"{component.__module__}.{component.__qualname__}"
+    ours = next((each for each in described(kind).values() if each.path == path), None)
+    description = ours or describe(kind, path, component, path)
+    own = {} if given is component else {key: getattr(given, key) for key in description.options}
+    return description, own
+
+
+def is_foreign(given: Any) -> bool:
+    """Whether a model that Python gave is no class that takes the shape of a sample and the number of classes."""
+    return not (isinstance(given, type) and set(SUPPLIED["model"]) <= inspect.signature(given).parameters.keys())
+
+
+def _describe_foreign(name: str) -> Description:
+    make = import_module("comity.nn").foreign
+    about = describe("model", name, make, "comity.nn.foreign")
+    return Description(name, "", about.about, "", {key: about.options[key] for key in ("head",)})
 
 
 def spelling(name: str) -> str:
@@ -109,9 +146,15 @@ class DataFiles:
 
     Options:
         size: scale the images of a folder or of the hub to this many pixels a side
+        target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
+        client: the column that says whose a row is; by default one that is called client, hospital, site, …
+        missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
     """
 
     size: Annotated[int, Range(least=1, most=4096)] | None = None
+    target: str | None = None
+    client: str | None = None
+    missing: Literal["mean", "marked"] = "mean"
 
 
 # From the classes.

@@ -1,13 +1,16 @@
 """A method, rule, model, partition or data set that is chosen by name, with its options."""
 
+import copy
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from comity._catalogue import find
+from comity._catalogue import describe_given, find, is_foreign
 from comity._errors import ComityError, unknown
 from comity._options import REQUIRED, convert
 
@@ -19,16 +22,23 @@ class Component:
     kind: str
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    given: Any = field(default=None, compare=False, repr=False)
+    """The class, or the object, where Python gave it; otherwise it is found by its name."""
 
     @classmethod
     def parse(cls, kind: str, value: Any) -> "Component":
-        """From ``"Ditto"``, ``{"name": "Ditto", "lam": 0.5}`` or a component."""
+        """From ``"Ditto"``, ``{"name": "Ditto", "lam": 0.5}`` or a component; in Python also the class or an object."""
         if isinstance(value, Component):
             return value
-        entry = {"name": value} if isinstance(value, str) else value
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+        entry = value if isinstance(value, Mapping) else {"name": value}
+        given = None if isinstance(entry.get("name"), str) else entry.get("name")
+        if given is not None:
+            description, own = describe_given(kind, given)
+            entry = own | {**entry, "name": description.name}
+        elif not isinstance(entry.get("name"), str):
             raise ComityError(f"{kind} must be a name or a mapping with `name`, got {value!r}")
-        description = find(kind, entry["name"])
+        else:
+            description = find(kind, entry["name"])
         for key in entry.keys() - {"name"}:
             if key not in description.options:
                 raise unknown(f"option of {kind} {description.name}", key, description.options)
@@ -40,11 +50,22 @@ class Component:
                 raise ComityError(f"{kind} {description.name} needs {kind}.{key}")
             else:
                 values[key] = option.default
-        return cls(kind, description.name, values)
+        return cls(kind, description.name, values, given)
+
+    def load(self) -> Callable[..., Any]:
+        """Its class, or what else makes it."""
+        given = self.given
+        if given is None:
+            return find(self.kind, self.name).load()
+        if self.kind == "model" and is_foreign(given):
+            make = given if isinstance(given, type) or inspect.isroutine(given) else lambda: copy.deepcopy(given)
+            return partial(import_module("comity.nn").foreign, make)
+        made: Callable[..., Any] = given if isinstance(given, type) else type(given)
+        return made
 
     def build(self, **supplied: Any) -> Any:
         """The component itself; it is given those of the ``supplied`` arguments that it takes."""
-        component = find(self.kind, self.name).load()
+        component = self.load()
         parameters = inspect.signature(component).parameters
         return component(**self.options, **{key: value for key, value in supplied.items() if key in parameters})
 

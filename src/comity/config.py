@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
-from comity._catalogue import KINDS, find, spelling
+from comity._catalogue import KINDS, spelling
 from comity._components import Component, plain
 from comity._errors import ComityError, unknown
 from comity._options import (
@@ -182,11 +182,11 @@ class Config:
             object.__setattr__(self, name, value)
         _check(self)
         if not self.val_share:  # written down here: which samples are held out decides the numbers
-            users = [find(kind, chosen.name).load() for kind in ("guard", "method") if (chosen := getattr(self, kind))]
+            users = [chosen.load() for kind in ("guard", "method") if (chosen := getattr(self, kind))]
             shares = [getattr(user, "validation", 0.0) for user in users]
             object.__setattr__(self, "val_share", max(shares))
         if self.refit is None:
-            refits = self.guard is not None and getattr(find("guard", self.guard.name).load(), "refits", False)
+            refits = self.guard is not None and getattr(self.guard.load(), "refits", False)
             object.__setattr__(self, "refit", -(-self.rounds // 10) if refits else 0)
 
     @classmethod
@@ -367,7 +367,7 @@ def refuse_code(entries: Any, where: str) -> None:
 
 def code_in(entries: Any) -> list[tuple[str, str]]:
     """Kind and dotted name of each class in a run's or study's entries that does not come with comity."""
-    return [(kind, name) for kind, name in _named(entries) if "." in name]
+    return [(kind, name) for kind, name in _named(entries) if "." in name or ":" in name]
 
 
 def _named(entries: Any) -> Iterator[tuple[str, str]]:
@@ -413,7 +413,10 @@ def nested(entries: Mapping[str, Any], before: Config | None = None) -> Entries:
             if kind not in COMPONENTS:
                 raise ComityError(f"{kind} has no options of its own, got {key}")
             chosen = result.get(kind) or getattr(before, kind, None) or default_component(kind)
-            result[kind] = plain_entry(chosen) | {option: value}
+            entry = plain_entry(chosen)
+            if isinstance(chosen, Component) and chosen.given is not None:
+                entry["name"] = chosen.given
+            result[kind] = entry | {option: value}
     return result
 
 

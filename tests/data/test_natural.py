@@ -151,8 +151,7 @@ def test_data_say_how_many_clients_and_which_model() -> None:
     assert (config.clients, config.model.name) == (20, "cnn")
     assert settled(Config(data="heart", model="mlp", clients=4)).model.name == "mlp"
     with pytest.raises(ComityError, match="clients must be 4, got 5: heart is already shared out among 4"):
-        heart_of_five = Config(data="heart", clients=5)
-        comity.run(heart_of_five)
+        comity.run(data="heart", clients=5)
 
 
 def test_a_run_on_heart_and_its_names(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from comity import ComityError, Config
 from comity.commands import command
 from comity.data import ClientData
-from comity.engine import run, site_of, verbs_of
+from comity.engine import run, settled, site_of, verbs_of
 from comity.flower import InProcessGrid, OwnData, client_app, server_app, write_app
 from comity.flower._server import _link_settings, over
 from comity.flower._settings import config_of, entries_of
@@ -288,7 +288,7 @@ def test_comity_flower_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert (
         config_of(flatten_dict(settings)).plain()
-        == Config(method="FedRep", rule={"name": "ConFREE", "c": 0.3}, clients=3, rounds=2).plain()
+        == settled(Config(method="FedRep", rule={"name": "ConFREE", "c": 0.3}, clients=3, rounds=2)).plain()
     )
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
         "README.md",

@@ -85,6 +85,8 @@ def summary(console: Console, run: Run) -> None:
     balance = Balance.of_run(result)
     if balance is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
+    if run.federation.caveat:
+        console.print(f"[yellow]{escape(run.federation.caveat)}[/]", highlight=False)
     best, cost = result.best, result.bytes_per_round
     chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
     lines = [f"Best round: {best.round} with {_percent(best.metrics[OWN].mean)} (chosen by {chosen})."]

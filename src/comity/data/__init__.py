@@ -13,6 +13,8 @@ from comity.data.federation import (
     lie_as_trained,
     natural_clients,
 )
+from comity.data.given import NAME as GIVEN
+from comity.data.given import dataset_of
 from comity.data.partitions import (
     IID,
     PARTITIONS,
@@ -47,7 +49,9 @@ __all__ = [
     "DATASETS",
     "Dataset",
     "DatasetInfo",
+    "GIVEN",
     "Synthetic",
+    "dataset_of",
     "load",
     # partitions
     "PARTITIONS",

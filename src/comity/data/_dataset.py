@@ -45,7 +45,7 @@ class Dataset:
         standardise = x.ndim < 4 if self.standardise is None else self.standardise
         if not np.isfinite(x).all() and (not standardise or np.isinf(x).any()):
             raise ComityError(f"data {name}: the samples hold values that are not finite")
-        y = _labels(name, self.y)
+        y, label_names = _labels(name, self.y, shift=not self.classes)
         if len(x) != len(y):
             raise ComityError(
                 f"data {name}: got {len(x)} samples and {len(y)} labels; there must be one label a sample"
@@ -55,7 +55,8 @@ class Dataset:
         check_classes(name, classes)
         if y.max() >= classes:
             raise ComityError(f"data {name}: got label {y.max()}; with {classes} classes it must be below {classes}")
-        names = tuple(one_line(label, 40) for label in self.class_names) or tuple(map(str, range(classes)))
+        given = self.class_names or label_names or range(classes)
+        names = tuple(one_line(label, 40) for label in given)
         if len(names) != classes:
             raise ComityError(f"data {name}: got {len(names)} names of classes; there are {classes} classes")
         checked = {"name": name, "x": x, "y": y, "classes": classes, "columns": columns, "class_names": names}
@@ -122,19 +123,30 @@ def _samples(name: str, x: ArrayLike) -> NDArray[Any]:
         return samples.astype(np.float32, copy=False)
 
 
-def _labels(name: str, y: ArrayLike) -> Ints:
+def _labels(name: str, y: ArrayLike, shift: bool) -> tuple[Ints, list[str]]:
+    """Labels from 0, and the names that they had if they were text, or with ``shift`` if they count from 1."""
     labels = _array(name, "the labels", y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
+    if labels.dtype == object and all(isinstance(label, str) for label in labels.flat):
+        labels = labels.astype(str)
+    if labels.dtype.kind in "SU" and labels.ndim == 1:
+        labels = np.char.decode(labels, "latin-1") if labels.dtype.kind == "S" else labels
+        names, places = np.unique(np.char.strip(labels), return_inverse=True)
+        check_classes(name, len(names))
+        return places.astype(np.int64), names.tolist()
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise ComityError(
-            f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers"
+            f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers or text"
         )
     if len(labels) and labels.min() < 0:
-        raise ComityError(f"data {name}: got label {labels.min()}; labels count from 0")
+        raise ComityError(f"data {name}: got label {labels.min()}; labels count from 0 or from 1")
     if len(labels):  # before a label of 64 bits without a sign becomes a negative one
         check_classes(name, int(labels.max()) + 1)
-    return labels.astype(np.int64)
+    labels = labels.astype(np.int64)
+    if shift and len(labels) and labels.min() == 1:
+        return labels - 1, [str(label) for label in range(1, labels.max() + 1)]
+    return labels, []
 
 
 def _column(name: str, column: str, values: ArrayLike, samples: int) -> NDArray[Any]:

@@ -22,6 +22,9 @@ from comity.data._split import stratified
 from comity.data.partitions import IID, Natural, Partition, Share
 from comity.data.sources.synthetic import Synthetic
 
+FEW_TESTS = 10
+"""One sample more or less that is told right is ten points of accuracy then."""
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -89,6 +92,21 @@ class Federation:
     def counts(self) -> Ints:
         """Samples of each client and class, (clients, classes), over all splits."""
         return self.count("train") + self.count("val") + self.count("test")
+
+    @property
+    def caveat(self) -> str:
+        """Which clients' accuracy means little, in a sentence; empty where there are none."""
+        tests, held = self.count("test").sum(1), (self.counts > 0).sum(1)
+        one, few = held == 1, (tests > 0) & (tests < FEW_TESTS) & (held != 1)
+        reasons = [
+            f"{_listed(self.client_names, chosen)} {words}"
+            for chosen, words in (
+                (one, "which hold one class"),
+                (few, f"which have fewer than {FEW_TESTS} test samples"),
+            )
+            if chosen.any() and self.classes > 1
+        ]
+        return f"Accuracy means little for clients {'; and '.join(reasons)}." if reasons else ""
 
     def count(self, split: Literal["train", "val", "test"]) -> Ints:
         """Samples of each client and class in one split."""
@@ -209,6 +227,12 @@ def _split(
             )
         train, val = stratified(train, dataset.y, val_share, random)
     return train, val, test
+
+
+def _listed(names: Sequence[str], chosen: NDArray[np.bool_]) -> str:
+    """``Bern, Chur (2 of 20)``: the first few of those that are chosen, and how many they are."""
+    some = [name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen]
+    return f"{', '.join(some[:5])}{', …' if len(some) > 5 else ''} ({len(some)} of {len(names)})"
 
 
 Standardiser = Callable[[Tensor], Tensor]

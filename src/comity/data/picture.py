@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape as escape_markup
 from rich.table import Table
 from rich.text import Text
 
@@ -31,19 +32,20 @@ def describe(federation: Federation) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    for column in (
-        "client",
-        *splits,
-        *(map(str, range(federation.classes)) if wide else ("classes", "largest", "share")),
-    ):
-        table.add_column(column, justify="right")
+    for column in ("client", *splits, *(federation.class_names if wide else ("classes", "largest", "share"))):
+        table.add_column(escape_markup(column), justify="right")
     shown = len(counts) if len(counts) <= MOST_ROWS else MOST_ROWS // 2
     for client, row in enumerate(counts[:shown]):
-        cells = [str(client), *(_short(size[client]) for size in splits.values())]
+        cells = [escape_markup(federation.client_names[client]), *(_short(size[client]) for size in splits.values())]
         if wide:
             table.add_row(*cells, *(_cell(count, row) for count in row))
         else:
-            table.add_row(*cells, str(held[client]), f"class {row.argmax()}", f"{row.max() / row.sum():.0%}")
+            table.add_row(
+                *cells,
+                str(held[client]),
+                f"class {escape_markup(federation.class_names[row.argmax()])}",
+                f"{row.max() / row.sum():.0%}",
+            )
     if shown < len(counts):
         table.add_row("…", style="dim")
     if wide:
@@ -107,8 +109,8 @@ def draw(federation: Federation, path: str | Path) -> Path:
         _text(EDGE, 46, _headline(federation), "title ink"),
         _text(EDGE, 68, f"{federation.partition} · seed {federation.seed}", "soft"),
         _text(EDGE, 85, _summary(federation), "soft"),
-        *_axes(clients, classes, across, down),
-        *_bubbles(counts, across, down, scale),
+        *_axes(federation, clients, across, down),
+        *_bubbles(federation, counts, across, down, scale),
         *_sizes(counts.sum(1), LEFT + plot_width + 24, down),
         *_key(counts, scale, TOP + plot_height + 62),
         "</svg>",
@@ -134,7 +136,8 @@ def _text(x: float, y: float, content: str, kind: str, anchor: str = "start", tu
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}"{turned}>{escape(content)}</text>'
 
 
-def _axes(clients: int, classes: int, across: float, down: float) -> list[str]:
+def _axes(federation: Federation, clients: int, across: float, down: float) -> list[str]:
+    classes = federation.classes
     right, bottom = LEFT + across * classes, TOP + down * clients
     parts = [
         _text(LEFT + across * classes / 2, bottom + 38, "class", "label ink", "middle"),
@@ -144,10 +147,15 @@ def _axes(clients: int, classes: int, across: float, down: float) -> list[str]:
         y = TOP + down * (client + 0.5)
         parts.append(f'<line class="line" x1="{LEFT}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
         if client % _every(down, 13) == 0:
-            parts.append(_text(LEFT - 12, y + 4, str(client), "soft", "end"))
+            parts.append(_text(LEFT - 12, y + 4, _fitting(federation.client_names[client], 11), "soft", "end"))
     for label in range(0, classes, _every(across, 22)):
-        parts.append(_text(LEFT + across * (label + 0.5), bottom + 18, str(label), "soft", "middle"))
+        name = _fitting(federation.class_names[label], max(3, int(across / 6)))
+        parts.append(_text(LEFT + across * (label + 0.5), bottom + 18, name, "soft", "middle"))
     return parts
+
+
+def _fitting(name: str, letters: int) -> str:
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 
 def _every(step: float, room: float) -> int:
@@ -155,7 +163,7 @@ def _every(step: float, room: float) -> int:
     return next(every for every in (1, 2, 5, 10, 20, 50, 100, 1000) if every * step >= room)
 
 
-def _bubbles(counts: Ints, across: float, down: float, scale: float) -> list[str]:
+def _bubbles(federation: Federation, counts: Ints, across: float, down: float, scale: float) -> list[str]:
     parts = []
     radii = np.maximum(0.8, scale * np.sqrt(counts))
     for label in range(counts.shape[1]):
@@ -165,7 +173,8 @@ def _bubbles(counts: Ints, across: float, down: float, scale: float) -> list[str
             y = TOP + down * (client + 0.5)
             parts.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radii[client, label]:.2f}">'
-                f"<title>client {client}, class {label}: {counts[client, label]:,}</title></circle>"
+                f"<title>client {escape(federation.client_names[client])}, "
+                f"class {escape(federation.class_names[label])}: {counts[client, label]:,}</title></circle>"
             )
         parts.append("</g>")
     return parts

@@ -31,15 +31,16 @@ from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
 from comity.methods import Method
+from comity.nn import with_head
 from comity.rules import Rule, ServerStep
 
 Links = Callable[[Config, Site], Link]
 """Makes the way to a run's clients."""
 
 
-def federation_of(config: Config) -> Federation:
-    """The clients with their data."""
-    dataset = _dataset_of(config)
+def federation_of(config: Config, dataset: Dataset | Synthetic | None = None) -> Federation:
+    """The clients with their data, or with those of a data set in place of the configuration's."""
+    dataset = dataset or _dataset_of(config)
     own = isinstance(dataset, Synthetic) or dataset.owner is not None
     partition = config.partition or (None if own else Component.parse("partition", PARTITION))
     return federate(
@@ -91,6 +92,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(config.seed, "initial model").initial_seed())
         net = config.model.build(shape=federation.shape, classes=federation.classes)
+        net = with_head(net, federation.shape, federation.classes)
     return Site(
         federation,
         net,

@@ -1,6 +1,7 @@
 """A run, from a configuration to its result."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 import torch
 
 from comity import __version__
-from comity._errors import ComityError
+from comity._components import Component
+from comity._errors import ComityError, unknown
+from comity._options import options as declared
 from comity.config import Config
-from comity.data import Federation
+from comity.data import GIVEN, Federation, dataset_of
 from comity.engine import _checkpoint
 from comity.engine._alone import Alone
-from comity.engine._assemble import Links, build, settled, site_of, threads
+from comity.engine._assemble import Links, build, federation_of, settled, site_of, threads
 from comity.engine._callbacks import (
     Callback,
     Checkpoint,
@@ -110,11 +113,24 @@ def run(
 ) -> Run:
     """Train. ``run(method="FedRep", rule={"name": "ConFREE", "c": 0.4}, clients=20)`` or ``run(Config(...))``.
 
+    In Python ``method``, ``rule``, ``model`` and ``partition`` may also be classes or objects, and ``data`` may be
+    ``(x, y, client)``, a data frame (with ``data.target`` and ``data.client``), a ``Dataset`` or a ``Federation``.
+
     Without ``out`` nothing is written. ``callbacks`` are objects, or dotted names of ``Callback`` classes. ``stop`` is
     asked after every round. A ``federation`` of your own stands in for the configuration's, and another ``link`` for
     the threads of this machine. ``trainer`` names the way to train where the fastest possible one is not wanted.
     """
-    config = settled(config.with_(**options) if config is not None else Config.of(options), federation)
+    for name in options:
+        if name.partition(".")[0] not in declared(Config):
+            raise unknown("option", name, [*declared(Config), *inspect.signature(run).parameters])
+    data = options.get("data")
+    given = data is not None and not _is_named(data)
+    options |= {"data": GIVEN} if given else {}
+    config = config.with_(**options) if config is not None else Config.of(options)
+    if given and federation is None:
+        found = dataset_of(data, config.data.options)
+        federation = found if isinstance(found, Federation) else federation_of(config, found)
+    config = settled(config, federation)
     before = torch.get_num_threads()
     # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)
@@ -122,6 +138,11 @@ def run(
         return _Runner(federation, link, trainer, make_callbacks(callbacks), stop).run(config, resume, overwrite)
     finally:
         torch.set_num_threads(before)
+
+
+def _is_named(data: Any) -> bool:
+    """Whether this is the name of a data set, with or without options, and not the data."""
+    return isinstance(data, (str, Component)) or (isinstance(data, Mapping) and isinstance(data.get("name"), str))
 
 
 @dataclass(frozen=True)
@@ -204,11 +225,12 @@ class _Runner:
         """A run of Local under the same conditions; ``None`` if it was stopped on the way.
 
         It is cached beside the run folder, for the same data only. When a neighbour is training it, its end is waited
-        for. A federation, link or trainer that was given leaves no trace in the configuration, so that the cache could
-        not tell whether it holds the right Local: then it is trained each time.
+        for. A federation, link, trainer or class that was given leaves no trace in the configuration, so the cache
+        could not tell whether it holds the right Local: then it is trained each time.
         """
         out = run.config.out
-        if out is None or self.federation is not None or self.link is not threads or self.trainer:
+        by_hand = any(each is not None and each.given is not None for each in (alone.model, alone.partition))
+        if out is None or self.federation is not None or self.link is not threads or self.trainer or by_hand:
             done = self.run(alone, False, False)
             models = Alone(done.site, done.server.link.states().get)
             return (by_client(done.columns), models) if done.done else None

@@ -40,6 +40,13 @@ class Model:
         self.position = 0
         self._counters = [tensor for tensor in net.buffers() if not tensor.is_floating_point()]
 
+        apart = {"body", "head"} & set(shared)
+        for part in ("body", "head"):
+            if len(apart) == 1 and not self._tensors[part]:
+                raise ComityError(
+                    f"the method shares the {apart.pop()} alone, and nothing is learnt in the {part} of model "
+                    f"{type(net).__name__}; take another model, or name the last linear layer of your own by model.head"
+                )
         unknown = set(shared) - set(self._tensors)
         if unknown:
             raise ComityError(f"model {type(net).__name__} has no part {', '.join(sorted(unknown))}")
@@ -52,6 +59,9 @@ class Model:
 
     def parts(self, *names: str) -> tuple[str, ...]:
         """The parts that these names stand for, in the order in which they lie in a vector."""
+        for part in names:
+            if part in ("body", "head") and not self._tensors[part]:
+                raise ComityError(f"nothing is learnt in the {part} of model {type(self.net).__name__}; take another")
         wanted = {part for name in names or ("all",) for part in self._groups.get(name, (name,))}
         return tuple(part for part in self._tensors if part in wanted)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._errors import ComityError
+from comity._errors import ComityError, one_line
 from comity.data._dataset import Dataset, check_classes
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 
@@ -31,9 +31,9 @@ def is_image_folder(folder: Path) -> bool:
 
 
 def read_folder(name: str, folder: Path, budget: Budget, size: int | None = None) -> Dataset:
-    """``<class>/<image>``, or ``<split>/<class>/<image>`` (pooled), or ``<domain>/<class>/<image>``.
+    """``<class>/<image>``, or ``<split>/<class>/<image>`` (pooled), or ``<site>/<class>/<image>``.
 
-    A domain becomes the column ``domain``; file names that all begin with a year give the column ``year``. Images of
+    Sites make the column ``domain``; file names that all begin with a year give the column ``year``. Images of
     different sizes need ``size``: they are scaled to size × size. Hidden files and folders are left out.
     """
     files = sorted(_files(folder))
@@ -57,13 +57,18 @@ def read_folder(name: str, folder: Path, budget: Budget, size: int | None = None
             )
     label = {name: k for k, name in enumerate(names)}
     columns: dict[str, NDArray[Any]] = {}
+    notes = []
     if level and not splits:
         columns["domain"] = np.array([place[0] for place in places])
+        sites = sorted(set(columns["domain"].tolist()))
+        shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
+        notes.append(f"{name}: the folders {one_line(shown)} are sites, each a client unless a partition is named")
     years = [YEAR.match(file.name) for file in files]
     if all(years):
         columns["year"] = np.array([int(year[0]) for year in years if year])
     y = np.array([label[place[level]] for place in places])
-    return Dataset(name, read_images(files, len(files), size, budget, folder), y, len(names), columns)
+    x = read_images(files, len(files), size, budget, folder)
+    return Dataset(name, x, y, len(names), columns, names, notes=tuple(notes))
 
 
 def read_images(
@@ -152,10 +157,13 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _are_domains(places: Sequence[tuple[str, ...]]) -> bool:
-    """Whether all folders hold the same two or more class folders with images."""
+    """Whether the folders are sites: all images are two folders deep, and sites have classes in common.
+
+    A site may lack a class; folders of classes have at most one folder in common, such as ``images``.
+    """
+    if any(len(place) < 3 for place in places):
+        return False
     inside: dict[str, set[str]] = {}
     for place in places:
-        if len(place) > 1:
-            inside.setdefault(place[0], set()).update(place[1:-1][:1])
-    classes = next(iter(inside.values()), set())
-    return len(inside) > 1 and len(classes) > 1 and all(other == classes for other in inside.values())
+        inside.setdefault(place[1], set()).add(place[0])
+    return len(inside) > 1 and any(len(sites) > 1 for sites in inside.values())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from comity._catalogue import spelling
+from comity._catalogue import DataFiles, spelling
 from comity._components import Component
 from comity._errors import ComityError, unknown
 from comity.data._dataset import Dataset
@@ -20,6 +20,7 @@ from comity.data.sources.npz import read_npz
 from comity.data.sources.pfllib import is_pfllib, read_pfllib
 from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
+from comity.data.sources.table import TABLES, is_table, read_table
 
 
 def load(
@@ -37,17 +38,17 @@ def load(
         return read_digits()
     if chosen.name == "heart":
         return read_heart(**chosen.options)
-    size, info = chosen.options["size"], DATASETS.get(chosen.name)
+    files, info = DataFiles(**chosen.options), DATASETS.get(chosen.name)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     budget = Budget(limit)
     with reading(f"data {name}"):
         if name.startswith("hub:"):
-            return read_hub(name, name.removeprefix("hub:"), budget, size)
+            return read_hub(name, name.removeprefix("hub:"), budget, files.size)
         path = _find(name, info.folders if info else (), folder)
         if path is not None:
-            return _read(chosen.name if info else path.stem, path, budget, size, info.size if info else None)
+            return _read(chosen.name if info else path.stem, path, budget, files, info.size if info else None)
         if info and info.hub and hub_installed():
-            return read_hub(chosen.name, info.hub, budget, size or info.size)
+            return read_hub(chosen.name, info.hub, budget, files.size or info.size)
     raise _missing(name, info, folder)
 
 
@@ -59,8 +60,16 @@ LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path, Budget], Datas
 )
 
 
-def _read(name: str, path: Path, budget: Budget, size: int | None, usual: int | None) -> Dataset:
-    """The data set in a file or folder, whichever of the LAYOUTS it has."""
+def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | None) -> Dataset:
+    """The data set in a file or folder: a table, one of the LAYOUTS, or images."""
+    size = files.size
+    if is_table(path):
+        if size is not None:
+            raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
+        return read_table(name, path, budget, files)
+    if (given := files.target or files.client) is not None:
+        option = "client" if files.target is None else "target"
+        raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table (.csv, .tsv, .parquet)")
     for has_layout, reader in LAYOUTS:
         if has_layout(path):
             if size is not None:
@@ -70,12 +79,12 @@ def _read(name: str, path: Path, budget: Budget, size: int | None, usual: int | 
         return read_folder(name, path, budget, size or usual)
     raise ComityError(
         f"{path}: no data set in it; looked for IDX files (train-images-idx3-ubyte), CIFAR batches, PFLlib's "
-        f"config.json with train/0.npz, and images in class folders"
+        f"config.json with train/0.npz, images in class folders; a file may be .npz, .csv, .tsv or .parquet"
     )
 
 
 def _is_path(name: str) -> bool:
-    return "/" in name or os.sep in name or name.endswith(".npz")
+    return "/" in name or os.sep in name or name.endswith((".npz", *TABLES))
 
 
 def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:

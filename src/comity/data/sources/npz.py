@@ -1,9 +1,9 @@
-"""One npz file with x_train, y_train, x_test, y_test."""
+"""One npz file with samples and labels."""
 
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -27,35 +27,65 @@ HEADER = re.compile(
 )
 
 
-def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
-    """Train and test pooled; any further pair ``<column>_train``, ``<column>_test`` of single values is a column.
+SAMPLES = ("x", "images", "data", "features")
+LABELS = ("y", "labels", "label", "targets")
+"""What they are called, the first that is there."""
+SPLITS = ("", "train", "val", "test")
+_NAMED = "|".join(SPLITS[1:])
+KEY = re.compile(rf"(?:(?P<first>{_NAMED})_)?(?P<stem>.+?)(?:_(?P<last>{_NAMED}))?")
 
-    Nothing else in the file is read, and nothing is unpacked before all of it is known to fit.
+
+def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
+    """``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``train_images``, ``train_labels``, …
+
+    Train, validation and test are pooled. Any further key of single values in these splits is a column. Nothing else
+    in the file is read, and nothing is unpacked before all of it is known to fit.
     """
     with reading(path), open_archive(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        for key in ("x_train", "y_train"):
-            if key not in members:
+        members: dict[str, dict[str, zipfile.ZipInfo]] = {}
+        for info in archive.infolist():
+            stem, split = _key(info.filename.removesuffix(".npy"))
+            members.setdefault(stem, {})[split] = info
+        samples, labels = (next((n for n in names if n in members), names[0]) for names in (SAMPLES, LABELS))
+        given = members.get(samples, {}) | members.get(labels, {})
+        splits = [split for split in SPLITS if split in given] or ["train"]
+        splits = splits if splits[0] in ("", "train") else ["train", *splits]
+        for stem in (samples, labels):
+            if lacking := [split for split in splits if split not in members.get(stem, {})]:
+                held = ", ".join(sorted(info.filename.removesuffix(".npy") for info in archive.infolist()))
                 raise ComityError(
-                    f"{path}: no {key}; it holds {', '.join(sorted(members)) or 'nothing'} and must hold "
-                    "x_train, y_train, x_test, y_test"
+                    f"{path}: no {'_'.join(filter(None, (stem, lacking[0])))}; it holds {held or 'nothing'} and must "
+                    "hold x and y, or x_train, y_train, x_test, y_test"
                 )
         headers: dict[str, list[Header]] = {}
-        for stem in sorted(key.removesuffix("_train") for key in members if key.endswith("_train")):
-            keys = [key for key in (f"{stem}_train", f"{stem}_test") if key in members]
-            pair = [_array_header(archive, members[key], path) for key in keys]
-            if stem in ("x", "y") and not all(header.shape for header in pair):
-                raise ComityError(f"{path}: {stem}_train or {stem}_test holds a single value; expected one a sample")
-            if stem in ("x", "y") or (stem.isprintable() and all(len(header.shape) == 1 for header in pair)):
-                headers[stem] = pair
-        for pair in headers.values():
-            for header in pair:
-                budget.take(array_bytes(header.shape, header.dtype), f"{path}: {header.member.filename}")
+        for stem, entries in sorted(members.items()):
+            if splits[0] not in entries:
+                continue
+            several = [_array_header(archive, entries[split], path) for split in splits if split in entries]
+            if stem in (samples, labels) and not all(header.shape for header in several):
+                raise ComityError(f"{path}: {_joined(several, 'or')} holds a single value; expected one a sample")
+            if stem in (samples, labels) or (stem.isprintable() and all(len(each.shape) == 1 for each in several)):
+                headers[stem] = several
+        for header in (header for several in headers.values() for header in several):
+            budget.take(array_bytes(header.shape, header.dtype), f"{path}: {header.member.filename}")
         pooled = {
-            stem: pool([_unpack(archive, header) for header in pair], path, f"{stem}_train and {stem}_test")
-            for stem, pair in headers.items()
+            stem: pool([_unpack(archive, header) for header in several], path, _joined(several, "and"))
+            for stem, several in headers.items()
         }
-    return Dataset(name, pooled.pop("x"), pooled.pop("y"), columns=pooled)
+    x, y = pooled.pop(samples), pooled.pop(labels)
+    notes = (f"{name}: its key client says whose each sample is",) if "client" in pooled else ()
+    return Dataset(name, x, y, columns=pooled, notes=notes)
+
+
+def _key(key: str) -> tuple[str, str]:
+    """What a key holds and of which split: ``x_train`` is x and train, ``test_images`` images and test."""
+    parts = KEY.fullmatch(key)
+    return (key, "") if parts is None else (parts["stem"], parts["first"] or parts["last"] or "")
+
+
+def _joined(headers: Sequence["Header"], word: str) -> str:
+    """``x_train and x_test``."""
+    return f" {word} ".join(header.member.filename.removesuffix(".npy") for header in headers)
 
 
 @dataclass(frozen=True)

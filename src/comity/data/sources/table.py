@@ -3,18 +3,20 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from comity._catalogue import DataFiles
 from comity._errors import ComityError, one_line, unknown
 from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 
+TABLES = (".csv", ".tsv", ".parquet")
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
 CLIENTS = ("client", "hospital", "site", "centre", "center", "clinic", "institution", "user", "device")
 """Names of columns that say plainly what they are, the first that is there."""
@@ -26,23 +28,13 @@ TEXT = 20
 
 Cells = Sequence[Any]
 """A column as it was read: text, numbers, None."""
-Missing = Literal["mean", "marked"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """What a table's columns are: the options of the same names."""
-
-    target: str | None = None
-    client: str | None = None
-    missing: Missing = "mean"
 
 
 def is_table(path: Path) -> bool:
-    return path.suffix.lower() in (".csv", ".tsv", ".parquet")
+    return path.suffix.lower() in TABLES
 
 
-def read_table(name: str, path: Path, budget: Budget, about: Columns) -> Dataset:
+def read_table(name: str, path: Path, budget: Budget, about: DataFiles) -> Dataset:
     """A CSV (commas, semicolons, tabs or bars; UTF-8 or Latin-1) or a Parquet file."""
     with reading(path):
         check_file(path)
@@ -63,8 +55,8 @@ def _csv(path: Path, budget: Budget) -> dict[str, Cells]:
     delimiter = max(",;\t|", key=first.count)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     header = [cell.strip() or f"column {k}" for k, cell in enumerate(next(rows, []), 1)]
-    if twice := [cell for cell in header if header.count(cell) > 1]:
-        raise ComityError(f"{path}: two columns are called {twice[0]}")
+    if twice := next((cell for cell, times in Counter(header).items() if times > 1), None):
+        raise ComityError(f"{path}: two columns are called {twice}")
     cells: list[list[str]] = [[] for _ in header]
     for row in rows:
         if not any(map(str.strip, row)):
@@ -85,14 +77,17 @@ def _parquet(path: Path, budget: Budget) -> dict[str, Cells]:
         from pyarrow import parquet
     except ImportError as error:
         raise ComityError(f"{path}: Parquet needs pyarrow: pip install 'comity[tables]'") from error
-    about = parquet.read_metadata(path)
-    unpacked = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
-    budget.check(TEXT * max(unpacked, path.stat().st_size, about.num_rows * about.num_columns), path)
-    table = parquet.read_table(path)
-    return {name: table.column(name).to_pylist() for name in table.column_names}
+    columns: dict[str, list[Any]] = {}
+    with parquet.ParquetFile(path) as file:
+        budget.check(TEXT * file.metadata.num_rows * file.metadata.num_columns, path)
+        for batch in file.iter_batches(batch_size=1024):  # a page of a few bytes may stand for any number of values
+            budget.take(TEXT * batch.nbytes, path)
+            for name, cells in batch.to_pydict().items():
+                columns.setdefault(name, []).extend(cells)
+    return columns
 
 
-def table_of(name: str, columns: Mapping[str, Cells], about: Columns, budget: Budget | None = None) -> Dataset:
+def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: Budget) -> Dataset:
     """Samples from columns: numbers as they are, categories one-hot, ids and what is always the same left out."""
     if len({len(cells) for cells in columns.values()}) != 1:
         raise ComityError(f"data {name}: no columns, or columns of different lengths")
@@ -114,18 +109,20 @@ def table_of(name: str, columns: Mapping[str, Cells], about: Columns, budget: Bu
 
     y, class_names = _classes(target, columns[target])
     features: list[NDArray[np.float32]] = []
-    counts, blanks, left_out = {"numbers": 0, "categories": 0}, 0, []
+    numbers, categories, blanks, left_out = 0, 0, 0, []
+
+    def room(count: int) -> None:
+        budget.take(array_bytes((len(y), count + 1), np.dtype(np.float32)), f"data {name}")
+
     for column in (column for column in columns if column not in owned):
-        kind, values, why = _features(column, columns[column])
-        if why:
+        values, why = _features(column, columns[column], room)
+        if values is None:
             left_out.append(f"{one_line(column, 40)} ({why})")
             continue
-        counts[kind] += 1
+        numbers, categories = numbers + (values.shape[1] == 1), categories + (values.shape[1] > 1)
         blank = np.isnan(values[:, :1])
         blanks += int(blank.sum())
         features += [values, blank.astype(np.float32)] if about.missing == "marked" and blank.any() else [values]
-        if budget is not None:
-            budget.take(array_bytes(values.shape, values.dtype), f"data {name}")
     if not features:
         raise ComityError(f"data {name}: no column to learn from; left out: {', '.join(left_out) or 'none'}")
     x = np.concatenate(features, axis=1)
@@ -133,7 +130,7 @@ def table_of(name: str, columns: Mapping[str, Cells], about: Columns, budget: Bu
         left_out.append(f"{blank_rows:,} rows without {' or '.join(owned)}")
     notes = [
         f"{target} is to be predicted, " + (f"each {client} is a client" if client else "no column names the clients"),
-        f"{len(x):,} rows; {counts['numbers']} numbers and {counts['categories']} categories make {x.shape[1]} features"
+        f"{len(x):,} rows; {numbers} numbers and {categories} categories make {x.shape[1]} features"
         + (f"; {blanks:,} blank cells stand at the mean of the training samples" if blanks else "")
         + (", each marked by a feature" if blanks and about.missing == "marked" else ""),
         *([f"left out: {', '.join(left_out)}"] if left_out else []),
@@ -187,26 +184,28 @@ def _classes(target: str, cells: Cells) -> tuple[NDArray[np.int64], list[str]]:
     return y, [str(name) for name in names]
 
 
-def _features(column: str, cells: Cells) -> tuple[str, NDArray[np.float32], str]:
-    """The kind of a column, its features (NaN where it is blank), and why it is left out, if it is."""
+def _features(column: str, cells: Cells, room: Callable[[int], None]) -> tuple[NDArray[np.float32] | None, str]:
+    """The features of a column, NaN where it is blank, or why it is left out; ``room`` refuses too many of them."""
     numbers = _numbers(cells)
     if numbers is not None:
         known = numbers[~np.isnan(numbers)]
-        different = np.unique(known)
-        whole = len(different) == len(cells) and (known == np.round(known)).all()
-        named_so = ID.search(column) is not None and len(different) > len(cells) // 2
-        if whole and (named_so or different[-1] - different[0] == len(cells) - 1):
-            return "numbers", np.empty((0, 0), np.float32), "numbers the rows"
-        why = "always the same" if len(different) == 1 else "blank" if not len(different) else ""
-        return "numbers", numbers[:, None].astype(np.float32), why
-    text = np.array(["" if _is_blank(cell) else one_line(cell, 100) for cell in cells])
-    blank = text == ""
-    categories = np.unique(text[~blank])
-    why = "always the same" if len(categories) == 1 else ""
-    if len(categories) > MOST_CATEGORIES or (len(categories) == (~blank).sum() > 2):
-        why = f"text of {len(categories):,} different values"
-    if why:
-        return "categories", np.empty((0, 0), np.float32), why
-    values = (text[:, None] == categories).astype(np.float32)
-    values[blank] = np.nan
-    return "categories", values, ""
+        whole = len(known) == len(cells) and bool((known == np.round(known)).all())
+        if whole and len(np.unique(known)) == len(cells) > 2:
+            rising = bool((np.diff(known) > 0).all()) and known[-1] - known[0] < 2 * len(cells)
+            if rising or ID.search(column):
+                return None, "numbers the rows"
+        if not len(known) or known.min() == known.max():
+            return None, "always the same" if len(known) else "blank"
+        room(1)
+        return numbers[:, None].astype(np.float32), ""
+    text = ["" if _is_blank(cell) else one_line(cell, 100) for cell in cells]
+    places = {name: k for k, name in enumerate(sorted({*text} - {""}))}
+    if len(places) > MOST_CATEGORIES or len(places) == len(text) - text.count("") > 2:
+        return None, f"text of {len(places):,} different values"
+    if len(places) == 1:
+        return None, "always the same"
+    room(len(places))
+    values = np.zeros((len(text), len(places)), np.float32)
+    for row, name in enumerate(text):
+        values[row, places.get(name, slice(None))] = 1 if name else np.nan
+    return values, ""

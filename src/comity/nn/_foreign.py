@@ -1,0 +1,119 @@
+"""Nets that were not made for comity: from torchvision, timm, the hub or a notebook."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from comity._catalogue import user_code
+from comity._errors import ComityError, unknown
+
+
+def foreign(make: Callable[..., nn.Module] | str, shape: tuple[int, ...], classes: int, head: str | None = None) -> Any:
+    """Any net, by ``package.module:name`` or as what makes it; it is told the number of classes if it asks for it.
+
+    Options:
+        head: the name of its last linear layer, such as fc; by default it is found by trying the net
+    """
+    if isinstance(make, str):
+        name, make = make, user_code("model", make, ":")
+        if not callable(make):
+            raise ComityError(f"model {name!r} is no class or function that makes a net")
+    parameters = inspect.signature(make).parameters
+    known = {"num_classes": classes, "classes": classes, "shape": shape}
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    given = {key: known[key] for key in known if key in parameters or (takes_all and key == "num_classes")}
+    net = make(**given)
+    if not isinstance(net, nn.Module):
+        raise ComityError(f"model must be a torch.nn.Module or make one, got a {type(net).__name__}")
+    return with_head(net, shape, classes, head)
+
+
+def with_head(net: nn.Module, shape: tuple[int, ...], classes: int, head: str | None = None) -> nn.Module:
+    """The net as ``body`` and ``head``: with these already, split at its last linear layer, or whole without a head."""
+    if head is None and {"body", "head"} <= {name for name, _ in net.named_children()}:
+        return net
+    layers = {name: layer for name, layer in net.named_modules() if type(layer) is nn.Linear}
+    if head is not None and head not in layers:
+        raise unknown("linear layer, model.head", head, layers)
+    head = head or _found(net, layers, shape)
+    return Whole(net) if head is None else Headed(net, head, classes)
+
+
+def _found(net: nn.Module, layers: dict[str, nn.Linear], shape: tuple[int, ...]) -> str | None:
+    """The linear layer whose output is the net's own."""
+    outputs: dict[str, Tensor] = {}
+    hooks = [
+        layer.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
+        for name, layer in layers.items()
+    ]
+    was_training, like = net.training, next(net.parameters(), torch.empty(0))
+    try:
+        with torch.inference_mode():
+            answer = _logits(net.eval()(torch.zeros(2, *shape, device=like.device)))
+    except Exception as error:  # whatever a stranger's net raises
+        raise ComityError(
+            f"model {type(net).__name__} cannot take samples of {'×'.join(map(str, shape))}: {error}"
+        ) from error
+    finally:
+        net.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return next((name for name, output in reversed(outputs.items()) if output is answer), None)
+
+
+def _logits(output: Any) -> Tensor:
+    """Hugging Face's nets answer with an object that has them."""
+    logits: Tensor = getattr(output, "logits", output)
+    return logits
+
+
+class _Features(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _logits(self.net(x))
+
+
+class Headed(nn.Module):
+    """A net without its last linear layer, and that layer, made anew if it is for another number of classes."""
+
+    def __init__(self, net: nn.Module, path: str, classes: int) -> None:
+        super().__init__()
+        head = net.get_submodule(path)
+        assert isinstance(head, nn.Linear)
+        owner, _, name = path.rpartition(".")
+        if path:
+            setattr(net.get_submodule(owner), name, nn.Identity())
+        self.body = _Features(net if path else nn.Identity())  # the net may be that layer alone
+        same = head.out_features == classes
+        self.head = head if same else nn.Linear(head.in_features, classes, bias=head.bias is not None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+
+class NoHead(nn.Identity):
+    """Stands where a net has no head that could be told from its body."""
+
+    @property
+    def in_features(self) -> int:
+        raise ComityError("this method needs a model with a head: name its last linear layer, model.head")
+
+
+class Whole(nn.Module):
+    """A net that is all body, for methods that need no head."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.body = _Features(net)
+        self.head = NoHead()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.body(x)
+        return logits

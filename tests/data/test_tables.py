@@ -1,0 +1,219 @@
+"""CSV and Parquet as people have them, and the other forms in which samples arrive."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from comity import ComityError
+from comity.data import Dataset, federate, load
+
+MESSY = """patient_id;Hospital ; age;sex;blood type;country;note;outcome
+101; North ;63;male;A;DE;felt fine;healthy
+102;North;;female;B;DE;back pain;ill
+103;South; 41,5;male;;DE;;healthy
+104; South;77;female;0;DE;x;ill
+105;South;55; male ;AB;DE;y;ill
+
+106;North;48;female;A;DE;z;healthy
+107;;50;male;A;DE;q;healthy
+108;South;51;?;A;DE;w;
+"""
+# age, female, male, blood type 0, A, AB, B
+CLEAN = [
+    [63, 0, 1, 0, 1, 0, 0],
+    [np.nan, 1, 0, 0, 0, 0, 1],
+    [41.5, 0, 1, *[np.nan] * 4],
+    [77, 1, 0, 1, 0, 0, 0],
+    [55, 0, 1, 0, 0, 1, 0],
+    [48, 1, 0, 0, 1, 0, 0],
+]
+
+
+def written(folder: Path, text: str | bytes, name: str = "mine.csv") -> str:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def read(path: str, **options: object) -> Dataset:
+    dataset = load(path, **options)
+    assert isinstance(dataset, Dataset)
+    return dataset
+
+
+def test_a_messy_table(tmp_path: Path) -> None:
+    dataset = read(written(tmp_path, MESSY))
+    assert np.array_equal(dataset.x, np.array(CLEAN, np.float32), equal_nan=True)
+    assert dataset.y.tolist() == [0, 1, 0, 1, 1, 0]
+    assert dataset.class_names == ("healthy", "ill")
+    assert dataset.columns["client"].tolist() == ["North", "North", "South", "South", "South", "North"]
+    said = " ".join(dataset.notes)
+    for words in (
+        "outcome is to be predicted, each Hospital is a client",
+        "6 rows; 1 numbers and 2 categories make 7 features; 2 blank cells",
+        "patient_id (numbers the rows), country (always the same), note (text of 5 different values), "
+        "2 rows without outcome or Hospital",
+    ):
+        assert words in said
+    assert federate(dataset).client_names == ("North", "South")
+
+
+def test_marked_blanks(tmp_path: Path) -> None:
+    x = read(written(tmp_path, MESSY), missing="marked").x
+    assert x.shape == (6, 9)
+    assert x[:, 1].tolist() == [0, 1, 0, 0, 0, 0]  # of age
+    assert x[:, 8].tolist() == [0, 0, 1, 0, 0, 0]  # of blood type
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiters_quotes_and_encodings(tmp_path: Path, delimiter: str) -> None:
+    text = 'a,"b, and c",label\n1,x,Zürich\n2,"x",Bern\n3,y,Zürich\n1.5,y,Bern\n'.replace(",", delimiter)
+    for encoded in (
+        text.encode(),
+        text.encode("utf-8-sig"),
+        text.encode("latin-1"),
+        text.replace("\n", "\r\n").encode(),
+    ):
+        dataset = read(written(tmp_path, encoded))
+        assert dataset.x.tolist() == [[1, 1, 0], [2, 1, 0], [3, 0, 1], [1.5, 0, 1]]
+        assert dataset.class_names == ("Bern", "Zürich")
+
+
+def test_columns_that_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "where,score,stage\n7,1,2\n7,2,4\n9,3,2\n9,5,4\n9,4,4\n")
+    dataset = read(path, target="Stage", client="where")
+    assert dataset.class_names == ("2", "4")
+    assert dataset.columns["client"].tolist() == [7, 7, 9, 9, 9]
+    with pytest.raises(ComityError, match=r"which column is to be predicted\? Give data.target, one of where, score"):
+        load(path)
+    with pytest.raises(ComityError, match=r"unknown column, data.target 'stag'; did you mean stage\?"):
+        load(path, target="stag")
+    with pytest.raises(ComityError, match=r"data\.client must be another column than data.target"):
+        load(path, target="stage", client="stage")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "no columns"),
+        ("a,label\n", "no row has a value of label"),
+        ("a,label\n1,\n2, NA\n", "no row has a value of label"),
+        ("a,label\n1,0\n2\n", "line 3: 1 cells; the header has 2"),
+        ("a,a,label\n1,1,0\n", "two columns are called a"),
+        ("a,label\n1,0.5\n2,0.25\n3,0.5\n", "label holds numbers such as 0.25, not classes"),
+        ("a,label\n1,10\n2,11\n5,12\n", "label has 3 different values in 3 rows"),
+        ("a,label\n1,0\n1,1\n1,1\n1,0\n", r"no column to learn from; left out: a \(always the same\)"),
+        ("a,label\ninf,0\n1,1\n1,1\n1,0\n", "values that are not finite"),
+        ('a,label\n"1,0\n', "corrupt or truncated: unexpected end of data"),
+        ("a\0,label\n1,0\n", "not a text file"),
+    ],
+)
+def test_bad_tables_are_named(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(ComityError, match=line) as caught:
+        load(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_is_held_to_the_limit(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,label\n" + "1,0\n2,1\n" * 5000)
+    with pytest.raises(ComityError, match="the limit is 100"):
+        load(path, limit="100kB")
+    wide = "a,label\n" + "".join(f"{k % 50:02}x,{k % 2}\n" for k in range(20_000))  # 50 categories a row
+    with pytest.raises(ComityError, match="the limit is 2"):
+        load(written(tmp_path, wide), limit="2MB")
+
+
+def test_options_of_tables_are_for_tables(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.zeros((4, 2)), y=[0, 1, 0, 1])
+    with pytest.raises(ComityError, match=r"data.client must be left out, got site: .*mine.npz is no table"):
+        load(str(tmp_path / "mine.npz"), client="site")
+    with pytest.raises(ComityError, match=r"data.size must be left out, got 32"):
+        load(written(tmp_path, MESSY), size=32)
+
+
+def test_parquet_is_the_same(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {
+        "age": [63, None, 41.5, 77],
+        "sex": ["male", "female", None, "male "],
+        "site": [1, 1, 2, 2],
+        "ill": [True, False] * 2,
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "mine.parquet")
+    text = "age,sex,site,ill\n63,male,1,1\n,female,1,0\n41.5,,2,1\n77,male,2,0\n"
+    one, other = read(str(tmp_path / "mine.parquet"), target="ill"), read(written(tmp_path, text), target="ill")
+    assert np.array_equal(one.x, other.x, equal_nan=True)
+    assert (one.y.tolist(), one.columns["client"].tolist()) == (other.y.tolist(), other.columns["client"].tolist())
+    (tmp_path / "mine.parquet").write_bytes((tmp_path / "mine.parquet").read_bytes()[:-20])
+    with pytest.raises(ComityError, match=r"mine\.parquet: corrupt or truncated"):
+        load(str(tmp_path / "mine.parquet"))
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ComityError, match=r"Parquet needs pyarrow: pip install 'comity\[tables\]'"):
+        load(written(tmp_path, b"PAR1", "mine.parquet"))
+
+
+# npz
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("images", "labels"), ("data", "targets")])
+def test_npz_under_other_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    x, y = np.arange(24.0).reshape(6, 4), np.array([1, 2, 3, 1, 2, 3])
+    np.savez(tmp_path / "mine.npz", **{names[0]: x, names[1]: y, "client": ["a", "b"] * 3})
+    dataset = read(str(tmp_path / "mine.npz"))
+    assert dataset.x.tolist() == x.tolist()
+    assert dataset.y.tolist() == [0, 1, 2, 0, 1, 2]
+    assert dataset.class_names == ("1", "2", "3")
+    assert federate(dataset).client_names == ("a", "b")
+
+
+def test_npz_of_medmnist(tmp_path: Path) -> None:
+    parts = {
+        f"{split}_{kind}": np.full((2, 8, 8), k, np.uint8) if kind == "images" else np.array([[0], [1]])
+        for k, split in enumerate(("train", "val", "test"))
+        for kind in ("images", "labels")
+    }
+    np.savez(tmp_path / "mine.npz", **parts)
+    dataset = read(str(tmp_path / "mine.npz"))
+    assert dataset.shape == (1, 8, 8)
+    assert dataset.x[:, 0, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_text_labels() -> None:
+    dataset = Dataset("mine", np.zeros((4, 2)), np.array([" dog", "cat", "dog", "cat"]))
+    assert (dataset.y.tolist(), dataset.class_names) == ([1, 0, 1, 0], ("cat", "dog"))
+    assert Dataset("mine", np.zeros((2, 2)), [1, 2], classes=4).y.tolist() == [1, 2]  # counted from 0 by its own word
+
+
+# Folders with sites.
+
+
+def test_sites_are_clients(tmp_path: Path) -> None:
+    held = {"Basel": ("ill", "well"), "Bern": ("ill", "well"), "Chur": ("well",)}
+    for site, classes in held.items():
+        for label in classes:
+            (tmp_path / site / label).mkdir(parents=True)
+            for k in range(4):
+                Image.new("L", (8, 8), 60 * k).save(tmp_path / site / label / f"{k}.png")
+    dataset = read(f"{tmp_path}/")
+    federation = federate(dataset)
+    assert federation.client_names == ("Basel", "Bern", "Chur")
+    assert federation.class_names == ("ill", "well")
+    assert federation.counts.tolist() == [[4, 4], [4, 4], [0, 4]]
+    assert "the folders Basel, Bern, Chur are sites" in federation.notes[0]
+    assert torch.equal(federation.clients[2].train.y, torch.ones_like(federation.clients[2].train.y))
+
+
+def test_folders_in_class_folders_are_no_sites(tmp_path: Path) -> None:
+    for label in ("ill", "well"):
+        (tmp_path / label / "images").mkdir(parents=True)
+        for k in range(3):
+            Image.new("L", (8, 8), 60 * k).save(tmp_path / label / "images" / f"{k}.png")
+    assert read(f"{tmp_path}/").class_names == ("ill", "well")
