@@ -1,7 +1,7 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
 from comity.engine._admission import brief
-from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, site_of, threads
+from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, site_of, threads, verbs_for
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
@@ -24,7 +24,7 @@ __all__ = [
     # a client at work
     "Client", "ClientState", "Training", "Trainer", "Autograd", "Chain", "Stacked",
     # what it can be asked
-    "Verb", "verbs_of", "READ_ONLY_VERBS", "Scores", "brief",
+    "Verb", "verbs_of", "verbs_for", "READ_ONLY_VERBS", "Scores", "brief",
     # what comes out
     "TestPool", "summarise", "write_tensors",
 ]

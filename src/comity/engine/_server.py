@@ -16,10 +16,10 @@ from comity._random import generator
 from comity.engine._admission import brief
 from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
-from comity.engine._verbs import Export, Scores, verbs_of
-from comity.methods import Combined, Method, Payload, Reply
+from comity.engine._verbs import Export, Scores, StepLosses, verbs_of
+from comity.methods import Combined, Message, Method, Payload, Reply
 from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, Updates, capped, conflict_rate, cosines
+from comity.rules import Outcome, Rule, ServerStep, TriedSteps, Updates, capped, conflict_rate, cosines
 
 MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
@@ -52,7 +52,7 @@ class Server:
         self.method, self.rule, self.link = method, rule, link
         self.server_step = server_step or ServerStep()
         self.max_share, self.clip_updates = max_share, clip_updates
-        self.verbs = verbs_of(method)
+        self.verbs = verbs_of(method, rule.tries_steps)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
         self.honest = list(link.clients if honest is None else honest)
@@ -128,6 +128,19 @@ class Server:
         sizes = torch.tensor([float(replies[cid].size) for cid in cids], dtype=torch.float64)
         sizes = capped(sizes, self.max_share)
         losses = [replies[cid].loss for cid in cids]
+
+        def moved(step: Tensor) -> Tensor:
+            """``base`` after a step, with buffers averaged by size over those whose updates are used."""
+            used = [place for place, cid in enumerate(cids) if cid not in updates.dropped]
+            buffers = torch.stack([vectors[place][layout.size :] for place in used]) - base[layout.size :]
+            average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
+            return base + torch.cat([step, average])
+
+        def trial(update: Tensor, factors: Sequence[float]) -> TriedSteps:
+            if base is not self.theta or layout is not self.layout or rows is not None:
+                raise ComityError(f"{type(self.method).__name__} combines several things a round: no step can be tried")
+            return self._try_steps(cids, moved(self.server_step.lr * update), factors)
+
         updates = Updates(
             [vector[: layout.size] for vector in vectors],
             base=base[: layout.size],
@@ -136,6 +149,7 @@ class Server:
             losses=None if None in losses else torch.tensor(losses, dtype=torch.float64),
             ids=cids,
             threads=self.link.workers,
+            trial=trial,
         )
         if self.clip_updates == "median":
             updates = updates.clipped(self.link.hold)
@@ -155,12 +169,26 @@ class Server:
             step = outcome.update
         dropped = {cid: why for cid, why in updates.dropped.items() if isinstance(cid, int)}
         self.record.failed |= {cid: f"fit: its update is left out: {why}" for cid, why in dropped.items()}
-        used = [place for place, cid in enumerate(cids) if cid not in dropped]
-        if not used:
+        if not len(updates):
             return Combined(base, outcome)
-        buffers = torch.stack([vectors[place][layout.size :] for place in used]) - base[layout.size :]
-        average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
-        return Combined(base + torch.cat([step, average]), outcome)
+        return Combined(moved(step), outcome)
+
+    def _try_steps(self, cids: Sequence[int], theta: Tensor, factors: Sequence[float]) -> TriedSteps:
+        """What multiples of the step to ``theta`` do to the losses of these clients."""
+        questions = {}
+        for cid in cids:
+            message = self.method.send(self, cid)
+            if not isinstance(message, Message):
+                raise ComityError(f"{type(self.method).__name__} sends no shared part: no step can be tried")
+            questions[cid] = replace(message, theta=theta, factors=torch.tensor(factors, dtype=torch.float64))
+        replies: list[StepLosses] = list(self._ask("try_steps", questions).values())
+        if not replies:
+            raise ComityError(f"no client tried a step in round {self.round}; {_first(self.record.failed)}")
+        return TriedSteps(
+            before=torch.tensor([reply.before for reply in replies], dtype=torch.float64),
+            after=torch.stack([reply.after for reply in replies]),
+            samples=torch.tensor([reply.samples for reply in replies]),
+        )
 
     def _some(self, updates: Updates) -> Updates:
         """A random subset: to measure the conflict of all pairs would cost more than the round itself."""

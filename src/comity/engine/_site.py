@@ -1,6 +1,7 @@
 """Where clients' data are: a verb is done here, whichever way it arrived."""
 
 import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -8,15 +9,19 @@ import torch
 from torch import nn
 
 from comity._random import generator
-from comity.data import Federation
+from comity.data import Federation, Split
 from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, judged
 from comity.engine._optimiser import Training
 from comity.engine._trainer import Trainer, TrainerName, trainer_for
-from comity.engine._verbs import READ_ONLY_VERBS, Export, verbs_of
-from comity.methods import Method, Payload, Question, Reply
+from comity.engine._verbs import DIVERGED, READ_ONLY_VERBS, Export, StepLosses, verbs_of
+from comity.methods import Message, Method, Payload, Question, Reply
 from comity.nn import Model, line_up
+
+
+MOST_TRIED = 256
+"""Samples on which a client tries steps."""
 
 
 class Site:
@@ -33,6 +38,7 @@ class Site:
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
         losses: bool = False,
+        tries_steps: bool = False,
         attack: Attack | None = None,
         device: str = "cpu",
         trainer: TrainerName | None = None,
@@ -41,8 +47,10 @@ class Site:
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
+        self.tries_steps = tries_steps
+        """Whether clients are asked what a step would do to their losses: some rules want to know."""
         self.attack = attack or Attack("none", frozenset(), seed)
-        self.verbs = verbs_of(method)
+        self.verbs = verbs_of(method, tries_steps)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(seed, "method's parts").initial_seed())
             self._net = method.build(net)
@@ -121,7 +129,10 @@ class Site:
             if verb == "export":
                 return Export(model=judged(client, self.method, received, self.moment)), before
             return evaluate(client, self.method, received, self.moment, self.tests, self.seed), before
-        before_fit = self._loss(client, received) if verb == "fit" and self.losses else None
+        if verb == "try_steps":
+            assert isinstance(received, Message)
+            return self._try_steps(client, received), ClientState(client.keep, client.engine_keep)
+        before_fit = self._loss(client, received, client.data.train) if verb == "fit" and self.losses else None
         reply: Payload = getattr(self.method, verb)(client, received)
         if type(reply) is not self.verbs[verb].reply:
             declared = self.verbs[verb].reply.__name__
@@ -131,16 +142,33 @@ class Site:
             reply.train_loss, reply.loss = client.train_loss, before_fit
             origin = client.origin if client.origin is not None else getattr(received, "theta", None)
             reply = self.attack.on(reply, origin, model.layout("shared").size, cid, round)
+            if self.tries_steps and isinstance(received, Message):
+                client.engine_keep["origin"] = received.theta
             if self.moment == "fitted":
                 client.engine_keep["fitted"] = model.read()
         if counted:
             client.engine_keep["counters"] = model.counters
         return reply, ClientState(client.keep, client.engine_keep)
 
-    def _loss(self, client: Client, received: Payload) -> float:
-        """What some rules ask for: the training loss of the model as received, before the client fits it."""
+    def _try_steps(self, client: Client, received: Message) -> StepLosses:
+        """Losses on the way from the shared part that the client last started from to the one that it received."""
+        assert received.factors is not None
+        origin, size = client.engine_keep["origin"], client.model.layout("shared").size
+        split = client.data.val if len(client.data.val) else client.data.train
+        chosen = torch.randperm(len(split), generator=client.random("trial"))[:MOST_TRIED].to(split.y.device)
+        split = Split(split.x[chosen], split.y[chosen])
+        losses = [self._loss(client, replace(received, theta=origin), split)]
+        for factor in received.factors.tolist():
+            theta = received.theta.clone()  # with the new buffers, whatever the step
+            theta[:size] = torch.lerp(origin[:size], theta[:size], factor)
+            losses.append(self._loss(client, replace(received, theta=theta), split))
+        known = torch.tensor(losses, dtype=torch.float64).nan_to_num(DIVERGED).clamp(max=DIVERGED)
+        return StepLosses(before=float(known[0]), after=known[1:], samples=len(split))
+
+    def _loss(self, client: Client, received: Payload, split: Split) -> float:
+        """The loss of the model as received: of the one for everybody, or the client's own if there is none."""
         keep, engine_keep = dict(client.keep), dict(client.engine_keep)
         common = self.method.general(client, received)
         client.model.write(self.method.personal(client, received) if common is None else common)
         client.keep, client.engine_keep = keep, engine_keep
-        return client.loss()
+        return client.loss(split)

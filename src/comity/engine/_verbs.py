@@ -44,14 +44,33 @@ class Export(Payload):
     model: Tensor
 
 
-def verbs_of(method: Method[Any, Any]) -> dict[str, Verb]:
-    """By name: the engine's own verbs, and those that the method declares with ``@verb``."""
+class StepLosses(Payload):
+    """What several steps do to a client's loss: on its validation samples if it has any, or else on training samples.
+
+    A model that diverged has a loss of `DIVERGED`.
+    """
+
+    before: float
+    after: Tensor
+    samples: int
+
+
+DIVERGED = 1e6
+
+
+def verbs_of(method: Method[Any, Any], tries_steps: bool = False) -> dict[str, Verb]:
+    """By name: the engine's own verbs, and those that the method declares with ``@verb``.
+
+    ``tries_steps``: the rule asks clients what a step would do to their losses.
+    """
     message = method.message_type
     verbs = [
         Verb("fit", message, method.reply_type),
         Verb("evaluate", message, Scores),
         Verb("export", message, Export),
     ]
+    if tries_steps:
+        verbs.append(Verb("try_steps", message, StepLosses))
     for name, function in inspect.getmembers(type(method), inspect.isfunction):
         if getattr(function, "is_verb", False):
             hints = get_type_hints(function)

@@ -7,10 +7,10 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Range
-from comity.rules._rows import LONGEST_SQUARE, Updates, capped, gram_matrix, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, capped, gram_matrix, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
-from comity.rules._updates import ClientUpdates, DroppedWarning, Members
+from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps
 from comity.rules.calm import CALM
 from comity.rules.confree import ConFREE
 from comity.rules.diagnose import ConflictRate, conflict_rate, cosines, harm, improvement
@@ -57,6 +57,6 @@ __all__ = [
     # for a rule of your own
     "Rule", "Range", "GramBlock", "Solution", "min_norm", "evening",
     # for updates that are held in another form
-    "ClientUpdates", "Members", "gram_matrix", "piece_width", "LONGEST_SQUARE",
+    "ClientUpdates", "Members", "Trial", "TriedSteps", "gram_matrix", "piece_width", "LONGEST_SQUARE",
 ]
 # fmt: on

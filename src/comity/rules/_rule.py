@@ -16,12 +16,13 @@ from comity._layout import Layout
 from comity._options import check
 from comity._random import numpy_generator
 from comity._threads import one_thread
+from comity.rules._length import Length, with_length
 from comity.rules._rows import Rows, Updates
-from comity.rules._updates import ClientUpdates, Id, combined_lengths
+from comity.rules._updates import ClientUpdates, Id
 from comity.rules.solvers import Array, Integers, Solution, gram, root
 
 Scope = Literal["model", "layer"]
-Length = Literal["own", "mean"]
+By = Literal["size", "uniform"]
 
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
@@ -37,10 +38,14 @@ class GramBlock(NamedTuple):
     A: Array  # a square root of it: AᵀA = G
     unit: float  # the length of an update that has length 1 in G
     present: int  # how many clients are present, those whose update is 0 included: a mean divides by this number
-    sizes: Array
+    shares: Array  # of the samples of all clients present; 0 for absent clients
     losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
     ages: Integers  # how many rounds ago each update was sent, 0 for those present
     layer: int  # which layer; 0 for the whole model
+
+    def weights(self, by: By) -> Array:
+        """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
+        return self.shares * self.present if by == "size" else np.where(self.ages == 0, 1.0, 0.0)
 
 
 class Weighed(NamedTuple):
@@ -100,7 +105,8 @@ class Rule(_Declared):
 
     Options:
         scope: the whole model at once, or each layer by itself
-        length: the rule's own step, or its direction with the length of the plain mean's
+        length: of the step: the rule's own, that of the plain mean, a factor on the rule's own, what FedExP gives the
+            mean, or what clients find best when they are asked (search)
     """
 
     certificate: ClassVar[str] = "none needed: a closed formula"
@@ -121,6 +127,11 @@ class Rule(_Declared):
     @property
     def needs_gram(self) -> bool:
         return True
+
+    @property
+    def tries_steps(self) -> bool:
+        """Whether clients are asked what a step would do to their losses."""
+        return self.length == "search"
 
     @property
     def draws(self) -> bool:
@@ -145,7 +156,7 @@ class Rule(_Declared):
         if self.draws:
             self.state["calls"] = torch.tensor(self._calls + 1)
         return Combination(
-            coefficients=_with_length(self.length, coefficients, G, updates.shares),
+            coefficients=with_length(self.length, coefficients, G, updates),
             ids=updates.ids,
             residual=float(residuals.max()),
             certificate=self.certificate,
@@ -195,8 +206,8 @@ class Rule(_Declared):
         coefficients = torch.zeros(G.shape[:2], dtype=torch.float64)
         residuals = torch.zeros(len(G), dtype=torch.float64)
         notes: dict[str, Tensor] = {}
-        ages, sizes = updates.ages.numpy(), updates.sizes.numpy()
-        losses = np.full(len(sizes), math.nan) if updates.losses is None else updates.losses.numpy()
+        ages, shares = updates.ages.numpy(), updates.shares.numpy()
+        losses = np.full(len(ages), math.nan) if updates.losses is None else updates.losses.numpy()
         present = ages == 0
         for layer, whole in enumerate(G.numpy()):
             moved = np.flatnonzero(whole.diagonal() > STILL**2)
@@ -210,7 +221,7 @@ class Rule(_Declared):
                     A=A,
                     unit=unit,
                     present=int(present.sum()),
-                    sizes=sizes[moved],
+                    shares=shares[moved],
                     losses=losses[moved],
                     ages=ages[moved],
                     layer=layer,
@@ -258,15 +269,6 @@ class Rule(_Declared):
             elif value != parameter.default:
                 shown.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def _with_length(length: Length, coefficients: Tensor, G: Tensor, shares: Tensor) -> Tensor:
-    """The coefficients, rescaled in each row so that the step has the length that the option ``length`` asks for."""
-    if length == "own":
-        return coefficients
-    wanted = {"mean": combined_lengths(G, shares)}[length]
-    factor = wanted / combined_lengths(G, coefficients)
-    return coefficients * torch.where(factor.isfinite(), factor, 0.0)[:, None]
 
 
 def _layer_lengths(layout: Layout, vector: Tensor) -> Tensor:
