@@ -10,7 +10,7 @@ from comity import ComityError
 from comity.config import Config
 from comity.engine import run, verbs_for
 from comity.methods import METHODS, Message
-from helpers import assert_same
+from helpers import assert_same, keeps
 
 SEARCH = {"name": "ConFREE", "length": "search"}
 
@@ -84,6 +84,25 @@ def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: dict[str, A
     cut = run(**options, out=tmp_path / "cut", checkpoint_every=1, stop=lambda: next(rounds))
     assert not cut.done
     assert_same(one, run(**options, out=tmp_path / "cut", checkpoint_every=1, resume=True))
+
+
+def test_maxfl_measures_against_a_model_trained_alone(tiny: dict[str, Any]) -> None:
+    """What clients send is the loss of the received model less that of their own after ten epochs of Local."""
+    done = run(**(tiny | {"rounds": 1}), rule="MaxFL")
+    alone = run(**(tiny | {"rounds": 1, "epochs": 10}), method="Local")
+    gaps = []
+    for cid, state in done.server.link.states().items():
+        own, data = alone.site.model(), done.federation.clients[cid].train
+        own.write(keeps(alone)[cid]["personal"])
+        start = done.site.model()
+        with torch.inference_mode():
+            mine, common = (torch.nn.functional.cross_entropy(m.net(data.x), data.y) for m in (own, start))
+        assert float(state.engine["alone"]) == pytest.approx(float(mine), rel=1e-4)
+        gaps.append(float(common - mine))
+    weights = torch.sigmoid(torch.tensor(gaps)) * torch.sigmoid(-torch.tensor(gaps))
+    wanted = (weights / weights.sum()).tolist()
+    assert done.server.weights[0].coefficients[0] == pytest.approx(wanted, rel=1e-3)
+    assert_same(run(**tiny, rule="MaxFL"), run(**(tiny | {"workers": 3}), rule="MaxFL"))
 
 
 def test_clients_can_be_asked_only_where_the_rule_wants_it(tiny: dict[str, Any]) -> None:

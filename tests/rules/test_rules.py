@@ -21,13 +21,22 @@ from comity._layout import Layout
 from comity._options import options
 from comity.rules import (
     CALM,
+    CRAFT,
+    IMTLG,
     MGDA,
     RULES,
+    AlignedMTL,
+    CAGrad,
+    CenteredClipping,
     ConFREE,
     FairDescent,
     FedFV,
     FedMGDAPlus,
+    GeometricMedian,
+    Krum,
+    MaxFL,
     Mean,
+    NashMTL,
     Projection,
     Rule,
     ServerStep,
@@ -35,6 +44,7 @@ from comity.rules import (
     SolverWarning,
     TorchJD,
     Updates,
+    UPGrad,
     improvement,
 )
 
@@ -50,6 +60,18 @@ ALL = [
     FedMGDAPlus(norm_restore=True),
     FedFV(),
     FairDescent(),
+    MGDA(cap=0.4),
+    CRAFT(),
+    MaxFL(),
+    UPGrad(),
+    CAGrad(),
+    NashMTL(),
+    AlignedMTL(),
+    IMTLG(),
+    Krum(),
+    Krum(m="most"),
+    GeometricMedian(),
+    CenteredClipping(),
 ]
 
 
@@ -618,7 +640,7 @@ def test_coefficients_are_those_of_the_whole_step(rule):
         assert chosen.coefficients.dtype == torch.float64
         assert (chosen.ids, chosen.residual, chosen.certificate) == (outcome.ids, outcome.residual, outcome.certificate)
         assert torch.equal(chosen.updates.combine(chosen.coefficients), outcome.update)
-        one.remember(chosen.updates)
+        one.remember(chosen.updates, outcome.update)
 
 
 def test_other_rooms_use_public_names_only():

@@ -80,6 +80,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         buffers=config.buffers,
         moment=config.moment,
         losses=rule.needs_losses,
+        above_local=rule.above_local,
         tries_steps=rule.tries_steps,
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,

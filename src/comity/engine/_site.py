@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from comity._random import generator
 from comity.data import Federation, Split
@@ -19,9 +19,10 @@ from comity.engine._verbs import DIVERGED, READ_ONLY_VERBS, Export, StepLosses, 
 from comity.methods import Message, Method, Payload, Question, Reply
 from comity.nn import Model, line_up
 
-
 MOST_TRIED = 256
 """Samples on which a client tries steps."""
+EPOCHS_ALONE = 10
+"""Epochs that a client trains alone, once, where a rule asks how much worse off than that it is."""
 
 
 class Site:
@@ -38,6 +39,7 @@ class Site:
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
         losses: bool = False,
+        above_local: bool = False,
         tries_steps: bool = False,
         attack: Attack | None = None,
         device: str = "cpu",
@@ -47,6 +49,8 @@ class Site:
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
+        self.above_local = above_local
+        """Whether that loss is to be less the loss of a model which the client trained alone."""
         self.tries_steps = tries_steps
         """Whether clients are asked what a step would do to their losses: some rules want to know."""
         self.attack = attack or Attack("none", frozenset(), seed)
@@ -119,7 +123,12 @@ class Site:
 
         A client that fails on the way keeps what it had.
         """
+        alone = None
+        if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
+            alone = self._trained_alone(cid, model, round, trainer)
         client = self.client(cid, model, state, verb=verb, round=round, trainer=trainer)
+        if alone is not None:
+            client.engine_keep["alone"] = alone
         counted = len(model.counters) > 0
         if counted:
             model.counters = client.engine_keep["counters"]
@@ -132,7 +141,10 @@ class Site:
         if verb == "try_steps":
             assert isinstance(received, Message)
             return self._try_steps(client, received), ClientState(client.keep, client.engine_keep)
-        before_fit = self._loss(client, received, client.data.train) if verb == "fit" and self.losses else None
+        before_fit = None
+        if verb == "fit" and self.losses:
+            before_fit = self._loss(client, received, client.data.train)
+            before_fit -= float(client.engine_keep["alone"]) if self.above_local else 0.0
         reply: Payload = getattr(self.method, verb)(client, received)
         if type(reply) is not self.verbs[verb].reply:
             declared = self.verbs[verb].reply.__name__
@@ -149,6 +161,12 @@ class Site:
         if counted:
             client.engine_keep["counters"] = model.counters
         return reply, ClientState(client.keep, client.engine_keep)
+
+    def _trained_alone(self, cid: int, model: Model, round: int, trainer: Trainer | None) -> Tensor:
+        """The training loss of a model that the client trained by itself, from the common beginning."""
+        client = self.client(cid, model, round=round, trainer=trainer)
+        client.sgd(EPOCHS_ALONE)
+        return torch.tensor(client.loss(), dtype=torch.float64)
 
     def _try_steps(self, client: Client, received: Message) -> StepLosses:
         """Losses on the way from the shared part that the client last started from to the one that it received."""

@@ -11,19 +11,29 @@ from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, capped, gram_matr
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps
+from comity.rules.aligned_mtl import AlignedMTL
+from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
+from comity.rules.centered_clipping import CenteredClipping
 from comity.rules.confree import ConFREE
+from comity.rules.craft import CRAFT
 from comity.rules.diagnose import ConflictRate, conflict_rate, cosines, harm, improvement
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
+from comity.rules.geometric_median import GeometricMedian
+from comity.rules.imtl_g import IMTLG
+from comity.rules.krum import Krum
+from comity.rules.maxfl import MaxFL
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
+from comity.rules.nash_mtl import NashMTL
 from comity.rules.projection import COSINE_ROUNDING, Projection
 from comity.rules.protect import Protected, protected_directions
 from comity.rules.released import ReleasedConFREE
 from comity.rules.solvers import Solution, min_norm
 from comity.rules.torchjd import TorchJD
+from comity.rules.upgrad import UPGrad
 
 RULES: dict[str, type[Rule]] = {
     "Mean": Mean,
@@ -35,6 +45,16 @@ RULES: dict[str, type[Rule]] = {
     "FedMGDA+": FedMGDAPlus,
     "FedFV": FedFV,
     "FairDescent": FairDescent,
+    "CRAFT": CRAFT,
+    "MaxFL": MaxFL,
+    "UPGrad": UPGrad,
+    "CAGrad": CAGrad,
+    "NashMTL": NashMTL,
+    "AlignedMTL": AlignedMTL,
+    "IMTL-G": IMTLG,
+    "Krum": Krum,
+    "GeometricMedian": GeometricMedian,
+    "CenteredClipping": CenteredClipping,
     "TorchJD": TorchJD,
 }
 """By the name on the command line."""
@@ -45,7 +65,8 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "RULES",
+    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "NashMTL", "AlignedMTL", "IMTLG", "Krum",
+    "GeometricMedian", "CenteredClipping", "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts

@@ -47,6 +47,12 @@ class GramBlock(NamedTuple):
         """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
         return self.shares * self.present if by == "size" else np.where(self.ages == 0, 1.0, 0.0)
 
+    @property
+    def points(self) -> Array:
+        """The updates of all clients present as columns, first those of the members."""
+        members = self.A[:, self.ages == 0]
+        return np.hstack((members, np.zeros((len(self.A), self.present - members.shape[1]))))
+
 
 class Weighed(NamedTuple):
     """Coefficients (B, N), the residual (B,) of each row, and what else a rule notes of each row."""
@@ -114,6 +120,8 @@ class Rule(_Declared):
     """A residual above it is warned of."""
     needs_losses: ClassVar[bool] = False
     """Whether clients must say how the received model does on their data."""
+    above_local: ClassVar[bool] = False
+    """Whether these losses are to be less that of the model which the client trained alone."""
 
     _: KW_ONLY
     scope: Scope = "model"
@@ -174,7 +182,7 @@ class Rule(_Declared):
         else:
             is_plain = torch.equal(chosen.coefficients, updates.shares[None])
             plain = _layer_lengths(updates.layout, update if is_plain else updates.combine(updates.shares))
-        self.remember(updates)
+        self.remember(updates, update)
         stretch = torch.where(plain > 0, _layer_lengths(updates.layout, update) / plain, math.nan)
         return Outcome(**vars(chosen), update=update, stretch=stretch)
 
@@ -237,7 +245,7 @@ class Rule(_Declared):
         """The updates, followed by those of absent clients if the rule remembers any."""
         return updates
 
-    def remember(self, updates: ClientUpdates) -> None:
+    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
         """Keep in ``state`` what the next round needs."""
 
     def random(self, *key: str | int) -> np.random.Generator:
