@@ -82,8 +82,11 @@ class Config:
     rounds: Count = _option(50, "learning", "number of rounds")
     participation: ShareAboveZero = _option(1.0, "learning", "share of the clients that is sampled in a round")
     dropout: ShareBelowOne = _option(0.0, "learning", "chance that a sampled client is lost after it trained")
-    attack: Literal["none", "gaussian", "scale"] = _option(
-        "none", "learning", "what malicious clients upload: Gaussian noise (A1) or their update times 100 (A2)"
+    attack: Literal["none", "gaussian", "scale", "flip", "little", "inner"] = _option(
+        "none",
+        "learning",
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or in collusion "
+        "something a little off the honest mean, or against it",
     )
     malicious: ShareBetween = _option(0.1, "learning", "share of malicious clients when there is an attack")
     max_share: ShareAboveZero = _option(

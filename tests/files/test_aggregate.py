@@ -46,7 +46,7 @@ def test_every_length_but_one_that_asks_clients(length: float | str, tmp_path: P
     start, files = save_all("safetensors", base, clients, tmp_path / "in")
     aggregate(start, files, tmp_path / "new.safetensors", {"name": "ConFREE", "length": length})
     assert_close(load_file(tmp_path / "new.safetensors"), merged(ConFREE(length=length), base, clients))  # type: ignore[arg-type]
-    with pytest.raises(ComityError, match="only a run can do"):
+    with pytest.raises(comity.ComityError, match="only a run can do"):
         aggregate(start, files, tmp_path / "none.safetensors", ConFREE(length="search"))
     assert not (tmp_path / "none.safetensors").exists()
 

@@ -133,7 +133,7 @@ def build(
         participation=config.participation,
         dropout=config.dropout,
         lr=site.training.rate,
-        honest=[cid for cid in way.clients if cid not in site.attack.malicious],
+        attack=site.attack,
         server_step=ServerStep(config.server_lr, config.server_momentum),
         max_share=config.max_share,
         clip_updates=config.clip_updates,

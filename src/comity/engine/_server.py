@@ -14,6 +14,7 @@ from comity._errors import ComityError
 from comity._layout import Layout
 from comity._random import generator
 from comity.engine._admission import brief
+from comity.engine._attacks import Attack
 from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
 from comity.engine._verbs import Export, Scores, StepLosses, verbs_of
@@ -44,7 +45,7 @@ class Server:
         participation: float = 1.0,
         dropout: float = 0.0,
         lr: Callable[[int], float] = lambda _: math.nan,
-        honest: Sequence[int] | None = None,
+        attack: Attack | None = None,
         server_step: ServerStep | None = None,
         max_share: float = 1.0,
         clip_updates: Literal["none", "median"] = "none",
@@ -55,7 +56,8 @@ class Server:
         self.verbs = verbs_of(method, rule.tries_steps)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
-        self.honest = list(link.clients if honest is None else honest)
+        self.attack = attack or Attack("none", frozenset(), seed)
+        self.honest = [cid for cid in link.clients if cid not in self.attack.malicious]
         """Whose scores count; the attackers' own do not."""
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
@@ -241,7 +243,8 @@ class Server:
 
     def fit(self, cohort: Sequence[int], lost: Sequence[int] = ()) -> dict[int, Reply]:
         """Have these clients fit what the method sends them; their replies, but for those that are lost."""
-        replies = self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
+        messages = {cid: self.method.send(self, cid) for cid in cohort}
+        replies = self.attack.collude(self._ask("fit", messages, lost), messages, self.layout.size)
         for cid in list(replies):
             if (why := self._method_objection(cid, replies[cid])) is not None:
                 self.record.failed[cid] = f"fit: {brief(why)}"
