@@ -99,7 +99,8 @@ class Config:
         "average", "learning", "BatchNorm statistics: averaged, or each its own"
     )
 
-    epochs: CountOrZero = _option(1, "local training", "epochs a round")
+    epochs: CountOrZero | NonNegative = _option(1, "local training", "epochs a round; 0.5 is half of one")
+    steps: Count | None = _option(None, "local training", "steps a round, for every client alike, in place of epochs")
     batch_size: Count = _option(10, "local training", "samples a step")
     lr: Positive = _option(0.05, "local training", "learning rate")
     lr_decay: ShareAboveZero = _option(1.0, "local training", "factor on the learning rate after each round")
@@ -224,6 +225,8 @@ def _check(config: Config) -> None:
         raise ComityError(
             f"participation {participation} of {clients} clients selects nobody; take at least {0.5 / clients:g}"
         )
+    if config.steps is not None and config.epochs != default("epochs"):
+        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
     if config.optimizer != "SGD" and config.momentum:
         raise ComityError(f"momentum is an option of SGD; {config.optimizer} has its own")
 
