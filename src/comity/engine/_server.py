@@ -206,6 +206,7 @@ class Server:
         rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
         rule.residual = max(rule.residual, outcome.residual)
         rule.stretch |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
+        rule.choice |= {f"{group}/{name}" if group else name: w for name, w in self.rule.choice.items()}
         coefficients = outcome.coefficients.tolist()
         self.weights.append(Weights(round=round, group=group, ids=list(outcome.ids), coefficients=coefficients))
         some = torch.randperm(len(updates), generator=self.random("cosines"))[:MOST_COSINES].sort().values

@@ -10,7 +10,9 @@ from comity._errors import ComityError
 from comity.methods import Method, Payload, field_types
 
 READ_ONLY_VERBS = ("evaluate", "export")
-"""Verbs of the engine's own that change nothing that a client keeps, and train nobody beside others."""
+"""Verbs of the engine's own that are its own business, and change nothing that a client keeps."""
+WITHOUT_TRAINING = (*READ_ONLY_VERBS, "try_steps")
+"""Verbs of the engine's own in which nobody is trained, beside others or alone."""
 
 
 @dataclass(frozen=True)

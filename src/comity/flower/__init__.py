@@ -26,6 +26,7 @@ from comity.flower._strategy import (
     IMTLG,
     MGDA,
     AlignedMTL,
+    Auto,
     CAGrad,
     CenteredClipping,
     ConFREE,
@@ -49,7 +50,7 @@ __all__ = [
     # drop-in strategies
     "WithRule", "Mean", "Projection", "ConFREE", "ReleasedConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV",
     "FairDescent", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "NashMTL", "AlignedMTL", "IMTLG", "Krum", "GeometricMedian",
-    "CenteredClipping", "TorchJD",
+    "CenteredClipping", "TorchJD", "Auto",
     # whole methods
     "client_app", "server_app", "OwnData", "GridLink", "Patience", "write_app",
     # to try an app with

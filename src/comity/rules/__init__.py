@@ -12,6 +12,7 @@ from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarn
 from comity.rules._server_step import ServerStep
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps
 from comity.rules.aligned_mtl import AlignedMTL
+from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
 from comity.rules.centered_clipping import CenteredClipping
@@ -56,6 +57,7 @@ RULES: dict[str, type[Rule]] = {
     "GeometricMedian": GeometricMedian,
     "CenteredClipping": CenteredClipping,
     "TorchJD": TorchJD,
+    "Auto": Auto,
 }
 """By the name on the command line."""
 
@@ -66,7 +68,7 @@ __all__ = [
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
     "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "NashMTL", "AlignedMTL", "IMTLG", "Krum",
-    "GeometricMedian", "CenteredClipping", "RULES",
+    "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts

@@ -142,6 +142,11 @@ class Rule(_Declared):
         return self.length == "search"
 
     @property
+    def choice(self) -> dict[str, float]:
+        """What a rule that chooses among others has to choose from, with weights; the heaviest made the last step."""
+        return {}
+
+    @property
     def draws(self) -> bool:
         """Whether coefficients depend on random numbers; then ``state`` counts the calls."""
         return False

@@ -15,7 +15,10 @@ from comity._layout import Layout
 Id = int | str
 
 NO_ROWS = "these updates are not held in memory: their rows cannot be combined, taken out or remembered"
-NOBODY_TO_ASK = "steps are tried by asking clients for their losses, which only a run can do; give length a number here"
+NOBODY_TO_ASK = (
+    "steps are tried by asking clients for their losses, which only a run can do; "
+    "here a rule other than Auto and a length other than search are needed"
+)
 
 
 class DroppedWarning(UserWarning):
