@@ -39,7 +39,7 @@ CONFIG: dict[str, Any] = {
     "val_share": 0.0,
     "model": {"name": "cnn"},
     "method": {"name": "FedRep", "head_epochs": 1},
-    "rule": {"name": "Mean", "weighting": "size"},
+    "rule": {"name": "Mean", "by": "size"},
     "rounds": 50,
     "participation": 1.0,
     "epochs": 1,
@@ -51,7 +51,7 @@ CONFIG: dict[str, Any] = {
     "out": None,
 }
 RULES: dict[str, dict[str, Any]] = {
-    "Mean": {"weighting": "size"},
+    "Mean": {"by": "size"},
     "ConFREE": {"c": 0.5},
     "CALM": {"C": 10.0, "eps": 0.1},
 }

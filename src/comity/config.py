@@ -99,8 +99,11 @@ class Config:
     rounds: Count = _option(50, "learning", "number of rounds")
     participation: ShareAboveZero = _option(1.0, "learning", "share of the clients that is sampled in a round")
     dropout: ShareBelowOne = _option(0.0, "learning", "chance that a sampled client is lost after it trained")
-    attack: Literal["none", "gaussian", "scale"] = _option(
-        "none", "learning", "what malicious clients upload: Gaussian noise (A1) or their update times 100 (A2)"
+    attack: Literal["none", "gaussian", "scale", "flip", "little", "inner"] = _option(
+        "none",
+        "learning",
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or in collusion "
+        "something a little off the honest mean, or against it",
     )
     malicious: ShareBetween = _option(0.1, "learning", "share of malicious clients when there is an attack")
     max_share: ShareAboveZero = _option(
@@ -123,7 +126,8 @@ class Config:
         "average", "learning", "BatchNorm statistics: averaged, or each its own"
     )
 
-    epochs: CountOrZero = _option(1, "local training", "epochs a round")
+    epochs: CountOrZero | NonNegative = _option(1, "local training", "epochs a round; 0.5 is half of one")
+    steps: Count | None = _option(None, "local training", "steps a round, for every client alike, in place of epochs")
     batch_size: Count = _option(10, "local training", "samples a step")
     lr: Positive = _option(0.05, "local training", "learning rate")
     lr_decay: ShareAboveZero = _option(1.0, "local training", "factor on the learning rate after each round")
@@ -275,6 +279,8 @@ def _check(config: Config) -> None:
         raise ComityError(f"guard {config.guard} needs each client's own model; leave reference out")
     if config.guard is not None and config.local_on != "all":
         raise ComityError(f"guard {config.guard} needs local_on all, got {config.local_on}")
+    if config.steps is not None and config.epochs != default("epochs"):
+        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
     if config.optimizer != "SGD" and config.momentum:
         raise ComityError(f"momentum is an option of SGD; {config.optimizer} has its own")
 

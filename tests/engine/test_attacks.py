@@ -6,8 +6,8 @@ import torch
 
 from comity.engine import run
 from comity.engine._attacks import Attack
-from comity.methods import Reply
-from helpers import keeps
+from comity.methods import Message, Reply
+from helpers import assert_same, keeps
 
 
 def test_attacks_are_what_they_say() -> None:
@@ -23,9 +23,37 @@ def test_attacks_are_what_they_say() -> None:
     assert reply.theta.tolist() == [1.5, 1.0, 8.0]
 
 
-@pytest.mark.parametrize("attack", ["gaussian", "scale"])
+def test_colluding_attacks_are_what_they_say() -> None:
+    received = Message(theta=torch.tensor([1.0, 2.0, 9.0]))
+    steps = torch.tensor([[1.0, 3.0, 0.0], [3.0, 3.0, 1.0], [7.0, 7.0, 7.0]])
+    replies = {cid: Reply(theta=received.theta + step, size=3) for cid, step in enumerate(steps)}
+    sent = dict.fromkeys(replies, received)
+    for kind, lie in (("little", [2 - 1.5, 3.0]), ("inner", [-4.0, -6.0])):
+        attack = Attack(kind, frozenset({2}), 0)  # type: ignore[arg-type]
+        told = attack.collude(replies, sent, 2)
+        assert (told[2].theta - received.theta).tolist() == pytest.approx([*lie, 7.0])
+        assert told[0] is replies[0]
+        assert attack.on(replies[2], received.theta, 2, 2, 1) is replies[2]
+        assert attack.collude({2: replies[2]}, sent, 2) == {2: replies[2]}  # nobody to imitate
+    flipped = Attack("flip", frozenset({2}), 0).on(replies[2], received.theta, 2, 2, 1)
+    assert (flipped.theta - received.theta).tolist() == [-7, -7, 7]
+
+
+def test_two_fifths_that_collude_turn_the_mean_around(tiny: dict[str, Any]) -> None:
+    options = tiny | {"clients": 10, "rounds": 1, "malicious": 0.4}
+    clean, attacked = run(**options), run(**options, rule={"name": "Mean", "by": "uniform"}, attack="inner")
+    assert len(attacked.result.malicious) == 4
+    honest = [cid for cid in range(10) if cid not in attacked.result.malicious]
+    alone = keeps(run(**options, method="Local"))
+    mean = torch.stack([alone[cid]["personal"] for cid in honest]).mean(0) - clean.site.initial
+    wanted = clean.site.initial + (0.6 - 0.4 * 2) * mean
+    torch.testing.assert_close(attacked.server.theta, wanted, rtol=1e-4, atol=1e-5)
+    assert_same(attacked, run(**(options | {"workers": 3}), rule={"name": "Mean", "by": "uniform"}, attack="inner"))
+
+
+@pytest.mark.parametrize("attack", ["gaussian", "scale", "flip"])
 def test_the_attack_reaches_the_average_and_honest_clients_alone_are_counted(
-    tiny: dict[str, Any], attack: Literal["gaussian", "scale"]
+    tiny: dict[str, Any], attack: Literal["gaussian", "scale", "flip"]
 ) -> None:
     options = tiny | {"clients": 10, "rounds": 1}
     clean, attacked = run(**options), run(**options, attack=attack)

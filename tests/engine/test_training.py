@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from comity import ComityError, Config
+from comity.data import ClientData, Split
 from comity.engine import Training, run, site_of
 from comity.engine._optimiser import optimiser_class
 from helpers import client_of, keeps
@@ -103,6 +104,37 @@ def test_optimiser_state_is_kept_or_reset_between_rounds(tiny: dict[str, Any], o
 def test_the_learning_rate_decays_by_round() -> None:
     training = Training(lr=0.1, lr_decay=0.5)
     assert [training.rate(t) for t in (1, 2, 3)] == [0.1, 0.05, 0.025]
+
+
+@pytest.mark.parametrize("samples", [1, 7, 8, 9, 10, 24])
+def test_work_in_steps_and_in_parts_of_an_epoch(tiny: dict[str, Any], samples: int) -> None:
+    """Three and a half epochs are seven halves; steps go on into the next epoch; both begin as whole epochs do."""
+    site = site_of(Config(**tiny, steps=5))
+    client = client_of(site)
+    data = client.data.train
+    client.data = ClientData(0, Split(data.x[:samples], data.y[:samples]), client.data.val, client.data.test)
+    whole = list(client.orders(9))
+    each = len(whole) // 9
+    assert [index.tolist() for index in client.orders()] == [index.tolist() for index in whole[:5]]
+    for epochs in (0.1, 0.5, 1, 2.5, 3.5):
+        found = list(client.orders(epochs))
+        assert len(found) == max(1, round(epochs * each))
+        assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=False))
+    assert list(client.orders(0)) == []
+
+
+def test_steps_and_epochs_are_one_or_the_other(tiny: dict[str, Any]) -> None:
+    one, other = run(**tiny, epochs=2), run(**tiny, steps=2 * 2)  # 16 or 17 training samples are two batches of 8
+    sizes = {len(client.train) for client in one.federation.clients}
+    assert sizes <= {16, 17}
+    assert torch.equal(one.server.theta, other.server.theta)
+    half = run(**tiny, epochs=0.5)
+    assert torch.equal(half.server.theta, run(**tiny, steps=1).server.theta)
+    assert torch.allclose(half.server.theta, run(**tiny, epochs=0.5, trainer="autograd").server.theta, atol=1e-6)
+    with pytest.raises(ComityError, match="2 epochs or 5 steps a round; give one of the two"):
+        Config(epochs=2, steps=5)
+    with pytest.raises(ComityError, match="epochs must be at least 0, got -1"):
+        Config(epochs=-1)
 
 
 def test_an_unknown_optimiser_is_refused_with_the_nearest_names() -> None:

@@ -17,7 +17,7 @@ from comity.files._file import WeightFile
 from comity.files._reader import Reader
 from comity.rules import CALM, MGDA, RULES, ConFREE, Mean, Projection, Rule, Updates
 
-NEEDS_LOSSES = {"FedFV", "FairDescent"}
+NEEDS_LOSSES = {name for name, rule in RULES.items() if rule.needs_losses}
 
 
 @pytest.mark.parametrize("kind", SAVE)
@@ -40,7 +40,18 @@ def test_every_format(kind: str, rule: Rule, tmp_path: Path) -> None:
     torch.testing.assert_close(done.stretch, outcome.stretch, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name != "TorchJD"])
+@pytest.mark.parametrize("length", [2.5, "mean", "fedexp"])
+def test_every_length_but_one_that_asks_clients(length: float | str, tmp_path: Path) -> None:
+    base, clients = models()
+    start, files = save_all("safetensors", base, clients, tmp_path / "in")
+    aggregate(start, files, tmp_path / "new.safetensors", {"name": "ConFREE", "length": length})
+    assert_close(load_file(tmp_path / "new.safetensors"), merged(ConFREE(length=length), base, clients))  # type: ignore[arg-type]
+    with pytest.raises(comity.ComityError, match="only a run can do"):
+        aggregate(start, files, tmp_path / "none.safetensors", ConFREE(length="search"))
+    assert not (tmp_path / "none.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name not in ("TorchJD", "Auto")])
 def test_every_rule_to_the_bit(name: str, tmp_path: Path) -> None:
     """The same pieces, the same products, the same sums."""
     base, clients = models()

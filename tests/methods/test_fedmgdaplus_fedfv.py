@@ -73,7 +73,7 @@ def test_fedfv_projects_by_rising_loss(tiny: dict[str, Any]) -> None:
 def test_fedfv_that_projects_nothing_is_the_uniform_mean(tiny: dict[str, Any]) -> None:
     options = opposed(tiny) | {"participation": 0.6}
     fair = run(**options, method={"name": "FedFV", "alpha": 1.0, "tau": 0})
-    mean = run(**options, rule={"name": "Mean", "weighting": "uniform"})
+    mean = run(**options, rule={"name": "Mean", "by": "uniform"})
     torch.testing.assert_close(fair.server.theta, mean.server.theta, rtol=0, atol=1e-5)
     other = run(**options, method={"name": "FedFV", "tau": 0})
     assert (other.server.theta - mean.server.theta).norm() > 0.01

@@ -29,8 +29,8 @@ from run_folders import make
 TESTS = 10  # samples of each client; accuracies are tenths
 SIZE, UNIFORM = "Mean (size)", "Mean (uniform)"
 RULES: dict[str, dict[str, Any]] = {
-    SIZE: {"rule": {"name": "Mean", "weighting": "size"}},
-    UNIFORM: {"rule": {"name": "Mean", "weighting": "uniform"}},
+    SIZE: {"rule": {"name": "Mean", "by": "size"}},
+    UNIFORM: {"rule": {"name": "Mean", "by": "uniform"}},
     "ConFREE": {"rule": {"name": "ConFREE", "c": 0.5}},
     "other ConFREE": {"rule": {"name": "ConFREE", "c": 0.1}},
 }
@@ -170,7 +170,7 @@ def key_of(options: Mapping[str, Any]) -> tuple[float, str, str]:
     return (
         options["partition"]["alpha"],
         options["method"]["name"],
-        SIZE if own else named[rule.get("weighting", rule.get("c"))],
+        SIZE if own else named[rule.get("by", rule.get("c"))],
     )
 
 

@@ -185,33 +185,33 @@ def test_the_base_is_the_same_method_with_the_plain_mean(tmp_path: Path) -> None
 
 
 def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_for(tmp_path: Path) -> None:
-    make(tmp_path / "a", [0.65] * 4, options={"rule.weighting": "uniform"})
+    make(tmp_path / "a", [0.65] * 4, options={"rule.by": "uniform"})
     make(tmp_path / "b", [0.60] * 4)
     make(tmp_path / "c", [0.70] * 4, rule="ConFREE")
     study = LoadedStudy(tmp_path)
     assert [cell.label for cell in study.cells] == [
-        *("FedRep + Mean (weighting=size)", "FedRep + Mean (weighting=uniform)", "FedRep + ConFREE")
+        *("FedRep + Mean (by=size)", "FedRep + Mean (by=uniform)", "FedRep + ConFREE")
     ]
     found = table(tmp_path)
     assert found["FedRep + ConFREE"]["difference to Mean"] == "+10.00 (one seed)"
-    assert found["FedRep + Mean (weighting=uniform)"]["difference to Mean"] == "+5.00 (one seed)"
+    assert found["FedRep + Mean (by=uniform)"]["difference to Mean"] == "+5.00 (one seed)"
     remark = (
-        "There are several means, Mean (weighting=size) and Mean (weighting=uniform); differences are to "
-        "Mean (weighting=size), --base chooses another."
+        "There are several means, Mean (by=size) and Mean (by=uniform); differences are to "
+        "Mean (by=size), --base chooses another."
     )
     assert study.table().remarks == [remark]
     assert remark in study.table().markdown()
 
-    asked = LoadedStudy(tmp_path, base="Mean (weighting=uniform)").table()
+    asked = LoadedStudy(tmp_path, base="Mean (by=uniform)").table()
     assert asked.remarks == []
-    assert "difference to Mean (weighting=uniform)" in asked.markdown()
+    assert "difference to Mean (by=uniform)" in asked.markdown()
     entries = {line.label: str(line.entries["difference"]) for line in asked.lines}
     assert entries == {
-        "FedRep + Mean (weighting=uniform)": "–",
-        "FedRep + Mean (weighting=size)": "−5.00 (one seed)",
+        "FedRep + Mean (by=uniform)": "–",
+        "FedRep + Mean (by=size)": "−5.00 (one seed)",
         "FedRep + ConFREE": "+5.00 (one seed)",
     }
-    with pytest.raises(ComityError, match=r"unknown base 'mean'; known: ConFREE, Mean \(weighting=size\), Mean"):
+    with pytest.raises(ComityError, match=r"unknown base 'mean'; known: ConFREE, Mean \(by=size\), Mean"):
         LoadedStudy(tmp_path, base="mean").table()
 
 

@@ -21,13 +21,22 @@ from comity._layout import Layout
 from comity._options import options
 from comity.rules import (
     CALM,
+    CRAFT,
+    IMTLG,
     MGDA,
     RULES,
+    AlignedMTL,
+    CAGrad,
+    CenteredClipping,
     ConFREE,
     FairDescent,
     FedFV,
     FedMGDAPlus,
+    GeometricMedian,
+    Krum,
+    MaxFL,
     Mean,
+    NashMTL,
     Projection,
     Rule,
     ServerStep,
@@ -35,6 +44,7 @@ from comity.rules import (
     SolverWarning,
     TorchJD,
     Updates,
+    UPGrad,
     improvement,
 )
 
@@ -50,6 +60,18 @@ ALL = [
     FedMGDAPlus(norm_restore=True),
     FedFV(),
     FairDescent(),
+    MGDA(cap=0.4),
+    CRAFT(),
+    MaxFL(),
+    UPGrad(),
+    CAGrad(),
+    NashMTL(),
+    AlignedMTL(),
+    IMTLG(),
+    Krum(),
+    Krum(m="most"),
+    GeometricMedian(),
+    CenteredClipping(),
 ]
 
 
@@ -472,7 +494,7 @@ def test_stretch_is_relative_to_the_plain_mean():
             return mean._replace(coefficients=3 * mean.coefficients)
 
     assert Triple().apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [3, -1]
-    uniform = Mean(weighting="uniform").apply(Updates(U, layout=layout, sizes=[3, 1]))
+    uniform = Mean(by="uniform").apply(Updates(U, layout=layout, sizes=[3, 1]))
     assert uniform.stretch.tolist() == [1, 0]
     assert Projection().apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [1, -1]
 
@@ -480,7 +502,7 @@ def test_stretch_is_relative_to_the_plain_mean():
 def test_mean_by_size_and_uniform():
     U = family("random", 3, 0)
     torch.testing.assert_close(Mean()(U, sizes=[1, 2, 3]), torch.tensor([1.0, 2, 3]).double() / 6 @ U)
-    torch.testing.assert_close(Mean(weighting="uniform")(U, sizes=[1, 2, 3]), U.mean(0))
+    torch.testing.assert_close(Mean(by="uniform")(U, sizes=[1, 2, 3]), U.mean(0))
 
 
 @pytest.mark.parametrize("rule", [Mean(), CALM(), FedFV()], ids=repr)
@@ -520,7 +542,7 @@ def test_confree_where_zero_is_in_the_hull():
     ("text", "rule"),
     [
         ("Mean()", Mean()),
-        ("Mean(weighting='uniform')", Mean(weighting="uniform")),
+        ("Mean(by='uniform')", Mean(by="uniform")),
         ("ServerStep(lr=0.5, momentum=0.9)", ServerStep(0.5, 0.9)),
         ("Projection(order='sequential', seed=1)", Projection(order="sequential", seed=1)),
         ("ConFREE()", ConFREE(0.5)),
@@ -547,7 +569,10 @@ def test_repr_is_the_rule(text, rule):
         (lambda: ConFREE(scope="tensor"), r"rule\.scope must be model \| layer, got 'tensor'"),
         (lambda: ServerStep(momentum=1.5), r"server\.momentum must be at least 0 and below 1, got 1\.5"),
         (lambda: ServerStep(0), r"server\.lr must be above 0, got 0"),
-        (lambda: Mean(length="short"), r"rule\.length must be own \| mean, got 'short'"),
+        (
+            lambda: Mean(length="short"),
+            r"rule\.length must be own \| mean \| fedexp \| search or a number, above 0, got 'short'",
+        ),
         (lambda: CALM(eps=-1), r"rule\.eps must be at least 0, got -1"),
         (lambda: FedMGDAPlus(2), r"rule\.eps must be at least 0 and at most 1, got 2"),
         (lambda: FedFV(tau=1.5), r"rule\.tau must be a whole number, got 1\.5"),
@@ -615,7 +640,7 @@ def test_coefficients_are_those_of_the_whole_step(rule):
         assert chosen.coefficients.dtype == torch.float64
         assert (chosen.ids, chosen.residual, chosen.certificate) == (outcome.ids, outcome.residual, outcome.certificate)
         assert torch.equal(chosen.updates.combine(chosen.coefficients), outcome.update)
-        one.remember(chosen.updates)
+        one.remember(chosen.updates, outcome.update)
 
 
 def test_other_rooms_use_public_names_only():

@@ -2,7 +2,17 @@
 
 from comity.engine._admission import brief
 from comity.engine._alone import Alone
-from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, settled, site_of, threads
+from comity.engine._assemble import (
+    Links,
+    build,
+    federation_of,
+    fingerprint_of,
+    rule_of,
+    settled,
+    site_of,
+    threads,
+    verbs_for,
+)
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
@@ -25,7 +35,7 @@ __all__ = [
     # a client at work
     "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Stacked",
     # what it can be asked
-    "Verb", "verbs_of", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief",
+    "Verb", "verbs_of", "verbs_for", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief",
     # what comes out
     "TestPool", "summarise", "write_tensors",
 ]

@@ -30,6 +30,7 @@ from comity.engine._optimiser import Training
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
+from comity.engine._verbs import Verb, verbs_of
 from comity.methods import Method
 from comity.nn import with_head
 from comity.rules import Rule, ServerStep
@@ -89,6 +90,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
     config = settled(config, federation)
     federation = _on_device(federation or federation_of(config), config.device)
     training, method = Training.of(config), config.method.build()
+    rule = rule_of(config, method)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(config.seed, "initial model").initial_seed())
         net = config.model.build(shape=federation.shape, classes=federation.classes)
@@ -101,7 +103,9 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         seed=config.seed,
         buffers=config.buffers,
         moment=config.moment,
-        losses=rule_of(config, method).needs_losses,
+        losses=rule.needs_losses,
+        above_local=rule.above_local,
+        tries_steps=rule.tries_steps,
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,
         trainer=trainer,
@@ -127,6 +131,12 @@ def rule_of(config: Config, method: Method[Any, Any]) -> Rule:
             raise ComityError(f"method {config.method} brings its own rule; leave {option} out, got {given}")
     rule: Rule = own or config.rule.build()
     return rule
+
+
+def verbs_for(config: Config) -> dict[str, Verb]:
+    """All that this run's clients can be asked to do, by name."""
+    method = config.method.build()
+    return verbs_of(method, rule_of(config, method).tries_steps)
 
 
 def threads(config: Config, site: Site) -> Link:
@@ -156,7 +166,7 @@ def build(
         participation=config.participation,
         dropout=config.dropout,
         lr=site.training.rate,
-        honest=[cid for cid in way.clients if cid not in site.attack.malicious],
+        attack=site.attack,
         server_step=ServerStep(config.server_lr, config.server_momentum),
         max_share=config.max_share,
         clip_updates=config.clip_updates,

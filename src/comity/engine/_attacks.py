@@ -1,5 +1,6 @@
 """Clients that lie about what they learnt."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -8,17 +9,25 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._random import generator
-from comity.methods import Reply
+from comity.methods import Payload, Reply
 
-Kind = Literal["none", "gaussian", "scale"]
+Kind = Literal["none", "gaussian", "scale", "flip", "little", "inner"]
+
+DEVIATIONS = 1.5
+"""How far ``little`` is from the honest clients' mean, in their standard deviations."""
+AGAINST = 2.0
+"""How far ``inner`` goes against the honest clients' mean, over its length."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Some clients upload something else than they trained (FedPG, supplement B.3).
+    """Some clients upload something else than they trained. Buffers are left as they are: a rule does not see them.
 
-    ``gaussian`` (A1): zero-mean Gaussian numbers of standard deviation 1 in place of the shared parameters. ``scale``
-    (A2): their update times 100. Buffers are left as they are: the attack is on what a rule combines.
+    Each by itself: ``gaussian`` sends Gaussian numbers of standard deviation 1 in place of the shared parameters (A1 of
+    FedPG, supplement B.3), ``scale`` its update times 100 (A2), ``flip`` its update times −1. In collusion, and with
+    knowledge of what honest clients send: ``little`` sends μ − 1.5σ, the mean and the standard deviation of each number
+    in the honest updates, which stays inside their spread (Baruch et al., NeurIPS 2019); ``inner`` sends −2μ, against
+    what most want (Xie et al., UAI 2020).
     """
 
     kind: Kind
@@ -32,14 +41,35 @@ class Attack:
 
     def on(self, reply: Reply, origin: Tensor | None, parameters: int, cid: int, round: int) -> Reply:
         """The reply that leaves a client which started from ``origin``; behind ``parameters`` numbers lie buffers."""
-        if cid not in self.malicious or not parameters:
+        if cid not in self.malicious or not parameters or self.kind in ("little", "inner"):
             return reply
-        theta = reply.theta.clone()
         if self.kind == "gaussian":
-            random = generator(self.seed, "attack", round, cid)
-            theta[:parameters] = torch.randn(parameters, generator=random)
-        else:
-            if origin is None:
-                raise ComityError("attack scale needs a method whose clients start from a shared part")
-            theta[:parameters] = origin[:parameters] + 100 * (theta[:parameters] - origin[:parameters])
-        return replace(reply, theta=theta)
+            return _with_parameters(
+                reply, torch.randn(parameters, generator=generator(self.seed, "attack", round, cid))
+            )
+        origin = self._origin(origin)[:parameters]
+        factor = 100 if self.kind == "scale" else -1
+        return _with_parameters(reply, origin + factor * (reply.theta[:parameters] - origin))
+
+    def collude(self, replies: Mapping[int, Reply], sent: Mapping[int, Payload], parameters: int) -> dict[int, Reply]:
+        """All replies of a round, with those of colluding clients in place of what they trained."""
+        lying, honest = self.malicious & replies.keys(), sorted(replies.keys() - self.malicious)
+        if self.kind not in ("little", "inner") or not parameters or not lying or not honest:
+            return dict(replies)
+        origins = {cid: self._origin(sent[cid].tensors().get("theta"))[:parameters] for cid in replies}
+        updates = torch.stack([replies[cid].theta[:parameters] - origins[cid] for cid in honest])
+        spread, mean = torch.std_mean(updates, dim=0, correction=0)
+        lie = mean - DEVIATIONS * spread if self.kind == "little" else -AGAINST * mean
+        return {
+            cid: _with_parameters(reply, origins[cid] + lie) if cid in lying else reply
+            for cid, reply in replies.items()
+        }
+
+    def _origin(self, origin: Tensor | None) -> Tensor:
+        if origin is None:
+            raise ComityError(f"attack {self.kind} needs a method whose clients start from a shared part")
+        return origin
+
+
+def _with_parameters(reply: Reply, parameters: Tensor) -> Reply:
+    return replace(reply, theta=torch.cat([parameters, reply.theta[len(parameters) :]]))

@@ -63,29 +63,35 @@ class Client:
     def random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, self.verb, self.round, self.id)
 
-    def batches(self, epochs: int | None = None, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, epochs: float | None = None, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled batches, in the same order each time in a round, so that two trainings differ by what they do alone.
 
         A last batch of one sample is left out when it is not the only one: BatchNorm needs two.
         """
         split = split or self.data.train
-        for index in self.orders(self.training.epochs if epochs is None else epochs, split):
+        for index in self.orders(epochs, split):
             yield split.x[index], split.y[index]
 
-    def orders(self, epochs: int, split: Split | None = None) -> Iterator[Tensor]:
+    def orders(self, epochs: float | None = None, split: Split | None = None) -> Iterator[Tensor]:
         """Which samples are in each batch."""
         count = len(split or self.data.train)
         size, random = self.training.batch_size, self.random("batches")
-        for _ in range(epochs):
-            order = torch.randperm(count, generator=random)
-            for start in range(0, count, size):
-                index = order[start : start + size]
-                if len(index) > 1 or start == 0 or size == 1:
-                    yield index
+        rest = count % size
+        each = count // size + (rest > 1 or rest == count == 1)
+        if epochs is None and self.training.steps is not None:
+            batches = self.training.steps if each else 0
+        else:
+            epochs = self.training.epochs if epochs is None else epochs
+            batches = max(1, round(epochs * each)) if epochs and each else 0
+        for number in range(batches):
+            if number % each == 0:
+                order = torch.randperm(count, generator=random)
+            start = number % each * size
+            yield order[start : start + size]
 
     def sgd(
         self,
-        epochs: int | None = None,
+        epochs: float | None = None,
         *parts: str,
         pull: tuple[Tensor, float] | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
@@ -94,7 +100,7 @@ class Client:
         anchor, strength = pull or (None, 0.0)
         request = TrainingRequest(
             client=self,
-            epochs=self.training.epochs if epochs is None else epochs,
+            epochs=epochs,
             parts=parts,
             lr=self.lr if lr is None else lr,
             anchor=anchor,

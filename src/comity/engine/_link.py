@@ -16,7 +16,7 @@ from comity.engine._disk import Disk
 from comity.engine._site import Site
 from comity.engine._together import work_together
 from comity.engine._trainer import Stacked, Trainer
-from comity.engine._verbs import READ_ONLY_VERBS, Verb
+from comity.engine._verbs import WITHOUT_TRAINING, Verb
 from comity.methods import Payload
 from comity.nn import Model
 
@@ -143,7 +143,7 @@ class Threads(Link):
                 results[cid] = error
 
         try:
-            if len(group) == 1 or verb in READ_ONLY_VERBS:
+            if len(group) == 1 or verb in WITHOUT_TRAINING:
                 for cid in group:
                     work(cid, models[0])
             else:

@@ -15,7 +15,8 @@ from comity.config import Config, default
 class Training:
     """How a client trains: the options of local training in ``Config``. ``lr`` is the rate of the first round."""
 
-    epochs: int = default("epochs")
+    epochs: float = default("epochs")
+    steps: int | None = default("steps")
     batch_size: int = default("batch_size")
     lr: float = default("lr")
     momentum: float = default("momentum")

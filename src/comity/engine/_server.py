@@ -14,12 +14,13 @@ from comity._errors import ComityError
 from comity._layout import Layout
 from comity._random import generator
 from comity.engine._admission import brief
+from comity.engine._attacks import Attack
 from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
-from comity.engine._verbs import JUDGING_VERBS, Export, Scores, verbs_of
-from comity.methods import Combined, Method, Payload, Reply
+from comity.engine._verbs import JUDGING_VERBS, Export, Scores, StepLosses, verbs_of
+from comity.methods import Combined, Message, Method, Payload, Reply
 from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, Updates, capped, conflict_rate, cosines
+from comity.rules import Outcome, Rule, ServerStep, TriedSteps, Updates, capped, conflict_rate, cosines
 
 MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
@@ -44,7 +45,7 @@ class Server:
         participation: float = 1.0,
         dropout: float = 0.0,
         lr: Callable[[int], float] = lambda _: math.nan,
-        honest: Sequence[int] | None = None,
+        attack: Attack | None = None,
         server_step: ServerStep | None = None,
         max_share: float = 1.0,
         clip_updates: Literal["none", "median"] = "none",
@@ -52,10 +53,11 @@ class Server:
         self.method, self.rule, self.link = method, rule, link
         self.server_step = server_step or ServerStep()
         self.max_share, self.clip_updates = max_share, clip_updates
-        self.verbs = verbs_of(method)
+        self.verbs = verbs_of(method, rule.tries_steps)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
-        self.honest = list(link.clients if honest is None else honest)
+        self.attack = attack or Attack("none", frozenset(), seed)
+        self.honest = [cid for cid in link.clients if cid not in self.attack.malicious]
         """Whose scores count; the attackers' own do not."""
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
@@ -128,6 +130,19 @@ class Server:
         sizes = torch.tensor([float(replies[cid].size) for cid in cids], dtype=torch.float64)
         sizes = capped(sizes, self.max_share)
         losses = [replies[cid].loss for cid in cids]
+
+        def moved(step: Tensor) -> Tensor:
+            """``base`` after a step, with buffers averaged by size over those whose updates are used."""
+            used = [place for place, cid in enumerate(cids) if cid not in updates.dropped]
+            buffers = torch.stack([vectors[place][layout.size :] for place in used]) - base[layout.size :]
+            average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
+            return base + torch.cat([step, average])
+
+        def trial(update: Tensor, factors: Sequence[float]) -> TriedSteps:
+            if base is not self.theta or layout is not self.layout or rows is not None:
+                raise ComityError(f"{type(self.method).__name__} combines several things a round: no step can be tried")
+            return self._try_steps(cids, moved(self.server_step.lr * update), factors)
+
         updates = Updates(
             [vector[: layout.size] for vector in vectors],
             base=base[: layout.size],
@@ -136,6 +151,7 @@ class Server:
             losses=None if None in losses else torch.tensor(losses, dtype=torch.float64),
             ids=cids,
             threads=self.link.workers,
+            trial=trial,
         )
         if self.clip_updates == "median":
             updates = updates.clipped(self.link.hold)
@@ -155,12 +171,26 @@ class Server:
             step = outcome.update
         dropped = {cid: why for cid, why in updates.dropped.items() if isinstance(cid, int)}
         self.record.failed |= {cid: f"fit: its update is left out: {why}" for cid, why in dropped.items()}
-        used = [place for place, cid in enumerate(cids) if cid not in dropped]
-        if not used:
+        if not len(updates):
             return Combined(base, outcome)
-        buffers = torch.stack([vectors[place][layout.size :] for place in used]) - base[layout.size :]
-        average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
-        return Combined(base + torch.cat([step, average]), outcome)
+        return Combined(moved(step), outcome)
+
+    def _try_steps(self, cids: Sequence[int], theta: Tensor, factors: Sequence[float]) -> TriedSteps:
+        """What multiples of the step to ``theta`` do to the losses of these clients."""
+        questions = {}
+        for cid in cids:
+            message = self.method.send(self, cid)
+            if not isinstance(message, Message):
+                raise ComityError(f"{type(self.method).__name__} sends no shared part: no step can be tried")
+            questions[cid] = replace(message, theta=theta, factors=torch.tensor(factors, dtype=torch.float64))
+        replies: list[StepLosses] = list(self._ask("try_steps", questions).values())
+        if not replies:
+            raise ComityError(f"no client tried a step in round {self.round}; {_first(self.record.failed)}")
+        return TriedSteps(
+            before=torch.tensor([reply.before for reply in replies], dtype=torch.float64),
+            after=torch.stack([reply.after for reply in replies]),
+            samples=torch.tensor([reply.samples for reply in replies]),
+        )
 
     def _some(self, updates: Updates) -> Updates:
         """A random subset: to measure the conflict of all pairs would cost more than the round itself."""
@@ -176,6 +206,7 @@ class Server:
         rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
         rule.residual = max(rule.residual, outcome.residual)
         rule.stretch |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
+        rule.choice |= {f"{group}/{name}" if group else name: w for name, w in self.rule.choice.items()}
         coefficients = outcome.coefficients.tolist()
         self.weights.append(Weights(round=round, group=group, ids=list(outcome.ids), coefficients=coefficients))
         some = torch.randperm(len(updates), generator=self.random("cosines"))[:MOST_COSINES].sort().values
@@ -213,7 +244,8 @@ class Server:
 
     def fit(self, cohort: Sequence[int], lost: Sequence[int] = ()) -> dict[int, Reply]:
         """Have these clients fit what the method sends them; their replies, but for those that are lost."""
-        replies = self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
+        messages = {cid: self.method.send(self, cid) for cid in cohort}
+        replies = self.attack.collude(self._ask("fit", messages, lost), messages, self.layout.size)
         for cid in list(replies):
             if (why := self._method_objection(cid, replies[cid])) is not None:
                 self.record.failed[cid] = f"fit: {brief(why)}"

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from comity._errors import ComityError
 from comity._random import generator
@@ -17,10 +17,15 @@ from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
 from comity.engine._trainer import Trainer, TrainerName, trainer_for
-from comity.engine._verbs import READ_ONLY_VERBS, Export, verbs_of
+from comity.engine._verbs import DIVERGED, READ_ONLY_VERBS, Export, StepLosses, verbs_of
 from comity.guard import Guard
-from comity.methods import Method, Payload, Question, Reply
+from comity.methods import Message, Method, Payload, Question, Reply
 from comity.nn import Model, line_up
+
+MOST_TRIED = 256
+"""Samples on which a client tries steps."""
+EPOCHS_ALONE = 10
+"""Epochs that a client trains alone, once, where a rule asks how much worse off than that it is."""
 
 
 class Site:
@@ -37,6 +42,8 @@ class Site:
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
         losses: bool = False,
+        above_local: bool = False,
+        tries_steps: bool = False,
         attack: Attack | None = None,
         device: str = "cpu",
         trainer: TrainerName | None = None,
@@ -47,6 +54,10 @@ class Site:
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
+        self.above_local = above_local
+        """Whether that loss is to be less the loss of a model which the client trained alone."""
+        self.tries_steps = tries_steps
+        """Whether clients are asked what a step would do to their losses: some rules want to know."""
         self.attack = attack or Attack("none", frozenset(), seed)
         self.guard = guard
         self.whole_from = whole_from
@@ -55,7 +66,7 @@ class Site:
         """What clients have alone, to compare with."""
         self.held_out: Alone | None = None
         """What clients have alone without their validation samples, for the guard."""
-        self.verbs = verbs_of(method)
+        self.verbs = verbs_of(method, tries_steps)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(seed, "method's parts").initial_seed())
             self._net = method.build(net)
@@ -143,7 +154,12 @@ class Site:
 
         A client that fails on the way keeps what it had.
         """
+        alone = None
+        if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
+            alone = self._trained_alone(cid, model, round, trainer)
         client = self.client(cid, model, state, verb=verb, round=round, trainer=trainer)
+        if alone is not None:
+            client.engine_keep["alone"] = alone
         counted = len(model.counters) > 0
         if counted:
             model.counters = client.engine_keep["counters"]
@@ -157,7 +173,13 @@ class Site:
             assert isinstance(received, Question)
             keep, engine_keep = dict(client.keep), client.engine_keep
             return weigh(self, client, received), ClientState(keep, engine_keep)
-        before_fit = self._loss(client, received) if verb == "fit" and self.losses else None
+        if verb == "try_steps":
+            assert isinstance(received, Message)
+            return self._try_steps(client, received), ClientState(client.keep, client.engine_keep)
+        before_fit = None
+        if verb == "fit" and self.losses:
+            before_fit = self._loss(client, received, client.data.train)
+            before_fit -= float(client.engine_keep["alone"]) if self.above_local else 0.0
         reply: Payload = getattr(self.method, verb)(client, received)
         if type(reply) is not self.verbs[verb].reply:
             declared = self.verbs[verb].reply.__name__
@@ -167,16 +189,39 @@ class Site:
             reply.train_loss, reply.loss = client.train_loss, before_fit
             origin = client.origin if client.origin is not None else getattr(received, "theta", None)
             reply = self.attack.on(reply, origin, model.layout("shared").size, cid, round)
+            if self.tries_steps and isinstance(received, Message):
+                client.engine_keep["origin"] = received.theta
             if self.moment == "fitted":
                 client.engine_keep["fitted"] = model.read()
         if counted:
             client.engine_keep["counters"] = model.counters
         return reply, ClientState(client.keep, client.engine_keep)
 
-    def _loss(self, client: Client, received: Payload) -> float:
-        """What some rules ask for: the training loss of the model as received, before the client fits it."""
+    def _trained_alone(self, cid: int, model: Model, round: int, trainer: Trainer | None) -> Tensor:
+        """The training loss of a model that the client trained by itself, from the common beginning."""
+        client = self.client(cid, model, round=round, trainer=trainer)
+        client.sgd(EPOCHS_ALONE)
+        return torch.tensor(client.loss(), dtype=torch.float64)
+
+    def _try_steps(self, client: Client, received: Message) -> StepLosses:
+        """Losses on the way from the shared part that the client last started from to the one that it received."""
+        assert received.factors is not None
+        origin, size = client.engine_keep["origin"], client.model.layout("shared").size
+        split = client.data.val if len(client.data.val) else client.data.train
+        chosen = torch.randperm(len(split), generator=client.random("trial"))[:MOST_TRIED].to(split.y.device)
+        split = Split(split.x[chosen], split.y[chosen])
+        losses = [self._loss(client, replace(received, theta=origin), split)]
+        for factor in received.factors.tolist():
+            theta = received.theta.clone()  # with the new buffers, whatever the step
+            theta[:size] = torch.lerp(origin[:size], theta[:size], factor)
+            losses.append(self._loss(client, replace(received, theta=theta), split))
+        known = torch.tensor(losses, dtype=torch.float64).nan_to_num(DIVERGED).clamp(max=DIVERGED)
+        return StepLosses(before=float(known[0]), after=known[1:], samples=len(split))
+
+    def _loss(self, client: Client, received: Payload, split: Split) -> float:
+        """The loss of the model as received: of the one for everybody, or the client's own if there is none."""
         keep, engine_keep = dict(client.keep), dict(client.engine_keep)
         common = self.method.general(client, received)
         client.model.write(self.method.personal(client, received) if common is None else common)
         client.keep, client.engine_keep = keep, engine_keep
-        return client.loss()
+        return client.loss(split)

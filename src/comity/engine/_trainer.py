@@ -31,7 +31,8 @@ class TrainingRequest:
     """A training that a client asks for."""
 
     client: "Client"
-    epochs: int
+    epochs: float | None
+    """The run's own amount of work where it is ``None``."""
     parts: tuple[str, ...]
     lr: float
     anchor: Tensor | None = None

@@ -11,7 +11,9 @@ from comity._errors import ComityError
 from comity.methods import Method, Payload, field_types
 
 READ_ONLY_VERBS = ("evaluate", "export")
-"""Verbs of the engine's own that change nothing that a client keeps, and train nobody beside others."""
+"""Verbs of the engine's own that are its own business, and change nothing that a client keeps."""
+WITHOUT_TRAINING = (*READ_ONLY_VERBS, "try_steps", "weigh")
+"""Verbs of the engine's own in which nobody is trained, beside others or alone."""
 JUDGING_VERBS = ("evaluate", "weigh")
 """Verbs of the engine's own in which a client's model is compared with what the client has alone."""
 
@@ -65,8 +67,25 @@ class Export(Payload):
     model: Tensor
 
 
-def verbs_of(method: Method[Any, Any]) -> dict[str, Verb]:
-    """By name: the engine's own verbs, and those that the method declares with ``@verb``."""
+class StepLosses(Payload):
+    """What several steps do to a client's loss: on its validation samples if it has any, or else on training samples.
+
+    A model that diverged has a loss of `DIVERGED`.
+    """
+
+    before: float
+    after: Tensor
+    samples: int
+
+
+DIVERGED = 1e6
+
+
+def verbs_of(method: Method[Any, Any], tries_steps: bool = False) -> dict[str, Verb]:
+    """By name: the engine's own verbs, and those that the method declares with ``@verb``.
+
+    ``tries_steps``: the rule asks clients what a step would do to their losses.
+    """
     message = method.message_type
     verbs = [
         Verb("fit", message, method.reply_type),
@@ -74,6 +93,8 @@ def verbs_of(method: Method[Any, Any]) -> dict[str, Verb]:
         Verb("export", message, Export),
         Verb("weigh", message, Weighed),
     ]
+    if tries_steps:
+        verbs.append(Verb("try_steps", message, StepLosses))
     for name, function in inspect.getmembers(type(method), inspect.isfunction):
         if getattr(function, "is_verb", False):
             hints = get_type_hints(function)

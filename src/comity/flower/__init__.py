@@ -22,15 +22,26 @@ from comity.flower._new import write_app
 from comity.flower._server import server_app
 from comity.flower._strategy import (
     CALM,
+    CRAFT,
+    IMTLG,
     MGDA,
+    AlignedMTL,
+    Auto,
+    CAGrad,
+    CenteredClipping,
     ConFREE,
     FairDescent,
     FedFV,
     FedMGDAPlus,
+    GeometricMedian,
+    Krum,
+    MaxFL,
     Mean,
+    NashMTL,
     Projection,
     ReleasedConFREE,
     TorchJD,
+    UPGrad,
     WithRule,
 )
 
@@ -38,7 +49,8 @@ from comity.flower._strategy import (
 __all__ = [
     # drop-in strategies
     "WithRule", "Mean", "Projection", "ConFREE", "ReleasedConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV",
-    "FairDescent", "TorchJD",
+    "FairDescent", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "NashMTL", "AlignedMTL", "IMTLG", "Krum", "GeometricMedian",
+    "CenteredClipping", "TorchJD", "Auto",
     # whole methods
     "client_app", "server_app", "OwnData", "GridLink", "Patience", "write_app",
     # to try an app with

@@ -15,7 +15,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity.config import CLIENTS, Config
 from comity.data import ClientData, Federation, Split
-from comity.engine import JUDGING_VERBS, READ_ONLY_VERBS, Alone, ClientState, settled, site_of, verbs_of
+from comity.engine import JUDGING_VERBS, READ_ONLY_VERBS, Alone, ClientState, settled, site_of, verbs_for
 from comity.flower import _wire
 from comity.flower._keep import Keep
 from comity.flower._settings import config_of
@@ -82,7 +82,7 @@ class _ClientApp(ClientApp):
         if self._fit_mods:
             _check_mods(config)
         runs = {each.key: each for each in (config, *_alone(config))}
-        verbs = {verb for each in runs.values() for verb in verbs_of(each.method.build())} - {*READ_ONLY_VERBS}
+        verbs = {verb for each in runs.values() for verb in verbs_for(each)} - {*READ_ONLY_VERBS}
 
         def work(message: Message, context: Context) -> Message:
             return self._work(runs, message, context)
@@ -215,7 +215,7 @@ def _check_mods(config: Config) -> None:
     """Refuse mods where they would not see all that a method tells of a client's data."""
     method = config.method.build()
     more = [name for name, kind in field_types(method.reply_type).items() if kind is Tensor and name != "theta"]
-    for verb in verbs_of(method).values():
+    for verb in verbs_for(config).values():
         if verb.name not in ("fit", *READ_ONLY_VERBS):
             more += [name for name, kind in field_types(verb.reply).items() if kind is Tensor]
     if more:

@@ -11,7 +11,7 @@ from flwr.app.user_config import UserConfig
 from comity import __version__
 from comity._errors import ComityError
 from comity.config import Config, code_in
-from comity.engine import settled, verbs_of
+from comity.engine import settled, verbs_for
 from comity.flower._settings import entries_of
 
 PYPROJECT = """\
@@ -144,7 +144,7 @@ def write_app(folder: Path, config: Config) -> None:
         "version": __version__,
         "data": str(config.data),
         "entries": toml(entries_of(config)),
-        "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in verbs_of(method) if verb != "export"),
+        "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in verbs_for(config) if verb != "export"),
         "allow": ", allow_code=True" if code_in(config.plain()) else "",
         "clients": str(config.clients),
         "last": str(config.clients - 1),

@@ -47,18 +47,18 @@ class Client(Protocol):
     def random(self, purpose: str) -> torch.Generator:
         """A new generator of this client's own, for this round and purpose."""
 
-    def batches(self, epochs: int | None = None, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches, in the same order each time in a round, for the run's own number of epochs by default."""
+    def batches(self, epochs: float | None = None, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled batches, in the same order each time in a round, for the run's own amount of work by default."""
 
     def sgd(
         self,
-        epochs: int | None = None,
+        epochs: float | None = None,
         *parts: str,
         pull: tuple[Tensor, float] | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         lr: float | None = None,
     ) -> None:
-        """Train ``parts`` of the model, all by default, for ``epochs``, the run's own number by default.
+        """Train ``parts`` of the model, all by default, for ``epochs``, the run's own amount of work by default.
 
         ``pull=(anchor, strength)`` adds ``strength/2 · ‖parameters − anchor‖²`` to the loss; the anchor is a vector of
         the same parts. ``loss(x, y)`` replaces the cross-entropy.

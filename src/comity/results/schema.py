@@ -152,6 +152,8 @@ class RuleNote:
     residual: float = 0.0
     stretch: dict[str, float] = field(default_factory=dict)
     """By layer: the length of the step over that of the plain mean."""
+    choice: dict[str, float] = field(default_factory=dict)
+    """Of a rule that chooses among others: each with its weight. The heaviest made the step."""
 
 
 @dataclass(frozen=True, kw_only=True)

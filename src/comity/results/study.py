@@ -287,7 +287,7 @@ class LoadedStudy:
         if self._asked_base is not None:
             return [other for other in same if other.rule_label == self._asked_base]
         means = [other for other in same if other.rule == MEAN]
-        return sorted(means, key=lambda other: other.options.get("rule.weighting") != "size")
+        return sorted(means, key=lambda other: other.options.get("rule.by") != "size")
 
     @property
     def cells(self) -> list[Cell]:

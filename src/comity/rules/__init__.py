@@ -7,23 +7,34 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Range
-from comity.rules._rows import LONGEST_SQUARE, Updates, capped, gram_matrix, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, capped, gram_matrix, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
-from comity.rules._updates import ClientUpdates, DroppedWarning, Members
+from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps
+from comity.rules.aligned_mtl import AlignedMTL
+from comity.rules.auto import Auto
+from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
+from comity.rules.centered_clipping import CenteredClipping
 from comity.rules.confree import ConFREE
+from comity.rules.craft import CRAFT
 from comity.rules.diagnose import ConflictRate, conflict_rate, cosines, harm, improvement
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
+from comity.rules.geometric_median import GeometricMedian
+from comity.rules.imtl_g import IMTLG
+from comity.rules.krum import Krum
+from comity.rules.maxfl import MaxFL
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
+from comity.rules.nash_mtl import NashMTL
 from comity.rules.projection import COSINE_ROUNDING, Projection
 from comity.rules.protect import Protected, protected_directions
 from comity.rules.released import ReleasedConFREE
 from comity.rules.solvers import Solution, min_norm
 from comity.rules.torchjd import TorchJD
+from comity.rules.upgrad import UPGrad
 
 RULES: dict[str, type[Rule]] = {
     "Mean": Mean,
@@ -35,7 +46,18 @@ RULES: dict[str, type[Rule]] = {
     "FedMGDA+": FedMGDAPlus,
     "FedFV": FedFV,
     "FairDescent": FairDescent,
+    "CRAFT": CRAFT,
+    "MaxFL": MaxFL,
+    "UPGrad": UPGrad,
+    "CAGrad": CAGrad,
+    "NashMTL": NashMTL,
+    "AlignedMTL": AlignedMTL,
+    "IMTL-G": IMTLG,
+    "Krum": Krum,
+    "GeometricMedian": GeometricMedian,
+    "CenteredClipping": CenteredClipping,
     "TorchJD": TorchJD,
+    "Auto": Auto,
 }
 """By the name on the command line."""
 
@@ -45,7 +67,8 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "RULES",
+    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "NashMTL", "AlignedMTL", "IMTLG", "Krum",
+    "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts
@@ -57,6 +80,6 @@ __all__ = [
     # for a rule of your own
     "Rule", "Range", "GramBlock", "Solution", "min_norm", "evening",
     # for updates that are held in another form
-    "ClientUpdates", "Members", "gram_matrix", "piece_width", "LONGEST_SQUARE",
+    "ClientUpdates", "Members", "Trial", "TriedSteps", "gram_matrix", "piece_width", "LONGEST_SQUARE",
 ]
 # fmt: on

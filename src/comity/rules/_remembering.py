@@ -1,4 +1,4 @@
-"""Rules that remember the last update of clients that are absent."""
+"""Rules that remember the last update of clients that are absent, or their own last step."""
 
 import json
 
@@ -39,7 +39,7 @@ class Remembering(Rule):
             return updates
         return updates.joined([names[i] for i in absent], self.state["rows"][absent], now - last[absent])
 
-    def remember(self, updates: ClientUpdates) -> None:
+    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
         if self.reach == 0:
             return
         now = int(self.state.get("round", 0))
@@ -55,6 +55,21 @@ class Remembering(Rule):
             "last": torch.tensor([last for last, _ in rows.values()], dtype=torch.int64),
             "rows": torch.stack([row for _, row in rows.values()]) if rows else torch.empty(0, updates.layout.size),
         }
+
+
+LAST_STEP = "last step"
+
+
+class SeesLastStep(Rule):
+    """A rule that sees, behind the updates, the step that it made in the round before."""
+
+    def recall(self, updates: ClientUpdates) -> ClientUpdates:
+        if "step" not in self.state:
+            return updates
+        return updates.joined([LAST_STEP], self.state["step"][None], torch.ones(1, dtype=torch.int64))
+
+    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
+        self.state["step"] = update
 
 
 def _decoded(text: Tensor) -> list[Id]:

@@ -14,9 +14,11 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
-from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members
+from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
 
 T = TypeVar("T")
+Trial = Callable[[Tensor, Sequence[float]], TriedSteps]
+"""Asks clients what multiples of a step (P,) would do to their losses."""
 Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]]
 
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
@@ -38,8 +40,9 @@ class Updates(ClientUpdates):
     ``rows`` is an (N, P) tensor or array (a memory-mapped one is read in pieces and never copied whole), a list of
     vectors, or a list of state dicts. With ``base`` they are models, and an update is what a model differs from it by.
     ``ages`` says how many rounds ago each was sent; absent clients, with an age above 0, come last, and their rows are
-    updates in any case. ``threads`` read large matrices, torch's own number by default, and change no bit. A member
-    whose shape is not the most common one, or that is not finite, is dropped and named in ``dropped``; the others stay.
+    updates in any case. ``threads`` read large matrices, torch's own number by default, and change no bit. ``trial``
+    asks clients what a step would do to their losses, for rules that want to know. A member whose shape is not the most
+    common one, or that is not finite, is dropped and named in ``dropped``; the others stay.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Updates(ClientUpdates):
         ages: Sequence[int] | Tensor | None = None,
         base: Tensor | None = None,
         threads: int | None = None,
+        trial: Trial | None = None,
     ) -> None:
         count = len(rows)
         if count == 0:
@@ -72,7 +76,7 @@ class Updates(ClientUpdates):
             ages=ages[good],
         )
         present = members.ages == 0
-        self._base, self._present, self._threads = base, int(present.sum()), threads
+        self._base, self._present, self._threads, self._trial = base, int(present.sum()), threads, trial
         if not present[: self._present].all():
             raise ComityError(f"ages are {members.ages.tolist()}; clients that are present, with age 0, come first")
         if not ((members.sizes > 0) & members.sizes.isfinite())[: self._present].all():
@@ -143,6 +147,11 @@ class Updates(ClientUpdates):
             pass
         return result
 
+    def try_steps(self, coefficients: Tensor, factors: Sequence[float]) -> TriedSteps:
+        if self._trial is None:
+            return super().try_steps(coefficients, factors)
+        return self._trial(self.combine(coefficients), factors)
+
     def row(self, i: int) -> Tensor:
         return self._row(self._usable[i])
 
@@ -182,7 +191,8 @@ class Updates(ClientUpdates):
         return both
 
     def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        return Updates(rows, base=self._base, layout=self.layout, threads=self._threads, **vars(members))
+        kept = {"base": self._base, "layout": self.layout, "threads": self._threads, "trial": self._trial}
+        return Updates(rows, **kept, **vars(members))
 
     @cached_property
     def _given(self) -> list[Tensor]:

@@ -16,12 +16,13 @@ from comity._layout import Layout
 from comity._options import check
 from comity._random import numpy_generator
 from comity._threads import one_thread
+from comity.rules._length import Length, with_length
 from comity.rules._rows import Rows, Updates
-from comity.rules._updates import ClientUpdates, Id, combined_lengths
+from comity.rules._updates import ClientUpdates, Id
 from comity.rules.solvers import Array, Integers, Solution, gram, root
 
 Scope = Literal["model", "layer"]
-Length = Literal["own", "mean"]
+By = Literal["size", "uniform"]
 
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
@@ -37,10 +38,20 @@ class GramBlock(NamedTuple):
     A: Array  # a square root of it: AᵀA = G
     unit: float  # the length of an update that has length 1 in G
     present: int  # how many clients are present, those whose update is 0 included: a mean divides by this number
-    sizes: Array
+    shares: Array  # of the samples of all clients present; 0 for absent clients
     losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
     ages: Integers  # how many rounds ago each update was sent, 0 for those present
     layer: int  # which layer; 0 for the whole model
+
+    def weights(self, by: By) -> Array:
+        """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
+        return self.shares * self.present if by == "size" else np.where(self.ages == 0, 1.0, 0.0)
+
+    @property
+    def points(self) -> Array:
+        """The updates of all clients present as columns, first those of the members."""
+        members = self.A[:, self.ages == 0]
+        return np.hstack((members, np.zeros((len(self.A), self.present - members.shape[1]))))
 
 
 class Weighed(NamedTuple):
@@ -100,7 +111,8 @@ class Rule(_Declared):
 
     Options:
         scope: the whole model at once, or each layer by itself
-        length: the rule's own step, or its direction with the length of the plain mean's
+        length: of the step: the rule's own, that of the plain mean, a factor on the rule's own, what FedExP gives the
+            mean, or what clients find best when they are asked (search)
     """
 
     certificate: ClassVar[str] = "none needed: a closed formula"
@@ -108,6 +120,8 @@ class Rule(_Declared):
     """A residual above it is warned of."""
     needs_losses: ClassVar[bool] = False
     """Whether clients must say how the received model does on their data."""
+    above_local: ClassVar[bool] = False
+    """Whether these losses are to be less that of the model which the client trained alone."""
 
     _: KW_ONLY
     scope: Scope = "model"
@@ -121,6 +135,16 @@ class Rule(_Declared):
     @property
     def needs_gram(self) -> bool:
         return True
+
+    @property
+    def tries_steps(self) -> bool:
+        """Whether clients are asked what a step would do to their losses."""
+        return self.length == "search"
+
+    @property
+    def choice(self) -> dict[str, float]:
+        """What a rule that chooses among others has to choose from, with weights; the heaviest made the last step."""
+        return {}
 
     @property
     def draws(self) -> bool:
@@ -145,7 +169,7 @@ class Rule(_Declared):
         if self.draws:
             self.state["calls"] = torch.tensor(self._calls + 1)
         return Combination(
-            coefficients=_with_length(self.length, coefficients, G, updates.shares),
+            coefficients=with_length(self.length, coefficients, G, updates),
             ids=updates.ids,
             residual=float(residuals.max()),
             certificate=self.certificate,
@@ -163,7 +187,7 @@ class Rule(_Declared):
         else:
             is_plain = torch.equal(chosen.coefficients, updates.shares[None])
             plain = _layer_lengths(updates.layout, update if is_plain else updates.combine(updates.shares))
-        self.remember(updates)
+        self.remember(updates, update)
         stretch = torch.where(plain > 0, _layer_lengths(updates.layout, update) / plain, math.nan)
         return Outcome(**vars(chosen), update=update, stretch=stretch)
 
@@ -195,8 +219,8 @@ class Rule(_Declared):
         coefficients = torch.zeros(G.shape[:2], dtype=torch.float64)
         residuals = torch.zeros(len(G), dtype=torch.float64)
         notes: dict[str, Tensor] = {}
-        ages, sizes = updates.ages.numpy(), updates.sizes.numpy()
-        losses = np.full(len(sizes), math.nan) if updates.losses is None else updates.losses.numpy()
+        ages, shares = updates.ages.numpy(), updates.shares.numpy()
+        losses = np.full(len(ages), math.nan) if updates.losses is None else updates.losses.numpy()
         present = ages == 0
         for layer, whole in enumerate(G.numpy()):
             moved = np.flatnonzero(whole.diagonal() > STILL**2)
@@ -210,7 +234,7 @@ class Rule(_Declared):
                     A=A,
                     unit=unit,
                     present=int(present.sum()),
-                    sizes=sizes[moved],
+                    shares=shares[moved],
                     losses=losses[moved],
                     ages=ages[moved],
                     layer=layer,
@@ -226,7 +250,7 @@ class Rule(_Declared):
         """The updates, followed by those of absent clients if the rule remembers any."""
         return updates
 
-    def remember(self, updates: ClientUpdates) -> None:
+    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
         """Keep in ``state`` what the next round needs."""
 
     def random(self, *key: str | int) -> np.random.Generator:
@@ -258,15 +282,6 @@ class Rule(_Declared):
             elif value != parameter.default:
                 shown.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def _with_length(length: Length, coefficients: Tensor, G: Tensor, shares: Tensor) -> Tensor:
-    """The coefficients, rescaled in each row so that the step has the length that the option ``length`` asks for."""
-    if length == "own":
-        return coefficients
-    wanted = {"mean": combined_lengths(G, shares)}[length]
-    factor = wanted / combined_lengths(G, coefficients)
-    return coefficients * torch.where(factor.isfinite(), factor, 0.0)[:, None]
 
 
 def _layer_lengths(layout: Layout, vector: Tensor) -> Tensor:

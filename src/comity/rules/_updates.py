@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,10 @@ from comity._layout import Layout
 Id = int | str
 
 NO_ROWS = "these updates are not held in memory: their rows cannot be combined, taken out or remembered"
+NOBODY_TO_ASK = (
+    "steps are tried by asking clients for their losses, which only a run can do; "
+    "here a rule other than Auto and a length other than search are needed"
+)
 
 
 class DroppedWarning(UserWarning):
@@ -38,6 +43,14 @@ class Members:
     def only(self, places: Sequence[int]) -> "Members":
         losses = None if self.losses is None else self.losses[places]
         return Members(tuple(self.ids[i] for i in places), self.sizes[places], losses, self.ages[places])
+
+
+class TriedSteps(NamedTuple):
+    """What several steps do to the losses of the n clients that answered."""
+
+    before: Tensor  # (n,) float64, without a step
+    after: Tensor  # (n, F) float64, after each step
+    samples: Tensor  # (n,) on how many samples each client's losses are
 
 
 class ClientUpdates(ABC):
@@ -135,6 +148,10 @@ class ClientUpdates(ABC):
     def lengths(self, coefficients: Tensor) -> Tensor:
         """(L,) how long a combination is in each layer, from coefficients (N,), (1, N) or (L, N)."""
         return combined_lengths(self.grams, coefficients)
+
+    def try_steps(self, coefficients: Tensor, factors: Sequence[float]) -> TriedSteps:
+        """What these multiples of a combination would do to the clients' losses, by asking them."""
+        raise ComityError(NOBODY_TO_ASK)
 
     # Their rows.
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from comity._options import NonNegative
-from comity.rules._rule import GramBlock, Rule, Scope
+from comity.rules._rule import By, GramBlock, Rule, Scope
 from comity.rules.projection import simultaneous
 from comity.rules.solvers import Solution, box, times
 
@@ -27,6 +27,7 @@ class CALM(Rule):
     Options:
         eps: how much every client must gain
         C: price of a client falling short; the paper's best are 0.1, 1, 10 and 100
+        by: in the projected mean, clients count all alike (the paper), or by how many samples they have
         scope: each layer by itself (the paper), or the whole model at once
         scale: eps as printed, or relative to the layer's updates
     """
@@ -37,13 +38,14 @@ class CALM(Rule):
     eps: NonNegative = 0.1
     C: NonNegative = 10.0
     _: KW_ONLY
+    by: By = "uniform"
     scope: Scope = "layer"
     scale: Literal["none", "layer"] = "none"
 
     def solve(self, block: GramBlock) -> Solution:
         if block.present == 1:
             return Solution(np.ones(1), 0.0)
-        a = simultaneous(block.G) / block.present
+        a = simultaneous(block.G, block.weights(self.by)) / block.present
         r = np.sqrt(block.G.diagonal())
         margin = self.eps * (r.mean() if self.scale == "layer" else 1 / block.unit)
         beta = margin - times(block.G, a) / r  # of the updates at length 1, which is how the solver sees them

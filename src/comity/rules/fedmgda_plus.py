@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, field
 import numpy as np
 
 from comity._options import NonNegative, Share
-from comity.rules._rule import GramBlock, Rule, Scope
+from comity.rules._rule import By, GramBlock, Rule, Scope
 from comity.rules.solvers import Solution, box_sum, norm, times
 
 
@@ -17,10 +17,11 @@ class FedMGDAPlus(Rule):
     Equation: d = lr Σ λᵢ Δᵢ/|Δᵢ| with λ on the simplex, |λᵢ − nᵢ/n| ≤ eps, and |Σ λᵢ Δᵢ/|Δᵢ||² smallest.
 
     Departures:
-        - Weights stay near nᵢ/n, where the paper has 1/N; without sizes the two are the same.
+        - Weights stay near nᵢ/n, where the paper has 1/N (``by="uniform"``); without sizes the two are the same.
 
     Options:
         eps: how far a weight may be from the client's share; 0 is the mean of normalised updates, 1 is MGDA on them
+        by: a client's share is that of its samples, or all are alike (the paper)
         lr: the length that a normalised update counts with, and so the longest that the step can be
         norm_restore: take the length of the uniform mean for lr
     """
@@ -30,13 +31,15 @@ class FedMGDAPlus(Rule):
 
     eps: Share = 0.1
     _: KW_ONLY
+    by: By = "size"
     lr: NonNegative = 1.0
     norm_restore: bool = False
     scope: Scope = field(default="model", init=False)
 
     def solve(self, block: GramBlock) -> Solution:
         r = np.sqrt(block.G.diagonal())
-        shares = block.sizes / block.sizes.sum()
+        weights = block.weights(self.by)
+        shares = weights / weights.sum()
         lower, upper = np.maximum(0, shares - self.eps), np.minimum(1, shares + self.eps)
         if self.eps == 0 or len(r) == 1:
             best = Solution(shares, 0.0)

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from comity.rules._rule import GramBlock, Rule
+from comity.rules._rule import By, GramBlock, Rule
 from comity.rules.solvers import Array, Integers, Solution
 
 Order = Literal["simultaneous", "sequential"]
@@ -24,11 +24,13 @@ class Projection(Rule):
     With two clients d conflicts with neither of them; with more it may.
 
     Options:
+        by: in the mean of the projected updates, clients count all alike (the paper), or by how many samples they have
         order: project off all others at once, or one after the other, in a random order for each update
         seed: of the random orders
     """
 
     _: KW_ONLY
+    by: By = "uniform"
     order: Order = "simultaneous"
     seed: int = 0
 
@@ -41,9 +43,10 @@ class Projection(Rule):
 
     def guidance(self, block: GramBlock) -> Array:
         """Coefficients of the mean of the projected updates."""
+        weights = block.weights(self.by)
         if self.order == "simultaneous":
-            return simultaneous(block.G) / block.present
-        a: Array = sequential(block.G, self.shuffled(block)).sum(0) / block.present
+            return simultaneous(block.G, weights) / block.present
+        a: Array = (weights[:, None] * sequential(block.G, self.shuffled(block))).sum(0) / block.present
         return a
 
     def shuffled(self, block: GramBlock) -> Integers:
@@ -52,9 +55,9 @@ class Projection(Rule):
         return self.random(block.layer).permuted(np.tile(np.arange(n), (n, 1)), axis=1)
 
 
-def simultaneous(G: Array) -> Array:
-    """Coefficients of the sum of the projected updates: aⱼ = 1 + Σᵢ [−Gᵢⱼ]₊ / Gⱼⱼ."""
-    a: Array = 1 + np.where(conflicts(G), -G, 0).sum(0) / G.diagonal()
+def simultaneous(G: Array, weights: Array) -> Array:
+    """Coefficients of the weighted sum of the projected updates: aⱼ = wⱼ + Σᵢ wᵢ [−Gᵢⱼ]₊ / Gⱼⱼ."""
+    a: Array = weights + (weights[:, None] * np.where(conflicts(G), -G, 0)).sum(0) / G.diagonal()
     return a
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from comity._options import Share, convert
 from comity._threads import one_thread
 from comity.rules._rule import STILL
-from comity.rules.solvers import cone, root
+from comity.rules.solvers import Array, cone, root
 
 
 class Protected(NamedTuple):
@@ -27,15 +27,20 @@ def protected_directions(G: Tensor, gamma: float = 0.0, count: int | None = None
     gamma times the negative part of Δᵢ·Δⱼ.
     """
     convert(gamma, Share, "gamma")
-    whole = G.numpy()
-    moved = np.flatnonzero(whole.diagonal() > STILL**2)
-    coefficients, worst = np.eye(len(whole))[:count], 0.0
     with one_thread():
-        if len(moved):
-            r = np.sqrt(whole.diagonal()[moved])
-            A = root(whole[np.ix_(moved, moved)] / r / r[:, None])
-            for i, member in enumerate(moved[moved < len(coefficients)]):
-                mu = cone(A, A[:, i])
-                coefficients[member, moved] += (1 - gamma) * mu.x * r[i] / r
-                worst = max(worst, mu.residual)
-    return Protected(torch.from_numpy(coefficients), worst)
+        added, worst = protect(G.numpy(), count)
+    return Protected(torch.from_numpy(np.eye(len(G))[:count] + (1 - gamma) * added), worst)
+
+
+def protect(G: Array, count: int | None = None) -> tuple[Array, float]:
+    """Row i: the μ ≥ 0 that project Δᵢ on the cone of all d with d·Δⱼ ≥ 0 (the first ``count``), and the residual."""
+    moved = np.flatnonzero(G.diagonal() > STILL**2)
+    added, worst = np.zeros_like(G)[:count], 0.0
+    if len(moved):
+        r = np.sqrt(G.diagonal()[moved])
+        A = root(G[np.ix_(moved, moved)] / r / r[:, None])
+        for i, member in enumerate(moved[moved < len(added)]):
+            mu = cone(A, A[:, i])
+            added[member, moved] = mu.x * r[i] / r
+            worst = max(worst, mu.residual)
+    return added, worst

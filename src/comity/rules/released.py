@@ -6,7 +6,7 @@ from dataclasses import field
 import numpy as np
 from scipy.optimize import minimize
 
-from comity.rules._rule import GramBlock, Length, Scope
+from comity.rules._rule import By, GramBlock, Scope
 from comity.rules.confree import ConFREE, Rescale
 from comity.rules.projection import Order, sequential
 from comity.rules.solvers import Array, Solution, times
@@ -31,7 +31,7 @@ class ReleasedConFREE(ConFREE):
     scope: Scope = field(default="layer", init=False)
     order: Order = field(default="sequential", init=False)
     rescale: Rescale = field(default="1/(1+c²)", init=False)
-    length: Length = field(default="own", init=False)
+    by: By = field(default="uniform", init=False)
 
     def solve(self, block: GramBlock) -> Solution:
         n, G = len(block.G), block.G * block.unit**2
@@ -48,4 +48,4 @@ class ReleasedConFREE(ConFREE):
         return Solution(x / (1 + self.c**2), float(w @ v - v.min()) / max(1.0, abs(float(w @ v))))
 
     def __repr__(self) -> str:
-        return f"ConFREE.released(c={self.c!r}, seed={self.seed!r})"
+        return f"ConFREE.released(c={self.c!r}, seed={self.seed!r})" if self.length == "own" else super().__repr__()

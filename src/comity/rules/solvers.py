@@ -19,6 +19,8 @@ from scipy.optimize import nnls as lawson_hanson
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+TOUCHING = 1e-10  # a distance that is rounding, over the length of what is compared
+
 
 class Solution(NamedTuple):
     """The solution of a problem, how far from the optimum it can be at most, and what else is to be noted."""
@@ -70,9 +72,16 @@ def cone(A: Array, d: Array) -> Solution:
 
     The residual is the most negative product or the complementarity, whichever is larger.
     """
-    x = nnls(A, -d)
-    g = times(A.T, d + times(A, x))
-    return Solution(x, max(-g.min(), abs(x @ g), 0.0))
+
+    def certified(x: Array) -> Solution:
+        g = times(A.T, d + times(A, x))
+        return Solution(x, max(-g.min(), abs(x @ g), 0.0))
+
+    best = certified(nnls(A, -d))
+    if best.residual > 1e-12:  # columns that are perpendicular but for rounding lead the method astray
+        G = gram(A)
+        best = min(best, certified(box(G, times(A.T, d), np.full(len(G), 1e6)).x), key=residual)
+    return best
 
 
 def best_worst(A: Array, a: Array, rho: float) -> Solution:
@@ -125,6 +134,86 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float, otherwise
             if low < tau < high:
                 return tau
     return otherwise
+
+
+def least_squares(K: Array, b: Array) -> Solution:
+    """The shortest x that minimises |Kx − b|, for K with diagonal 1, less eigenvalues that are rounding of float32.
+
+    The residual is the largest part of Kx − b in what is left.
+    """
+    values, vectors = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(K)))
+    V = vectors[:, values > 1e-6 * values[-1]]
+    x = times(V, times(V.T, b) / values[values > 1e-6 * values[-1]])
+    return Solution(x, float(abs(times(V.T, times(K, x) - b)).max()))
+
+
+def nash(A: Array) -> Solution:
+    """x > 0 with xᵢ (AᵀAx)ᵢ = 1 for every i, where 0 is not in the columns' hull; the residual is the worst error.
+
+    It minimises ½|Ax|² − Σ log xᵢ, which is self-concordant: damped steps of Newton's come near, then full ones.
+    """
+    G = gram(A)
+    best = Solution(np.ones(len(G)), np.inf)
+    x = best.x
+    for _ in range(200):
+        product = times(G, x)
+        best = min(best, Solution(x, float(abs(x * product - 1).max())), key=residual)
+        # in units of x, so that the Hessian is no worse conditioned than the problem
+        solve = factor(G * x * x[:, None] + np.eye(len(x)))
+        if best.residual <= 1e-14 or solve is None:
+            break
+        gradient = x * product - 1
+        step = solve(gradient)
+        decrement = math.sqrt(max(gradient @ step, 0.0))
+        x = x * (1 - step / (1.0 if decrement < 0.25 else 1 + decrement))
+    return best
+
+
+def geometric_median(A: Array, p: Array) -> Solution:
+    """x on the simplex such that Ax has the least mean distance Σ pᵢ|Ax − Aᵢ| to the columns; p sums to 1.
+
+    The residual is the duality gap: any y with |yᵢ| ≤ 1 and Σ pᵢyᵢ = 0 proves that no mean distance is below Σ pᵢyᵢ·Aᵢ.
+    """
+    lengths = (A * A).sum(0)
+    apart = np.sqrt(np.maximum(lengths + lengths[:, None] - 2 * gram(A), 0))
+    first = int(times(apart, p).argmin())  # the best column: if any is the median, this one is
+    toward = A - A[:, [first]]
+    distances = np.sqrt((toward * toward).sum(0))
+    touching = distances <= TOUCHING * np.sqrt(lengths)
+    pulls = np.where(touching, 0.0, p / np.where(touching, 1.0, distances))
+    pull, mass = times(toward, pulls), p[touching].sum()
+    best = _certified_median(A, p, np.where(touching, p, 0.0) / mass)
+    if norm(pull) > mass:  # the others pull it away: descend from there, by a step of Weiszfeld's and then Newton's
+        z = A[:, first] + (1 - mass / norm(pull)) * pull / pulls.sum()
+        for _ in range(100):
+            toward = A - z[:, None]
+            distances = np.maximum(np.sqrt((toward * toward).sum(0)), 1e-300)
+            inverse = p / distances
+            x = inverse / inverse.sum()
+            best = min(best, _certified_median(A, p, x), key=residual)
+            if best.residual <= 1e-15:
+                break
+            y = toward / distances
+            gradient = -times(y, p)
+            solve = factor(inverse.sum() * np.eye(len(z)) - gram((y * np.sqrt(inverse)).T))
+            value, size = float(p @ distances), 1.0
+            step = times(A, x) - z if solve is None else -solve(gradient)
+            while size > 1e-9 and float(p @ np.sqrt(((toward - size * step[:, None]) ** 2).sum(0))) >= value:
+                size /= 2
+            z = z + size * step if size > 1e-9 else times(A, x)
+    return best
+
+
+def _certified_median(A: Array, p: Array, x: Array) -> Solution:
+    toward = A - times(A, x)[:, None]
+    distances = np.sqrt((toward * toward).sum(0))
+    touched = distances <= TOUCHING * np.sqrt((A * A).sum(0))
+    y = np.where(touched, 0.0, toward / np.where(touched, 1.0, distances))
+    if touched.any():  # there y is free: let it balance the others
+        y[:, touched] = (-times(y, p) / p[touched].sum())[:, None]
+    y = y - times(y, p)[:, None]
+    y = y / max(1.0, float(np.sqrt((y * y).sum(0)).max()))
+    return Solution(x, float(p @ distances) - float(p @ (y * A).sum(0)))
 
 
 def box(G: Array, q: Array, upper: Array) -> Solution:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from comity._errors import ComityError, unknown
-from comity.rules._rule import GramBlock, Length, Rule, Scope
+from comity.rules._length import Length
+from comity.rules._rule import GramBlock, Rule, Scope
 from comity.rules.solvers import Solution
 
 

@@ -1,0 +1,52 @@
+"""How long a step is: a choice of its own, beside the direction that a rule gives it."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from comity._options import Positive
+from comity.rules._updates import ClientUpdates, TriedSteps, combined_lengths
+
+Length = Literal["own", "mean", "fedexp", "search"] | Positive
+
+FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0)
+"""The multiples of a rule's own step that a search tries."""
+FEW = 30
+"""With fewer samples than so many, whether a step harms a client is noise; its loss still counts in the mean."""
+LEAST_MEAN = 1e-3
+"""FedExP's ε over the mean squared length of the updates: it bounds the step where the mean is next to nothing."""
+
+
+def needs_gram(length: Length) -> bool:
+    return length in ("mean", "fedexp")
+
+
+def with_length(length: Length, coefficients: Tensor, G: Tensor, updates: ClientUpdates) -> Tensor:
+    """The coefficients (B, N), rescaled in each row so that the step has the length that the option asks for."""
+    if length == "own":
+        return coefficients
+    if length == "search":
+        tried = updates.try_steps(coefficients, FACTORS)
+        return coefficients * FACTORS[best_step(tried, FACTORS.index(1.0))]
+    if not isinstance(length, str):
+        return coefficients * length
+    wanted = combined_lengths(G, updates.shares)
+    if length == "fedexp":
+        squares = G.diagonal(dim1=1, dim2=2) @ updates.shares  # Σ pᵢ|Δᵢ|²
+        rate = squares / (2 * (wanted**2 + LEAST_MEAN * squares))
+        wanted = wanted * torch.where(rate > 1, rate, 1.0)
+    factor = wanted / combined_lengths(G, coefficients)
+    return coefficients * torch.where(factor.isfinite(), factor, 0.0)[:, None]
+
+
+def harmed(tried: TriedSteps) -> Tensor:
+    """(F,) how many clients each step harms, of those with enough samples to tell."""
+    return (tried.after > tried.before[:, None])[tried.samples >= FEW].sum(0)
+
+
+def best_step(tried: TriedSteps, usual: int) -> int:
+    """The step with the lowest mean loss, of those that harm no more clients than the ``usual`` one does."""
+    count, loss = harmed(tried), tried.after.mean(0)
+    allowed = [step for step in range(len(loss)) if count[step] <= count[usual]]
+    return min(allowed, key=lambda step: (float(loss[step]), step != usual))

@@ -1,0 +1,42 @@
+"""CAGrad."""
+
+from dataclasses import KW_ONLY
+
+import numpy as np
+
+from comity._options import ShareBelowOne
+from comity.rules._rule import By, GramBlock, Rule
+from comity.rules.solvers import Solution, best_worst, norm, times
+
+
+class CAGrad(Rule):
+    """The update that helps the worst-off client most, within c times its length of the mean.
+
+    Paper: Liu et al., NeurIPS 2021.
+
+    Equation: d maximises minⱼ d·Δⱼ over |d − g| ≤ c|g|, where g is the mean. It is ConFREE without the projection.
+
+    Departures:
+        - The update of one client alone is kept as it is; the formula would stretch it.
+
+    Options:
+        c: how far from the mean to look for a better update, over its length
+        by: in that mean, clients count all alike (the paper), or by how many samples they have
+    """
+
+    certificate = "relative duality gap"
+    target = 1e-8
+
+    c: ShareBelowOne = 0.5
+    _: KW_ONLY
+    by: By = "uniform"
+
+    def solve(self, block: GramBlock) -> Solution:
+        if block.present == 1:
+            return Solution(np.ones(1), 0.0)
+        a = block.weights(self.by) / block.present
+        reach = self.c * norm(times(block.A, a))
+        if reach <= 1e-12:  # c is 0, or g is
+            return Solution(a, 0.0)
+        best = best_worst(block.A, a, reach)
+        return Solution(a + best.x, best.residual)

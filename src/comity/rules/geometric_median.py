@@ -1,0 +1,37 @@
+"""The geometric median."""
+
+from dataclasses import KW_ONLY
+
+import numpy as np
+
+from comity.rules._rule import By, GramBlock, Rule
+from comity.rules.solvers import Solution, geometric_median
+
+
+class GeometricMedian(Rule):
+    """The point whose distances to all updates have the smallest sum: less than half of the weight cannot move it far.
+
+    Paper: RFA, Pillutla, Kakade and Harchaoui, IEEE TSP 2022.
+
+    Equation: d minimises Σ pᵢ |d − Δᵢ|, where p are the clients' shares.
+
+    Departures:
+        - The minimum is exact, where the paper takes a few steps of Weiszfeld's on a smoothed problem.
+
+    Options:
+        by: clients count by how many samples they have (the paper), or all alike; who lies may lie about samples too
+    """
+
+    certificate = "duality gap"
+    target = 1e-9
+
+    _: KW_ONLY
+    by: By = "size"
+
+    def solve(self, block: GramBlock) -> Solution:
+        weights = block.weights(self.by)
+        still = block.points.shape[1] - len(weights)
+        missing = max(block.present - weights.sum(), 0.0)  # what clients whose update is 0 count
+        shares = np.append(weights, np.full(still, missing / max(still, 1))) / block.present
+        best = geometric_median(block.points, shares)
+        return Solution(best.x[: len(weights)], best.residual)

@@ -1,0 +1,110 @@
+"""Clients say what a step would do to their losses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from comity import ComityError
+from comity.config import Config
+from comity.engine import run, verbs_for
+from comity.methods import METHODS, Message
+from helpers import assert_same, keeps
+
+SEARCH = {"name": "ConFREE", "length": "search"}
+
+
+@pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, {"name": "resnet4"}], ids=["mlp", "resnet4"])
+def test_losses_are_those_of_models_along_the_step(tiny: dict[str, Any], model: dict[str, Any]) -> None:
+    done = run(**(tiny | {"model": model, "rounds": 1, "clients": 3}), rule=SEARCH)
+    site, state = done.site, done.server.link.states()[1]
+    origin, size = site.initial, site.parameters
+    step = 0.01 * torch.randn(len(origin), generator=torch.Generator().manual_seed(0)).abs()
+    question = Message(theta=origin + step, factors=torch.tensor([0.5, 2.0]).double())
+    reply, after = site.work(site.model(), 1, state, "try_steps", question, 1)
+    net = site.model()
+    data = site.federation.clients[1].train
+
+    def loss(theta: torch.Tensor) -> float:
+        net.write(theta)
+        with torch.inference_mode():
+            return float(torch.nn.functional.cross_entropy(net.net.eval()(data.x), data.y))
+
+    wanted = [loss(origin)]
+    for factor in (0.5, 2.0):
+        wanted.append(loss(torch.cat([origin[:size] + factor * step[:size], origin[size:] + step[size:]])))
+    assert [reply.before, *reply.after.tolist()] == pytest.approx(wanted, rel=1e-5)  # type: ignore[attr-defined]
+    assert reply.samples == len(data)  # type: ignore[attr-defined]
+    assert after.flat().keys() == state.flat().keys()
+
+
+def test_a_search_takes_the_step_with_the_lowest_loss(tiny: dict[str, Any]) -> None:
+    """With a handful of samples nobody can be said to be harmed: the mean loss alone decides."""
+    shared = tiny | {"rounds": 1}
+    found = run(**shared, rule={"name": "Mean", "length": "search"})
+    assert found.records[0].rule is not None
+    (stretch,) = {round(each, 4) for each in found.records[0].rule.stretch.values()}
+    clients = found.federation.clients
+
+    def loss(length: float) -> float:
+        done = run(**shared, rule={"name": "Mean", "length": length})
+        model = done.site.model()
+        model.write(done.server.theta)
+        with torch.inference_mode():
+            values = [torch.nn.functional.cross_entropy(model.net(c.train.x), c.train.y) for c in clients]
+        return float(torch.stack(values).mean())
+
+    losses = {length: loss(length) for length in (0.5, 1.0, 1.5, 2.0, 3.0)}
+    assert stretch == min(losses, key=losses.__getitem__)
+    assert stretch != 1
+    plain = run(**shared)
+    model = 4 * plain.server.theta.numel()
+    assert found.records[0].bytes.down - plain.records[0].bytes.down == 5 * (model + 5 * 8)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_any_method_with_one_shared_part_can_search(tiny: dict[str, Any], method: str) -> None:
+    options = tiny | {"rounds": 2, "method": method, "rule": {"name": "Mean", "length": "search"}, "val_share": 0.2}
+    if METHODS[method]().own_rule() is not None or method == "Local":
+        return
+    if method in {"FedCP", "FedROD", "IFCA", "FeSEM"}:
+        with pytest.raises(ComityError, match=r"no step can be tried|sends no shared part"):
+            run(**options)
+    else:
+        done = run(**options)
+        assert all(record.rule is not None and record.rule.stretch for record in done.records)
+
+
+def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: dict[str, Any], tmp_path: Path) -> None:
+    options = tiny | {"method": "FedRep", "rule": SEARCH, "participation": 0.6}
+    one = run(**options)
+    assert_same(one, run(**(options | {"workers": 3})))
+    rounds = iter([False, True])
+    cut = run(**options, out=tmp_path / "cut", checkpoint_every=1, stop=lambda: next(rounds))
+    assert not cut.done
+    assert_same(one, run(**options, out=tmp_path / "cut", checkpoint_every=1, resume=True))
+
+
+def test_maxfl_measures_against_a_model_trained_alone(tiny: dict[str, Any]) -> None:
+    """What clients send is the loss of the received model less that of their own after ten epochs of Local."""
+    done = run(**(tiny | {"rounds": 1}), rule="MaxFL")
+    alone = run(**(tiny | {"rounds": 1, "epochs": 10}), method="Local")
+    gaps = []
+    for cid, state in done.server.link.states().items():
+        own, data = alone.site.model(), done.federation.clients[cid].train
+        own.write(keeps(alone)[cid]["personal"])
+        start = done.site.model()
+        with torch.inference_mode():
+            mine, common = (torch.nn.functional.cross_entropy(m.net(data.x), data.y) for m in (own, start))
+        assert float(state.engine["alone"]) == pytest.approx(float(mine), rel=1e-4)
+        gaps.append(float(common - mine))
+    weights = torch.sigmoid(torch.tensor(gaps)) * torch.sigmoid(-torch.tensor(gaps))
+    wanted = (weights / weights.sum()).tolist()
+    assert done.server.weights[0].coefficients[0] == pytest.approx(wanted, rel=1e-3)
+    assert_same(run(**tiny, rule="MaxFL"), run(**(tiny | {"workers": 3}), rule="MaxFL"))
+
+
+def test_clients_can_be_asked_only_where_the_rule_wants_it(tiny: dict[str, Any]) -> None:
+    assert "try_steps" in verbs_for(Config(**tiny, rule=SEARCH))
+    assert "try_steps" not in verbs_for(Config(**tiny, rule="ConFREE"))

@@ -1,0 +1,126 @@
+"""How long a step is, for every rule, and by what clients count in a mean."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from rule_families import close, family, matrices, quick
+from test_rules import ALL, conflict, losses_of
+
+from comity._errors import ComityError
+from comity.rules import CALM, ConFREE, FedMGDAPlus, Mean, Projection, Rule, TriedSteps, Updates
+
+SIZES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64)
+
+
+def with_length(rule: Rule, length) -> Rule:
+    other = copy.deepcopy(rule)
+    other.length = length
+    other.__post_init__()
+    return other
+
+
+@pytest.mark.parametrize("rule", ALL, ids=repr)
+@given(U=matrices)
+@quick
+def test_factor_1_is_the_rules_own_step_and_others_multiply_it(rule, U):
+    one, same, half = (
+        with_length(rule, length).apply(Updates(U, losses=losses_of(U))).coefficients for length in ("own", 1, "0.5")
+    )
+    assert torch.equal(one, same)
+    assert torch.equal(0.5 * one, half)
+
+
+@given(matrices)
+@quick
+def test_fedexp_is_its_formula_on_the_mean(U):
+    """Jhunjhunwala et al., Equation 6, with the clients' shares for 1/N, and ε relative to the squared lengths."""
+    sizes = torch.arange(1.0, len(U) + 1, dtype=torch.float64)
+    p = sizes / sizes.sum()
+    mean, squares = p @ U, float(p @ (U**2).sum(1))
+    rate = max(1.0, squares / (2 * (float(mean @ mean) + 1e-3 * squares))) if squares else 1.0
+    assert close(Mean(length="fedexp")(U, sizes=sizes), rate * mean, U, 1e-7 * rate)
+
+
+@pytest.mark.parametrize("rule", ALL, ids=repr)
+def test_fedexp_gives_any_direction_the_length_that_it_gives_the_mean(rule):
+    U = family("random", 5, 4)
+    own, longer, mean = (
+        each.apply(Updates(U, sizes=SIZES, losses=SIZES)).update
+        for each in (copy.deepcopy(rule), with_length(rule, "fedexp"), Mean(length="fedexp"))
+    )
+    assert float(mean.norm()) > 1.2 * float((SIZES / SIZES.sum() @ U).norm())
+    assert float(longer.norm()) == pytest.approx(float(mean.norm()))
+    torch.testing.assert_close(longer / longer.norm(), own / own.norm())
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
+
+
+def quadratic(targets: torch.Tensor, samples: int = 100):
+    """A trial by clients whose losses are half the squared distances to their targets, from 0."""
+
+    def trial(update, factors):
+        after = torch.stack([((factor * update - targets) ** 2).sum(1) / 2 for factor in factors], dim=1)
+        return TriedSteps((targets**2).sum(1) / 2, after, torch.full((len(targets),), samples))
+
+    return trial
+
+
+@pytest.mark.parametrize(("distance", "factor"), [(0.4, 0.5), (1.0, 1.0), (1.4, 1.5), (1.9, 2.0), (9.0, 3.0)])
+def test_search_takes_the_step_that_helps_most(distance, factor):
+    U = torch.ones(3, 2, dtype=torch.float64)
+    updates = Updates(U, trial=quadratic(distance * U))
+    torch.testing.assert_close(Mean(length="search").apply(updates).update, factor * U[0])
+
+
+@pytest.mark.parametrize(("samples", "factor"), [(100, 1.0), (10, 3.0)])
+def test_search_harms_nobody_that_the_rules_own_step_does_not(samples, factor):
+    """Two clients are far away, the third is near: a long step overshoots it, which few samples could not tell."""
+    U = torch.ones(3, 1, dtype=torch.float64)
+    targets = torch.tensor([[9.0], [9.0], [0.6]], dtype=torch.float64)
+    outcome = Mean(length="search").apply(Updates(U, trial=quadratic(targets, samples)))
+    assert float(outcome.update) == pytest.approx(factor)
+
+
+def test_where_nobody_can_be_asked_a_search_is_refused():
+    with pytest.raises(ComityError, match="only a run can do"):
+        ConFREE(length="search")(family("random", 3, 0))
+
+
+def test_updates_that_are_clipped_or_chosen_can_still_be_tried():
+    U = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 50.0]], dtype=torch.float64)
+    updates = Updates(U, trial=quadratic(U)).clipped()
+    assert updates.only([0, 1]).try_steps(torch.tensor([1.0, 0.0]), (1.0,)).after[0, 0] == 0
+
+
+# -- by size or uniform ------------------------------------------------------------------------------------------------
+
+
+@given(matrices)
+@quick
+def test_projection_by_size(U):
+    sizes = torch.arange(1.0, len(U) + 1, dtype=torch.float64)
+    projected = U.clone()
+    for i in range(len(U)):
+        for j in range(len(U)):
+            if j != i and conflict(U[i], U[j]):
+                projected[i] -= (U[i] @ U[j]) / (U[j] @ U[j]) * U[j]
+    expected = sizes / sizes.sum() @ projected
+    assert close(Projection(by="size")(U, sizes=sizes), expected, U, 1e-8)
+    assert close(CALM(C=0.0, by="size")(U, sizes=sizes), expected, U, 1e-8) or len(U) == 1
+
+
+@pytest.mark.parametrize("order", ["simultaneous", "sequential"])
+def test_by_size_and_uniform_are_the_same_for_equal_sizes_and_differ_for_others(order):
+    U = family("random", 5, 0)
+    for make in (
+        lambda by: Mean(by=by),
+        lambda by: Projection(by=by, order=order),
+        lambda by: ConFREE(by=by, order=order),
+        lambda by: CALM(by=by),
+        lambda by: FedMGDAPlus(by=by),
+    ):
+        torch.testing.assert_close(make("size")(U), make("uniform")(U))
+        assert not close(make("size")(U, sizes=SIZES), make("uniform")(U, sizes=SIZES), U, 1e-3)

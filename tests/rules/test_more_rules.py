@@ -1,0 +1,162 @@
+"""CRAFT, MaxFL, capped MGDA and the rules of multi-task learning: definitions, reductions and independent judges."""
+
+import copy
+import math
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rule_families import close, family, matrices, quick, tame
+from torchjd.aggregation import AlignedMTLWeighting, ConFIG, IMTLGWeighting
+
+from comity._layout import Layout
+from comity.rules import (
+    CRAFT,
+    IMTLG,
+    MGDA,
+    AlignedMTL,
+    CAGrad,
+    ConFREE,
+    MaxFL,
+    Mean,
+    NashMTL,
+    Updates,
+    UPGrad,
+    improvement,
+    protected_directions,
+)
+
+
+def regular(n: int, seed: int) -> torch.Tensor:
+    """Updates of several lengths that are far from dependent."""
+    return family("random", n, seed) * torch.linspace(0.2, 3, n, dtype=torch.float64)[:, None]
+
+
+@given(st.integers(1, 7), st.integers(0, 1000), st.sampled_from(("size", "uniform")))
+@quick
+def test_craft_is_its_formula_round_after_round(n, seed, by):
+    rule, last = CRAFT(by=by, scope="model", length="own"), None
+    sizes = torch.arange(1.0, n + 1, dtype=torch.float64)
+    rho = sizes / sizes.sum() if by == "size" else torch.full((n,), 1 / n, dtype=torch.float64)
+    for round in range(3):
+        U = regular(n, seed + round)
+        unit = U / U.norm(dim=1, keepdim=True)
+        g = torch.zeros(U.shape[1], dtype=U.dtype) if last is None else last / last.norm()
+        expected = g + torch.linalg.pinv(unit) @ (rho - unit @ g)
+        last = rule.apply(Updates(U, sizes=sizes)).update
+        assert close(last, expected, unit, 1e-6)
+        torch.testing.assert_close(unit @ last, rho, rtol=1e-6, atol=1e-6)  # along everybody's by its share
+        state = copy.deepcopy(rule.state)
+        rule = CRAFT(by=by, scope="model", length="own")
+        rule.state = state
+
+
+def test_the_first_craft_is_config_and_goes_by_layer_at_the_length_of_the_mean():
+    U, layout = regular(5, 1), Layout([("a", (7,)), ("b", (4,))])
+    ours, theirs = CRAFT(scope="model", by="uniform")(U), ConFIG()(U)
+    torch.testing.assert_close(ours / ours.norm(), theirs / theirs.norm())
+    outcome = CRAFT().apply(Updates(U, layout=layout))
+    assert outcome.coefficients.shape == (2, 5)
+    torch.testing.assert_close(outcome.stretch, torch.ones(2, dtype=torch.float64))
+    rule = CRAFT()
+    rule.apply(Updates(U))
+    assert rule.apply(Updates(U)).ids == (0, 1, 2, 3, 4, "last step")
+
+
+def test_maxfl_counts_those_who_are_about_to_change_sides():
+    U, z = family("random", 5, 0), torch.tensor([-9.0, -1.0, 0.0, 1.0, 900.0], dtype=torch.float64)
+    q = [1 / (1 + math.exp(-x)) * (1 - 1 / (1 + math.exp(-x))) for x in z.tolist()]
+    torch.testing.assert_close(MaxFL()(U, losses=z), torch.tensor(q).double() @ U / sum(q))
+    assert close(MaxFL()(U, losses=[3.0] * 5), Mean(by="uniform")(U), U)
+    # its gradient is that of the number it stands in for: Σ σ(z)
+    z.requires_grad_()
+    torch.sigmoid(z).sum().backward()
+    weights = MaxFL().apply(Updates(U, losses=z.detach())).coefficients[0]
+    torch.testing.assert_close(weights, z.grad / z.grad.sum())
+
+
+@given(tame, st.sampled_from((0.05, 0.3, 0.6, 1.0)))
+@quick
+def test_mgda_with_a_cap_solves_its_problem(U, cap):
+    moved = U[U.norm(dim=1) > 0]
+    if not len(moved):
+        return
+    most = max(cap, 1 / len(moved))
+    outcome = MGDA(cap).apply(Updates(U))
+    w = cp.Variable(len(moved), nonneg=True)
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(moved.numpy().T @ w)), [cp.sum(w) == 1, w <= most])
+    problem.solve(solver=cp.CLARABEL)
+    assert float(outcome.update @ outcome.update) == pytest.approx(problem.value, abs=1e-6)
+    assert float(outcome.coefficients.max()) <= most + 1e-12
+    if cap == 1:
+        assert torch.equal(outcome.coefficients, MGDA().apply(Updates(U)).coefficients)
+    if cap * len(moved) <= 1:
+        assert close(outcome.update, moved.mean(0), U)
+
+
+@given(matrices)
+@quick
+def test_upgrad_is_the_mean_of_protected_directions(U):
+    G = Updates(U).gram
+    assert close(UPGrad()(U), protected_directions(G).coefficients.mean(0) @ U, U)
+    gains = improvement(Updates(U), UPGrad().apply(Updates(U)).coefficients)
+    assert float(gains.min()) >= -1e-9 * float(G.diagonal().max())
+
+
+@given(tame, st.sampled_from((0.2, 0.9)))
+@quick
+def test_cagrad_solves_its_primal(U, c):
+    moved, g = U[U.norm(dim=1) > 0].numpy(), U.mean(0).numpy()
+    if len(U) == 1 or not len(moved):
+        return
+    d = CAGrad(c)(U).numpy()
+    assert np.linalg.norm(d - g) <= c * np.linalg.norm(g) + 1e-9
+    variable = cp.Variable(U.shape[1])
+    problem = cp.Problem(cp.Maximize(cp.min(moved @ variable)), [cp.norm(variable - g) <= c * np.linalg.norm(g)])
+    problem.solve(solver=cp.CLARABEL)
+    assert (moved @ d).min() == pytest.approx(problem.value, abs=2e-7 * float((moved**2).sum(1).mean()))
+
+
+def test_cagrad_is_confree_where_nobody_conflicts_and_differs_where_somebody_does():
+    agreeing, random = family("random", 5, 0).abs(), family("random", 5, 0)
+    assert close(CAGrad()(agreeing), ConFREE()(agreeing), agreeing, 1e-6)
+    assert not close(CAGrad()(random), ConFREE()(random), random, 1e-2)
+
+
+@given(tame)
+@quick
+def test_nash_bargains_where_it_can(U):
+    outcome = NashMTL(length="own").apply(Updates(U))
+    moved = U.norm(dim=1) > 0
+    nearest = MGDA()(U[moved] / U[moved].norm(dim=1, keepdim=True)).norm() if moved.any() else 0.0
+    if nearest <= 1e-4:
+        assert not outcome.update.any()
+    else:
+        gains = improvement(Updates(U), outcome.coefficients)[moved]
+        torch.testing.assert_close(gains * outcome.coefficients[0, moved], torch.ones_like(gains))
+        assert float(outcome.update.norm()) == pytest.approx(math.sqrt(int(moved.sum())))
+
+
+@given(st.integers(2, 7), st.integers(0, 1000), st.sampled_from(("min", "median", "rmse")))
+@quick
+def test_aligned_mtl_and_imtl_g_are_torchjds(n, seed, scale):
+    U = regular(n, seed)
+    G = U @ U.T
+    assert close(AlignedMTL(scale=scale)(U), AlignedMTLWeighting(scale_mode=scale)(G) @ U, U, 1e-8)
+    equal = IMTLG()(U)
+    assert close(equal, IMTLGWeighting()(G) @ U, U, 1e-6)
+    along = U @ equal / U.norm(dim=1)
+    torch.testing.assert_close(along, along[0].expand(n), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "rule", [CRAFT(), UPGrad(), CAGrad(), NashMTL(), AlignedMTL(), IMTLG(), MGDA(cap=0.3)], ids=repr
+)
+def test_the_order_of_clients_does_not_matter(rule):
+    U, order = regular(6, 3), torch.tensor([3, 1, 5, 0, 2, 4])
+    sizes = torch.arange(1.0, 7.0)
+    one, other = (copy.deepcopy(rule)(U[i], sizes=sizes[i]) for i in (torch.arange(6), order))
+    assert close(one, other, U, 3e-6)
