@@ -149,12 +149,14 @@ class DataFiles:
         target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
         client: the column that says whose a row is; by default one that is called client, hospital, site, …
         missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
+        centred: scale pixels to [-1, 1], otherwise to [0, 1]
     """
 
     size: Annotated[int, Range(least=1, most=4096)] | None = None
     target: str | None = None
     client: str | None = None
     missing: Literal["mean", "marked"] = "mean"
+    centred: bool = True
 
 
 # From the classes.

@@ -19,8 +19,8 @@ class Dataset:
 
     ``x`` holds vectors (n, features), series (n, channels, time) or images, (n, H, W) or (n, H, W, C). Channels may
     also stand at the other end; there are fewer of them than steps of time or pixels a side. Three dimensions are a
-    series unless they hold uint8 or are as high as wide. uint8 pixels are normalised to [-1, 1], floats are taken as
-    they are, unless ``standardise``, the default for vectors and series: then every feature or channel has mean 0 and
+    series unless they hold uint8 or are as high as wide. uint8 pixels are scaled to [-1, 1], or to [0, 1] where they
+    are not ``centred``; floats are taken as they are, unless ``standardise``, the default for vectors and series: then every feature or channel has mean 0 and
     spread 1 over the training samples of all clients, and NaN stands for a missing value, which becomes the mean.
 
     A column named ``client`` says who owns each sample (the data set then carries its own partition, ``Natural``); a
@@ -38,6 +38,7 @@ class Dataset:
     standardise: bool | None = None
     notes: tuple[str, ...] = ()
     """What was made of the data where they left it open, a line each, for whoever looks at them."""
+    centred: bool = True
 
     def __post_init__(self) -> None:
         name = one_line(self.name, 200)

@@ -155,7 +155,11 @@ def federate(
     shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
     _check(shares, dataset, partition, clients)
     splits = [_split(k, share, dataset, seed, test_share, val_share) for k, share in enumerate(shares)]
-    scale = _standardiser(dataset.x, np.concatenate([train for train, _, _ in splits])) if dataset.standardise else None
+    scale = (
+        _standardiser(dataset.x, np.concatenate([part for train, val, _ in splits for part in (train, val)]))
+        if dataset.standardise
+        else None
+    )
     federation = Federation(
         name=dataset.name,
         shape=dataset.shape,
@@ -264,7 +268,8 @@ def _tensors(dataset: Dataset, index: Ints, share: Share, standardiser: Standard
     if standardiser is not None:
         x = standardiser(x)
     elif x.dtype == torch.uint8:
-        x = x.float().div_(255).sub_(0.5).div_(0.5)
+        x = x.float().div_(255)
+        x = x.sub_(0.5).div_(0.5) if dataset.centred else x
     if share.transform is not None and len(index):
         x = share.transform(x)
     return Split(lie_as_trained(x), torch.from_numpy(dataset.y[index]))

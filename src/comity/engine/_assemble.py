@@ -106,6 +106,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         losses=rule.needs_losses,
         above_local=rule.above_local,
         tries_steps=rule.tries_steps,
+        s_acc_share=config.s_acc_share,
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,
         trainer=trainer,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from comity._errors import ComityError
 from comity._random import generator
+from comity.config import default
 from comity.data import ClientData, Federation, Split
 from comity.engine._alone import Alone
 from comity.engine._attacks import Attack
@@ -41,6 +42,7 @@ class Site:
         seed: int,
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
+        s_acc_share: float = default("s_acc_share"),
         losses: bool = False,
         above_local: bool = False,
         tries_steps: bool = False,
@@ -52,7 +54,7 @@ class Site:
     ) -> None:
         self.federation, self.method, self.training, self.seed = federation, method, training, seed
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
-        self.losses = losses
+        self.s_acc_share, self.losses = s_acc_share, losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
         self.above_local = above_local
         """Whether that loss is to be less the loss of a model which the client trained alone."""
@@ -89,7 +91,7 @@ class Site:
 
     @cached_property
     def tests(self) -> TestPool:
-        return TestPool.of(self.federation)
+        return TestPool.of(self.federation, self.s_acc_share)
 
     def holds_out(self, round: int) -> bool:
         """Whether validation samples are still unseen."""

@@ -16,8 +16,13 @@ class MGDA(Rule):
 
     Departures:
         - The problem is solved exactly, where other implementations take a few steps of Frank and Wolfe.
+        - The paper has gradients at one point, federated learning has updates, and those of clients with few samples
+          or none left to learn are short. The hull's nearest point to 0 lies at them, so as it stands the rule follows
+          who has least to say in ever shorter steps: on digits with Dirichlet 0.1 it has 40 % after 30 rounds, Mean
+          84 %. ``length="mean"`` alone makes the few large (39 %); ``normalise=True, length="mean"`` has 93 %.
 
     Options:
+        normalise: bring all updates to one length, the mean of theirs, before the search
         cap: the most that one client may weigh, so that the step never rests on one alone; where the cap is too low for
             so few clients, all weigh the same
     """
@@ -25,13 +30,16 @@ class MGDA(Rule):
     certificate = "duality gap over the mean squared length"
     target = 1e-12
 
+    normalise: bool = False
     cap: ShareAboveZero = 1.0
 
     def solve(self, block: GramBlock) -> Solution:
-        uniform = np.full(len(block.G), 1 / len(block.G))
+        r = np.sqrt(block.G.diagonal()) if self.normalise else np.ones(len(block.G))
+        uniform = np.full(len(r), 1 / len(r))
         if self.cap <= uniform[0]:
-            return Solution(uniform, 0.0)
-        free = min_norm(block.A)
-        if free.x.max() <= self.cap:
-            return free
-        return box_sum(block.G, 0 * uniform, np.full_like(uniform, self.cap), uniform)
+            best = Solution(uniform, 0.0)
+        else:
+            best = min_norm(block.A / r)
+            if best.x.max() > self.cap:
+                best = box_sum(block.G / np.outer(r, r), 0 * uniform, np.full_like(uniform, self.cap), uniform)
+        return Solution(best.x * r.mean() / r, best.residual)
