@@ -7,7 +7,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from comity.results import transfer
-from comity.results.schema import OWN, VALIDATION, Best, Columns, Evaluation, Result, Seconds, Traffic
+from comity.results.schema import (
+    FALL,
+    FALLEN_TESTS,
+    OWN,
+    TEST_SAMPLES,
+    VALIDATION,
+    Best,
+    Columns,
+    Evaluation,
+    Result,
+    Seconds,
+    Traffic,
+)
 
 if TYPE_CHECKING:
     from comity.engine._run import Run
@@ -47,9 +59,17 @@ def result_of(run: "Run") -> Result:
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
         versions={name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
         machine={"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        unstable=sorted({cid for record in records for cid in record.fell}),
     )
 
 
 def by_client(columns: Columns) -> dict[int, float]:
     """Each client's accuracy on its own tests."""
     return {int(cid): accuracy for cid, accuracy in zip(columns["client"], columns[OWN], strict=True)}
+
+
+def falls(before: dict[int, float], columns: Columns) -> dict[int, float]:
+    """By how much accuracy fell since the evaluation before, for clients where so large a fall is no chance."""
+    tests = dict(zip(by_client(columns), columns[TEST_SAMPLES], strict=True))
+    fell = {cid: before.get(cid, accuracy) - accuracy for cid, accuracy in by_client(columns).items()}
+    return {cid: by for cid, by in fell.items() if by > FALL and by * tests[cid] >= FALLEN_TESTS}

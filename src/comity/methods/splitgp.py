@@ -1,4 +1,5 @@
 from collections import OrderedDict
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -63,8 +64,10 @@ class SplitGP(Method):
     (in nats) leaves there, else at θ. The model for everybody is θ on the average φ.
 
     Departures:
-        - The client mixes its own part with the average when it receives that, in training and in use alike: absent
-          clients keep theirs.
+        - The client mixes its own part with the average when it receives that, before it trains: absent clients keep
+          theirs.
+        - A client uses the model that its last training left, as in the FedPG papers. The mixture before training
+          (``--moment received``) is mostly the average while lam is small.
         - BatchNorm's statistics go with φ.
         - The rule takes the place of every average.
         - A network without layers between convolutions and head, or without convolutions, is cut before its head.
@@ -80,6 +83,10 @@ class SplitGP(Method):
     threshold: NonNegative = 0.2
 
     shared = ("body", "head", "exit")
+
+    @property
+    def moment(self) -> Literal["received", "fitted"]:
+        return "fitted"
 
     def build(self, net: nn.Module) -> nn.Module:
         return _TwoExits(net, self.threshold)
