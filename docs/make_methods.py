@@ -164,7 +164,7 @@ SOURCES = """
 Defaults and the moment of judgement decide how strong a method looks. "Here" has the defaults of this version and the
 model that is judged: with the newest shared part, before it is fitted (received), or as its last training left it
 (fitted); `--moment` changes that. What else differs stands under each method's departures. Code was read as it was in
-2025; PFLlib, FL-bench and easyFL are collections of many methods. ° marks papers whose numbers are those that are commonly
+2025; PFLlib, FL-bench and easyFL are collections. ° marks papers whose numbers are those that are commonly
 reported: they were not read again for this table.
 
 | method | as the paper has it | as public code has it | here |

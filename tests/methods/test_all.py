@@ -85,6 +85,15 @@ def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
         losses[key] = method
 
 
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if "personal_model" in options(method)])
+def test_what_local_training_made_last_is_the_model_as_fitted(tiny: dict[str, Any], method: str) -> None:
+    brief = tiny | {"rounds": 2}
+    received = run(**brief, method=method, moment="received").columns["loss"]
+    fitted = run(**brief, method=method, moment="fitted").columns["loss"]
+    chosen = run(**brief, method={"name": method, "personal_model": "post_local"}).columns["loss"]
+    assert chosen == fitted != received
+
+
 SECTIONS = ["Paper", "Equation", "Departures", "Options"]
 
 

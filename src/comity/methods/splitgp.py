@@ -66,8 +66,8 @@ class SplitGP(Method):
     Departures:
         - The client mixes its own part with the average when it receives that, before it trains: absent clients keep
           theirs.
-        - A client uses the model that its last training left, as in the FedPG papers. The mixture before training
-          (``--moment received``) is mostly the average while lam is small.
+        - A client uses the model that its last training left, as in the FedPG papers. The mixture before training is
+          mostly the average while lam is small.
         - BatchNorm's statistics go with φ.
         - The rule takes the place of every average.
         - A network without layers between convolutions and head, or without convolutions, is cut before its head.
@@ -76,17 +76,15 @@ class SplitGP(Method):
         gamma: weight of the early exit's loss
         lam: how much of its own part a client keeps; 1 for all of it
         threshold: largest entropy with which a sample leaves early; the paper tunes it between 0.05 and 2.3
+        personal_model: what a client uses: its part mixed with the average, or what local training made of that last
     """
 
     gamma: Share = 0.5
     lam: Share = 0.2
     threshold: NonNegative = 0.2
+    personal_model: Literal["mixture", "post_local"] = "post_local"
 
     shared = ("body", "head", "exit")
-
-    @property
-    def moment(self) -> Literal["received", "fitted"]:
-        return "fitted"
 
     def build(self, net: nn.Module) -> nn.Module:
         return _TwoExits(net, self.threshold)
