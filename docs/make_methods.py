@@ -32,6 +32,144 @@ remembers between rounds, "down" and "up" what one client receives and sends in 
 `python docs/make_methods.py`.
 
 """
+PUBLISHED = {
+    "Local": (
+        "trained alone, as the lower bound of every paper here",
+        "FEDORA's trains all clients in every round, PFLlib's those that are sampled",
+    ),
+    "FedAvg": (
+        "average by size; the global model is judged",
+        "FEDORA has the global model and its fine-tuning as two rows; the FedPG papers judge the model after "
+        "local training",
+    ),
+    "FedProx": (
+        "° mu from {0.001, 0.01, 0.1, 1}; inexact solves allowed",
+        "PFLlib's default mu is 0, which is FedAvg; FL-bench has 1",
+    ),
+    "FedPer": (
+        "° head: the classifier, or with a last block",
+        "PFLlib and FL-bench: the classifier",
+    ),
+    "FedRep": (
+        "° 10 epochs of the head (5 on some data), then 1 of the body",
+        "PFLlib 1 and 1; the FedPG papers' platform 5, and its head is the classifier's bias alone",
+    ),
+    "LG-FedAvg": (
+        "the top layers are shared",
+        "authors: starts from a trained FedAvg model, averages without weights; PFLlib: from scratch, by size; "
+        "FL-bench shares the first layers instead",
+    ),
+    "Ditto": (
+        "° lam around {0.05, 0.1, 0.2, 1, 2}",
+        "authors' scripts 1; PFLlib's default is 0, which is Local; the FedPG papers' platform restarts v from w "
+        "in every round",
+    ),
+    "Per-FedAvg": (
+        "° alpha 0.01, beta 0.001, three independent batches a step",
+        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's trains twice a round for "
+        "this method alone; judged after one step on one batch",
+    ),
+    "APFL": (
+        "° v moves by the gradient at the mixture; alpha 0.25 to 0.75 or learnt",
+        "gradient at v itself, alpha learnt at every batch and pulled to 0, v overwritten by the mixture; PFLlib "
+        "starts at alpha 1, FL-bench mixes logits at 0.5",
+    ),
+    "pFedMe": (
+        "lam 15, K 5, 20 batches a round",
+        "authors: inner rate 0.09 (MNIST) or 0.01 (synthetic), eta 0.005, beta 1 or 2; PFLlib's default beta 0 "
+        "never moves the common model; the FedPG papers' platform makes one proximal step",
+    ),
+    "FedAMP": (
+        "° lam 1, alpha 1e4 (decaying), sigma 1e6: a pull of 1e-4",
+        "in PFLlib and the FedPG papers' platform the pull has no gradient, which is Local",
+    ),
+    "FedFomo": (
+        "lengths of differences in L2",
+        "authors: L1 by default, 5 or 10 models, epsilon 0.3 falling by 0.05; PFLlib: 5 models, no random ones, "
+        "the last fifth of the data for validation",
+    ),
+    "FedU": (
+        "Laplacian step after local training",
+        "authors: a_kl 0.5; since May 2022 the sum over neighbours is commented out, which is Local",
+    ),
+    "FedROD": (
+        "gamma 1; own head linear or from a hypernetwork",
+        "no code of the authors'; PFLlib's own head starts as a copy of the generic one; in FL-bench both losses "
+        "go back together",
+    ),
+    "FedCP": (
+        "° lam 5 at learning rate 0.005",
+        "PFLlib's common default is 1; noise in tests too",
+    ),
+    "FedALA": (
+        "p 1 layer, rate 1, 80 % of the data, threshold 0.1",
+        "PFLlib: the classifier's two tensors, a contiguous 80 %, the last batch's loss decides; judged before "
+        "local training",
+    ),
+    "FedPAC": (
+        "head 1 epoch, then the body with lam 1",
+        "authors: rate 0.1 for the head, 0.01 for the body, momentum 0.5, weight decay 5e-4; PFLlib: one rate for"
+        " both, weights below 1e-3 cut without rescaling",
+    ),
+    "SplitGP": (
+        "° gamma 0.5, lam 0.2, threshold 0.05 to 2.3",
+        "the FedPG papers' platform has one number, 0.2, for gamma and lam, whole models instead of parts, and "
+        "judges after local training",
+    ),
+    "pFedHN": (
+        "one client a step, 50 inner steps",
+        "authors: rate 0.01, momentum 0.9, weight decay 1e-3, gradients clipped at 50; FL-bench: several clients "
+        "a round, one after another",
+    ),
+    "IFCA": (
+        "average within clusters; different random starts",
+        "authors: without weights; 4 clusters (rotated MNIST), 2 (rotated CIFAR)",
+    ),
+    "FeSEM": (
+        "distances of all parameters",
+        "authors: of one layer, every few rounds, clusters of one client skipped",
+    ),
+    "FedMGDA+": (
+        "° eps from {0, 0.05, 0.1, 0.5, 1} around 1/N; tuned, decaying server rate",
+        "easyFL: eps 0.1 around the sizes' shares, server rate 1; the FedPG papers' platform: the local rate, "
+        "judged after local training",
+    ),
+    "FedFV": (
+        "° alpha and tau tuned; absent clients of the tau rounds before",
+        "authors: alpha 0.1, tau 1, a window that includes the current round",
+    ),
+    "FEDORA": (
+        "slides: sum of cosines, all neighbours, lambda max(1e-8, difference)",
+        "authors: labels included, exp(10 cosine), the two nearest, lambda exp(difference / 2), pull after the "
+        "optimiser",
+    ),
+    "FedCALM": (
+        "eps 0.1; C 0.1 to 100 by data and depth; the client is not described",
+        "none public",
+    ),
+    "FedPG": (
+        "supplement only; global direction as FedMDFG and FedLF, the personal one is a reconstruction",
+        "the algorithm's classes are withheld; a helper for the direction is open",
+    ),
+    "S-FedPG": (
+        "line search of the supplement's Algorithm 1, s 1",
+        "withheld; FedMDFG's line search is open (s 5, beta 1e-4)",
+    ),
+}
+"""By method: as its paper has it, and as public code has it, where that differs."""
+
+SOURCES = """
+## As the paper, its public code, and comity have it
+
+Defaults and the moment of judgement decide how strong a method looks. "Here" has the defaults of this version and the
+model that is judged: with the newest shared part, before it is fitted (received), or as its last training left it
+(fitted); `--moment` changes that. What else differs stands under each method's departures. Code was read as it was in
+2025; PFLlib, FL-bench and easyFL are collections. ° marks papers whose numbers are those that are commonly
+reported: they were not read again for this table.
+
+| method | as the paper has it | as public code has it | here |
+|---|---|---|---|
+"""
 OWN = '''
 ## A method of your own
 
@@ -135,7 +273,16 @@ def page() -> str:
         "| method | paper | shared | rule acts on | kept | down | up | options |\n|---|---|---|---|---|---|---|---|\n"
     )
     head = HEAD.format(size=size, clients=CLIENTS)
-    return head + table + "\n".join(rows) + "\n" + OWN + "\n" + "\n".join(sections)
+    sources = SOURCES + "\n".join(compared(name, method) for name, method in METHODS.items()) + "\n"
+    return head + table + "\n".join(rows) + "\n" + sources + OWN + "\n" + "\n".join(sections)
+
+
+def compared(name: str, method: type[Method[Any, Any]]) -> str:
+    """A line of the table of sources; a method that it does not know yet has its departures alone."""
+    published, code = PUBLISHED.get(name, ("see below", "see below"))
+    defaults = [f"`{o.name}` {'none' if o.default is None else o.default}" for o in options(method).values()]
+    here = f"{', '.join(defaults)}; judged as {method().moment}" if defaults else f"judged as {method().moment}"
+    return f"| [{name}](#{anchor(name)}) | {published} | {code} | {here} |"
 
 
 def acts_on(method: Method[Any, Any]) -> str:

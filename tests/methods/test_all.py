@@ -85,6 +85,15 @@ def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
         losses[key] = method
 
 
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if "personal_model" in options(method)])
+def test_what_local_training_made_last_is_the_model_as_fitted(tiny: dict[str, Any], method: str) -> None:
+    brief = tiny | {"rounds": 2}
+    received = run(**brief, method=method, moment="received").columns["loss"]
+    fitted = run(**brief, method=method, moment="fitted").columns["loss"]
+    chosen = run(**brief, method={"name": method, "personal_model": "post_local"}).columns["loss"]
+    assert chosen == fitted != received
+
+
 SECTIONS = ["Paper", "Equation", "Departures", "Options"]
 
 
@@ -109,7 +118,9 @@ def test_the_page_of_methods_is_what_the_classes_say() -> None:
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
     page = (docs / "methods.md").read_text()
-    assert [name for name, method in METHODS.items() if maker.section(name, method) not in page] == [], "make docs"
+    for said in (maker.section, maker.compared):
+        assert [name for name, method in METHODS.items() if said(name, method) not in page] == [], "make docs"
+    assert set(maker.PUBLISHED) <= set(METHODS)
 
 
 if __name__ == "__main__":

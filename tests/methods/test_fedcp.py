@@ -92,6 +92,33 @@ def test_the_discrepancy_holds_features_back(tiny: dict[str, Any]) -> None:
     assert drift(0.0) > drift(5.0) > drift(50.0) > 0
 
 
+@pytest.mark.parametrize(("lr", "lam"), [(0.1, 0.25), (0.005, 5.0), (0.001, 5.0)])
+def test_by_default_the_pull_is_no_stronger_at_larger_rates(tiny: dict[str, Any], lr: float, lam: float) -> None:
+    """lam · lr is at most the paper's 5 · 0.005."""
+    thetas = []
+    for value in (None, lam, 0.5 * lam):
+        site = site_of(Config(**(tiny | {"lr": lr}), method={"name": "FedCP", "lam": value}))
+        client = client_of(site, 0)
+        thetas.append(site.method.fit(client, Message(theta=client.model.read("shared"))).theta)
+    assert torch.equal(thetas[0], thetas[1])
+    assert not torch.equal(thetas[0], thetas[2])
+
+
+def test_too_strong_a_pull_kills_features(tiny: dict[str, Any]) -> None:
+    """What the docstring warns of."""
+
+    def active(lam: float | None) -> float:
+        data = {"name": "synthetic", "samples": 400, "classes": 4, "size": 16}
+        site = site_of(Config(**(tiny | {"data": data, "lr": 0.1}), method={"name": "FedCP", "lam": lam}))
+        client = client_of(site, 0)
+        site.method.fit(client, Message(theta=client.model.read("shared")))
+        with torch.no_grad():
+            return float((client.model.features(client.data.test.x) > 0).float().mean())
+
+    assert active(None) > 0.2
+    assert active(20.0) < 0.5 * active(None)
+
+
 def test_noise_comes_from_the_client_alone(tiny: dict[str, Any]) -> None:
     site = site_of(Config(**tiny, method="FedCP"))
     thetas = []

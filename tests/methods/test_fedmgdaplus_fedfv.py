@@ -88,7 +88,7 @@ def test_fedfv_remembers_absent_clients(tiny: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("method", "option"), [("FedMGDA+", {"eps": 0.3}), ("FedFV", {"alpha": 0.5, "tau": 2})])
 def test_it_is_fedavg_with_its_rule(tiny: dict[str, Any], method: str, option: dict[str, Any]) -> None:
     options = opposed(tiny) | {"participation": 0.6}
-    done = run(**options, method={"name": method, "personal_model": "global"} | option)
+    done = run(**options, method={"name": method} | option)
     ruled = run(**options, rule={"name": method} | option)
     assert torch.equal(done.server.theta, ruled.server.theta)
     assert done.columns == ruled.columns
@@ -96,11 +96,13 @@ def test_it_is_fedavg_with_its_rule(tiny: dict[str, Any], method: str, option: d
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_client_uses_what_training_made_of_the_model(tiny: dict[str, Any], method: str) -> None:
-    done = run(**tiny, method=method)
+def test_a_client_uses_the_global_model_or_what_training_made_of_it(tiny: dict[str, Any], method: str) -> None:
+    """By default the one that FedAvg's clients use, so that the two compare like with like."""
+    common = run(**tiny, method=method)
+    assert common.title == method
+    assert common.site.moment == run(**tiny).site.moment == "received"
+    done = run(**tiny, method={"name": method, "personal_model": "post_local"})
     assert done.site.moment == "fitted"
-    assert done.title == method
-    common = run(**tiny, method={"name": method, "personal_model": "global"})
     assert torch.equal(done.server.theta, common.server.theta)
     assert done.columns["loss"] != common.columns["loss"]
     assert done.columns["global-acc"] == common.columns["global-acc"]

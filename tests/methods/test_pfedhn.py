@@ -41,11 +41,15 @@ def replies_of(server: Server, cids: list[int], round: int) -> dict[int, Reply]:
 
 @pytest.mark.parametrize("clip", [0.0, 2.0])
 def test_the_step_is_the_gradient_through_the_hypernetwork(tiny: dict[str, Any], clip: float) -> None:
-    """By autograd of Σ_i ⟨h(v_i; phi), Δ_i⟩ and torch's own SGD, over three rounds of all clients."""
-    server = server_of(tiny, server_clip=clip, server_lr=0.05, server_weight_decay=0.01)
+    """By autograd of Σ_i ⟨h(v_i; phi), Δ_i⟩ and torch's own SGD, over three rounds of all clients.
+
+    The mean gradient times as many rates as there are clients: one step for each of them, as in the paper.
+    """
+    server = server_of(tiny, server_clip=clip, server_lr=0.01, server_weight_decay=0.01)
     hyper, v = twin(server)
-    sgd = torch.optim.SGD([*hyper.parameters(), v], lr=0.05, momentum=0.9, weight_decay=0.01)
     cids = server.clients
+    groups = [{"params": hyper.parameters(), "lr": 0.01 * len(cids)}, {"params": [v], "lr": 0.01}]
+    sgd = torch.optim.SGD(groups, momentum=0.9, weight_decay=0.01)
     for round in range(3):
         replies = replies_of(server, cids, round)
         delta = hyper(v).detach() - torch.stack([replies[cid].theta for cid in cids])

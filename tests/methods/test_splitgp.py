@@ -98,7 +98,7 @@ def test_with_lam_1_client_parts_stay_local(tiny: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("lam", [0.0, 0.2])
 def test_lam_decides_what_is_shared(tiny: dict[str, Any], lam: float) -> None:
-    done = run(**tiny, method={"name": "SplitGP", "lam": lam})
+    done = run(**tiny, method={"name": "SplitGP", "lam": lam, "personal_model": "mixture"})
     parts = []
     for whole in used(done):
         model = done.site.model()
@@ -154,6 +154,16 @@ def test_the_model_for_everybody_is_the_server_part_on_the_average(tiny: dict[st
     assert leaves_early == (threshold == 100.0)
 
 
+def test_a_client_uses_what_training_left(tiny: dict[str, Any]) -> None:
+    """Not the mixture that it begins the next round with, which is mostly the average."""
+    done, mixed = (run(**tiny, method=entry) for entry in ("SplitGP", {"name": "SplitGP", "personal_model": "mixture"}))
+    model = done.site.model()
+    for cid, (fitted, received) in enumerate(zip(used(done), used(mixed), strict=True)):
+        model.write(fitted)
+        assert torch.equal(model.read(*OWN), keeps(done)[cid]["own"])
+        assert not torch.equal(fitted, received)
+
+
 def test_absent_clients_keep_their_part(tiny: dict[str, Any]) -> None:
     options = tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 2}
     done = run(**options, method="SplitGP")
@@ -177,7 +187,7 @@ def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_batchnorm_statistics_go_with_the_client_part(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "clients": 3, "rounds": 2, "lr": 0.01, "buffers": buffers}
-    done = run(**options, method={"name": "SplitGP", "lam": 0.25})
+    done = run(**options, method={"name": "SplitGP", "lam": 0.25, "personal_model": "mixture"})
     assert done.result.failures == 0
     model = done.site.model()
     size = model.size("buffers")

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from comity.engine import Callback, Run
 from comity.results import Balance
-from comity.results.schema import ALL, COMMON, OWN, SOME, RoundRecord
+from comity.results.schema import ALL, COMMON, FALL, OWN, SOME, RoundRecord
 
 ROWS = {OWN: "own tests", SOME: "some others' too", ALL: "everybody's"}
 
@@ -64,6 +64,13 @@ class Progress(Callback):
         if self.bars is not None:
             self.bars.stop()
             self.bars = None
+        if run.done and (unstable := run.result.unstable):
+            count = f"{len(unstable)} clients" if len(unstable) > 1 else "a client"
+            self.console.print(
+                f"[yellow]Not stable: the accuracy of {count} ({', '.join(map(str, unstable))}) fell by more than "
+                f"{100 * FALL:.0f} points between evaluations; a smaller --lr or a --clip may help.[/]",
+                highlight=False,
+            )
 
 
 def summary(console: Console, run: Run) -> None:

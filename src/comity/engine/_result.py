@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from comity.results import transfer
 from comity.results.schema import (
+    FALL,
+    FALLEN_TESTS,
     ONLY_JOINED,
     ONLY_LOCAL,
     OWN,
+    TEST_SAMPLES,
     VALIDATION,
     Best,
     Columns,
@@ -60,6 +63,7 @@ def result_of(run: "Run") -> Result:
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
         versions={name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
         machine={"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        unstable=sorted({cid for record in records for cid in record.fell}),
     )
 
 
@@ -74,3 +78,10 @@ def _transfer(run: "Run", local: dict[int, float]) -> Transfer | None:
 def by_client(columns: Columns, name: str = OWN) -> dict[int, float]:
     """Each client's accuracy on its own tests, or another of its numbers."""
     return {int(cid): value for cid, value in zip(columns["client"], columns[name], strict=True)}
+
+
+def falls(before: dict[int, float], columns: Columns) -> dict[int, float]:
+    """By how much accuracy fell since the evaluation before, for clients where so large a fall is no chance."""
+    tests = dict(zip(by_client(columns), columns[TEST_SAMPLES], strict=True))
+    fell = {cid: before.get(cid, accuracy) - accuracy for cid, accuracy in by_client(columns).items()}
+    return {cid: by for cid, by in fell.items() if by > FALL and by * tests[cid] >= FALLEN_TESTS}

@@ -28,7 +28,7 @@ from comity.engine._callbacks import (
     make_callbacks,
 )
 from comity.engine._evaluation import general_error
-from comity.engine._result import by_client, result_of
+from comity.engine._result import by_client, falls, result_of
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
@@ -54,6 +54,8 @@ class Run:
     """The cosines between updates in some rounds of this process, as in ``cosines.jsonl``."""
     columns: Columns = field(default_factory=dict)
     """The newest evaluation, a list over clients for each metric, as in ``clients.csv``."""
+    accuracy: dict[int, float] = field(default_factory=dict)
+    """Each client's accuracy in the newest evaluation, also where that was before a resume."""
     local: dict[int, float] | None = None
     """Each client's accuracy when it trains alone."""
     stopping: bool = False
@@ -93,6 +95,8 @@ class Run:
     def evaluate(self, general: bool) -> None:
         """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
         self.columns = self.server.evaluate(general)
+        self.server.record.fell = falls(self.accuracy, self.columns)
+        self.accuracy = by_client(self.columns)
         if schema.ALL in self.columns:
             self.server.record.general_error = general_error(self.federation)
         for callback in self.callbacks:
@@ -292,6 +296,8 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
     if [record.round for record in records] != list(range(1, saved.round + 1)):
         raise ComityError(f"{folder / schema.ROUNDS} does not hold the rounds up to the checkpoint's; {ANEW}")
     _checkpoint.restore(saved, run.server)
+    if evaluation := folder.newest_evaluation():
+        run.accuracy = by_client(evaluation)
     return records
 
 

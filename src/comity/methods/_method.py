@@ -53,8 +53,11 @@ class Method(Generic[M, R]):
 
     @property
     def moment(self) -> Literal["received", "fitted"]:
-        """When the personal model is judged: with the newest shared part, before fitting, or as fitting left it."""
-        return "received"
+        """When the personal model is judged: with the newest shared part, before fitting, or as fitting left it.
+
+        A method that leaves the choice has the option ``personal_model``, of which "post_local" is one value.
+        """
+        return "fitted" if getattr(self, "personal_model", None) == "post_local" else "received"
 
     def own_rule(self) -> Rule | None:
         """The rule that is part of the method; then the run's own must be left alone."""

@@ -1,4 +1,5 @@
 import copy
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,10 +24,12 @@ class APFL(Method):
     Options:
         alpha: share of the client's own model in the mixture at the start; fixed at 1 it is Local beside FedAvg
         adaptive: whether each client learns its own alpha; otherwise it stays as it is
+        personal_model: what a client uses: v̄ with the newest w, or v̄ as local training left it
     """
 
     alpha: Share = 0.5
     adaptive: bool = True
+    personal_model: Literal["received", "post_local"] = "received"
 
     def start(self, client: Client) -> None:
         super().start(client)

@@ -32,6 +32,10 @@ class FedALA(Method):
         - Public code lets W learn on a contiguous stretch of the data, where the samples are drawn here.
         - The first learning ends after a hundred passes in any case: too large a rate can swing for ever.
         - BatchNorm uses the received statistics while W learns.
+        - A client uses the mixture before it trains, as in PFLlib: a head of its own on everybody's body. Where the
+          common body has not learnt yet, as a transformer's after a few rounds, that is far below what training then
+          makes of it (``--moment fitted``). W moves with the square of θ_g − θ_i, so after short steps, as Adam's, it
+          stays near 1; a ``rate`` of 100 then helps.
 
     Options:
         top: how many of the last modules (a weight with its bias) are adapted; the paper's p

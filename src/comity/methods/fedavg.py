@@ -24,10 +24,6 @@ class FedAvg(Method):
     personal_model: Literal["global", "post_local", "finetune"] = "global"
     finetune_epochs: CountOrZero | None = None
 
-    @property
-    def moment(self) -> Literal["received", "fitted"]:
-        return "fitted" if self.personal_model == "post_local" else "received"
-
     def personal(self, client: Client, received: Message) -> Tensor:
         self.load(client, received)
         if self.personal_model == "finetune":

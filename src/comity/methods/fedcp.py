@@ -9,6 +9,7 @@ from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.methods._parts import aggregate_parts, linear_head
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
+LAM, LR = 5.0, 0.005  # the paper's
 
 
 class _Gated(nn.Module):
@@ -60,15 +61,18 @@ class FedCP(Method):
         - The noise of a Gumbel-softmax over two is logistic and is drawn as such.
         - Noise is drawn in training alone: a model in use has r without noise, the median of the noisy one. Public code
           draws noise in tests too.
+        - The pull's steps grow with lam times the learning rate. Far above the paper's 5 · 0.005 they overshoot, and
+          push ReLUs below 0 for good: one round can leave 1 % of the features active. So by default the product is the
+          paper's at larger rates too.
         - The gradients of a softmax layer's rows add up to 0, so under SGD v stays what the initial head makes it, the
           same for all clients, here as in the paper.
 
     Options:
-        lam: weight of the pull of the client's features towards those of the received body; the paper has 5, PFLlib's
-            common default is 1
+        lam: weight of the pull of the client's features towards those of the received body, or none for the paper's 5,
+            and at learning rates above its 0.005 for less in proportion
     """
 
-    lam: NonNegative = 5.0
+    lam: NonNegative | None = None
 
     shared = ("body", "head", "gate")
     ruled = ("body",)
@@ -83,12 +87,13 @@ class FedCP(Method):
         # in training mode as the body is: both see a batch's own statistics
         anchor = copy.deepcopy(net.body).train().requires_grad_(False)
         context, random = net.context(), client.random("gumbel")
+        lam = LAM * min(1.0, LR / client.lr) if self.lam is None else self.lam
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.body(x)
             noise = torch.rand(z.shape, generator=random).logit(eps=1e-6).to(z)
             value = F.cross_entropy(net.classify(z, context, noise), y)
-            return value + self.lam * mmd(z, anchor(x)) if self.lam else value
+            return value + lam * mmd(z, anchor(x)) if lam else value
 
         client.sgd(None, "body", "own", "gate", loss=loss)
         head = model.read("head")

@@ -1,5 +1,3 @@
-from typing import Literal
-
 from comity import rules
 from comity._options import CountOrZero, Share
 from comity.methods.fedavg import FedAvg
@@ -18,7 +16,7 @@ class FedFV(FedAvg):
     Departures:
         - The absent clients are those of the tau rounds before, as in the paper; the window of the released code is one
           round later.
-        - A client uses what its last training made of the global model, as in the FedPG papers.
+        - A client uses the global model, as in the paper and in FedAvg here.
 
     Options:
         alpha: share of the clients with the largest losses whose updates are left as they are
@@ -27,7 +25,6 @@ class FedFV(FedAvg):
 
     alpha: Share = 0.1
     tau: CountOrZero = 1
-    personal_model: Literal["global", "post_local", "finetune"] = "post_local"
 
     def own_rule(self) -> Rule:
         return rules.FedFV(alpha=self.alpha, tau=self.tau)

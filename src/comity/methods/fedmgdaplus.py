@@ -1,5 +1,3 @@
-from typing import Literal
-
 from comity import rules
 from comity._options import Positive, Share
 from comity.methods.fedavg import FedAvg
@@ -16,7 +14,8 @@ class FedMGDAPlus(FedAvg):
 
     Departures:
         - The paper's server_lr is tuned and decays; here it is constant.
-        - A client uses what its last training made of the global model, as in the FedPG papers.
+        - A client uses the global model, as in the paper and in FedAvg here. The FedPG papers judge what local training
+          made of it: ``personal_model="post_local"``.
 
     Options:
         eps: how far a client's weight may be from its share of the samples; 1 is MGDA, 0 the mean of directions, and
@@ -28,7 +27,6 @@ class FedMGDAPlus(FedAvg):
     eps: Share = 0.1
     server_lr: Positive = 1.0
     norm_restore: bool = False
-    personal_model: Literal["global", "post_local", "finetune"] = "post_local"
 
     def own_rule(self) -> Rule:
         return rules.FedMGDAPlus(eps=self.eps, lr=self.server_lr, norm_restore=self.norm_restore)

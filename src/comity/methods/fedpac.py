@@ -63,18 +63,19 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
         - A prototype is the mean over all clients' samples of its class, where PFLlib takes the mean of the clients'
           means.
         - The minimiser is found exactly. Public code repairs eigenvalues and cuts off small weights, needlessly.
-        - The authors' settings are momentum 0.5, weight decay 5e-4, learning rate 0.01, and 5 epochs; here these are
-          the run's own options.
+        - The authors' settings are momentum 0.5, weight decay 5e-4, learning rate 0.01 (0.1 for the head) and 5 epochs.
+          Here these are the run's own options, for head and body alike.
 
     Options:
         lam: weight of the pull of features towards the prototypes
         head_epochs: epochs of the head before the body is trained
-        head_lr: learning rate of the head, or none for the run's own as in PFLlib; the authors take 0.1
+        head_lr: learning rate of the head, or none for the run's own as in PFLlib; the authors take 0.1, ten times
+            their body's
     """
 
     lam: NonNegative = 1.0
     head_epochs: CountOrZero = 1
-    head_lr: Positive | None = 0.1
+    head_lr: Positive | None = None
 
     shared = ("body",)
 

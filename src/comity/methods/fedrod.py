@@ -55,6 +55,8 @@ class FedROD(Method):
     Departures:
         - It is our choice that both losses take their step together, batch by batch, with the run's learning rate.
         - It is our choice that h_i starts at 0; in PFLlib it starts as a copy of the generic head.
+        - A client uses the newest generic model under its own head, as in PFLlib. After local training, in which the
+          personal loss does not move the body, h_i lags behind the features and can be worse (``--moment fitted``).
 
     Options:
         head: the client's own head: linear and kept, or made by a shared hypernetwork from its class frequencies

@@ -33,10 +33,6 @@ class FeSEM(Method):
     clusters: Count = 4
     personal_model: Literal["centre", "post_local"] = "centre"
 
-    @property
-    def moment(self) -> Literal["received", "fitted"]:
-        return "fitted" if self.personal_model == "post_local" else "received"
-
     def general(self, client: Client, received: Message) -> None:
         """There are several."""
 

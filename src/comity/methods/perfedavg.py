@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, cycle, islice
 from typing import Literal
 
 import torch
@@ -25,8 +25,8 @@ class PerFedAvg(Method):
     client's training data.
 
     Departures:
-        - The batches of a step follow one another in the client's epoch, so that a round goes over the data as often as
-          in FedAvg and makes a half (a third) of its steps. A last group that falls short uses its batches again.
+        - A step's batches follow one another in the client's epoch, and the next step begins with the second of them.
+          So there are as many steps a round as in FedAvg; new batches for each would leave a half (a third) of them.
         - Public code makes the personal model by one step on one batch.
 
     Options:
@@ -58,11 +58,13 @@ class PerFedAvg(Method):
         return reply
 
     def groups(self, client: Client) -> Iterator[list[Batch]]:
-        """The batches of each step."""
-        count = 2 if self.hessian == "first-order" else 3
-        batches = client.batches()
-        while group := list(islice(batches, count)):
-            yield (group * count)[:count]
+        """The batches of each step: one, and those that follow it; the first ones follow the last."""
+        count, batches = 2 if self.hessian == "first-order" else 3, client.batches()
+        first = list(islice(batches, count))
+        group = list(islice(cycle(first), count))
+        for batch in chain(batches, first):
+            yield group
+            group = [*group[1:], batch]
 
     @torch.no_grad()
     def meta_gradient(

@@ -8,6 +8,9 @@ from comity._options import Count, CountOrZero, NonNegative, Positive, Range
 from comity.methods._method import Client, Message, Method, Reply, Server
 from comity.rules import Mean, Rule
 
+TOGETHER = 20
+"""Clients' steps that are made at once, at most."""
+
 
 class PFedHN(Method):
     """The server learns a hypernetwork that makes each client's model from a few numbers that stand for the client.
@@ -19,8 +22,9 @@ class PFedHN(Method):
     averaged, not models, so no rule has a place.
 
     Departures:
-        - The authors have one client a round. Of several clients the gradients for phi are averaged, while each v_i has
-          one alone. So a step counts for all clients of a round, where the authors' counts for one.
+        - The authors have one client a round. Here the clients of a round make one step of phi together, as long as
+          their steps one after another would be, or 20 of them: server_lr · min(N, 20) times the mean gradient. Sixty
+          steps at once go too far. Each v_i has a step of its own.
         - An absent client's v_i rests; in the authors' code momentum and decay move every v.
         - The last layer's bias starts as the common initial model; the authors' starts at random, and so would
           BatchNorm's scales, near 0.
@@ -31,17 +35,17 @@ class PFedHN(Method):
         embedding: numbers v_i of a client, or none for 1 + clients/4
         width: width of the hypernetwork
         hidden: its hidden layers after the first
-        server_lr: learning rate of phi and v; the authors' 0.01 is for one client a round and thousands of steps
+        server_lr: learning rate of phi and v, for one client's gradient
         server_momentum: momentum of phi and v
         server_weight_decay: weight decay of phi and v
-        server_clip: largest norm of their gradient; 0 for no limit
+        server_clip: largest norm of the clients' mean gradient; 0 for no limit
         local_head: pFedHN-PC: the hypernetwork makes the body alone, each client keeps a head of its own
     """
 
     embedding: Count | None = None
     width: Count = 100
     hidden: CountOrZero = 3
-    server_lr: Positive = 0.1
+    server_lr: Positive = 0.01
     server_momentum: Annotated[float, Range(least=0, below=1)] = 0.9
     server_weight_decay: NonNegative = 0.001
     server_clip: NonNegative = 50.0
@@ -93,7 +97,8 @@ class PFedHN(Method):
         torch._foreach_add_(grads, weights, alpha=self.server_weight_decay)
         torch._foreach_mul_(speed, self.server_momentum)
         torch._foreach_add_(speed, grads)
-        torch._foreach_add_(weights, speed, alpha=-self.server_lr)
+        torch._foreach_add_(weights[:-1], speed[:-1], alpha=-self.server_lr * min(len(cids), TOGETHER))
+        weights[-1].add_(speed[-1], alpha=-self.server_lr)
         store["v"][cids], store["momentum/v"][cids] = weights[-1], speed[-1]
         store["models"] = _make(self._phi(server), store["v"])
         sizes = torch.tensor([float(replies[cid].size) for cid in cids])

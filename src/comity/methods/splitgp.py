@@ -1,4 +1,5 @@
 from collections import OrderedDict
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -63,8 +64,10 @@ class SplitGP(Method):
     (in nats) leaves there, else at θ. The model for everybody is θ on the average φ.
 
     Departures:
-        - The client mixes its own part with the average when it receives that, in training and in use alike: absent
-          clients keep theirs.
+        - The client mixes its own part with the average when it receives that, before it trains: absent clients keep
+          theirs.
+        - A client uses the model that its last training left, as in the FedPG papers. The mixture before training is
+          mostly the average while lam is small.
         - BatchNorm's statistics go with φ.
         - The rule takes the place of every average.
         - A network without layers between convolutions and head, or without convolutions, is cut before its head.
@@ -73,11 +76,13 @@ class SplitGP(Method):
         gamma: weight of the early exit's loss
         lam: how much of its own part a client keeps; 1 for all of it
         threshold: largest entropy with which a sample leaves early; the paper tunes it between 0.05 and 2.3
+        personal_model: what a client uses: its part mixed with the average, or what local training made of that last
     """
 
     gamma: Share = 0.5
     lam: Share = 0.2
     threshold: NonNegative = 0.2
+    personal_model: Literal["mixture", "post_local"] = "post_local"
 
     shared = ("body", "head", "exit")
 

@@ -191,6 +191,19 @@ COLUMNS: tuple[Column, ...] = (
     SpreadColumn(
         *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", of=_best
     ),
+    SpreadColumn(
+        *("samples", "over samples", "%", 2),
+        "Share of all clients' tests that are answered right: each test counts the same, not each client",
+        shown="page",
+        of=_percent(OWN, "samples"),
+    ),
+    SpreadColumn(
+        *("clients_std", "spread over clients", "points", 1),
+        "Standard deviation of accuracy over the clients of a run",
+        shown="page",
+        with_std=False,
+        of=_percent(OWN, "std"),
+    ),
     WORST,
     GAIN,
     SpreadColumn(

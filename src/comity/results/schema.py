@@ -67,6 +67,9 @@ BOUND = "bound"
 """The guard's promise: the error is above that of the client's own model by at most so much."""
 METRICS = (OWN, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION, UNGUARDED, OWN_WEIGHT, BOUND)
 
+FALL, FALLEN_TESTS = 0.2, 5
+"""Training is not stable where a client's accuracy falls by more than this, and by so many tests or more."""
+
 CLIENT, TRAINING_SAMPLES, TEST_SAMPLES = "client", "n_train", "n_test"
 ONLY_LOCAL, ONLY_JOINED = "only-local", "only-joined"
 """Own tests that only Local, and only the client's model in this run, gets right."""
@@ -199,6 +202,8 @@ class RoundRecord:
     seconds: Seconds = field(default_factory=Seconds)
     metrics: Metrics = field(default_factory=dict)
     """Empty where this round was not evaluated."""
+    fell: dict[int, float] = field(default_factory=dict)
+    """Clients whose accuracy fell by more than FALL since the evaluation before, and by how much."""
     general_error: float = 0.0
     """At most so large is the standard error of each client's S-acc and G-acc; 0 where every test was tried."""
     conflict: Conflict | None = None
@@ -261,6 +266,8 @@ class Result:
     written: str
     versions: dict[str, str]
     machine: dict[str, Any]
+    unstable: list[int] = field(default_factory=list)
+    """Clients whose accuracy fell by more than FALL between two evaluations."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from comity._errors import unknown
 from comity.config import LOCAL, MEAN
 from comity.results.columns import ACCURACY, COLUMNS, DIFFERENCE, KEPT, NOTHING, Column, Entry
 from comity.results.conditions import Flat, show
+from comity.results.schema import FALL
 from comity.results.study import Cell, LoadedStudy, Setting
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class Table:
         if study.unfinished:
             total, are = len(study.runs) + study.waiting, "is" if study.unfinished == 1 else "are"
             remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")
+        if jumpy := sorted({run.title for run in study.runs if run.result and run.result.unstable}):
+            remarks.append(
+                f"Training was not stable, a client's accuracy fell by more than {100 * FALL:.0f} points between two "
+                f"evaluations: {', '.join(jumpy)}."
+            )
         remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
         return cls(blocks, used, _legend(lines, study.base_label), remarks)
 

@@ -71,7 +71,7 @@ DATASETS: dict[str, DatasetInfo] = {
         64,
     ),
     "flowers102": DatasetInfo(
-        "8,189 flowers, RGB, 102 classes (Nilsback and Zisserman, 2008)", "nelorth/oxford-flowers", ("flowers-102",), 32
+        "8,189 flowers, RGB, 102 classes (Nilsback and Zisserman, 2008)", "nelorth/oxford-flowers", ("flowers-102",), 64
     ),
     "gtsrb": DatasetInfo("51,839 traffic signs, RGB, 43 classes (Stallkamp et al., 2012)", "tanganke/gtsrb", size=32),
     "yearbook": DatasetInfo(
