@@ -45,6 +45,11 @@ def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
         {"method": "FedAvg"},
         {"method": "FedRep", "rule": "ConFREE"},
         {"method": "FedPAC"},
+        {"method": "FedProto"},
+        {"method": "GPFL"},
+        {"method": "FedDBE"},
+        {"method": "FedBABU"},
+        {"method": "FedBN", "model": "resnet4", "rounds": 2, "clients": 3},
         {"method": "FEDORA"},
         {"method": "S-FedPG"},
         {"method": "FedAvg", "rule": "FedFV", "participation": 0.6, "dropout": 0.3, "momentum": 0.5}

@@ -59,7 +59,7 @@ class Site:
     def models(self, count: int) -> list[Model]:
         """Models for clients that train as one."""
         nets = (copy.deepcopy(self._net).to(self.device) for _ in range(count))
-        models = [Model(net, self.method.shared, self.buffers) for net in nets]
+        models = [Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm) for net in nets]
         line_up(models)
         return models
 

@@ -35,6 +35,8 @@ class Method(Generic[M, R]):
 
     shared: ClassVar[tuple[str, ...]] = WHOLE
     """The parts that travel; a rule acts on their updates. BatchNorm's statistics follow the body."""
+    local_norm: ClassVar[bool] = False
+    """Whether BatchNorm's layers, parameters and statistics, stay with the client."""
     validation: ClassVar[float] = 0.0
     """Share of a client's training samples that the method needs for validation where the run keeps none."""
     message_type: ClassVar[type[Question]] = Message
