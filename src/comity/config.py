@@ -47,6 +47,7 @@ LOCAL_OPTIONS: Mapping[str, Any] = {
     "max_share": 1.0,
     "clip_updates": "none",
     "moment": None,
+    "newcomer_rounds": 5,
     "reference": "none",
 }
 """What the Local that goes with a run has otherwise; all other options that decide numbers are the run's own."""
@@ -69,6 +70,9 @@ class Config:
         f"how samples are shared out; `comity list partitions`. By default {PARTITION}, or the data set's own",
     )
     clients: Count = _option(20, "data", "number of clients")
+    newcomers: CountOrZero = _option(
+        0, "data", "how many of the clients, the last ones, are held out of training and join after it"
+    )
     test_share: ShareBetween = _option(0.3, "data", "share of a client's samples that is kept for testing")
     val_share: ShareBelowOne = _option(
         0.0, "data", "share of the rest that is kept for validation; some methods need one"
@@ -114,6 +118,9 @@ class Config:
     )
     moment: Literal["received", "fitted"] | None = _option(
         None, "evaluation", "judge models as received or as fitted; by default as the method says"
+    )
+    newcomer_rounds: CountOrZero = _option(
+        5, "evaluation", "rounds of its own in which a newcomer fits what it is given, before it is judged"
     )
     reference: str = _option(
         "auto",

@@ -89,7 +89,7 @@ def test_the_nearest_known_prototype_answers(tiny: dict[str, Any]) -> None:
 
 
 def test_a_class_that_nobody_holds_this_round_keeps_its_prototype(tiny: dict[str, Any]) -> None:
-    site, server = build(Config(**tiny, method="FedProto"))
+    _, server = build(Config(**tiny, method="FedProto"))
     server.step()
     before = server.store["prototypes"].clone()
     replies = server.fit([0, 1])

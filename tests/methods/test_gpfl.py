@@ -70,7 +70,7 @@ def silent(site: Site) -> Model:
 
 
 def test_a_silent_valve_and_equal_embeddings_are_a_step_of_fedper(tiny: dict[str, Any]) -> None:
-    """One step: with the second the embeddings have moved apart. Features are ReLU's, which the valve's leaves alone."""
+    """One step: with the second the embeddings have moved apart. Features come from a ReLU, so the valve's is idle."""
     options = tiny | {"batch_size": 100}
     site = site_of(Config(**options, method={"name": "GPFL", "lam": 0, "mu": 0}))
     plain = site_of(Config(**options, method="FedPer"))
@@ -132,7 +132,7 @@ def test_heads_and_conditions_stay_at_home(tiny: dict[str, Any]) -> None:
     assert not torch.equal(heads[0], heads[1])
 
 
-def test_what_it_cannot_do_is_refused(tiny: dict[str, Any]) -> None:
+def test_what_it_cannot_do_is_refused() -> None:
     net = nn.Module()
     net.body, net.head = nn.Flatten(), nn.Sequential(nn.Linear(4, 3))
     with pytest.raises(ComityError, match="GPFL needs a model whose head is one linear layer, got Sequential"):

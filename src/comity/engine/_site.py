@@ -38,6 +38,8 @@ class Site:
         trainer: TrainerName | None = None,
     ) -> None:
         self.federation, self.method, self.training, self.seed = federation, method, training, seed
+        self.everybody = federation
+        """With clients that join after training."""
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""

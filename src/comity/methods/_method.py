@@ -108,6 +108,12 @@ class Method(Generic[M, R]):
         Method.load(self, client, received)  # with the client's own buffers, where they are local
         return client.model.read()
 
+    def join(self, client: Client, received: M) -> None:
+        """``start`` of a client that joins after training: from what it received, not from the initial model."""
+        if isinstance(received, Message):
+            client.model.write(received.theta, "shared")
+        self.start(client)
+
     # The server half.
 
     def begin(self, server: Server) -> None:
@@ -116,6 +122,13 @@ class Method(Generic[M, R]):
     def send(self, server: Server, cid: int) -> M:
         """What a client gets before it fits or is evaluated."""
         return self.message(theta=server.theta)
+
+    def welcome(self, server: Server, cid: int, last: R | None) -> M:
+        """What a client that joins after training gets: at first, and after its ``last`` reply.
+
+        ``server.store`` is a copy here; what a newcomer changes in it is its own and is forgotten.
+        """
+        return self.send(server, cid)
 
     def message(self, **fields: Any) -> M:
         """A message of the method's own type."""

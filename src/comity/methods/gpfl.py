@@ -55,7 +55,7 @@ class GPFL(Method):
 
     Options:
         lam: weight of the distance between features and the embedding of their class; the paper tunes it from 1e-4
-            to 0.1
+            to 0.01
         mu: weight decay of embedding and valve, beside the run's own; tuned from 0 to 0.1
     """
 
