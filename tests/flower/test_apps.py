@@ -173,6 +173,8 @@ def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_
         assert (folder / f"client-{cid}" / "model-local.safetensors").exists()  # perhaps the better one for this site
         assert folder.joinpath(f"client-{cid}").stat().st_mode & 0o777 == 0o700
         assert {file.stat().st_mode & 0o777 for file in folder.rglob("*.safetensors")} == {0o600}
+    with pytest.raises(ComityError, match="newcomers are served on one machine; on Flower leave newcomers out"):
+        over(grid, config.with_(newcomers=1))
     with pytest.raises(ComityError, match="save_models would have every site send its own model to the server"):
         over(grid, config.with_(save_models=True))
 

@@ -113,7 +113,9 @@ class Site:
 
         A client that fails on the way keeps what it had.
         """
-        client = self.client(cid, model, state, verb=verb, round=round, trainer=trainer)
+        # what is exported is what was judged, also where a method trains on the way
+        drawn = "evaluate" if verb in READ_ONLY_VERBS else verb
+        client = self.client(cid, model, state, verb=drawn, round=round, trainer=trainer)
         counted = len(model.counters) > 0
         if counted:
             model.counters = client.engine_keep["counters"]

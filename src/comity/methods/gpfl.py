@@ -87,7 +87,8 @@ class GPFL(Method):
             angle = F.cross_entropy(F.normalize(generic) @ F.normalize(net.embedding.weight).T, y)
             distance = torch.linalg.vector_norm(generic - E[y], dim=1).mean()
             decay = torch.stack([guide.square().sum() for guide in guides]).sum()
-            return own + angle + self.lam * distance + self.mu / 2 * decay
+            total: Tensor = own + angle + self.lam * distance + self.mu / 2 * decay
+            return total
 
         client.sgd(None, "body", "head", "embedding", "valve", loss=loss)
         return self.reply(client)
