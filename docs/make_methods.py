@@ -239,7 +239,7 @@ class Counting(Method[Message, Counted]):
 
 The server half (`begin`, `send`, `merge`) may ask clients for more than `fit`: a client-side function that is declared
 with `@verb` is called by `server.ask(self.basis, {cid: Question() for cid in server.clients})`, and its annotations say
-what travels. FEDORA and S-FedPG are examples.
+what travels. FEDORA, FedDBE and S-FedPG are examples.
 '''
 
 

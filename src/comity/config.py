@@ -55,6 +55,7 @@ LOCAL_OPTIONS: Mapping[str, Any] = {
     "max_share": 1.0,
     "clip_updates": "none",
     "moment": None,
+    "newcomer_rounds": 5,
     "reference": "none",
     "guard": None,
     "refit": 0,
@@ -80,6 +81,9 @@ class Config:
     )
     clients: Count | None = _option(
         None, "data", f"number of clients; by default those that the data name, or {CLIENTS}"
+    )
+    newcomers: CountOrZero = _option(
+        0, "data", "how many of the clients, the last ones, are held out of training and join after it"
     )
     test_share: ShareBetween = _option(0.3, "data", "share of a client's samples that is kept for testing")
     val_share: ShareBelowOne = _option(
@@ -153,6 +157,9 @@ class Config:
         "all",
         "evaluation",
         "samples that Local learns from: all that a client has, or as most papers do without its validation samples",
+    )
+    newcomer_rounds: CountOrZero = _option(
+        5, "evaluation", "rounds of its own in which a newcomer fits what it is given, before it is judged"
     )
     reference: str = _option(
         "auto",

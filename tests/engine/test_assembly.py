@@ -76,7 +76,7 @@ def test_a_trainer_can_be_named_and_an_impossible_one_is_refused(tiny: dict[str,
         run(config, trainer="fast")  # type: ignore[arg-type]
 
 
-NAMES = ("fitted", "counters", "optimiser.0.00000")
+NAMES = ("fitted", "counters", "optimiser.fit.0.00000")
 
 
 class Hoarder(Method):

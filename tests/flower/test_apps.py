@@ -78,7 +78,8 @@ def test_settings_of_the_link() -> None:
 def test_verbs_are_the_engines_own_and_those_that_a_method_declares() -> None:
     own = {"fit", "evaluate", "export"}
     more = {name: verbs_of(method()).keys() - own for name, method in METHODS.items()}
-    assert {name: verbs for name, verbs in more.items() if verbs} == {"FEDORA": {"basis"}, "S-FedPG": {"trial"}}
+    declared = {"FEDORA": {"basis"}, "FedDBE": {"mean_features"}, "S-FedPG": {"trial"}}
+    assert {name: verbs for name, verbs in more.items() if verbs} == declared
 
 
 # A site's own data.
@@ -172,6 +173,8 @@ def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_
         assert (folder / f"client-{cid}" / "model-local.safetensors").exists()  # perhaps the better one for this site
         assert folder.joinpath(f"client-{cid}").stat().st_mode & 0o777 == 0o700
         assert {file.stat().st_mode & 0o777 for file in folder.rglob("*.safetensors")} == {0o600}
+    with pytest.raises(ComityError, match="newcomers are served on one machine; on Flower leave newcomers out"):
+        over(grid, config.with_(newcomers=1))
     with pytest.raises(ComityError, match="save_models would have every site send its own model to the server"):
         over(grid, config.with_(save_models=True))
 
@@ -225,7 +228,7 @@ def test_flowers_mods_see_what_is_trained_and_nothing_else(tiny: dict[str, Any])
     assert not other.records[-1].failed
 
 
-@pytest.mark.parametrize(("method", "what"), [("FedPAC", "head, prototypes, counts, H"), ("FEDORA", "basis")])
+@pytest.mark.parametrize(("method", "what"), [("FedPAC", "prototypes, counts, head, H"), ("FEDORA", "basis")])
 def test_mods_are_refused_where_they_would_not_see_all_that_leaves(
     tiny: dict[str, Any], method: str, what: str
 ) -> None:

@@ -1,6 +1,7 @@
 """FeSEM: clients belong to the nearest centre, centres are the average of their clients."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,3 +160,17 @@ def test_with_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
 def test_senseless_options_are_refused() -> None:
     with pytest.raises(ComityError, match=r"method\.clusters must be at least 1, got 0"):
         FeSEM(clusters=0).check()
+
+
+@pytest.mark.parametrize("method", ["FeSEM", "IFCA"])
+def test_a_newcomer_is_given_the_cluster_of_clients_like_it(tiny: dict[str, Any], method: str) -> None:
+    """Each newcomer is a copy of a client, of another group each, and is judged like it."""
+    config, federation = planted(tiny | {"rounds": 12, "lr": 0.2, "seed": 1})
+    twins = (replace(federation.clients[0], id=8), replace(federation.clients[1], id=9))
+    federation = replace(federation, clients=(*federation.clients, *twins))
+    config = config.with_(clients=10, newcomers=2, method={"name": method, "clusters": 2})
+    done = run(config, federation=federation)
+    newcomers = done.result.newcomers
+    assert newcomers is not None
+    assert newcomers.clients["loss"] == done.columns["loss"][:2]
+    assert min(done.columns["L-acc"][:2]) > 0.7

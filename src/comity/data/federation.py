@@ -4,7 +4,7 @@ import hashlib
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -80,6 +80,12 @@ class Federation:
         shape = "×".join(str(side) for side in self.shape)
         what = f"{self.name}, {shape}, {self.classes} classes, {len(self)} clients"
         return f"Federation({what}, {self.partition}, seed {self.seed})"
+
+    def first(self, count: int) -> "Federation":
+        """The first ``count`` of its clients, with the fingerprint of the whole."""
+        some = replace(self, clients=self.clients[:count])
+        vars(some)["fingerprint"] = self.fingerprint
+        return some
 
     @cached_property
     def fingerprint(self) -> str:

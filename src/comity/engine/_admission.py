@@ -100,7 +100,7 @@ def _value_objection(reply: Payload, name: str, value: Any) -> str | None:
         return None
     if isinstance(value, int) and abs(value) > LARGEST_COUNT:
         return "that is too large a number"
-    if (isinstance(reply, Reply) and name == "size") or (isinstance(reply, Scores) and name == "n_test"):
+    if name == "size" or (isinstance(reply, Scores) and name == "n_test"):
         return None if value > 0 else f"that is {value}; it must be above 0"
     if isinstance(reply, Scores):
         if name in SHARES:

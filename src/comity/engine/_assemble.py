@@ -27,7 +27,7 @@ from comity.engine._attacks import Attack
 from comity.engine._disk import Disk
 from comity.engine._link import Link, Threads
 from comity.engine._optimiser import Training
-from comity.engine._server import Server
+from comity.engine._server import Server, cohort_size
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
 from comity.engine._verbs import Verb, verbs_of
@@ -88,14 +88,15 @@ def settled(config: Config, federation: Federation | None = None) -> Config:
 def site_of(config: Config, federation: Federation | None = None, trainer: TrainerName | None = None) -> Site:
     """All that clients need; the same on every machine of a federation."""
     config = settled(config, federation)
-    federation = _on_device(federation or federation_of(config), config.device)
+    everybody = _on_device(federation or federation_of(config), config.device)
+    federation = _without_newcomers(everybody, config)
     training, method = Training.of(config), config.method.build()
     rule = rule_of(config, method)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(config.seed, "initial model").initial_seed())
         net = config.model.build(shape=federation.shape, classes=federation.classes)
         net = with_head(net, federation.shape, federation.classes)
-    return Site(
+    site = Site(
         federation,
         net,
         method,
@@ -113,6 +114,21 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         guard=None if config.guard is None else config.guard.build(),
         whole_from=first_whole_round(config),
     )
+    site.everybody = everybody
+    return site
+
+
+def _without_newcomers(everybody: Federation, config: Config) -> Federation:
+    """The clients that train."""
+    if not config.newcomers:
+        return everybody
+    count = len(everybody) - config.newcomers
+    if count < 1 or cohort_size(count, config.participation) < 1:
+        raise ComityError(
+            f"newcomers is {config.newcomers} of {len(everybody)} clients, with a participation of "
+            f"{config.participation} of the others: nobody is left to train"
+        )
+    return everybody.first(count)
 
 
 def first_whole_round(config: Config) -> int | None:

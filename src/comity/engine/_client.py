@@ -115,10 +115,10 @@ class Client:
     @contextmanager
     def optimiser(self, params: Sequence[Tensor], lr: float | None = None) -> Iterator[Optimiser]:
         """The run's optimiser for these tensors. Where the run keeps its state between rounds, the n-th optimiser of a
-        round goes on where the n-th of the client's last round stopped.
+        verb goes on where the n-th of the client's last round stopped.
         """
         steps = self.training.optimiser(params, self.lr if lr is None else lr)
-        state = f"optimiser.{self._optimisers}."
+        state = f"optimiser.{self.verb}.{self._optimisers}."
         self._optimisers += 1
         if kept := [self.engine_keep[name] for name in sorted(self.engine_keep) if name.startswith(state)]:
             steps.state = [tensor.clone() for tensor in kept]

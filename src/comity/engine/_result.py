@@ -6,6 +6,7 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from comity.engine._newcomers import newcomers_of
 from comity.results import transfer
 from comity.results.schema import (
     FALL,
@@ -47,6 +48,7 @@ def result_of(run: "Run") -> Result:
         ),
         transfer=None if run.local is None else _transfer(run, run.local),
         clients=run.columns,
+        newcomers=newcomers_of(run),
         malicious=sorted(run.site.attack.malicious),
         conflict_rate=sum(rates) / len(rates) if rates else None,
         worst_residual=max((record.rule.residual for record in records if record.rule is not None), default=None),

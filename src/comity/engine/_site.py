@@ -53,6 +53,8 @@ class Site:
         whole_from: int | None = None,
     ) -> None:
         self.federation, self.method, self.training, self.seed = federation, method, training, seed
+        self.everybody = federation
+        """With clients that join after training."""
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.s_acc_share, self.losses = s_acc_share, losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
@@ -85,7 +87,7 @@ class Site:
     def models(self, count: int) -> list[Model]:
         """Models for clients that train as one."""
         nets = (copy.deepcopy(self._net).to(self.device) for _ in range(count))
-        models = [Model(net, self.method.shared, self.buffers) for net in nets]
+        models = [Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm) for net in nets]
         line_up(models)
         return models
 
@@ -159,7 +161,9 @@ class Site:
         alone = None
         if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
             alone = self._trained_alone(cid, model, round, trainer)
-        client = self.client(cid, model, state, verb=verb, round=round, trainer=trainer)
+        # what is exported is what was judged, also where a method trains on the way
+        drawn = "evaluate" if verb in READ_ONLY_VERBS else verb
+        client = self.client(cid, model, state, verb=drawn, round=round, trainer=trainer)
         if alone is not None:
             client.engine_keep["alone"] = alone
         counted = len(model.counters) > 0

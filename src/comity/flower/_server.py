@@ -53,6 +53,8 @@ def over(
             "save_models would have every site send its own model to the server; on Flower a site keeps it: "
             "start its SuperNode with --node-config \"keep='/a/folder'\""
         )
+    if config.newcomers:
+        raise ComityError("newcomers are served on one machine; on Flower leave newcomers out")
 
     def link(config: Config, site: Site) -> Link:
         return GridLink(grid, len(site.federation), config.key, patience, at_least, owners)

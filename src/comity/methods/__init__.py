@@ -13,8 +13,11 @@ from comity.methods.ditto import Ditto
 from comity.methods.fedala import FedALA
 from comity.methods.fedamp import FedAMP
 from comity.methods.fedavg import FedAvg
+from comity.methods.fedbabu import FedBABU
+from comity.methods.fedbn import FedBN
 from comity.methods.fedcalm import FedCALM
 from comity.methods.fedcp import FedCP
+from comity.methods.feddbe import FedDBE
 from comity.methods.fedfomo import FedFomo
 from comity.methods.fedfv import FedFV
 from comity.methods.fedmgdaplus import FedMGDAPlus
@@ -22,11 +25,13 @@ from comity.methods.fedora import FEDORA
 from comity.methods.fedpac import FedPAC
 from comity.methods.fedper import FedPer
 from comity.methods.fedpg import FedPG
+from comity.methods.fedproto import FedProto
 from comity.methods.fedprox import FedProx
 from comity.methods.fedrep import FedRep
 from comity.methods.fedrod import FedROD
 from comity.methods.fedu import FedU
 from comity.methods.fesem import FeSEM
+from comity.methods.gpfl import GPFL
 from comity.methods.ifca import IFCA
 from comity.methods.lgfedavg import LGFedAvg
 from comity.methods.local import Local
@@ -40,8 +45,10 @@ METHODS = {
     "Local": Local,
     "FedAvg": FedAvg,
     "FedProx": FedProx,
+    "FedBN": FedBN,
     "FedPer": FedPer,
     "FedRep": FedRep,
+    "FedBABU": FedBABU,
     "LG-FedAvg": LGFedAvg,
     "Ditto": Ditto,
     "Per-FedAvg": PerFedAvg,
@@ -54,6 +61,9 @@ METHODS = {
     "FedCP": FedCP,
     "FedALA": FedALA,
     "FedPAC": FedPAC,
+    "FedProto": FedProto,
+    "GPFL": GPFL,
+    "FedDBE": FedDBE,
     "SplitGP": SplitGP,
     "pFedHN": PFedHN,
     "IFCA": IFCA,
@@ -75,8 +85,8 @@ __all__ = [
     # ranges of options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share",
     # all there are
-    "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAvg", "FedCALM", "FedCP", "FedFV", "FedFomo",
-    "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProx", "FedROD", "FedRep", "FedU", "IFCA", "LGFedAvg", "Local",
-    "PFedHN", "PFedMe", "PerFedAvg", "SFedPG", "SplitGP",
+    "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAvg", "FedBABU", "FedBN", "FedCALM", "FedCP",
+    "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD", "FedRep",
+    "FedU", "GPFL", "IFCA", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SFedPG", "SplitGP",
 ]
 # fmt: on

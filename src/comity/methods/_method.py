@@ -35,6 +35,8 @@ class Method(Generic[M, R]):
 
     shared: ClassVar[tuple[str, ...]] = WHOLE
     """The parts that travel; a rule acts on their updates. BatchNorm's statistics follow the body."""
+    local_norm: ClassVar[bool] = False
+    """Whether BatchNorm's layers, parameters and statistics, stay with the client."""
     validation: ClassVar[float] = 0.0
     """Share of a client's training samples that the method needs for validation where the run keeps none."""
     message_type: ClassVar[type[Question]] = Message
@@ -109,6 +111,12 @@ class Method(Generic[M, R]):
         Method.load(self, client, received)  # with the client's own buffers, where they are local
         return client.model.read()
 
+    def join(self, client: Client, received: M) -> None:
+        """``start`` of a client that joins after training: from what it received, not from the initial model."""
+        if isinstance(received, Message):
+            client.model.write(received.theta, "shared")
+        self.start(client)
+
     # The server half.
 
     def begin(self, server: Server) -> None:
@@ -117,6 +125,13 @@ class Method(Generic[M, R]):
     def send(self, server: Server, cid: int) -> M:
         """What a client gets before it fits or is evaluated."""
         return self.message(theta=server.theta)
+
+    def welcome(self, server: Server, cid: int, last: R | None) -> M:
+        """What a client that joins after training gets: at first, and after its ``last`` reply.
+
+        ``server.store`` is a copy here; what a newcomer changes in it is its own and is forgotten.
+        """
+        return self.send(server, cid)
 
     def message(self, **fields: Any) -> M:
         """A message of the method's own type."""

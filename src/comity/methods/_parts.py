@@ -13,6 +13,14 @@ from comity.nn import BUFFERS
 from comity.rules import Mean
 
 
+class Kept(nn.Module):
+    """Numbers of the network's own that are no layer, such as a vector that each client has for itself."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(shape))
+
+
 def linear_head(net: nn.Module, method: str) -> nn.Linear:
     """The head of a network, which this method needs to be one linear layer."""
     head = net.get_submodule("head")

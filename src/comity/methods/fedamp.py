@@ -71,6 +71,14 @@ class FedAMP(Method):
     def send(self, server: Server, cid: int) -> Message:
         return Message(theta=server.store["U"][cid])
 
+    def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
+        """The mean of all models at first, then the mixture for the newcomer's own, which is in nobody else's."""
+        W, heard = server.store["W"], server.store["heard"]
+        if last is None:
+            return Message(theta=W[heard].mean(0))
+        W, heard = torch.cat([W, last.theta[None]]), torch.cat([heard, heard.new_zeros(1)])
+        return Message(theta=self.attention(W[:, : server.layout.size], heard, server.layout)[-1].to(W) @ W)
+
     def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         W, heard = server.store["W"], server.store["heard"]
         for cid, reply in replies.items():

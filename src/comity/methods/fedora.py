@@ -138,7 +138,8 @@ class FEDORA(Method[Message, PulledReply]):
         replies = server.ask(self.basis, {cid: Question() for cid in server.clients})
         nothing = torch.zeros_like(next(iter(replies.values())).basis)
         bases = [replies[cid].basis if cid in replies else nothing for cid in server.clients]
-        server.store |= {"similarity": self.similarities(torch.stack(bases)), "hat": theta.repeat(count, 1)}
+        similarity = self.similarities(torch.stack(bases))
+        server.store |= {"bases": torch.stack(bases), "similarity": similarity, "hat": theta.repeat(count, 1)}
         if self.absent == "last":
             server.store |= {"theta": theta.repeat(count, 1), "heard": torch.zeros(count, dtype=torch.bool)}
 
@@ -170,6 +171,16 @@ class FEDORA(Method[Message, PulledReply]):
 
     def send(self, server: Server, cid: int) -> Message:
         return Message(theta=server.store["hat"][cid])
+
+    def welcome(self, server: Server, cid: int, last: PulledReply | None) -> Message:
+        """The same fixed point for the newcomer alone, of whom nobody takes: its basis says whose θ̂ it gets."""
+        hat, name = server.store["hat"], f"newcomer/{cid}"
+        if name not in server.store:
+            basis = server.ask(self.basis, {cid: Question()})[cid].basis
+            server.store[name] = self.similarities(torch.cat([server.store["bases"], basis[None]]))[-1, :-1]
+        w = server.store[name]
+        theirs = (w / w.sum()).to(hat) @ hat if bool(w.any()) else hat.mean(0)
+        return Message(theta=theirs if last is None else last.theta.lerp(theirs, self.alpha / (1 + self.alpha)))
 
     def merge(self, server: Server, replies: dict[int, PulledReply]) -> None:
         store, cids = server.store, torch.tensor(sorted(replies))

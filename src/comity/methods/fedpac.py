@@ -1,21 +1,18 @@
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from comity._options import CountOrZero, NonNegative, Positive
-from comity.methods._method import Client, Message, Method, Reply, Server
+from comity.methods._method import Client, Method, Server
+from comity.methods._prototypes import (
+    Prototypes,
+    PrototypesReply,
+    aligned_loss,
+    class_means,
+    merge_prototypes,
+    prototypes_objection,
+)
 from comity.rules import min_norm
-
-
-def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean features and number of training samples of each class, and the mean squared length of features."""
-    net, data = client.model.net.eval(), client.data.train
-    with torch.no_grad():
-        Z = torch.cat([client.model.features(x) for x in torch.split(data.x, 512)])
-        members = F.one_hot(data.y, net.get_submodule("head")(Z[:1]).shape[1])
-    counts = members.sum(0)
-    return members.T.to(Z) @ Z / counts.clamp(min=1)[:, None], counts, Z.square().sum() / len(Z)
 
 
 def head_weights(H: Tensor, V: Tensor) -> Tensor:
@@ -29,21 +26,13 @@ def head_weights(H: Tensor, V: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
-class FedPACMessage(Message):
+class FedPACMessage(Prototypes):
     head: Tensor | None = None
     """The head that was mixed for this client; none before it was first heard of."""
-    prototypes: Tensor | None = None
-    """(classes, features): mean features of each class; none in the first round."""
-    known: Tensor | None = None
-    """Which classes have a prototype."""
 
 
-class FedPACReply(Reply):
+class FedPACReply(PrototypesReply):
     head: Tensor
-    prototypes: Tensor
-    """(classes, features): mean features of each class after training."""
-    counts: Tensor
-    """Samples of each class."""
     H: Tensor
     V: float
 
@@ -92,13 +81,7 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
         V = float(length - H.square().sum()) / size
 
         def aligned(x: Tensor, y: Tensor) -> Tensor:
-            assert received.prototypes is not None
-            assert received.known is not None
-            z = model.features(x)
-            pull = (z - received.prototypes[y]).square() * received.known[y, None]
-            logits = model.net.get_submodule("head")(z)
-            loss: Tensor = F.cross_entropy(logits, y) + self.lam * pull.mean()
-            return loss
+            return aligned_loss(client, received, self.lam, x, y)
 
         client.sgd(self.head_epochs, "head", lr=self.head_lr)
         client.sgd(None, "body", loss=aligned if self.lam and received.prototypes is not None else None)
@@ -115,20 +98,15 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
         )
 
     def objection(self, server: Server, cid: int, reply: FedPACReply) -> str | None:
-        return "sent counts or a variance below 0" if bool((reply.counts < 0).any()) or reply.V < 0 else None
+        return "sent a variance below 0" if reply.V < 0 else prototypes_objection(reply)
 
     def merge(self, server: Server, replies: dict[int, FedPACReply]) -> None:
         super().merge(server, replies)
+        merge_prototypes(server, replies)
         cids, store = sorted(replies), server.store
 
         def stacked(name: str) -> Tensor:
             return torch.stack([getattr(replies[cid], name) for cid in cids])
-
-        counts, prototypes = stacked("counts"), stacked("prototypes")
-        seen = counts.sum(0) > 0
-        new = torch.einsum("nc,ncd->cd", counts.to(prototypes), prototypes) / counts.sum(0).clamp(min=1)[:, None]
-        store["prototypes"] = torch.where(seen[:, None], new, store.get("prototypes", new))
-        store["known"] = seen | store.get("known", seen)
 
         weights = head_weights(stacked("H"), torch.tensor([replies[cid].V for cid in cids]))
         heads = weights.to(torch.float32) @ stacked("head")

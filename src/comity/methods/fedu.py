@@ -47,6 +47,11 @@ class FedU(Method):
     def send(self, server: Server, cid: int) -> Message:
         return Message(theta=server.store["W"][cid])
 
+    def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
+        """A newcomer is related to all clients alike."""
+        mean = server.store["W"].mean(0)
+        return Message(theta=mean if last is None else last.theta.lerp(mean, self.step))
+
     def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         cids = sorted(replies)
         W = torch.stack([replies[cid].theta for cid in cids])

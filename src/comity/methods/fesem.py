@@ -44,6 +44,14 @@ class FeSEM(Method):
         k = int(server.store["cluster"][cid])
         return Message(theta=server.theta if k < 0 else server.store["centres"][k])
 
+    def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
+        """The mean of the centres at first, then the one that is nearest to what the newcomer made of that."""
+        if last is None:
+            return Message(theta=server.theta)
+        centres, size = server.store["centres"], server.layout.size
+        far = torch.linalg.vector_norm((centres - last.theta)[:, :size], dim=1)
+        return Message(theta=centres[int(far.argmin())])
+
     def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         cids, size = sorted(replies), server.layout.size
         cluster, centres = server.store["cluster"].clone(), server.store["centres"].clone()

@@ -81,6 +81,18 @@ class PFedHN(Method):
     def send(self, server: Server, cid: int) -> Message:
         return Message(theta=torch.cat([server.store["models"][cid], server.theta[server.layout.size :]]))
 
+    def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
+        """The hypernetwork stands still; a newcomer's v starts as the mean of all and takes its own steps."""
+        store, size, name = server.store, server.layout.size, f"newcomer/{cid}"
+        v = store.get(name, store["v"].mean(0, keepdim=True)).requires_grad_()
+        made = _make(self._phi(server), v)
+        if last is not None:
+            (slope,) = torch.autograd.grad(made, v, made.detach() - last.theta[None, :size])
+            v = v - self.server_lr * slope
+            made = _make(self._phi(server), v)
+        store[name] = v.detach()
+        return Message(theta=torch.cat([made.detach()[0], server.theta[size:]]))
+
     def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         store, cids, size = server.store, sorted(replies), server.layout.size
         trained = torch.stack([replies[cid].theta for cid in cids])

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from comity._errors import ComityError
 from comity._layout import Layout
 
 BUFFERS = "buffers"
+BATCHNORM = "batchnorm"
 
 
 class Model:
@@ -18,11 +20,19 @@ class Model:
 
     ``read`` and ``write`` move vectors out of and into the network. A part is a child of the network (``body``,
     ``head``, whatever a method adds) or ``buffers``: the running statistics of BatchNorm, which follow the body to the
-    server (policy ``average``) or stay with the client (``local``). Three names stand for several parts: ``shared``,
-    ``personal`` and ``all``. Integer counters are no part of any vector; see ``counters``.
+    server (policy ``average``) or stay with the client (``local``). With ``local_norm`` so do BatchNorm's parameters:
+    they are a part of their own, ``batchnorm``. Three names stand for several parts: ``shared``, ``personal`` and
+    ``all``. Integer counters are no part of any vector; see ``counters``.
     """
 
-    def __init__(self, net: nn.Module, shared: Sequence[str] = ("body", "head"), buffers: str = "average") -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        shared: Sequence[str] = ("body", "head"),
+        buffers: str = "average",
+        *,
+        local_norm: bool = False,
+    ) -> None:
         if not {"body", "head"} <= {name for name, _ in net.named_children()}:
             raise ComityError(
                 f"model {type(net).__name__} needs two submodules, `body` (images to features) and `head` (features "
@@ -31,9 +41,14 @@ class Model:
         if any(name.count(".") == 0 for name, _ in net.named_parameters()):
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
+        own = {id(tensor): tensor for layer in norms for tensor in layer.parameters()}
         self._tensors: dict[str, list[Tensor]] = {
-            part: list(child.parameters()) for part, child in net.named_children()
+            part: [tensor for tensor in child.parameters() if id(tensor) not in own]
+            for part, child in net.named_children()
         }
+        if own:
+            self._tensors[BATCHNORM] = list(own.values())
         self._tensors[BUFFERS] = [tensor for tensor in net.buffers() if tensor.is_floating_point()]
         self.stack: list[Tensor] = []
         """Tensors that hold the parameters of several models, this one's at ``position``; see ``line_up``."""
@@ -50,7 +65,7 @@ class Model:
         unknown = set(shared) - set(self._tensors)
         if unknown:
             raise ComityError(f"model {type(net).__name__} has no part {', '.join(sorted(unknown))}")
-        together = set(shared) | ({BUFFERS} if "body" in shared and buffers == "average" else set())
+        together = set(shared) | ({BUFFERS} if "body" in shared and buffers == "average" and not own else set())
         self._groups = {
             "all": tuple(self._tensors),
             "shared": tuple(part for part in self._tensors if part in together),
@@ -74,8 +89,8 @@ class Model:
 
     def layout(self, *names: str) -> Layout:
         """Names and places of the trainable tensors in the vector of these parts; buffers lie behind them."""
-        wanted = {id(tensor): tensor for tensor in self.parameters(*names)}
-        return Layout((n, tuple(t.shape)) for n, t in self.net.named_parameters() if id(t) in wanted)
+        name_of = {id(tensor): name for name, tensor in self.net.named_parameters()}
+        return Layout((name_of[id(tensor)], tuple(tensor.shape)) for tensor in self.parameters(*names))
 
     def size(self, *names: str) -> int:
         return sum(tensor.numel() for tensor in self.tensors(*names))

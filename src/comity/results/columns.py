@@ -147,6 +147,16 @@ def _seconds(run: LoadedRun, _: Cell) -> float:
     return (run.result.seconds.train + run.result.seconds.aggregate) / run.result.last.round if run.result else math.nan
 
 
+def _newcomers(run: LoadedRun, _: Cell) -> float:
+    late = run.result.newcomers if run.result else None
+    return 100 * late.metrics[OWN].mean if late and OWN in late.metrics else math.nan
+
+
+def _newcomers_gain(run: LoadedRun, cell: Cell) -> float:
+    late = run.result.newcomers if run.result else None
+    return _newcomers(run, cell) - 100 * late.transfer.local if late and late.transfer else math.nan
+
+
 _POOLED = "of the clients of all seeds where each seed has a partition of its own"
 
 ACCURACY = SpreadColumn(
@@ -213,6 +223,17 @@ COLUMNS: tuple[Column, ...] = (
     ),
     GAINING,
     HARMED,
+    SpreadColumn(
+        *("newcomers", "newcomers", "%", 2),
+        "Mean accuracy of clients that joined after training, on their own tests, ± standard deviation over seeds",
+        of=_newcomers,
+    ),
+    SpreadColumn(
+        *("newcomers_gain", "newcomers over Local", "points", 2),
+        "Points of accuracy that newcomers have more than when they train alone for as many rounds as the others did",
+        shown="page",
+        of=_newcomers_gain,
+    ),
     CONFLICT,
     SpreadColumn(
         *("MB", "MB a round", "", 2),

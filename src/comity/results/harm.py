@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from comity.results.schema import CLIENT, TEST_SAMPLES, Result, Transfer
+from comity.results.schema import CLIENT, TEST_SAMPLES, Newcomers, Result, Transfer
 from comity.results.statistics import ZERO
 from comity.results.words import listed, number
 
@@ -172,8 +172,8 @@ class Balance:
         )
 
     @classmethod
-    def of_run(cls, result: Result) -> "Balance | None":
-        """Of one run alone; ``None`` where it was compared with no Local."""
+    def of_run(cls, result: Result | Newcomers) -> "Balance | None":
+        """Of the clients of one run alone, or of its newcomers; ``None`` where it was compared with no Local."""
         if result.transfer is None:
             return None
         tests = dict(zip(map(int, result.clients[CLIENT]), result.clients.get(TEST_SAMPLES, ()), strict=False))

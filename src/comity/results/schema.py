@@ -248,6 +248,18 @@ class Transfer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Newcomers:
+    """Clients that were held out of training and joined after it."""
+
+    clients: Columns
+    metrics: Metrics
+    transfer: Transfer | None
+    """Against Local for as many rounds as the others trained."""
+    failed: dict[int, str]
+    """Those that could not be served, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Last and best round, who gained and who was harmed, what it cost, and on what it ran."""
 
@@ -268,6 +280,7 @@ class Result:
     machine: dict[str, Any]
     unstable: list[int] = field(default_factory=list)
     """Clients whose accuracy fell by more than FALL between two evaluations."""
+    newcomers: Newcomers | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,8 @@ def _plain(value: Any) -> bool:
 
 
 def check_partition(table: PartitionTable, options: Mapping[str, Any]) -> None:
-    _that(len(table.counts) == options["clients"], f"{schema.PARTITION} and {schema.CONFIG} differ in their clients")
+    trained = options["clients"] - int(options.get("newcomers", 0))
+    _that(len(table.counts) == trained, f"{schema.PARTITION} and {schema.CONFIG} differ in their clients")
     _that(all(0 <= n < 2**53 for row in table.counts for n in row), f"{schema.PARTITION} has counts that are none")
 
 
@@ -100,6 +101,13 @@ def check_result(result: Result, options: Mapping[str, Any]) -> None:
     clients = {int(client) for client in result.clients[schema.CLIENT]}
     if result.transfer is not None:
         _check_transfer(result.transfer, clients)
+    if (late := result.newcomers) is not None and late.clients:
+        _check_metrics(late.metrics, name)
+        check_columns(late.clients, options, name)
+        arrived = {int(client) for client in late.clients[schema.CLIENT]}
+        _that(clients.isdisjoint(arrived), f"{name}: a newcomer is among the clients")
+        if late.transfer is not None:
+            _check_transfer(late.transfer, arrived)
     _that(clients.issuperset(result.malicious), f"{name}: a malicious client is not among the clients")
     _that(_shares([result.conflict_rate or 0.0]), f"{name}: conflict_rate is no share")
     _check_costs(name, result.bytes_per_round, result.seconds)

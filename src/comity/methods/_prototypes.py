@@ -1,0 +1,65 @@
+"""What methods that align features with common class prototypes have in common."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comity.methods._messages import Message, Reply
+from comity.methods._sides import Client, Server
+
+
+class Prototypes(Message):
+    prototypes: Tensor | None = None
+    """(classes, features): mean features of each class; none in the first round."""
+    known: Tensor | None = None
+    """Which classes have a prototype."""
+
+
+class PrototypesReply(Reply):
+    prototypes: Tensor
+    """(classes, features): mean features of each class after training."""
+    counts: Tensor
+    """Samples of each class."""
+
+
+def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean features and number of training samples of each class, and the mean squared length of features."""
+    net, data = client.model.net.eval(), client.data.train
+    with torch.no_grad():
+        Z = torch.cat([client.model.features(x) for x in torch.split(data.x, 512)])
+        members = F.one_hot(data.y, net.get_submodule("head")(Z[:1]).shape[1])
+    counts = members.sum(0)
+    return members.T.to(Z) @ Z / counts.clamp(min=1)[:, None], counts, Z.square().sum() / len(Z)
+
+
+def aligned_loss(client: Client, received: Prototypes, lam: float, x: Tensor, y: Tensor) -> Tensor:
+    """CE + lam · MSE(z, c_y), where c_y is the prototype of a sample's class; one without a prototype has no pull."""
+    z = client.model.features(x)
+    loss: Tensor = F.cross_entropy(client.model.net.get_submodule("head")(z), y)
+    if received.prototypes is None or received.known is None or not lam:
+        return loss
+    pull = (z - received.prototypes[y]).square() * received.known[y, None]
+    return loss + lam * pull.mean()
+
+
+def prototypes_objection(reply: PrototypesReply) -> str | None:
+    """Why a client's prototypes cannot be used."""
+    if reply.prototypes.dim() != 2 or reply.counts.shape != reply.prototypes.shape[:1]:
+        return "sent prototypes and counts that do not fit together"
+    if bool((reply.counts < 0).any()) or int(reply.counts.sum()) != reply.size:
+        return "sent counts that are below 0 or do not add up to its samples"
+    return None
+
+
+def merge_prototypes(server: Server, replies: Mapping[int, PrototypesReply]) -> None:
+    """The mean over all clients' samples of each class; a class that nobody holds in this round stays as it was."""
+    store = server.store
+    counts, prototypes = (
+        torch.stack([getattr(replies[cid], name) for cid in sorted(replies)]) for name in ("counts", "prototypes")
+    )
+    seen = counts.sum(0) > 0
+    new = torch.einsum("nc,ncd->cd", counts.to(prototypes), prototypes) / counts.sum(0).clamp(min=1)[:, None]
+    store["prototypes"] = torch.where(seen[:, None], new, store.get("prototypes", new))
+    store["known"] = seen | store.get("known", seen)

@@ -1,0 +1,106 @@
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comity._options import NonNegative, ShareAboveZero
+from comity.methods._method import WHOLE, Client, Message, Method, Payload, Reply, Server, verb
+from comity.methods._parts import Kept, linear_head
+
+
+class _Shifted(nn.Module):
+    """The head sees the features plus a vector of the client's own."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = net.get_submodule("body"), linear_head(net, "FedDBE")
+        self.shift = Kept(self.head.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x) + self.shift.value)
+        return logits
+
+
+class FedDBEMessage(Message):
+    consensus: Tensor | None = None
+    """The mean features that all clients agree on; none before they do."""
+
+
+class MeanFeatures(Payload):
+    mean: Tensor
+    size: int
+    """Number of training samples."""
+
+
+class FedDBE(Method[FedDBEMessage, Reply]):
+    """Share the whole model, but let features have one mean everywhere and each client keep its difference from it.
+
+    Paper: Zhang et al., NeurIPS 2023 ("Eliminating domain bias"), with FedAvg.
+
+    Equation: With z = b(x), a client uses h(z + p_i), where p_i starts at 0, is trained with body and head and stays
+    with the client. The loss is CE(h(z + p_i), y) + kappa · mean over features of ½ (m − z̄)², where m, 0 as the round
+    begins, follows the mean of z in each batch: m ← (1 − mu) m + mu · mean(z), of which the new batch alone carries a
+    gradient. Before the first round each client trains the initial model once, without p_i and kappa, and sends the
+    mean of z over its samples; z̄ is their average by size and stays as it is. The model for everybody has p = 0.
+
+    Departures:
+        - In public code a client sends m of that first training, which for mu 1 is the mean of one batch; here, as in
+          the paper's equation, the mean is over all its samples.
+        - PFLlib's defaults, kappa 0 and mu 0.1, leave the consensus out.
+
+    Options:
+        kappa: strength of the pull towards the common mean; 0 leaves it out, and with p fixed at 0 this is FedAvg
+        mu: share of a new batch in the running mean; the paper has kappa 50 and mu 1 for its CNN, 1 and 0.1 for
+            ResNet-18
+    """
+
+    kappa: NonNegative = 50.0
+    mu: ShareAboveZero = 1.0
+
+    shared = WHOLE
+    trained = (*WHOLE, "shift")
+
+    def build(self, net: nn.Module) -> nn.Module:
+        return _Shifted(net)
+
+    @verb
+    def mean_features(self, client: Client, received: FedDBEMessage) -> MeanFeatures:
+        """Step 0: the mean features over a client's samples after one training of the initial model."""
+        self.load(client, received)
+        client.sgd(None, *WHOLE)
+        client.model.net.eval()
+        data = client.data.train
+        with torch.no_grad():
+            z = torch.cat([client.model.features(x) for x in torch.split(data.x, 512)])
+        return MeanFeatures(mean=z.mean(0), size=len(data))
+
+    def fit(self, client: Client, received: FedDBEMessage) -> Reply:
+        self.load(client, received)
+        net, consensus = client.model.net, received.consensus
+        assert isinstance(net, _Shifted)
+        m = torch.zeros(())
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            nonlocal m
+            z = net.body(x)
+            value: Tensor = F.cross_entropy(net.head(z + net.shift.value), y)
+            if consensus is None:
+                return value
+            m = (1 - self.mu) * m.detach() + self.mu * z.mean(0)
+            return value + self.kappa * (m - consensus).square().mean() / 2
+
+        client.sgd(None, *self.trained, loss=loss)
+        return self.reply(client)
+
+    def general(self, client: Client, received: FedDBEMessage) -> Tensor | None:
+        self.load(client, received)
+        client.model.write(torch.zeros(client.model.size("shift")), "shift")
+        return client.model.read()
+
+    def begin(self, server: Server) -> None:
+        if self.kappa:
+            answers = server.ask(self.mean_features, {cid: self.send(server, cid) for cid in server.clients})
+            sizes = torch.tensor([float(answer.size) for answer in answers.values()])
+            server.store["consensus"] = (sizes / sizes.sum()) @ torch.stack([a.mean for a in answers.values()])
+
+    def send(self, server: Server, cid: int) -> FedDBEMessage:
+        return FedDBEMessage(theta=server.theta, consensus=server.store.get("consensus"))

@@ -1,0 +1,96 @@
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from comity._options import NonNegative
+from comity.methods._method import WHOLE, Client, Method, Server
+from comity.methods._parts import Kept, linear_head
+from comity.methods._prototypes import (
+    Prototypes,
+    PrototypesReply,
+    aligned_loss,
+    class_means,
+    merge_prototypes,
+    prototypes_objection,
+)
+from comity.rules import Mean, Rule
+
+NOWHERE = -1e30
+"""The logit of a class without a prototype."""
+
+
+class _Nearest(nn.Module):
+    """The class whose prototype is nearest to the features, by the head as long as there is none."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = net.get_submodule("body"), linear_head(net, "FedProto")
+        self.prototypes = Kept(self.head.out_features, self.head.in_features)
+        self.known = Kept(self.head.out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, C, known = self.body(x), self.prototypes.value, self.known.value > 0
+        logits: Tensor = self.head(z)
+        # −‖z − C_k‖² up to ‖z‖², which is the same for all classes
+        return torch.where(known, 2 * z @ C.T - C.square().sum(1), NOWHERE) if bool(known.any()) else logits
+
+
+class FedProto(Method[Prototypes, PrototypesReply]):
+    """Only the mean features of each class travel; each client trains a model of its own with features near them.
+
+    Paper: Tan et al., AAAI 2022.
+
+    Equation: A client sends C_i,k, the mean of z = b_i(x) over its samples of class k, and how many they are; the
+    server averages them to C_k, by those numbers. The loss is CE + lam · MSE(z, C_y); a class without a prototype has
+    no pull. A client answers with the class whose C_k is nearest to z. No model is averaged, so no rule has a place.
+
+    Departures:
+        - The pull is on each sample, as in the authors' code; the paper's equation has it on the client's class means.
+        - The paper divides the weighted mean by the number of clients once more, which its code does not.
+        - A client's prototypes are measured after its training; in the authors' code, during it.
+        - The authors' code looks for the nearest prototype among the client's own classes alone.
+        - All clients have one architecture.
+
+    Options:
+        lam: weight of the pull of features towards the prototypes; 0 with the answer of the head is Local
+        answer: who answers: the nearest prototype, or the client's own head
+    """
+
+    lam: NonNegative = 1.0
+    answer: Literal["prototype", "head"] = "prototype"
+
+    shared = ()
+
+    def own_rule(self) -> Rule:
+        return Mean()  # no model is averaged: there is nothing for a rule to act on
+
+    def build(self, net: nn.Module) -> nn.Module:
+        return _Nearest(net) if self.answer == "prototype" else net
+
+    def load(self, client: Client, received: Prototypes) -> None:
+        super().load(client, received)
+        if self.answer == "prototype" and received.prototypes is not None and received.known is not None:
+            client.model.write(received.prototypes.flatten(), "prototypes")
+            client.model.write(received.known.float(), "known")
+
+    def fit(self, client: Client, received: Prototypes) -> PrototypesReply:
+        self.load(client, received)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return aligned_loss(client, received, self.lam, x, y)
+
+        # with the answer of the head and no pull this is the plain loss
+        client.sgd(None, *WHOLE, loss=loss if self.lam or self.answer == "prototype" else None)
+        prototypes, counts, _ = class_means(client)
+        return self.reply(client, prototypes=prototypes, counts=counts)
+
+    def send(self, server: Server, cid: int) -> Prototypes:
+        store = server.store
+        return Prototypes(theta=server.theta, prototypes=store.get("prototypes"), known=store.get("known"))
+
+    def objection(self, server: Server, cid: int, reply: PrototypesReply) -> str | None:
+        return prototypes_objection(reply)
+
+    def merge(self, server: Server, replies: dict[int, PrototypesReply]) -> None:
+        merge_prototypes(server, replies)

@@ -1,0 +1,163 @@
+"""Clients that join after training: every method serves them, and nobody else notices."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from comity import ComityError, Config
+from comity.commands.progress import summary
+from comity.engine import Run, federation_of, run
+from comity.methods import METHODS, FedU, Message, Reply, Server
+from comity.results import LoadedStudy, Table
+from comity.results.run import LoadedRun
+from helpers import assert_same
+
+SKEWED: dict[str, Any] = {"clients": 7, "newcomers": 2}
+
+
+def skewed(tiny: dict[str, Any]) -> dict[str, Any]:
+    return tiny | SKEWED | {"data": tiny["data"] | {"label_shift": 0.9}}
+
+
+def late(done: Run) -> dict[str, list[float]]:
+    assert done.result.newcomers is not None
+    assert done.result.newcomers.failed == {}
+    return done.result.newcomers.clients
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_serves_them_and_nobody_else_notices(tiny: dict[str, Any], tmp_path: Path, method: str) -> None:
+    """The federation's bits are those of one that never had them; theirs are the same for any workers, and resumed."""
+    options = skewed(tiny) | {"method": method}
+    done = run(**options)
+    columns = late(done)
+    assert columns["client"] == [5, 6]
+    assert all(torch.isfinite(torch.tensor(columns["loss"])))
+    assert columns["n_train"] == [len(client.train) for client in done.site.everybody.clients[5:]]
+    assert len(done.federation) == 5
+
+    without = {name: value for name, value in options.items() if name not in SKEWED}
+    never = run(**without, federation=federation_of(Config(**options)).first(5))
+    assert_same(done, never)
+    assert never.result.newcomers is None
+
+    assert late(run(**(options | {"workers": 3}))) == columns
+    rounds = iter([False, True])
+    run(**options, out=tmp_path / "cut", stop=lambda: next(rounds))
+    assert late(run(**options, out=tmp_path / "cut", resume=True)) == columns
+
+
+def test_batchnorm(tiny: dict[str, Any]) -> None:
+    for method in ("FedBN", "FedRep", "pFedHN"):
+        done = run(**(skewed(tiny) | {"model": "resnet4", "clients": 4, "lr": 0.01, "method": method}))
+        assert late(done)["client"] == [2, 3]
+
+
+def test_alone_they_fare_as_clients_of_local_do(tiny: dict[str, Any]) -> None:
+    """The same two clients take part in a run of Local: the same numbers to the bit."""
+    options = skewed(tiny) | {"reference": "auto"}
+    everybody = run(**(options | {"newcomers": 0, "method": "Local", "reference": "none"}))
+    alone = dict(zip(everybody.columns["client"], everybody.columns["L-acc"], strict=True))
+    done = run(**options, method="FedRep")
+    transfer = done.result.newcomers.transfer
+    own = dict(zip(late(done)["client"], late(done)["L-acc"], strict=True))
+    assert transfer.gain == {cid: own[cid] - alone[cid] for cid in (5, 6)}
+    local = run(**(options | {"method": "Local"}))
+    assert late(local)["loss"] == everybody.columns["loss"][5:]
+    assert local.result.newcomers.transfer is None
+
+
+def test_a_global_model_is_served_as_it_is(tiny: dict[str, Any]) -> None:
+    done = run(**skewed(tiny))
+    model = done.site.model()
+    model.write(done.server.theta, "shared")
+    for place, cid in enumerate((5, 6)):
+        test = done.site.everybody.clients[cid].test
+        right = (model.net(test.x).argmax(1) == test.y).double().mean()
+        assert late(done)["L-acc"][place] == float(right)
+
+
+def test_a_head_is_fitted_on_the_body_as_received(tiny: dict[str, Any]) -> None:
+    """FedRep by hand: the head learns round by round, the body that the newcomer trains beside it is forgotten."""
+    config = Config(**skewed(tiny), method="FedRep", newcomer_rounds=3)
+    done, losses = run(config), []
+    for cid in (5, 6):
+        model, data = done.site.model(), done.site.everybody.clients[cid]
+        model.write(done.server.theta, "shared")
+        for round in range(config.rounds + 1, config.rounds + 4):
+            source = replace(done.site.client(0, done.site.model()), id=cid, data=data, round=round)
+            optimiser = torch.optim.SGD(model.parameters("head"), lr=config.lr)
+            for x, y in source.batches(1):
+                optimiser.zero_grad()
+                model.loss(x, y).backward()
+                optimiser.step()
+        losses.append(model.loss(data.test.x, data.test.y).item())
+    torch.testing.assert_close(torch.tensor(late(done)["loss"]), torch.tensor(losses), rtol=0, atol=1e-4)
+    assert late(run(config.with_(newcomer_rounds=0)))["loss"] != late(done)["loss"]
+
+
+def test_fedora_gives_a_newcomer_what_clients_with_its_data_have(tiny: dict[str, Any]) -> None:
+    """Similarity 1 with its twin and little with the others: with an exponential the twin's model is all it gets."""
+    options = tiny | {"data": tiny["data"] | {"feature_shift": 2.0}, "val_share": 0.2}
+    method = {"name": "FEDORA", "similarity": "exp", "neighbours": 1, "alpha": 1.0}
+    config = Config(**(options | {"clients": 6, "newcomers": 1, "newcomer_rounds": 0}), method=method)
+    whole = federation_of(config)
+    federation = replace(whole, clients=(*whole.clients[:5], replace(whole.clients[2], id=5)))
+    done = run(config, federation=federation)
+    model, hat = done.site.model(), done.server.store["hat"][2]
+    model.write(hat, "shared")
+    test = federation.clients[2].test
+    assert late(done)["loss"] == [pytest.approx(model.loss(test.x, test.y).item(), rel=1e-5)]
+
+
+def test_a_hypernetworks_newcomer_learns_its_embedding_alone(tiny: dict[str, Any]) -> None:
+    losses = [late(run(**skewed(tiny), method="pFedHN", newcomer_rounds=rounds))["loss"] for rounds in (0, 20)]
+    assert sum(losses[1]) < sum(losses[0])
+
+
+class Rigid(FedU):
+    """Knows the clients that it began with, and no others."""
+
+    def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
+        return self.send(server, cid)
+
+
+def test_a_method_that_cannot_serve_them_says_so_and_keeps_its_result(tiny: dict[str, Any]) -> None:
+    done = run(**skewed(tiny), method=f"{__name__}.Rigid")
+    newcomers = done.result.newcomers
+    assert newcomers.clients == {}
+    assert newcomers.failed.keys() == {5, 6}
+    assert "out of bounds" in newcomers.failed[5]
+
+
+def test_they_are_in_the_folder_the_table_and_the_terminal(tiny: dict[str, Any], tmp_path: Path) -> None:
+    options = skewed(tiny) | {"reference": "auto", "method": "FedRep"}
+    done = run(**options, out=tmp_path / "runs" / "one")
+    loaded = LoadedRun(tmp_path / "runs" / "one")
+    loaded.check(thorough=True)
+    assert loaded.result.newcomers == done.result.newcomers
+    assert len(loaded.partition.counts) == 5
+    written = StringIO()
+    summary(Console(file=written, width=200), done)
+    transfer = done.result.newcomers.transfer
+    mean = 100 * done.result.newcomers.metrics["L-acc"].mean
+    assert f"Newcomers: {mean:.1f} %, alone {100 * transfer.local:.1f} %; " in written.getvalue()
+    assert "of 2 clients" in written.getvalue()
+    table = Table.of(LoadedStudy(tmp_path / "runs" / "one"))
+    entry = next(line for line in table.lines if line.method == "FedRep").entries
+    assert entry["newcomers"].value == pytest.approx(mean)
+    assert entry["newcomers_gain"].value == pytest.approx(mean - 100 * transfer.local)
+
+
+def test_what_makes_no_sense_is_refused(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ComityError, match=r"newcomers is 5 of 5 clients.* nobody is left to train"):
+        run(**tiny, newcomers=5)
+    with pytest.raises(ComityError, match=r"newcomers is 4 of 5 clients.* nobody is left to train"):
+        run(**tiny, newcomers=4, participation=0.4)
+    with pytest.raises(ComityError, match="newcomers must be at least 0"):
+        run(**tiny, newcomers=-1)

@@ -1,0 +1,67 @@
+"""FedBABU: the head that nobody trains, the fine-tuning that is judged, and its reductions."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from comity import Config
+from comity.engine import run, site_of
+from comity.methods import WHOLE, Message
+from helpers import assert_same, client_of, keeps, used
+
+
+def babu(**options: Any) -> dict[str, Any]:
+    return {"name": "FedBABU"} | options
+
+
+def test_without_fine_tuning_it_is_fedrep_without_its_head(tiny: dict[str, Any]) -> None:
+    options = tiny | {"data": tiny["data"] | {"label_shift": 0.9}, "rounds": 4}
+    ours, theirs = (
+        run(**options, method=babu(finetune_epochs=0)),
+        run(**options, method="FedRep", **{"method.head_epochs": 0}),
+    )
+    assert ours.columns["global-acc"] == ours.columns["L-acc"]
+    del ours.columns["global-acc"]
+    assert_same(ours, theirs)
+
+
+def test_the_head_stays_as_it_was_drawn(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method="FedBABU")
+    head = done.site.model().read("head")
+    assert all(torch.equal(keep["personal"], head) for keep in keeps(done).values())
+    assert done.server.theta.numel() == done.site.model().size("body")
+    assert (done.server.theta - done.site.model().read("body")).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("part", ["whole", "head"])
+def test_fine_tuning_is_plain_sgd_from_the_common_model(tiny: dict[str, Any], part: str) -> None:
+    config = Config(**tiny, method=babu(finetune=part, finetune_epochs=3))
+    site = site_of(config)
+    client, by_hand = client_of(site, 1), site.model()
+    received = Message(theta=site.model().read("body") + 0.1)
+    by_hand.write(received.theta, "body")
+    common = by_hand.read()
+    parts = WHOLE if part == "whole" else ("head",)
+    optimiser = torch.optim.SGD(by_hand.parameters(*parts), lr=config.lr)
+    for x, y in client.batches(3):
+        optimiser.zero_grad()
+        by_hand.loss(x, y).backward()
+        optimiser.step()
+    torch.testing.assert_close(site.method.personal(client, received), by_hand.read(), rtol=0, atol=1e-6)
+    assert torch.equal(site.method.general(client, received), common)
+
+
+def test_the_model_that_is_saved_is_the_one_that_was_judged(tiny: dict[str, Any]) -> None:
+    done = run(**tiny, method="FedBABU")
+    model = done.site.model()
+    for whole, client, loss in zip(used(done), done.federation.clients, done.columns["loss"], strict=True):
+        model.write(whole)
+        assert model.loss(client.test.x, client.test.y).item() == pytest.approx(loss, rel=1e-5)
+
+
+def test_fine_tuning_leaves_no_trace(tiny: dict[str, Any]) -> None:
+    tuned, untuned = run(**tiny, method="FedBABU"), run(**tiny, method=babu(finetune_epochs=0))
+    assert torch.equal(tuned.server.theta, untuned.server.theta)
+    assert tuned.columns["global-acc"] == untuned.columns["global-acc"]
+    assert not torch.equal(used(tuned)[0], used(untuned)[0])

@@ -1,0 +1,78 @@
+"""FedBN: what stays with the client, what is averaged, and what it is without BatchNorm."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from comity import Config
+from comity.engine import run, site_of
+from comity.methods import Message
+from helpers import assert_same, client_of, keeps, used
+
+RESNET: dict[str, Any] = {"model": "resnet4", "rounds": 2, "clients": 3, "lr": 0.01}
+
+
+def shifted(tiny: dict[str, Any]) -> dict[str, Any]:
+    """Clients whose images differ in brightness, which BatchNorm sees."""
+    return tiny | RESNET | {"data": tiny["data"] | {"feature_shift": 2.0}}
+
+
+def test_without_batchnorm_it_is_fedavg_to_the_bit(tiny: dict[str, Any]) -> None:
+    for model in (tiny["model"], {"name": "vit-tiny", "depth": 1}):  # the transformer's LayerNorm is shared
+        options = tiny | {"model": model}
+        assert_same(run(**options, method="FedBN"), run(**options, method="FedAvg"))
+
+
+def test_batchnorm_stays_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
+    """One round by hand: every client trains all of the model; the shared vector holds no number of BatchNorm."""
+    config = Config(**(shifted(tiny) | {"rounds": 1}), method="FedBN")
+    site, done = site_of(config), run(config)
+    model = site.model()
+    norms = [layer for layer in model.net.modules() if isinstance(layer, nn.BatchNorm2d)]
+    affine = sum(p.numel() for layer in norms for p in layer.parameters())
+    assert model.size("batchnorm") == affine > 0
+    assert model.size("buffers") == affine
+    assert done.server.theta.numel() == model.size() - 2 * affine
+    assert not any("bn" in name for name in done.server.layout.names)
+    assert done.result.bytes_per_round.up == 3 * 4 * done.server.theta.numel()
+
+    start, average = model.read("shared"), torch.zeros(done.server.theta.numel())
+    total = sum(len(c.train) for c in site.federation.clients)
+    for cid in range(3):
+        plain = site_of(config.with_(method="FedAvg")).model()
+        client = client_of(site, cid)
+        optimiser = torch.optim.SGD(plain.net.parameters(), lr=config.lr)
+        for x, y in client.batches(1):
+            optimiser.zero_grad()
+            plain.loss(x, y).backward()
+            optimiser.step()
+        reply = site.method.fit(client, Message(theta=start))
+        for name, tensor in client.model.state_dict().items():
+            torch.testing.assert_close(tensor.float(), plain.state_dict()[name].float(), rtol=0, atol=1e-5)
+        average += reply.theta * (len(client.data.train) / total)
+        torch.testing.assert_close(keeps(done)[cid]["personal"], client.model.read("personal"), rtol=0, atol=0)
+    torch.testing.assert_close(done.server.theta, average, rtol=0, atol=1e-6)
+
+
+def test_clients_differ_by_their_batchnorm_alone(tiny: dict[str, Any]) -> None:
+    done = run(**shifted(tiny), method="FedBN")
+    model, layout = done.site.model(), done.site.model().layout()
+    assert sum(layer.stop - layer.start for layer in layout.layers) == model.size() - model.size("buffers")
+    shared, own = [], []
+    for whole in used(done):
+        model.write(whole)
+        assert torch.equal(model.read(), whole)
+        shared.append(model.read("shared"))
+        own.append(model.read("batchnorm"))
+    assert torch.equal(shared[0], shared[1])
+    assert not torch.equal(own[0], own[1])
+
+
+def test_it_is_neither_fedavg_nor_fedavg_with_local_statistics(tiny: dict[str, Any]) -> None:
+    losses = {
+        tuple(run(**shifted(tiny), method=method, buffers=buffers).columns["loss"])
+        for method, buffers in (("FedBN", "average"), ("FedAvg", "average"), ("FedAvg", "local"))
+    }
+    assert len(losses) == 3
+    assert_same(run(**shifted(tiny), method="FedBN"), run(**shifted(tiny), method="FedBN", buffers="local"))

@@ -1,0 +1,139 @@
+"""GPFL: the valve and its conditions, the three losses, and what is averaged how."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comity import ComityError, Config
+from comity.engine import Site, build, run, site_of
+from comity.methods import GPFL, FedPer, Message
+from comity.nn import Model
+from comity.rules import ClientUpdates, Mean, Outcome
+from helpers import client_of, keeps, used
+
+
+def valve_by_hand(net: nn.Module, z: Tensor, c: Tensor) -> Tensor:
+    def part(layers: nn.Sequential) -> Tensor:
+        linear, _, norm = layers
+        a = (linear.weight @ c + linear.bias).clamp(min=0)
+        return (a - a.mean()) / (a.var(correction=0) + norm.eps).sqrt() * norm.weight + norm.bias
+
+    return (z * (1 + part(net.valve.scale)) + part(net.valve.shift)).clamp(min=0)
+
+
+def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
+    """Conditions and the distances' targets are those of the embedding as received; all but the condition moves."""
+    lam, mu = 0.3, 0.05
+    options = tiny | {"data": tiny["data"] | {"label_shift": 0.9}}
+    config = Config(**options, method={"name": "GPFL", "lam": lam, "mu": mu}, epochs=2)
+    site = site_of(config)
+    client, model = client_of(site, 1), site.model()
+    net, train = model.net, client.data.train
+    E = net.embedding.weight.detach().clone()
+    own = torch.stack([(train.y == k).float().mean() * E[k] for k in range(4)]).sum(0)
+    assert not torch.allclose(own, E.mean(0), atol=0.1)
+    params = model.parameters("body", "head", "embedding", "valve")
+    for x, y in client.batches(2):
+        z = net.body(x)
+        logits = valve_by_hand(net, z, own) @ net.head.weight.T + net.head.bias
+        g, rows = valve_by_hand(net, z, E.mean(0)), net.embedding.weight
+        cosines = torch.stack([F.cosine_similarity(g, rows[k][None], dim=1) for k in range(4)], dim=1)
+        distance = sum((g[i] - E[y[i]]).norm() for i in range(len(y))) / len(y)
+        decay = sum(p.square().sum() for p in model.parameters("embedding", "valve"))
+        loss = F.cross_entropy(logits, y) + F.cross_entropy(cosines, y) + lam * distance + mu / 2 * decay
+        slopes = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            for p, slope in zip(params, slopes, strict=True):
+                p -= config.lr * slope
+    model.write(own, "condition")
+    reply = site.method.fit(client, Message(theta=site.model().read("shared")))
+    torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=2e-5)
+    assert torch.equal(reply.theta, client.model.read("body", "embedding", "valve"))
+    torch.testing.assert_close(
+        net(train.x), valve_by_hand(net, net.body(train.x), own) @ net.head.weight.T + net.head.bias
+    )
+
+
+def silent(site: Site) -> Model:
+    """A valve that changes nothing, and embeddings that are all the same, so that no angle guides any feature."""
+    model = site.model()
+    with torch.no_grad():
+        for layers in (model.net.valve.scale, model.net.valve.shift):
+            layers[2].weight.zero_()
+            layers[2].bias.zero_()
+        model.net.embedding.weight.fill_(1.0)
+    return model
+
+
+def test_a_silent_valve_and_equal_embeddings_are_a_step_of_fedper(tiny: dict[str, Any]) -> None:
+    """One step: with the second the embeddings have moved apart. Features come from a ReLU, so the valve's is idle."""
+    options = tiny | {"batch_size": 100}
+    site = site_of(Config(**options, method={"name": "GPFL", "lam": 0, "mu": 0}))
+    plain = site_of(Config(**options, method="FedPer"))
+    ours, theirs = client_of(site, 2), client_of(plain, 2)
+    site.method.fit(ours, Message(theta=silent(site).read("shared")))
+    FedPer().fit(theirs, Message(theta=plain.model().read("shared")))
+    for part in ("body", "head"):
+        torch.testing.assert_close(ours.model.read(part), theirs.model.read(part), rtol=0, atol=1e-6)
+        assert (theirs.model.read(part) - plain.model().read(part)).abs().max() > 1e-3
+
+
+def test_the_distance_draws_features_to_their_embedding(tiny: dict[str, Any]) -> None:
+    def apart(lam: float) -> float:
+        config = Config(**(tiny | {"epochs": 20, "lr": 0.02}), method={"name": "GPFL", "lam": lam})
+        site = site_of(config)
+        client, E = client_of(site, 0), site.model().net.embedding.weight.detach()
+        site.method.fit(client, Message(theta=site.model().read("shared")))
+        net, train = client.model.net, client.data.train
+        return (net.valve(net.body(train.x), E.mean(0)) - E[train.y]).norm(dim=1).mean().item()
+
+    assert apart(5.0) < apart(0.5) < apart(0.0)
+
+
+def test_the_rule_acts_on_the_body_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
+    seen = []
+
+    class Watched(Mean):
+        def apply(self, updates: ClientUpdates) -> Outcome:
+            seen.append(updates.layout.names)
+            outcome = super().apply(updates)
+            return replace(outcome, update=torch.zeros_like(outcome.update))
+
+    site, server = build(Config(**tiny, method="GPFL"))
+    server.rule = Watched()  # leaves alone all it is given
+    before, body = server.theta.clone(), site.model().size("body")
+    server.step()
+    assert seen == [tuple(name for name in server.layout.names if name.startswith("body"))]
+    assert torch.equal(server.theta[:body], before[:body])
+    rows = [site.method.fit(client_of(site, cid), Message(theta=before)).theta for cid in range(5)]
+    sizes = torch.tensor([float(len(c.train)) for c in site.federation.clients])
+    mean = sizes / sizes.sum() @ torch.stack(rows)
+    torch.testing.assert_close(server.theta[body:], mean[body:], rtol=1e-5, atol=1e-6)
+    assert (mean[body:] - before[body:]).abs().max() > 1e-3
+
+
+def test_heads_and_conditions_stay_at_home(tiny: dict[str, Any]) -> None:
+    done = run(**(tiny | {"data": tiny["data"] | {"label_shift": 0.9}}), method="GPFL")
+    model = done.site.model()
+    assert done.server.theta.numel() == model.size("body", "embedding", "valve")
+    assert done.result.bytes_per_round.up == 5 * 4 * done.server.theta.numel()
+    assert "global-acc" not in done.columns
+    model.write(done.server.theta, "shared")
+    E = model.net.embedding.weight.detach().clone()
+    for cid, whole in enumerate(used(done)):
+        model.write(whole)
+        y = done.federation.clients[cid].train.y
+        torch.testing.assert_close(model.read("condition"), E[y].mean(0), rtol=0, atol=1e-5)
+    heads = [keep["personal"] for keep in keeps(done).values()]
+    assert not torch.equal(heads[0], heads[1])
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    net = nn.Module()
+    net.body, net.head = nn.Flatten(), nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(ComityError, match="GPFL needs a model whose head is one linear layer, got Sequential"):
+        GPFL().build(net)
