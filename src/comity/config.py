@@ -17,6 +17,7 @@ import yaml
 from comity._catalogue import KINDS, find, spelling
 from comity._components import Component, plain
 from comity._errors import ComityError, unknown
+from comity._memory import parse_bytes
 from comity._options import (
     Count,
     CountOrZero,
@@ -63,6 +64,12 @@ class Config:
 
     data: Any = _option("digits", "data", "data set by name; `comity list data`")
     data_dir: Path | None = _option(None, "data", "folder with data sets; by default $COMITY_DATA", decides=False)
+    data_limit: str | None = _option(
+        None,
+        "data",
+        "most memory that the data set may take, such as 20GB; by default three quarters of the machine's",
+        decides=False,
+    )
     partition: Any = _option(
         None,
         "data",
@@ -221,6 +228,8 @@ def _check(config: Config) -> None:
         raise ComityError(
             f"participation {participation} of {clients} clients selects nobody; take at least {0.5 / clients:g}"
         )
+    if config.data_limit is not None:
+        parse_bytes(config.data_limit, "data_limit")
     if config.optimizer != "SGD" and config.momentum:
         raise ComityError(f"momentum is an option of SGD; {config.optimizer} has its own")
 

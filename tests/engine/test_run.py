@@ -399,6 +399,26 @@ def edited(file: Path, how: str) -> None:
     save_file(tensors, file, about)
 
 
+@pytest.mark.parametrize("damage", ["result", "information", "checkpoint", "configuration"])
+def test_a_damaged_cached_local_is_trained_again(tiny: dict[str, Any], tmp_path: Path, damage: str) -> None:
+    options = tiny | {"reference": "auto"}
+    first = run(**options, out=tmp_path / "a")
+    (cached,) = (tmp_path / ".local").iterdir()
+    if damage == "information":
+        (cached / "run.json").write_text("{}")
+    elif damage == "result":
+        (cached / "result.json").write_text('{"clients"')
+    else:
+        (cached / "result.json").unlink()
+        (cached / "checkpoint" / "state.safetensors").write_bytes(b"nothing")
+        if damage == "configuration":
+            (cached / "config.yaml").unlink()
+    with pytest.warns(UserWarning, match=r"\.local.* \(this Local is trained again\)$"):
+        second = run(**options, out=tmp_path / "b")
+    assert first.local == second.local
+    assert RunFolder(cached).finished
+
+
 @pytest.mark.parametrize("how", ["missing", "shape", "dtype", "round", "number", "cut", "flipped", "empty", "garbage"])
 def test_a_checkpoint_that_is_not_the_one_that_was_written_is_refused(
     tiny: dict[str, Any], tmp_path: Path, how: str
@@ -427,6 +447,7 @@ def test_a_checkpoint_that_is_not_the_one_that_was_written_is_refused(
         ("run.json", "{}", "another version of comity"),
         ("config.yaml", "\0\1", "is not YAML"),
         ("config.yaml", "[" * 100_000, "is not YAML"),
+        ("config.yaml", "lr: 1\n" + "#" * 10**6, "is larger than 1 MB"),
         ("config.yaml", "lr: 1", "is not the configuration of a run"),
     ],
 )

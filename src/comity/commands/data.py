@@ -35,5 +35,5 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
     return 0
 
 
-TAKEN = ("data", "data_dir", "partition", "clients", "test_share", "val_share", "seed")
+TAKEN = ("data", "data_dir", "data_limit", "partition", "clients", "test_share", "val_share", "seed")
 COMMAND = Command(data, [option for option in RUN_OPTIONS if option.name in TAKEN])

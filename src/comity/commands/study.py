@@ -24,6 +24,7 @@ class StudyOptions:
         budget: the most runs that --tune may take
         jobs: runs side by side; by default one a core
         most_cells: the most cells that the study may have; by default 10,000
+        callbacks: dotted names of your own Callback classes, which see every run
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
     """
@@ -35,14 +36,15 @@ class StudyOptions:
     budget: Count | None = None
     jobs: Count | None = None
     most_cells: Count | None = None
+    callbacks: tuple[str, ...] = ()
     overwrite: bool = False
     quiet: bool = False
 
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
         sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
-        whole = {"budget": self.budget, "jobs": self.jobs, "most_cells": self.most_cells}
-        entries = {"seeds": self.seeds, "sweep": sweep, "tune": tune} | whole
+        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells")}
+        entries = {"sweep": sweep, "tune": tune, "callbacks": list(self.callbacks)} | whole
         return {name: value for name, value in entries.items() if value}
 
 

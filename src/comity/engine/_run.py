@@ -1,5 +1,6 @@
 """A run, from a configuration to its result."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -202,9 +203,18 @@ class _Runner:
         with folder.locked(self.stop) as held:
             if not held:
                 return None
-            if not folder.finished and not self.perform(self.assemble(alone.with_(out=folder.path)), True, False).done:
-                return None
-        return read_local(folder, run.federation)
+            try:
+                return self.local_in(folder, alone, run.federation)
+            except ComityError as error:  # it is only a cache
+                warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
+                folder.clear()
+                return self.local_in(folder, alone, run.federation)
+
+    def local_in(self, folder: RunFolder, alone: Config, federation: Federation) -> dict[int, float] | None:
+        """The Local that a folder holds, trained to its end; ``None`` if that was stopped on the way."""
+        if not folder.finished and not self.perform(self.assemble(alone.with_(out=folder.path)), True, False).done:
+            return None
+        return read_local(folder, federation)
 
 
 def read_local(folder: RunFolder, federation: Federation) -> dict[int, float]:

@@ -41,6 +41,7 @@ class Server:
         theta: Tensor,
         layout: Layout,
         seed: int,
+        variances: Mapping[str, slice] | None = None,
         participation: float = 1.0,
         dropout: float = 0.0,
         lr: Callable[[int], float] = lambda _: math.nan,
@@ -55,6 +56,8 @@ class Server:
         self.verbs = verbs_of(method)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
+        self.variances = variances or {}
+        """Places in theta of what must not be negative."""
         self.honest = list(link.clients if honest is None else honest)
         """Whose scores count; the attackers' own do not."""
         self.store: dict[str, Tensor] = {}
@@ -215,7 +218,7 @@ class Server:
         """Have these clients fit what the method sends them; their replies, but for those that are lost."""
         replies = self._ask("fit", {cid: self.method.send(self, cid) for cid in cohort}, lost)
         for cid in list(replies):
-            if (why := self._method_objection(cid, replies[cid])) is not None:
+            if (why := self._objection(cid, replies[cid])) is not None:
                 self.record.failed[cid] = f"fit: {brief(why)}"
                 del replies[cid]
         usual = median([reply.size for reply in replies.values()] or [0])
@@ -226,8 +229,11 @@ class Server:
         ]
         return replies
 
-    def _method_objection(self, cid: int, reply: Reply) -> str | None:
-        """What the method has against a reply that is well-formed."""
+    def _objection(self, cid: int, reply: Reply) -> str | None:
+        """What the model or the method has against a reply that is well-formed."""
+        for name, place in self.variances.items():
+            if bool((reply.theta[place] < 0).any()):
+                return f"sent theta with a negative {name}"
         try:
             return self.method.objection(self, cid, reply)
         except Exception as error:  # it tripped over what a stranger sent

@@ -142,7 +142,7 @@ class _ClientApp(ClientApp):
             raise ComityError(f"partition-id is {cid}; this run has clients 0 to {config.clients - 1}")
         name = run, None if self._own is None else cid
         if name not in self._workshops:
-            here = {key.replace("-", "_"): context.node_config.get(key) for key in ("data-dir", "device")}
+            here = {key.replace("-", "_"): context.node_config.get(key) for key in ("data-dir", "data-limit", "device")}
             config = config.with_(**{key: value for key, value in here.items() if value is not None})
             own = self._own
             mine = None if own is None else own.federation(config.clients, _numbered(own.load(context), cid))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from string import Template
@@ -10,6 +11,7 @@ from flwr.app.user_config import UserConfig
 
 from comity import __version__
 from comity._errors import ComityError
+from comity._write import write_text
 from comity.config import Config, code_in
 from comity.engine import verbs_of
 from comity.flower._settings import entries_of
@@ -156,10 +158,16 @@ def write_app(folder: Path, config: Config) -> None:
         f"{package}/server_app.py": SERVER,
         f"{package}/data.py": DATA,
     }
-    for file, text in files.items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template(text).substitute(words))
+    is_new = not folder.exists()
+    try:
+        for file, text in files.items():
+            write_text(folder / file, Template(text).substitute(words))
+    except BaseException:  # half an app is none
+        for path in folder.iterdir() if folder.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if is_new and folder.is_dir():
+            folder.rmdir()
+        raise
 
 
 def toml(entries: UserConfig) -> str:
