@@ -372,6 +372,7 @@ def test_without_its_local_a_run_is_not_begun(
     assert study(**small, out=tmp_path / "x").failed == {}
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_to_the_same_numbers(small: dict[str, Any], tmp_path: Path) -> None:
     options = small | {"rounds": 400, "checkpoint_every": 7, "eval_every": 100, "method": "FedAvg,FedRep"}
     options["model"] = {"name": "mlp", "widths": [16]}

@@ -544,6 +544,7 @@ def test_cosines_are_noted_of_some_clients_alone(tiny: dict[str, Any], monkeypat
         assert len(few.ids) == 3
 
 
+@pytest.mark.slow
 def test_two_thousand_clients_leave_a_small_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 200_000)
     done = run(
