@@ -1,6 +1,6 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
-from comity.engine._admission import brief
+from comity.engine._admission import brief, unlike_most
 from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, site_of, threads
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
@@ -24,7 +24,7 @@ __all__ = [
     # a client at work
     "Client", "ClientState", "Training", "Trainer", "Autograd", "Chain", "Stacked",
     # what it can be asked
-    "Verb", "verbs_of", "READ_ONLY_VERBS", "Scores", "brief",
+    "Verb", "verbs_of", "READ_ONLY_VERBS", "Scores", "brief", "unlike_most",
     # what comes out
     "TestPool", "summarise", "write_tensors",
 ]
