@@ -292,7 +292,7 @@ def test_resume_needs_nothing_but_the_folder(capsys: pytest.CaptureFixture[str])
     ):
         code, out, err = comity(capsys, "run", "--resume", "--out", "x", *differing)
         assert (code, out) == (2, "")
-        assert f"x holds a run of another configuration ({names} differ); leave these options out" in err
+        assert f"x holds a run of another configuration ({names} differ); give the same options" in err
     assert {path: path.stat().st_mtime_ns for path in Path("x").rglob("*")} == before
 
 

@@ -237,8 +237,10 @@ def _check(config: Config) -> None:
 # Entries.
 
 
-def read_yaml(path: Path, *, allow_code: bool = False) -> Entries:
+def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
     """A file of options of a run or a study; ``allow_code``: it may name classes that do not come with comity."""
+    if path is None:
+        return {}
     try:
         with Path(path).open("rb") as file:
             content = file.read(MOST_YAML + 1)

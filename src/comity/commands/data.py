@@ -19,7 +19,7 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
         allow_code: let the file in --config name classes that do not come with comity; their code is run
         output: the picture (SVG); by default partition-<data>.svg
     """
-    chosen = Config.of(over(read_yaml(config, allow_code=allow_code) if config is not None else {}, given))
+    chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
 
     from rich.console import Console
 

@@ -62,7 +62,7 @@ def study(options: StudyOptions, *, given: Entries, config: Path | None = None, 
         config: a YAML file with any of these options (docs/studies.md); options beside it win
         allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
-    entries = read_yaml(config, allow_code=allow_code) if config is not None else {}
+    entries = read_yaml(config, allow_code=allow_code)
     if "out" not in entries | given:
         names = (str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
         given = given | {"out": Path("studies") / slug(config.stem if config is not None else "-".join(names))}

@@ -51,8 +51,6 @@ class Merge(Combination):
     stretch: Tensor
     """(L,) the length of each layer's update over that of the plain mean's, nan where the mean is 0."""
     conflict: ConflictRate
-    counters: int
-    """Tensors of whole numbers, copied from the base."""
     lost: dict[str, float]
     """With LoRA products: the relative error of each layer, by keeping its rank and by rounding."""
     lost_overall: float
@@ -92,9 +90,8 @@ def aggregate(
     assert isinstance(rule, Rule)
     step = ServerStep(server_lr)
     inputs = collect(base, clients, Choice(only, exclude, buffers, lora), skip_bad)
-    if sizes is not None and not isinstance(sizes, Mapping):
-        sizes, more = read_sizes(Path(sizes))
-        losses = losses or more
+    sizes, listed = read_sizes(sizes)
+    losses = losses or listed
     given = [Path(path) for path in (*clients, *([base] if base is not None else []))]
     given += [file.path for model in (inputs.template, *inputs.clients) for file in model.files]
     folder = becomes_folder(Path(output), inputs.template, given, overwrite)
@@ -113,7 +110,6 @@ def aggregate(
         rule=repr(rule),
         stretch=torch.where(plain > 0, u.lengths(chosen.coefficients) / plain, math.nan),
         conflict=conflict_rate(u),
-        counters=inputs.plan.counters,
         lost=merged.lost,
         lost_overall=merged.lost_overall,
     )
@@ -179,11 +175,16 @@ def _usual(clients: Sequence[Checkpoint]) -> Checkpoint:
     return clients[keys.index(common)]
 
 
-def read_sizes(path: Path) -> tuple[dict[str, float], dict[str, float] | None]:
-    """The sizes, and the losses if there are any, from a CSV file.
+def read_sizes(
+    given: Mapping[str, float] | str | Path | None,
+) -> tuple[Mapping[str, float] | None, Mapping[str, float] | None]:
+    """The sizes as they are given, or those of a CSV file, with its losses if there are any.
 
     Its columns are ``name`` and ``size``, or what a heading says; ``loss`` is for the rules that need losses.
     """
+    if given is None or isinstance(given, Mapping):
+        return given, None
+    path = Path(given)
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if any(map(str.strip, row))]

@@ -173,15 +173,9 @@ class RunFolder:
             different = Config.of(self.options()).differences(Config.of(options))
             if not different:
                 raise ComityError(f"{self / schema.CONFIG} is not the configuration that the run began with; {ANEW}")
-            raise ComityError(
-                f"{self.path} holds a run of another configuration ({', '.join(different)} differ); "
-                "give the same options, another --out, or --overwrite"
-            )
+            raise other_configuration(self.path, different)
         if before.data != info.data:
-            raise ComityError(
-                f"{self.path} holds a run of other data: {options['data']['name']} is not what it was when the run "
-                "began; give the former data, another --out, or --overwrite"
-            )
+            raise other_data(self.path, options["data"]["name"])
         if before.comity != info.comity:
             words = f"{self.path} was begun by comity {one_line(before.comity, 40)} and goes on with {info.comity}"
             warnings.warn_explicit(words, UserWarning, "comity", 1)
@@ -294,6 +288,20 @@ class StudyFolder:
 
     def write_tuning(self, searches: Sequence[Tuned]) -> None:
         write_text(self / schema.TUNING, schema.to_json(searches, indent=2) + "\n")
+
+
+def other_configuration(folder: Path, different: Iterable[str]) -> ComityError:
+    return ComityError(
+        f"{folder} holds a run of another configuration ({', '.join(different)} differ); give the same options, "
+        "another --out, or --overwrite to replace it"
+    )
+
+
+def other_data(folder: Path, data: object) -> ComityError:
+    return ComityError(
+        f"{folder} holds a run of other data: {data} is not what it was when the run began; give the former data, "
+        "another --out, or --overwrite to replace it"
+    )
 
 
 def _of_a_killed_start(file: Path) -> bool:

@@ -179,11 +179,6 @@ def alone(config: Config) -> bool:
     return config.is_local or config.method.build().own_rule() is not None
 
 
-def put(config: Config, key: str, value: Any) -> Config:
-    """The configuration with another value for an option such as ``rule.c``."""
-    return config.with_(**{key: value})
-
-
 def has(config: Config, key: str) -> bool:
     """Whether the configuration's method or rule has an option such as ``rule.c``, and it matters."""
     kind, _, option = key.partition(".")

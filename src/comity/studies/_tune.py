@@ -7,7 +7,7 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity.config import Config
-from comity.studies._grid import has, put
+from comity.studies._grid import has
 
 Value = Any
 MOST_STEPS = 1000
@@ -114,8 +114,8 @@ class Group:
         """The cells with ``value`` for a search's option and what earlier searches chose for theirs."""
         cells = self.cells
         for earlier in self.searches[: self.searches.index(search)]:
-            cells = [put(config, earlier.key, earlier.chosen) for config in cells]
-        return [put(config, search.key, value) for config in cells]
+            cells = [config.with_(**{earlier.key: earlier.chosen}) for config in cells]
+        return [config.with_(**{search.key: value}) for config in cells]
 
     @property
     def failed(self) -> Search | None:
@@ -152,4 +152,4 @@ def _typed(config: Config, key: str, space: Candidates) -> Candidates:
     if isinstance(space, Walk):
         return space
     kind, _, option = key.partition(".")
-    return list(dict.fromkeys(getattr(put(config, key, value), kind).options[option] for value in space))
+    return list(dict.fromkeys(getattr(config.with_(**{key: value}), kind).options[option] for value in space))
