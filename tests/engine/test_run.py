@@ -419,6 +419,17 @@ def test_a_damaged_cached_local_is_trained_again(tiny: dict[str, Any], tmp_path:
     assert RunFolder(cached).finished
 
 
+def test_a_local_whose_rounds_fail_is_not_begun_again(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ComityError("nobody can be evaluated")
+
+    monkeypatch.setattr("comity.engine._server.Server.evaluate", fail)
+    with pytest.raises(ComityError, match="nobody can be evaluated"):  # and no warning, which would be an error here
+        run(**(tiny | {"reference": "auto"}), out=tmp_path / "a")
+
+
 @pytest.mark.parametrize("how", ["missing", "shape", "dtype", "round", "number", "cut", "flipped", "empty", "garbage"])
 def test_a_checkpoint_that_is_not_the_one_that_was_written_is_refused(
     tiny: dict[str, Any], tmp_path: Path, how: str

@@ -203,18 +203,23 @@ class _Runner:
         with folder.locked(self.stop) as held:
             if not held:
                 return None
-            try:
-                return self.local_in(folder, alone, run.federation)
-            except ComityError as error:  # it is only a cache
-                warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
-                folder.clear()
-                return self.local_in(folder, alone, run.federation)
+            return self.local_in(folder, alone, run.federation)
 
-    def local_in(self, folder: RunFolder, alone: Config, federation: Federation) -> dict[int, float] | None:
-        """The Local that a folder holds, trained to its end; ``None`` if that was stopped on the way."""
-        if not folder.finished and not self.perform(self.assemble(alone.with_(out=folder.path)), True, False).done:
-            return None
-        return read_local(folder, federation)
+    def local_in(
+        self, folder: RunFolder, alone: Config, federation: Federation, again: bool = False
+    ) -> dict[int, float] | None:
+        """The Local that a folder holds, trained to its end; from the beginning where its files are damaged."""
+        trained = None if folder.finished else self.assemble(alone.with_(out=folder.path))
+        try:
+            if trained is not None and not self.perform(trained, True, False).done:
+                return None
+            return read_local(folder, federation)
+        except ComityError as error:
+            if again or (trained is not None and trained.server.round):  # its rounds failed, not its files
+                raise
+            warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
+            folder.clear()  # it is only a cache
+            return self.local_in(folder, alone, federation, again=True)
 
 
 def read_local(folder: RunFolder, federation: Federation) -> dict[int, float]:
