@@ -29,9 +29,9 @@ unit: $(VENV)/dev
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -m slow
 
-# More than 5,000 damaged inputs, summed up by class; `make test` tries 20 of each kind. Four minutes on two cores, and
+# More than 5,000 damaged inputs, summed up by class; `make test` tries 20 of each kind. Four minutes of one core, and
 # never more than a minute for each of some 25 tests.
-fuzz: export COMITY_FUZZ_EXAMPLES ?= 200
+fuzz: export COMITY_FUZZ_EXAMPLES ?= 205
 fuzz: export COMITY_FUZZ_SECONDS ?= 60
 fuzz: export COMITY_FUZZ_REPORT := $(CURDIR)/fuzz.jsonl
 fuzz: $(VENV)/dev
