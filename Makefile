@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit fuzz test-flower bench docs clean
+.PHONY: demo test lint types unit test-slow fuzz test-flower bench docs clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -23,13 +23,20 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 unit: $(VENV)/dev
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
 
-# Damaged inputs by the thousand; `make test` tries 50 of each kind.
+# Many processes, many clients, much memory: two or three minutes.
+test-slow: $(VENV)/dev
+	$(BIN)/pytest -m slow
+
+# More than 5,000 damaged inputs, summed up by class; `make test` tries 20 of each kind. Four minutes of one core, and
+# never more than a minute for each of some 25 tests.
+fuzz: export COMITY_FUZZ_EXAMPLES ?= 205
+fuzz: export COMITY_FUZZ_SECONDS ?= 60
+fuzz: export COMITY_FUZZ_REPORT := $(CURDIR)/fuzz.jsonl
 fuzz: $(VENV)/dev
 	rm -f fuzz.jsonl
-	COMITY_FUZZ_EXAMPLES=5000 COMITY_FUZZ_REPORT=$(CURDIR)/fuzz.jsonl $(BIN)/pytest tests/fuzz
-	$(BIN)/python tests/fuzz/harness.py fuzz.jsonl
+	$(BIN)/pytest tests/fuzz; code=$$?; $(BIN)/python tests/fuzz/harness.py fuzz.jsonl; exit $$code
 
 # Real SuperLinks and SuperNodes on loopback; a few minutes.
 test-flower: $(VENV)/dev

@@ -64,7 +64,7 @@ def test_an_installation_is_light_and_has_one_version() -> None:
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())
     names = {re.split(r"[<>=]", dependency)[0] for dependency in project["project"]["dependencies"]}
-    assert names == {"torch", "numpy", "scipy", "safetensors", "rich", "PyYAML", "Jinja2"}
+    assert names == {"torch", "numpy", "scipy", "safetensors", "rich", "PyYAML", "Jinja2", "typing_extensions"}
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/comity/__init__.py"
     files = [root / "pyproject.toml", root / "CITATION.cff", root / "README.md", *root.glob("src/comity/**/*.py")]
@@ -292,7 +292,7 @@ def test_resume_needs_nothing_but_the_folder(capsys: pytest.CaptureFixture[str])
     ):
         code, out, err = comity(capsys, "run", "--resume", "--out", "x", *differing)
         assert (code, out) == (2, "")
-        assert f"x holds a run of another configuration ({names} differ); leave these options out" in err
+        assert f"x holds a run of another configuration ({names} differ); give the same options" in err
     assert {path: path.stat().st_mtime_ns for path in Path("x").rglob("*")} == before
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 import comity
 from comity import ComityError, Config
 from comity.__main__ import main
-from comity.engine import site_of
+from comity.engine import Callback, Run, site_of
 from comity.methods import Client, Method, Payload
 from comity.results import LoadedStudy, RunFolder
 from comity.results.schema import CHECKPOINT, OWN, SCHEMA, VALIDATION, RunInfo, Summary
@@ -52,6 +52,14 @@ class Own(Method):
 
     def own_rule(self) -> Rule:
         return Mean()
+
+
+class Title(Callback):
+    """Leaves each run's title in its folder."""
+
+    def on_end(self, run: Run) -> None:
+        assert run.folder is not None
+        (run.folder / "title.txt").write_text(run.title)
 
 
 class Broken(Method):
@@ -364,6 +372,7 @@ def test_without_its_local_a_run_is_not_begun(
     assert study(**small, out=tmp_path / "x").failed == {}
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_to_the_same_numbers(small: dict[str, Any], tmp_path: Path) -> None:
     options = small | {"rounds": 400, "checkpoint_every": 7, "eval_every": 100, "method": "FedAvg,FedRep"}
     options["model"] = {"name": "mlp", "widths": [16]}
@@ -619,12 +628,30 @@ def test_a_study_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.usefixtures("elsewhere")
 def test_a_failing_cell_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", *SMALL, "--method", f"{BROKEN},FedAvg", "--reference", "none", "--quiet", "--out", "x"]) == 1
+    assert (
+        main(
+            [
+                "study",
+                *SMALL,
+                "--method",
+                f"{BROKEN},FedAvg",
+                "--reference",
+                "none",
+                "--quiet",
+                "--out",
+                "x",
+                "--callbacks",
+                f"{__name__}.Title",
+            ]
+        )
+        == 1
+    )
     out, err = capsys.readouterr()
     assert out == ""
     assert "my [own] mistake" in err
     assert "1 runs failed; x/cells.json has the tracebacks" in err
     assert RunFolder(Path("x/runs/fedavg-mean-s0")).finished
+    assert Path("x/runs/fedavg-mean-s0/title.txt").read_text() == "FedAvg + Mean"
 
 
 BAD: list[tuple[list[str], str]] = [

@@ -9,14 +9,13 @@ import json
 import os
 import re
 import sys
-import types
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial, reduce
 from importlib import import_module
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from comity._errors import ComityError, one_line, unknown
 from comity._options import REQUIRED, Option, Range, options
@@ -178,21 +177,6 @@ def describe(kind: str, name: str, component: Callable[..., Any], path: str, abo
     )
 
 
-def introspect() -> str:
-    """What ``catalogue.json`` has to hold: JSON with a line for each component."""
-    kinds = []
-    for kind, (room, listed) in KINDS.items():
-        lines = []
-        for name, component in getattr(import_module(room), listed).items():
-            if kind == "data":  # an entry of a table, which names what has the options
-                description = describe(kind, name, component.options, "", str(component))
-            else:
-                description = describe(kind, name, component, f"{component.__module__}.{component.__qualname__}")
-            lines.append(f"{json.dumps(name)}: {json.dumps(_to_json(description), ensure_ascii=False)}")
-        kinds.append(f"{json.dumps(kind)}: {{\n" + ",\n".join(lines) + "\n}")
-    return "{\n" + ",\n".join(kinds) + "\n}\n"
-
-
 # From the file.
 
 
@@ -208,15 +192,6 @@ def _read() -> dict[str, dict[str, Any]]:
     return content
 
 
-def _to_json(description: Description) -> dict[str, Any]:
-    listed = {
-        option.name: {"type": _type_to_json(option.type), "help": option.help}
-        | ({} if option.default is REQUIRED else {"default": option.default})
-        for option in description.options.values()
-    }
-    return {"path": description.path, "about": description.about, "paper": description.paper, "options": listed}
-
-
 def _from_json(name: str, entry: Mapping[str, Any]) -> Description:
     listed = {}
     for option, words in entry["options"].items():
@@ -226,28 +201,12 @@ def _from_json(name: str, entry: Mapping[str, Any]) -> Description:
     return Description(name, entry["path"], entry["about"], entry["paper"], listed)
 
 
-_SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "Path": Path, "none": type(None)}
-
-
-def _type_to_json(to: Any) -> Any:
-    """``int`` as "int", ``Annotated[float, Range(above=0)]`` as {"type": "float", "above": 0}, and so on."""
-    origin, arguments = get_origin(to), get_args(to)
-    if origin is Annotated:
-        (allowed,) = (item for item in arguments[1:] if isinstance(item, Range))
-        bounds = {bound: number for bound, number in asdict(allowed).items() if number is not None}
-        return {"type": _type_to_json(arguments[0])} | bounds
-    if origin in (Union, types.UnionType):
-        return {"any of": [_type_to_json(choice) for choice in arguments]}
-    if origin is Literal:
-        return {"one of": arguments}
-    if origin is tuple:
-        return {"several": _type_to_json(arguments[0])}
-    return next(name for name, simple in _SIMPLE.items() if simple is to)
+SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "Path": Path, "none": type(None)}
 
 
 def _type_from_json(entry: Any) -> Any:
     if isinstance(entry, str):
-        return _SIMPLE[entry]
+        return SIMPLE[entry]
     if "any of" in entry:
         return reduce(or_, map(_type_from_json, entry["any of"]))
     if "one of" in entry:

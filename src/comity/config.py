@@ -17,6 +17,7 @@ import yaml
 from comity._catalogue import KINDS, spelling
 from comity._components import Component, plain
 from comity._errors import ComityError, unknown
+from comity._memory import parse_bytes
 from comity._options import (
     Count,
     CountOrZero,
@@ -74,6 +75,12 @@ class Config:
 
     data: Any = _option("digits", "data", "data set by name; `comity list data`")
     data_dir: Path | None = _option(None, "data", "folder with data sets; by default $COMITY_DATA", decides=False)
+    data_limit: str | None = _option(
+        None,
+        "data",
+        "most memory that the data set may take, such as 20GB; by default three quarters of the machine's",
+        decides=False,
+    )
     partition: Any = _option(
         None,
         "data",
@@ -291,6 +298,8 @@ def _check(config: Config) -> None:
         raise ComityError(f"guard {config.guard} needs local_on all, got {config.local_on}")
     if config.steps is not None and config.epochs != default("epochs"):
         raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
+    if config.data_limit is not None:
+        parse_bytes(config.data_limit, "data_limit")
     if config.optimizer != "SGD" and config.momentum:
         raise ComityError(f"momentum is an option of SGD; {config.optimizer} has its own")
 
@@ -298,8 +307,10 @@ def _check(config: Config) -> None:
 # Entries.
 
 
-def read_yaml(path: Path, *, allow_code: bool = False) -> Entries:
+def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
     """A file of options of a run or a study; ``allow_code``: it may name classes that do not come with comity."""
+    if path is None:
+        return {}
     try:
         with Path(path).open("rb") as file:
             content = file.read(MOST_YAML + 1)

@@ -22,6 +22,7 @@ from comity._errors import ComityError
 from comity.config import Config
 from comity.data import DATASETS, ByColumn, Dataset, Natural, federate, load
 from comity.data.sources.digits import FILE as digits_file
+from comity.engine import federation_of
 
 RNG = np.random.default_rng(0)
 
@@ -98,7 +99,7 @@ def spoil(path: Path, change: Callable[[bytes], bytes]) -> None:
         ("train-images-idx3-ubyte", lambda b: b + b"x", "and holds more"),
         ("train-images-idx3-ubyte", lambda b: b[:3], "not an IDX file"),
         ("train-images-idx3-ubyte", lambda b: b[:9], "corrupt or truncated"),
-        ("train-images-idx3-ubyte", lambda b: b[:4] + b"\xff" * 12 + b[16:], "announces .* set COMITY_DATA_LIMIT"),
+        ("train-images-idx3-ubyte", lambda b: b[:4] + b"\xff" * 12 + b[16:], "announces .* give --data-limit"),
         ("train-labels-idx1-ubyte", lambda b: b"\0\0\x0d\1" + b[4:], "not an IDX file of 1 dimensions"),
         ("t10k-labels-idx1-ubyte", lambda b: b[:7] + b"\x09" + b[8:-1], "holds 10 images; .* holds 9 labels"),
     ],
@@ -275,21 +276,21 @@ def test_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "mine.npz", **arrays())
     needed = 5 * (30 * 4 * 5 * 3 + 30)
     assert len(load("mine", tmp_path, limit=needed)) == 30
-    with pytest.raises(ComityError, match=r"mine\.npz: y_test\.npy: .* 9 kB .* limit is 9 kB: set COMITY_DATA_LIMIT"):
+    with pytest.raises(ComityError, match=r"mine\.npz: y_test\.npy: .* 9 kB .* limit is 9 kB: give --data-limit"):
         load("mine", tmp_path, limit=needed - 1)
-    monkeypatch.setenv("COMITY_DATA_LIMIT", "5kB")
-    with pytest.raises(ComityError, match="the limit is 5 kB: set COMITY_DATA_LIMIT to raise it"):
-        load("mine", tmp_path)
     assert len(load("mine", tmp_path, limit="1MB")) == 30
     for text in ("much", "", "-1GB", "nan"):
-        monkeypatch.setenv("COMITY_DATA_LIMIT", text)
-        with pytest.raises(ComityError, match="COMITY_DATA_LIMIT must be an amount such as 2GB"):
-            load("mine", tmp_path)
-    monkeypatch.delenv("COMITY_DATA_LIMIT")
+        with pytest.raises(ComityError, match="the limit must be an amount such as 2GB"):
+            load("mine", tmp_path, limit=text)
+        with pytest.raises(ComityError, match="data_limit must be an amount such as 2GB"):
+            Config(data_limit=text)
+    federation_of(Config(data="mine", data_dir=tmp_path, data_limit="1MB", clients=2))
+    with pytest.raises(ComityError, match="the limit is 5 kB: give --data-limit to raise it"):
+        federation_of(Config(data="mine", data_dir=tmp_path, data_limit="5kB"))
     monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3)
     assert len(load("mine", tmp_path)) == 30
     monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3 - 2)
-    with pytest.raises(ComityError, match="set COMITY_DATA_LIMIT to raise it"):
+    with pytest.raises(ComityError, match="give --data-limit to raise it"):
         load("mine", tmp_path)
 
 
@@ -791,7 +792,7 @@ def test_hub_errors(hub: list[str]) -> None:
         load("hub:some/eps")
     with pytest.raises(ComityError, match="data hub:no/image: row 3 has no image"):
         load("hub:no/image")
-    with pytest.raises(ComityError, match=r"data hub:uoft-cs/cifar100: .* set COMITY_DATA_LIMIT to raise it"):
+    with pytest.raises(ComityError, match=r"data hub:uoft-cs/cifar100: .* give --data-limit to raise it"):
         load("hub:uoft-cs/cifar100", limit=600)
     assert hub == ["some/thing", "no/label", "some/eps", "no/image", "uoft-cs/cifar100"]
 

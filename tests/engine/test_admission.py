@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from comity import ComityError
-from comity.engine import Scores, Verb, run
+from comity import ComityError, Config
+from comity.engine import Scores, Verb, run, site_of
 from comity.engine._admission import admit, brief
 from comity.methods import Client, Message, Method, Payload, Question, Reply, Server
 from comity.rules import Updates, capped
@@ -119,7 +119,19 @@ def test_a_merge_that_fails_names_the_method(tiny: dict[str, Any]) -> None:
         run(**tiny, method=f"{__name__}.Brittle")
 
 
-@pytest.mark.parametrize(("method", "field", "value"), [("IFCA", "cluster", 99), ("IFCA", "cluster", -1)])
+@pytest.mark.parametrize(
+    ("method", "field", "value"),
+    [
+        ("IFCA", "cluster", 99),
+        ("IFCA", "cluster", -1),
+        ("FedFomo", "ids", torch.tensor([0, 2, 3, 5])),
+        ("FedFomo", "ids", torch.tensor([0, -1, 3, 4])),
+        ("FedFomo", "ids", torch.tensor([0, 2, 3])),
+        ("FedPAC", "counts", torch.tensor([3, 3, 3, -1])),
+        ("FedPAC", "V", -0.1),
+    ],
+    ids=str,
+)
 def test_what_a_method_cannot_use_is_refused(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, method: str, field: str, value: Any
 ) -> None:
@@ -134,6 +146,35 @@ def test_what_a_method_cannot_use_is_refused(
     monkeypatch.setattr(METHODS[method], "fit", hostile)
     done = run(**tiny, method=method)
     assert all(record.failed.keys() == {1} for record in done.records)
+
+
+def test_a_negative_variance_is_refused_by_its_name(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """BatchNorm's buffers are averaged, and the root of a negative variance is no number."""
+    fit = Method.fit
+
+    def hostile(self: Any, client: Client, received: Any) -> Any:
+        reply = fit(self, client, received)
+        if client.id == 1:
+            place = client.model.variances("shared")["body.bn1.running_var"]
+            reply.theta[place.start] = -1e-3
+        return reply
+
+    monkeypatch.setattr(Method, "fit", hostile)
+    done = run(**(tiny | {"model": "resnet4", "rounds": 1}))
+    assert done.records[0].failed == {1: "fit: sent theta with a negative body.bn1.running_var"}
+
+
+def test_variances_are_where_the_vector_has_them(tiny: dict[str, Any]) -> None:
+    for buffers, shared in (("average", True), ("local", False)):
+        model = site_of(Config(**(tiny | {"model": "resnet4", "buffers": buffers}))).model()
+        vectors = {part: model.read(part) for part in ("all", "shared")}
+        assert bool(model.variances("shared")) == shared
+        state = model.state_dict()
+        for part, vector in vectors.items():
+            for name, place in model.variances(part).items():
+                vector[place] += 5
+                assert torch.equal(vector[place], state[name] + 5)
+                assert name.endswith("running_var")
 
 
 # How much a stranger counts.

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,18 @@ def side_by_side(tmp_path: Path, configs: list[Config]) -> list[tuple[int, str]]
         started.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     while not all((gate / str(i)).exists() for i in range(len(configs))):
         assert all(process.poll() is None for process in started)
+        time.sleep(0.02)
     (gate / "go").touch()
     outputs = [process.communicate(timeout=240)[0] for process in started]
     return [(process.returncode, output) for process, output in zip(started, outputs, strict=True)]
 
 
-def test_six_runs_side_by_side_share_one_local(tiny: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_runs_side_by_side_share_one_local(tiny: dict[str, Any], tmp_path: Path, count: int) -> None:
     options = tiny | {"reference": "auto", "rounds": 6}
-    methods = ("FedAvg", "FedRep", "Ditto", "APFL", "FedPer", "LG-FedAvg")
+    methods = ("FedAvg", "FedRep", "Ditto", "APFL", "FedPer", "LG-FedAvg")[:count]
     configs = [Config(**options, method=name, out=tmp_path / "runs" / name, checkpoint_every=1) for name in methods]
-    assert side_by_side(tmp_path, configs) == [(0, "")] * 6
+    assert side_by_side(tmp_path, configs) == [(0, "")] * count
     (local,) = (tmp_path / "runs" / ".local").iterdir()
     assert [record.round for record in RunFolder(local).rounds()] == [1, 2, 3, 4, 5, 6]  # by one of them alone
     for config in configs:
@@ -66,6 +69,7 @@ def test_six_runs_side_by_side_share_one_local(tiny: dict[str, Any], tmp_path: P
     assert not [path for path in tmp_path.rglob(".*") if path.name == ".lock" or path.suffix == ".part"]
 
 
+@pytest.mark.slow
 def test_of_three_runs_in_one_folder_one_is_done_and_the_others_are_refused(
     tiny: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -403,6 +403,37 @@ def edited(file: Path, how: str) -> None:
     save_file(tensors, file, about)
 
 
+@pytest.mark.parametrize("damage", ["result", "information", "checkpoint", "configuration"])
+def test_a_damaged_cached_local_is_trained_again(tiny: dict[str, Any], tmp_path: Path, damage: str) -> None:
+    options = tiny | {"reference": "auto"}
+    first = run(**options, out=tmp_path / "a")
+    (cached,) = (tmp_path / ".local").iterdir()
+    if damage == "information":
+        (cached / "run.json").write_text("{}")
+    elif damage == "result":
+        (cached / "result.json").write_text('{"clients"')
+    else:
+        (cached / "result.json").unlink()
+        (cached / "checkpoint" / "state.safetensors").write_bytes(b"nothing")
+        if damage == "configuration":
+            (cached / "config.yaml").unlink()
+    with pytest.warns(UserWarning, match=r"\.local.* \(this Local is trained again\)$"):
+        second = run(**options, out=tmp_path / "b")
+    assert first.local == second.local
+    assert RunFolder(cached).finished
+
+
+def test_a_local_whose_rounds_fail_is_not_begun_again(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ComityError("nobody can be evaluated")
+
+    monkeypatch.setattr("comity.engine._server.Server.evaluate", fail)
+    with pytest.raises(ComityError, match="nobody can be evaluated"):  # and no warning, which would be an error here
+        run(**(tiny | {"reference": "auto"}), out=tmp_path / "a")
+
+
 @pytest.mark.parametrize("how", ["missing", "shape", "dtype", "round", "number", "cut", "flipped", "empty", "garbage"])
 def test_a_checkpoint_that_is_not_the_one_that_was_written_is_refused(
     tiny: dict[str, Any], tmp_path: Path, how: str
@@ -431,6 +462,7 @@ def test_a_checkpoint_that_is_not_the_one_that_was_written_is_refused(
         ("run.json", "{}", "another version of comity"),
         ("config.yaml", "\0\1", "is not YAML"),
         ("config.yaml", "[" * 100_000, "is not YAML"),
+        ("config.yaml", "lr: 1\n" + "#" * 10**6, "is larger than 1 MB"),
         ("config.yaml", "lr: 1", "is not the configuration of a run"),
     ],
 )
@@ -527,6 +559,7 @@ def test_cosines_are_noted_of_some_clients_alone(tiny: dict[str, Any], monkeypat
         assert len(few.ids) == 3
 
 
+@pytest.mark.slow
 def test_two_thousand_clients_leave_a_small_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 200_000)
     done = run(

@@ -98,6 +98,7 @@ print(most)
 """
 
 
+@pytest.mark.slow
 def test_memory_grows_by_a_row_a_client_and_on_disk_not_at_all() -> None:
     """1.1 MB a model: Ditto keeps one, and what it sends is there until the next round."""
     if sys.platform != "linux":

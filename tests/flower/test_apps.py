@@ -20,6 +20,7 @@ from grids import HASTY, kept
 from safetensors.torch import load_file
 
 from comity import ComityError, Config
+from comity._write import write_text
 from comity.commands import command
 from comity.data import ClientData
 from comity.engine import run, settled, site_of, verbs_of
@@ -311,6 +312,24 @@ def test_comity_flower_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         with pytest.raises(ComityError, match="comity flower new FOLDER"):
             command("flower", wrong)
     assert command("flower", ["new", "--help"]) == 0
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_app_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    folder = tmp_path / "app"
+    if there:
+        folder.mkdir()
+
+    def full(path: Path, text: str) -> None:
+        if path.name == "data.py":
+            raise OSError(28, "No space left on device")
+        write_text(path, text)
+
+    monkeypatch.setattr("comity.flower._new.write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_app(folder, Config())
+    assert folder.exists() == there
+    assert not there or not list(folder.iterdir())
 
 
 def test_without_flower_nothing_else_changes_and_asking_for_it_says_what_to_install() -> None:

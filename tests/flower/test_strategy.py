@@ -176,7 +176,7 @@ def endless(reply: Reply) -> None:
     ("spoil", "why"),
     [
         (bad, ["array 'head.bias' is not finite", "array 'bn.running_var' is not finite"]),
-        (misfit, ["array 'scale' is not in both it and the others", r"has shape (4, 3), not (3, 4)"]),
+        (misfit, ["it sent nothing as array 'scale', most others ()", r"has shape (4, 3), not (3, 4)"]),
         (weightless, ["its num-examples is 0", "its num-examples is nan"]),
         (endless, ["its length is beyond float32"]),
     ],

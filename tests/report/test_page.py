@@ -198,7 +198,7 @@ def test_watching(tmp_path: Path) -> None:
     thread.start()
     study = watch(
         lambda reader: LoadedStudy(tmp_path, read=reader),
-        lambda _, live: "live" if live else "still",
+        lambda study, _, live: (study, "live" if live else "still"),
         publish,
         every=0.05,
         patience=0.2,
@@ -220,6 +220,30 @@ def test_ctrl_c_leaves_a_page_that_stands_still(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(time, "sleep", interrupt)
     file = tmp_path / "r.html"
     assert command("report", [str(tmp_path), "-o", str(file), "--watch", "--quiet"]) == 0
+    assert data_of(file.read_text())["live"] is None
+
+
+@pytest.mark.parametrize("name", ["weights.jsonl", "cosines.jsonl"])
+def test_watching_goes_on_without_a_damaged_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    for run in ("whole", "damaged"):
+        make(tmp_path / run, [0.5] * 3, rounds=5, done=1, seed=len(run))
+    (tmp_path / "damaged" / name).write_text('{"round": 1, "group": 7}\n')
+    looks = iter(range(2))
+
+    def rest(_: float) -> None:
+        if next(looks, None) is None:
+            raise KeyboardInterrupt
+        make(tmp_path / "whole", [0.6] * 3, rounds=5, done=2, seed=5)
+
+    monkeypatch.setattr(time, "sleep", rest)
+    file = tmp_path / "r.html"
+    assert command("report", [str(tmp_path), "-o", str(file), "--watch"]) == 0
+    told = capsys.readouterr()
+    assert told.err.count("left out") == told.err.count("\n") == 1
+    assert str(tmp_path / "damaged" / name) in told.err
+    assert "1 run)" in told.out
     assert data_of(file.read_text())["live"] is None
 
 

@@ -19,7 +19,7 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
         allow_code: let the file in --config name classes that do not come with comity; their code is run
         output: the picture (SVG); by default partition-<data>.svg
     """
-    chosen = Config.of(over(read_yaml(config, allow_code=allow_code) if config is not None else {}, given))
+    chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
 
     from rich.console import Console
 
@@ -38,5 +38,5 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
     return 0
 
 
-TAKEN = ("data", "data_dir", "partition", "clients", "test_share", "val_share", "seed")
+TAKEN = ("data", "data_dir", "data_limit", "partition", "clients", "test_share", "val_share", "seed")
 COMMAND = Command(data, [option for option in RUN_OPTIONS if option.name in TAKEN])

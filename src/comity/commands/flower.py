@@ -25,7 +25,7 @@ def flower(
         allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
     del action  # there is only one
-    chosen = Config.of(over(read_yaml(config, allow_code=allow_code) if config is not None else {}, given))
+    chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
 
     from comity.flower import write_app
 

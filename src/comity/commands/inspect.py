@@ -36,10 +36,7 @@ def inspect(inputs: FileInputs, *, html: Path | None = None, lr: Positive | None
         inspection = inspect(**inputs.arguments("inspect"), lr=lr, progress=progress)
     show(inspection, console)
     if html is not None:
-        try:
-            write_text(html, page(inspection))
-        except OSError as error:
-            raise ComityError(f"{html} could not be written ({error.strerror})") from error
+        write_text(html, page(inspection))
         console.print(Text(f"\nPage: {html}"))
     return 0
 

@@ -26,13 +26,12 @@ def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partiti
         folder = next(iter(examples().values())).parent
         note = f"comity reproduce NAME --scale desk or paper; the files are in {folder}"
     else:
+        one = kind if kind == "data" else kind.removesuffix("s")
         sentences = {
             each.name: each.about + (f" ({each.paper})" if each.paper and each.paper not in each.about else "")
-            for each in described(kind if kind == "data" else kind.removesuffix("s")).values()
+            for each in described(one).values()
         }
-        note = (
-            f"comity run --{kind if kind == 'data' else kind.removesuffix('s')} NAME --help shows the options of each"
-        )
+        note = f"comity run --{one} NAME --help shows the options of each"
     column = 2 + max(map(len, sentences))
     for name, sentence in sentences.items():
         print(textwrap.fill(f"{name:<{column}}{sentence}", page_width(), subsequent_indent=" " * column))

@@ -36,7 +36,7 @@ def run(
     """
     if resume and overwrite:
         raise ComityError("--resume and --overwrite exclude each other")
-    entries = over(read_yaml(config, allow_code=allow_code) if config is not None else {}, given)
+    entries = over(read_yaml(config, allow_code=allow_code), given)
     chosen = _resumed(entries, allow_code) if resume else _with_folder(Config.of(entries))
 
     from rich.console import Console
@@ -70,7 +70,7 @@ def _with_folder(config: Config) -> Config:
 
 def _resumed(entries: Entries, allow_code: bool) -> Config:
     """The configuration in the run folder; options given beside it must be the same, unless they decide nothing."""
-    from comity.results.folder import RunFolder
+    from comity.results.folder import RunFolder, other_configuration
 
     folder = Path(str(entries.get("out") or _with_folder(Config.of(entries)).out))
     if not RunFolder(folder).started:
@@ -81,10 +81,7 @@ def _resumed(entries: Entries, allow_code: bool) -> Config:
     before = Config.of(options)
     config = Config.of(over(before.plain(), entries | {"out": folder}))
     if different := before.differences(config):
-        raise ComityError(
-            f"{folder} holds a run of another configuration ({', '.join(different)} differ); leave these options out, "
-            "or give another --out"
-        )
+        raise other_configuration(folder, different)
     return config
 
 

@@ -25,6 +25,7 @@ class StudyOptions:
         budget: the most runs that --tune may take
         jobs: runs side by side; by default one a core
         most_cells: the most cells that the study may have; by default 10,000
+        callbacks: dotted names of your own Callback classes, which see every run
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
     """
@@ -36,14 +37,15 @@ class StudyOptions:
     budget: Count | None = None
     jobs: Count | None = None
     most_cells: Count | None = None
+    callbacks: tuple[str, ...] = ()
     overwrite: bool = False
     quiet: bool = False
 
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
         sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
-        whole = {"budget": self.budget, "jobs": self.jobs, "most_cells": self.most_cells}
-        entries = {"seeds": self.seeds, "sweep": sweep, "tune": tune} | whole
+        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells")}
+        entries = {"sweep": sweep, "tune": tune, "callbacks": list(self.callbacks)} | whole
         return {name: value for name, value in entries.items() if value}
 
 
@@ -61,7 +63,7 @@ def study(options: StudyOptions, *, given: Entries, config: Path | None = None, 
         config: a YAML file with any of these options (docs/studies.md); options beside it win
         allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
-    entries = read_yaml(config, allow_code=allow_code) if config is not None else {}
+    entries = read_yaml(config, allow_code=allow_code)
     if "out" not in entries | given:
         names = (str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
         given = given | {"out": Path("studies") / slug(config.stem if config is not None else "-".join(names))}

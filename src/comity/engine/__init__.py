@@ -1,6 +1,6 @@
 """The engine: server loop, clients, links, evaluation, checkpoints."""
 
-from comity.engine._admission import brief
+from comity.engine._admission import brief, unlike_most
 from comity.engine._alone import Alone
 from comity.engine._assemble import (
     Links,
@@ -35,7 +35,7 @@ __all__ = [
     # a client at work
     "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Stacked",
     # what it can be asked
-    "Verb", "verbs_of", "verbs_for", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief",
+    "Verb", "verbs_of", "verbs_for", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief", "unlike_most",
     # what comes out
     "TestPool", "summarise", "write_tensors",
 ]

@@ -120,23 +120,24 @@ def _misfits(questions: Mapping[int, Payload], replies: Mapping[int, Payload]) -
     """Who sends something else than most of those who were sent alike: other fields, types or shapes."""
     groups: dict[Any, list[int]] = {}
     for cid in replies:
-        groups.setdefault(_form(questions[cid]), []).append(cid)
-    misfits = {}
+        groups.setdefault(tuple(sorted(_form(questions[cid]).items())), []).append(cid)
+    misfits: dict[int, str] = {}
     for cids in groups.values():
-        forms = {cid: _form(replies[cid]) for cid in cids}
-        usual = Counter(forms.values()).most_common(1)[0][0]  # the first of those that are as frequent
-        for cid, form in forms.items():
-            if form != usual:
-                name, have, others = next(
-                    (name, dict(form).get(name, "nothing"), dict(usual).get(name, "nothing"))
-                    for name in sorted(dict(form).keys() | dict(usual).keys())
-                    if dict(form).get(name) != dict(usual).get(name)
-                )
-                misfits[cid] = f"sent {have} as {name}, most others {others}"
+        misfits |= unlike_most({cid: _form(replies[cid]) for cid in cids})
     return misfits
 
 
-def _form(payload: Payload) -> tuple[tuple[str, str], ...]:
+def unlike_most(forms: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+    """Whose form is not the most frequent one, or the first of those that are as frequent, and in what."""
+    usual = dict(Counter(tuple(sorted(form.items())) for form in forms.values()).most_common(1)[0][0]) if forms else {}
+    return {
+        cid: f"sent {form.get(other[0], 'nothing')} as {other[0]}, most others {usual.get(other[0], 'nothing')}"
+        for cid, form in forms.items()
+        if (other := sorted(name for name in form.keys() | usual.keys() if form.get(name) != usual.get(name)))
+    }
+
+
+def _form(payload: Payload) -> dict[str, str]:
     """What a payload looks like: the fields it has, and the types and shapes of its tensors."""
     form = {}
     for name, value in payload.values().items():
@@ -145,7 +146,7 @@ def _form(payload: Payload) -> tuple[tuple[str, str], ...]:
         elif not (isinstance(payload, Scores) and name in PERHAPS_ABSENT):
             unknown = isinstance(value, float) and name == "train_loss" and math.isnan(value)
             form[name] = "no number" if unknown else "a value"
-    return tuple(sorted(form.items()))
+    return form
 
 
 def _word(dtype: torch.dtype) -> str:

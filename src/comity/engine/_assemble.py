@@ -62,7 +62,7 @@ def fingerprint_of(config: Config) -> str | None:
 
 def _dataset_of(config: Config) -> Dataset | Synthetic:
     given = {key: value for key, value in config.data.options.items() if value is not None}
-    return load(config.data.name, config.data_dir, **given)
+    return load(config.data.name, config.data_dir, config.data_limit, **given)
 
 
 def settled(config: Config, federation: Federation | None = None) -> Config:
@@ -179,6 +179,7 @@ def build(
         way,
         theta=model.read("shared"),
         layout=model.layout("shared"),
+        variances=model.variances("shared"),
         seed=config.seed,
         participation=config.participation,
         dropout=config.dropout,

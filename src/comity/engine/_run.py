@@ -1,6 +1,7 @@
 """A run, from a configuration to its result."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -243,9 +244,21 @@ class _Runner:
         with folder.locked(self.stop) as held:
             if not held:
                 return None
-            if not folder.finished and not self.perform(self.assemble(alone.with_(out=folder.path)), True, False).done:
+            return self.local_in(folder, alone, run.federation)
+
+    def local_in(self, folder: RunFolder, alone: Config, federation: Federation, again: bool = False) -> "Local | None":
+        """The Local that a folder holds, trained to its end; from the beginning where its files are damaged."""
+        trained = None if folder.finished else self.assemble(alone.with_(out=folder.path))
+        try:
+            if trained is not None and not self.perform(trained, True, False).done:
                 return None
-        return read_local(folder, alone, run.federation)
+            return read_local(folder, alone, federation)
+        except ComityError as error:
+            if again or (trained is not None and trained.server.round):  # its rounds failed, not its files
+                raise
+            warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
+            folder.clear()  # it is only a cache
+            return self.local_in(folder, alone, federation, again=True)
 
 
 Local = tuple[dict[int, float], Alone | None]

@@ -42,6 +42,7 @@ class Server:
         theta: Tensor,
         layout: Layout,
         seed: int,
+        variances: Mapping[str, slice] | None = None,
         participation: float = 1.0,
         dropout: float = 0.0,
         lr: Callable[[int], float] = lambda _: math.nan,
@@ -56,6 +57,8 @@ class Server:
         self.verbs = verbs_of(method, rule.tries_steps)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
+        self.variances = variances or {}
+        """Places in theta of what must not be negative."""
         self.attack = attack or Attack("none", frozenset(), seed)
         self.honest = [cid for cid in link.clients if cid not in self.attack.malicious]
         """Whose scores count; the attackers' own do not."""
@@ -258,7 +261,7 @@ class Server:
         messages = {cid: self.method.send(self, cid) for cid in cohort}
         replies = self.attack.collude(self._ask("fit", messages, lost), messages, self.layout.size)
         for cid in list(replies):
-            if (why := self._method_objection(cid, replies[cid])) is not None:
+            if (why := self._objection(cid, replies[cid])) is not None:
                 self.record.failed[cid] = f"fit: {brief(why)}"
                 del replies[cid]
         usual = median([reply.size for reply in replies.values()] or [0])
@@ -269,8 +272,11 @@ class Server:
         ]
         return replies
 
-    def _method_objection(self, cid: int, reply: Reply) -> str | None:
-        """What the method has against a reply that is well-formed."""
+    def _objection(self, cid: int, reply: Reply) -> str | None:
+        """What the model or the method has against a reply that is well-formed."""
+        for name, place in self.variances.items():
+            if bool((reply.theta[place] < 0).any()):
+                return f"sent theta with a negative {name}"
         try:
             return self.method.objection(self, cid, reply)
         except Exception as error:  # it tripped over what a stranger sent

@@ -6,8 +6,9 @@
 
 from comity.files._html import page
 from comity.files._inspect import Inspection, Verdict, inspect
-from comity.files._merge import Merge, Progress, aggregate
+from comity.files._merge import Merge, aggregate
 from comity.files._show import LAYERS, show
+from comity.files._updates import Progress
 from comity.files._words import percent, several
 
 # fmt: off

@@ -29,6 +29,7 @@ SPELT = 14  # clients whose numbers fit in its cells
 
 def page(found: Inspection) -> str:
     """Everything that was found. Names come from strangers' files, so all text is escaped."""
+    look = (files("comity.report") / "assets" / "report.css").read_text(encoding="utf-8")
     every_client = f"<details><summary>Every client</summary>{_table(clients(found))}</details>"
     sections = [_listing(rules(found), more=every_client)]
     if len(found.ids) > 1:
@@ -40,7 +41,7 @@ def page(found: Inspection) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>comity inspect: {escape(found.source)}</title>",
-            f"<style>{_look()}{STYLE}</style></head><body>",
+            f"<style>{look}{STYLE}</style></head><body>",
             '<header class="bar"><div><a class="mark" href="#top">comity <span>inspect</span></a></div></header>',
             '<main id="top">',
             _headline(found),
@@ -50,10 +51,6 @@ def page(found: Inspection) -> str:
             "</main></body></html>\n",
         ]
     )
-
-
-def _look() -> str:
-    return (files("comity.report") / "assets" / "report.css").read_text(encoding="utf-8")
 
 
 def _headline(found: Inspection) -> str:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from comity._options import Positive, convert
-from comity.files._merge import Progress, collect, read_sizes, survey
 from comity.files._plan import Choice, Lora
+from comity.files._updates import FileUpdates, Progress, collect, read_sizes
 from comity.rules import CALM, COSINE_ROUNDING, ConflictRate, ConFREE, Mean, Rule, conflict_rate, cosines, improvement
 
 
@@ -92,9 +92,7 @@ def inspect(
     if lr is not None:
         convert(lr, Positive, "lr")
     inputs = collect(base, clients, Choice(only, exclude, "keep", lora), skip_bad)
-    if sizes is not None and not isinstance(sizes, Mapping):
-        sizes, _ = read_sizes(Path(sizes))
-    u = survey(inputs, sizes, None, memory, skip_bad, progress, passes=1)
+    u = FileUpdates(inputs, read_sizes(sizes)[0], None, memory, skip_bad, progress, passes=1)
     others = (ConFREE(), CALM()) if rules is None else rules
     squares = u.gram.diagonal()
     plain = float(torch.linalg.vector_norm(u.lengths(u.shares)))

@@ -64,7 +64,6 @@ class MergePlan:
     averaged: tuple[str, ...]
     left: tuple[str, ...]
     """Floating tensors that stay as they are: copied from a base, 0 in an update."""
-    counters: int
 
     @classmethod
     def of(cls, template: Checkpoint, choice: Choice) -> "MergePlan":
@@ -72,14 +71,13 @@ class MergePlan:
             for pattern in patterns:
                 if not any(fits(name, pattern) for name in template.entries):
                     raise ComityError(f"{option} {pattern!r} fits no tensor of {template.path}")
-        counters = 0
         merged: list[str] = []
         averaged: list[str] = []
         left: list[str] = []
         for name, entry in _without_ties(template).items():
             if entry.kind in COUNTERS:
-                counters += 1
-            elif not choice.takes(name):
+                continue
+            if not choice.takes(name):
                 left += [name] if entry.kind in FLOATS else []
             elif entry.kind not in FLOATS:
                 reason = f"tensor {name!r} is {entry.kind}, which rules do not combine"
@@ -93,7 +91,7 @@ class MergePlan:
         merged = [name for name in merged if name not in factors]
         if not merged and not pairs:
             raise template.wrong("no floating tensor of it is left to merge")
-        return cls(tuple(merged), tuple(pairs), tuple(averaged), tuple(left), counters)
+        return cls(tuple(merged), tuple(pairs), tuple(averaged), tuple(left))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -58,13 +58,6 @@ class Reader:
             products += G
         return products
 
-    def check(self, name: str) -> None:
-        """Find the clients whose numbers are not finite in a tensor that no rule sees."""
-        every = range(len(self.clients))
-        for start, stop in self.pieces(name, every):
-            U, _ = self.updates(name, start, stop, every)
-            self._judge(name, U, torch.linalg.vector_norm(U, dim=1) ** 2)
-
     def combined(self, entry: StoredTensor, coefficients: Tensor) -> Iterator[Tensor]:
         """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients."""
         rows = self.good

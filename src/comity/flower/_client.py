@@ -100,7 +100,7 @@ class _ClientApp(ClientApp):
         """
 
         def on_parameters(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-            workshop = self._workshop_for(runs, message, context)
+            workshop = self._workshop(runs, message, context)
             size = workshop.site.parameters
             kept: list[Tensor] = []
 
@@ -124,7 +124,7 @@ class _ClientApp(ClientApp):
     def _work(self, runs: dict[str, Config], message: Message, context: Context) -> Message:
         category, _, verb = message.metadata.message_type.partition(".")
         header, cid = _wire.read_header(message.content), partition_id(context)
-        workshop = self._workshop_for(runs, message, context)
+        workshop = self._workshop(runs, message, context)
         verb = verb or category
         received = _wire.read_question(message.content, workshop.site.verbs[verb].message)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
@@ -135,25 +135,22 @@ class _ClientApp(ClientApp):
         reply = workshop.work(cid, Keep(context, header.run, cid), verb, received, header.round)
         return Message(_wire.answer(reply), reply_to=message)
 
-    def _workshop_for(self, runs: dict[str, Config], message: Message, context: Context) -> "_Workshop":
-        run = _wire.read_header(message.content).run
+    def _workshop(self, runs: dict[str, Config], message: Message, context: Context) -> "_Workshop":
+        """Made once where a process serves many messages, as in a simulation; a real node makes it for each."""
+        run, cid, own = _wire.read_header(message.content).run, partition_id(context), self._own
         if run not in runs:
             raise ComityError("this node has another configuration than the server; start both from the same app")
+        if cid >= runs[run].clients:
+            raise ComityError(f"partition-id is {cid}; this run has clients 0 to {runs[run].clients - 1}")
+        name = run, None if own is None else cid
         with self._lock:
-            return self._workshop(run, runs[run], partition_id(context), context)
-
-    def _workshop(self, run: str, config: Config, cid: int, context: Context) -> "_Workshop":
-        """Made once where a process serves many messages, as in a simulation; a real node makes it for each."""
-        if not 0 <= cid < config.clients:
-            raise ComityError(f"partition-id is {cid}; this run has clients 0 to {config.clients - 1}")
-        name = run, None if self._own is None else cid
-        if name not in self._workshops:
-            here = {key.replace("-", "_"): context.node_config.get(key) for key in ("data-dir", "device")}
-            config = config.with_(**{key: value for key, value in here.items() if value is not None})
-            own = self._own
-            mine = None if own is None else own.federation(config.clients, _numbered(own.load(context), cid))
-            self._workshops[name] = _Workshop(config, mine)
-        return self._workshops[name]
+            if name not in self._workshops:
+                here = {key: context.node_config.get(key) for key in ("data-dir", "data-limit", "device")}
+                given = {key.replace("-", "_"): value for key, value in here.items() if value is not None}
+                config = runs[run].with_(**given)
+                mine = None if own is None else own.federation(config.clients, replace(own.load(context), id=cid))
+                self._workshops[name] = _Workshop(config, mine)
+            return self._workshops[name]
 
 
 class _Workshop:
@@ -230,7 +227,3 @@ def _introduce(message: Message, context: Context) -> Message:
         RecordDict({"metrics": MetricRecord({"partition-id": partition_id(context)}), "config": ConfigRecord()}),
         reply_to=message,
     )
-
-
-def _numbered(data: ClientData, cid: int) -> ClientData:
-    return ClientData(cid, data.train, data.val, data.test)

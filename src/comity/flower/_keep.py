@@ -28,10 +28,17 @@ class Keep:
         self.folder = Path(str(folder)).expanduser() / f"client-{cid}" if folder is not None else None
 
     def read(self) -> ClientState | None:
-        """``None`` when the client was never asked anything."""
+        """``None`` when the client was never asked anything. On disk is what a SuperNode before this one left."""
         if self.name in self.context.state.array_records:
             return ClientState.of(tensors(self.context.state.array_records[self.name]))
-        return self._from_disk()
+        file = None if self.folder is None else self.folder / f"{self.name}.safetensors"
+        if file is None or not file.exists():
+            return None
+        with safe_open(file, framework="pt") as opened:
+            if (opened.metadata() or {}).get("run") != str(self.context.run_id):
+                return None  # another run starts from nothing
+            # cloned, so that it lies in memory as it did before
+            return ClientState.of({name: opened.get_tensor(name).clone() for name in opened.keys()})  # noqa: SIM118
 
     def write(self, state: ClientState) -> None:
         if self.folder is not None:
@@ -50,14 +57,3 @@ class Keep:
             os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
             write_tensors(part, tensors, {"run": str(self.context.run_id)})
             part.chmod(0o600)
-
-    def _from_disk(self) -> ClientState | None:
-        """What a SuperNode before this one left of the same run; another run starts from nothing."""
-        file = self.folder / f"{self.name}.safetensors" if self.folder is not None else None
-        if file is None or not file.exists():
-            return None
-        with safe_open(file, framework="pt") as opened:
-            if (opened.metadata() or {}).get("run") != str(self.context.run_id):
-                return None
-            # cloned, so that it lies in memory as it did before
-            return ClientState.of({name: opened.get_tensor(name).clone() for name in opened.keys()})  # noqa: SIM118

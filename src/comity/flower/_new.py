@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from string import Template
@@ -10,6 +11,7 @@ from flwr.app.user_config import UserConfig
 
 from comity import __version__
 from comity._errors import ComityError
+from comity._write import write_text
 from comity.config import Config, code_in
 from comity.engine import settled, verbs_for
 from comity.flower._settings import entries_of
@@ -51,24 +53,14 @@ flower.clients = 0
 flower.seats = ""
 """
 
-CLIENT = '''\
-"""What a node does: any verb of the method, where the data is."""
+APP = '''\
+"""What $does."""
 
-from comity.flower import client_app
-
-from $package.data import own
-
-app = client_app(own=own$allow)
-'''
-
-SERVER = '''\
-"""What the server does: the run of this app's configuration."""
-
-from comity.flower import server_app
+from comity.flower import $app
 
 from $package.data import own
 
-app = server_app(own=own$allow)
+app = $app(own=own$allow)
 '''
 
 DATA = '''\
@@ -153,14 +145,25 @@ def write_app(folder: Path, config: Config) -> None:
         "pyproject.toml": PYPROJECT,
         "README.md": README,
         f"{package}/__init__.py": "",
-        f"{package}/client_app.py": CLIENT,
-        f"{package}/server_app.py": SERVER,
+        f"{package}/client_app.py": APP,
+        f"{package}/server_app.py": APP,
         f"{package}/data.py": DATA,
     }
-    for file, text in files.items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template(text).substitute(words))
+    does = {
+        "client_app": "a node does: any verb of the method, where the data is",
+        "server_app": "the server does: the run of this app's configuration",
+    }
+    is_new = not folder.exists()
+    try:
+        for file, text in files.items():
+            app = Path(file).stem
+            write_text(folder / file, Template(text).substitute(words, app=app, does=does.get(app, "")))
+    except BaseException:  # half an app is none
+        for path in folder.iterdir() if folder.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if is_new and folder.is_dir():
+            folder.rmdir()
+        raise
 
 
 def toml(entries: UserConfig) -> str:

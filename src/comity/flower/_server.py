@@ -39,15 +39,8 @@ def server_app(config: Config | None = None, own: OwnData | None = None, *, allo
     return app
 
 
-def over(
-    grid: Grid,
-    config: Config,
-    own: OwnData | None = None,
-    patience: Patience | None = None,
-    at_least: int | None = None,
-    owners: Mapping[int, int | bytes] | None = None,
-) -> Run:
-    """Run ``config`` with the clients of ``grid``."""
+def over(grid: Grid, config: Config, own: OwnData | None = None, **settings: Any) -> Run:
+    """Run ``config`` with the clients of ``grid``; the ``settings`` are those of ``GridLink``."""
     if config.save_models:
         raise ComityError(
             "save_models would have every site send its own model to the server; on Flower a site keeps it: "
@@ -57,7 +50,7 @@ def over(
         raise ComityError("newcomers are served on one machine; on Flower leave newcomers out")
 
     def link(config: Config, site: Site) -> Link:
-        return GridLink(grid, len(site.federation), config.key, patience, at_least, owners)
+        return GridLink(grid, len(site.federation), config.key, **settings)
 
     federation = None if own is None else own.federation(config.clients or CLIENTS)
     return run(config, federation=federation, link=link, callbacks=[Logged()])

@@ -1,6 +1,5 @@
 """Flower strategies that combine updates by a rule, and leave everything else as it was."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
 from fnmatch import fnmatch
@@ -19,7 +18,7 @@ from flwr.supercore import log
 from comity import rules
 from comity._errors import ComityError
 from comity._layout import Layout
-from comity.engine import brief
+from comity.engine import brief, unlike_most
 from comity.flower._wire import check_bytes, most_bytes, tensor
 from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Updates, conflict_rate
 
@@ -109,18 +108,14 @@ class WithRule(Strategy):
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        replies = list(replies)
-        failed = [reply for reply in replies if reply.has_error()]
-        answers, dropped = self._sift([reply for reply in replies if not reply.has_error()], arrays=False)
+        answers, failed, dropped = self._sift(replies, arrays=False)
         _tell("aggregate_evaluate", dropped)
         return self.strategy.aggregate_evaluate(server_round, [*answers, *failed])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        replies = list(replies)
-        failed = [reply for reply in replies if reply.has_error()]
-        answers, dropped = self._sift([reply for reply in replies if not reply.has_error()])
+        answers, failed, dropped = self._sift(replies)
         self.outcome = self.conflict = None
         if answers:
             answers, lost = self._combine(answers)
@@ -131,14 +126,18 @@ class WithRule(Strategy):
 
     # Which replies count.
 
-    def _sift(self, answers: list[Message], arrays: bool = True) -> tuple[list[Message], dict[int, str]]:
-        """The replies that can be combined, ordered by node and not by arrival, and why the others cannot, by node.
+    def _sift(
+        self, replies: Iterable[Message], arrays: bool = True
+    ) -> tuple[list[Message], list[Message], dict[int, str]]:
+        """The replies that can be combined, ordered by node and not by arrival; errors; why others cannot, by node.
 
         Each is judged by itself and against what was sent; what is left must have the form that most of it has.
         """
+        ordered = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+        failed = [reply for reply in ordered if reply.has_error()]
         good: dict[int, Message] = {}
         dropped: dict[int, str] = {}
-        for answer in sorted(answers, key=lambda answer: answer.metadata.src_node_id):
+        for answer in (reply for reply in ordered if not reply.has_error()):
             node = answer.metadata.src_node_id
             try:
                 wrong = self._wrong(answer, arrays)
@@ -157,20 +156,9 @@ class WithRule(Strategy):
                 )
             dropped |= dict.fromkeys(silent, f"its {self.loss_key} is no finite number")
             good = {node: answer for node, answer in good.items() if node not in silent}
-        forms = {node: _form(answer, arrays) for node, answer in good.items()}
-        usual = Counter(tuple(sorted(form.items())) for form in forms.values()).most_common(1)
-        for node, form in forms.items():
-            expected = dict(usual[0][0])
-            if other := sorted(key for key in form.keys() | expected.keys() if form.get(key) != expected.get(key)):
-                both = all(other[0] in each for each in (form, expected))
-                what = (
-                    f"has the form {form[other[0]]}, not {expected[other[0]]}"
-                    if both
-                    else "is not in both it and the others"
-                )
-                dropped[node] = brief(f"{other[0]} {what}")
-                del good[node]
-        return list(good.values()), dropped
+        unlike = unlike_most({node: _form(answer, arrays) for node, answer in good.items()})
+        dropped |= {node: f"it {brief(why)}" for node, why in unlike.items()}
+        return [answer for node, answer in good.items() if node not in unlike], failed, dropped
 
     def _wrong(self, answer: Message, with_arrays: bool) -> str | None:
         """What is wrong with a reply by itself."""
@@ -183,7 +171,8 @@ class WithRule(Strategy):
         if not _is_number(size) or not 0 < size < LARGEST_SIZE:
             return f"its {self._weighted_by} is {brief(size)}"
         for name, value in next(iter(content.metric_records.values())).items():
-            if not all(abs(number) < LARGEST_METRIC or number != number for number in _numbers(value)):
+            numbers = value if isinstance(value, list) else [value]
+            if not all(abs(number) < LARGEST_METRIC or number != number for number in numbers):
                 return f"its metric {brief(name)!r} is out of all bounds"
         if not with_arrays:
             return None
@@ -297,10 +286,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and abs(value) < LARGEST_METRIC
 
 
-def _numbers(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _form(answer: Message, arrays: bool) -> dict[str, str]:
     """What a reply looks like: its records, its arrays with their shapes, its metrics with their lengths."""
     content = answer.content
@@ -341,7 +326,8 @@ class RuleStrategy(WithRule):
         super().__init_subclass__()
         if rule is not None:
             own = [p for p in signature(rule).parameters.values() if p.kind is not p.VAR_KEYWORD]
-            others = [p for p in signature(RuleStrategy.__init__).parameters.values() if p.name not in ("self", "args")]
+            others = list(signature(WithRule.__init__).parameters.values())[2:]
+            others = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY) for p in others]
             cls.rule_class = rule
             cls.__signature__ = Signature([*own, *others])  # type: ignore[attr-defined]
             example = f"``{cls.__name__}(fraction_train=0.5)``, ``{cls.__name__}(strategy=FedAdam())``"
@@ -349,22 +335,13 @@ class RuleStrategy(WithRule):
                 f"FedAvg, or any strategy, with {rule.__name__} in place of the mean: {example}.\n\n{getdoc(rule)}"
             )
 
-    def __init__(
-        self,
-        *args: Any,
-        strategy: Strategy | None = None,
-        loss_key: str = "train_loss",
-        average: Sequence[str] = STATISTICS,
-        clip: Literal["none", "median"] = "none",
-        **options: Any,
-    ) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         accepted = signature(self.rule_class).parameters
         own = {name: options.pop(name) for name in list(options) if name in accepted}
         if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):  # TorchJD: its weightings have options of their own
-            fedavg = signature(FedAvg).parameters
-            own |= {name: options.pop(name) for name in list(options) if name not in fedavg}
-        rule = self.rule_class(*args, **own)
-        super().__init__(rule, strategy, loss_key=loss_key, average=average, clip=clip, **options)
+            others = signature(FedAvg).parameters.keys() | signature(WithRule.__init__).parameters.keys()
+            own |= {name: options.pop(name) for name in list(options) if name not in others}
+        super().__init__(self.rule_class(*args, **own), **options)
 
 
 # fmt: off

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, cast, dataclass_transform, get_args, get_origin
 
 from torch import Tensor, nn
-from typing_extensions import TypeVar  # the standard one has no defaults before Python 3.13; torch brings this one
+from typing_extensions import TypeVar  # the standard one has no defaults before Python 3.13
 
 from comity._options import check
 from comity.methods._messages import Message, Payload, Question, Reply, verb

@@ -92,6 +92,16 @@ class Model:
         name_of = {id(tensor): name for name, tensor in self.net.named_parameters()}
         return Layout((name_of[id(tensor)], tuple(tensor.shape)) for tensor in self.parameters(*names))
 
+    def variances(self, *names: str) -> dict[str, slice]:
+        """Where BatchNorm's running variances, which are never negative, lie in the vector of these parts, by name."""
+        found, start = {}, sum(tensor.numel() for tensor in self.parameters(*names))
+        for name, tensor in self.net.named_buffers() if BUFFERS in self.parts(*names) else ():
+            if tensor.is_floating_point():
+                if name.endswith("running_var"):
+                    found[name] = slice(start, start + tensor.numel())
+                start += tensor.numel()
+        return found
+
     def size(self, *names: str) -> int:
         return sum(tensor.numel() for tensor in self.tensors(*names))
 

@@ -3,7 +3,7 @@
 It reads run folders, and neither the engine nor torch is imported for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from comity._errors import ComityError
@@ -40,16 +40,33 @@ def write(
 
         need(Path(figures))
 
-    damaged: dict[Path, str] = {}
+    warned: set[str] = set()
 
-    def study_now(read: Callable[[Path], LoadedRun] = LoadedRun) -> LoadedStudy:
+    def look(read: Callable[[Path], LoadedRun], damaged: Mapping[Path, str] | None = None) -> LoadedStudy:
         study = LoadedStudy(*paths, base=base, read=read, damaged=damaged, thorough=True)
         if not study.runs:
             raise ComityError(f"{', '.join(map(str, paths))} holds no run yet")
         return study
 
+    def show(
+        study: LoadedStudy, read: Callable[[Path], LoadedRun], live: float | None = None
+    ) -> tuple[LoadedStudy, str]:
+        """The study's page, and the study without the runs that are damaged in what is only read for the page."""
+        while True:
+            try:
+                return study, page(study, live=live)
+            except DamagedRun as error:
+                study = look(read, study.damaged | {error.path: str(error)})
+
     def publish(study: LoadedStudy, text: str) -> None:
+        for what in study.damaged.values():
+            if what not in warned:
+                warn(f"left out: {what}")
+            warned.add(what)
         _write(file, text)
+
+    def publish_news(study: LoadedStudy, text: str) -> None:
+        publish(study, text)
         finished = sum(run.finished for run in study.runs)
         say(f"{finished} of {counted(len(study.runs), 'run')} finished. {answer(study, study.table()).lead}")
 
@@ -57,18 +74,10 @@ def write(
         from comity.report._watch import watch as follow
 
         say(f"Following {', '.join(map(str, paths))}; open {file} in a browser, Ctrl-C ends.")
-        study = follow(study_now, lambda study, live: page(study, live=live), publish)
+        study = follow(look, show, publish_news)
     else:
-        while True:
-            study = study_now()
-            try:
-                text = page(study)
-                break
-            except DamagedRun as error:  # in the files that are only read for the page
-                damaged[error.path] = str(error)
-        for what in study.damaged.values():
-            warn(f"left out: {what}")
-        _write(file, text)
+        study, text = show(look(LoadedRun), LoadedRun)
+        publish(study, text)
     if figures is not None:
         drawn = draw(study, Path(figures))
         say(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")

@@ -41,7 +41,7 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 def watch(
     look: Callable[[Reader], LoadedStudy],
-    page: Callable[[LoadedStudy, float | None], str],
+    show: Callable[[LoadedStudy, Reader, float | None], tuple[LoadedStudy, str]],
     publish: Callable[[LoadedStudy, str], None],
     *,
     every: float = EVERY,
@@ -53,8 +53,8 @@ def watch(
     """
     reader = Reader()
     started = time.monotonic()
-    study = look(reader)
-    publish(study, page(study, every))
+    study, text = show(look(reader), reader, every)
+    publish(study, text)
     state, news = reader.state, time.monotonic()
     work = news - started
     try:
@@ -65,7 +65,7 @@ def watch(
                 newest = look(reader)
                 if reader.state == state:
                     continue
-                text = page(newest, every)
+                newest, text = show(newest, reader, every)
             except ComityError:
                 continue  # a folder that is just being replaced; the next look sees it whole
             publish(newest, text)
@@ -73,5 +73,6 @@ def watch(
             work = news - started
     except KeyboardInterrupt:
         pass
-    publish(study, page(study, None))
+    study, text = show(study, reader, None)
+    publish(study, text)
     return study

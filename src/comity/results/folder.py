@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import yaml
 
 from comity._errors import ComityError, one_line
 from comity._write import is_part, locked, remove_parts, to_disk, write_text
-from comity.config import Config, parse_yaml
+from comity.config import Config, read_yaml
 from comity.results import schema
 from comity.results.schema import (
     Columns,
@@ -81,13 +82,8 @@ class RunFolder:
     def options(self) -> dict[str, Any]:
         """The configuration in plain values, as ``config.yaml`` has it."""
         file = self / schema.CONFIG
-        try:
-            entries = parse_yaml(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ComityError(f"{file} could not be read: {error.strerror}") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ComityError(f"{file} is not YAML: {one_line(error, 200)}") from error
-        if not isinstance(entries, dict) or not isinstance(entries.get("method"), dict):
+        entries = read_yaml(file, allow_code=True)  # nothing is built here
+        if not isinstance(entries.get("method"), dict):
             raise ComityError(f"{file} is not the configuration of a run")
         return entries
 
@@ -177,18 +173,20 @@ class RunFolder:
             different = Config.of(self.options()).differences(Config.of(options))
             if not different:
                 raise ComityError(f"{self / schema.CONFIG} is not the configuration that the run began with; {ANEW}")
-            raise ComityError(
-                f"{self.path} holds a run of another configuration ({', '.join(different)} differ); "
-                "give the same options, another --out, or --overwrite"
-            )
+            raise other_configuration(self.path, different)
         if before.data != info.data:
-            raise ComityError(
-                f"{self.path} holds a run of other data: {options['data']['name']} is not what it was when the run "
-                "began; give the former data, another --out, or --overwrite"
-            )
+            raise other_data(self.path, options["data"]["name"])
         if before.comity != info.comity:
             words = f"{self.path} was begun by comity {one_line(before.comity, 40)} and goes on with {info.comity}"
             warnings.warn_explicit(words, UserWarning, "comity", 1)
+
+    def clear(self) -> None:
+        """Remove everything but the lock."""
+        for path in self.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != schema.LOCK:
+                path.unlink()
 
     def move(self, to: Path) -> None:
         """To another place, which its configuration then names."""
@@ -290,6 +288,20 @@ class StudyFolder:
 
     def write_tuning(self, searches: Sequence[Tuned]) -> None:
         write_text(self / schema.TUNING, schema.to_json(searches, indent=2) + "\n")
+
+
+def other_configuration(folder: Path, different: Iterable[str]) -> ComityError:
+    return ComityError(
+        f"{folder} holds a run of another configuration ({', '.join(different)} differ); give the same options, "
+        "another --out, or --overwrite to replace it"
+    )
+
+
+def other_data(folder: Path, data: object) -> ComityError:
+    return ComityError(
+        f"{folder} holds a run of other data: {data} is not what it was when the run began; give the former data, "
+        "another --out, or --overwrite to replace it"
+    )
 
 
 def _of_a_killed_start(file: Path) -> bool:

@@ -6,7 +6,7 @@
 tensor([0.6676, 1.0015])
 """
 
-from comity._options import Range
+from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
 from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, capped, gram_matrix, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
@@ -78,7 +78,9 @@ __all__ = [
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own
-    "Rule", "Range", "GramBlock", "Solution", "min_norm", "evening",
+    "Rule", "GramBlock", "Solution", "min_norm", "evening",
+    # ranges of its options
+    "Count", "CountOrZero", "NonNegative", "Positive", "Share", "Range",
     # for updates that are held in another form
     "ClientUpdates", "Members", "Trial", "TriedSteps", "gram_matrix", "piece_width", "LONGEST_SQUARE",
 ]

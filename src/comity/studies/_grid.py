@@ -7,7 +7,8 @@ which ``--scale`` chooses one.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from itertools import product
 from typing import Any
@@ -80,18 +81,16 @@ def seeds_of(entries: Mapping[str, Any]) -> list[int]:
     if given is None:
         return [convert(entries.get("seed", default("seed")), int, "seed")]
     several = given.split(",") if isinstance(given, str) and "," in given else given
-    try:
+    seeds: Sequence[int] = ()
+    with suppress(ComityError):
         if isinstance(several, (list, tuple)):
             seeds = [convert(item, int, "seeds") for item in several if item != ""]
         else:
-            seeds = list(range(_few(convert(given, int, "seeds"), entries)))
-    except _TooMany:
-        raise
-    except ComityError:
-        seeds = []
+            seeds = range(convert(given, int, "seeds"))
+    _few(len(seeds), entries)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ComityError(f"seeds must be a number of seeds (3) or different seeds (0,4,7), got {given!r}")
-    return seeds
+    return list(seeds)
 
 
 def callback_names(entries: Mapping[str, Any]) -> tuple[str, ...]:
@@ -158,18 +157,13 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
     return list(cells.values())
 
 
-class _TooMany(ComityError):
-    """More cells than a study may have."""
-
-
-def _few(cells: int, entries: Mapping[str, Any]) -> int:
-    """So many cells, unless they are too many."""
+def _few(cells: int, entries: Mapping[str, Any]) -> None:
+    """Refuse more cells than a study may have."""
     most = convert(entries.get("most_cells") or MOST_CELLS, Count, "most_cells")
     if cells > most:
-        raise _TooMany(
+        raise ComityError(
             f"the study would have {cells} cells; at most {most}, unless most_cells (--most-cells) is larger"
         )
-    return cells
 
 
 def local_of(config: Config) -> Config:
@@ -180,11 +174,6 @@ def local_of(config: Config) -> Config:
 def alone(config: Config) -> bool:
     """Whether no rule can be chosen: for Local, and for methods that bring their own."""
     return config.is_local or config.method.build().own_rule() is not None
-
-
-def put(config: Config, key: str, value: Any) -> Config:
-    """The configuration with another value for an option such as ``rule.c``."""
-    return config.with_(**{key: value})
 
 
 def value_of(config: Config, key: str) -> Any:

@@ -14,6 +14,7 @@ from comity._options import Count, convert
 from comity._write import locked, write_text
 from comity.config import Config, Entries, read_yaml
 from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
+from comity.results.folder import other_configuration, other_data
 from comity.results.schema import PlannedRun, Trial, Tuned
 from comity.studies._crew import Job, Message, execute
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
@@ -164,10 +165,7 @@ class _Study:
         if not self.overwrite:
             old, new = RunFolder(folder).options(), config.plain()
             differ = [key for key in new if new[key] != old.get(key) and key not in ("out", "workers", "reference")]
-            raise ComityError(
-                f"{folder} holds a run of another configuration ({', '.join(differ)} differ); "
-                "give another --out, or --overwrite to replace it"
-            )
+            raise other_configuration(folder, differ)
         shutil.rmtree(folder)
 
     def finished(self, config: Config) -> bool:
@@ -178,13 +176,10 @@ class _Study:
         """Whether a run is there, but of other data than there are now, and makes room, if the user says so."""
         folder = self.folders.get(config.key)
         data = RunFolder(folder).info().data if folder is not None and RunFolder(folder).started else ""
-        if not data or self.fingerprint(config) in (None, data):
+        if folder is None or not data or self.fingerprint(config) in (None, data):
             return False
         if not self.overwrite:
-            raise ComityError(
-                f"{folder} holds a run of other data: {config.data} is not what it was when the run began; "
-                "give the former data, another --out, or --overwrite to replace it"
-            )
+            raise other_data(folder, config.data)
         return True
 
     def fingerprint(self, config: Config) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity.config import Config
-from comity.studies._grid import TRAINING, has, put, value_of
+from comity.studies._grid import TRAINING, has, value_of
 
 Value = Any
 MOST_STEPS = 1000
@@ -116,8 +116,8 @@ class Group:
         """The cells with ``value`` for a search's option and what earlier searches chose for theirs."""
         cells = self.cells
         for earlier in self.searches[: self.searches.index(search)]:
-            cells = [put(config, earlier.key, earlier.chosen) for config in cells]
-        return [put(config, search.key, value) for config in cells]
+            cells = [config.with_(**{earlier.key: earlier.chosen}) for config in cells]
+        return [config.with_(**{search.key: value}) for config in cells]
 
     @property
     def failed(self) -> Search | None:
@@ -153,4 +153,4 @@ def _typed(config: Config, key: str, space: Candidates) -> Candidates:
     """Values as the option has them, wherever they were written: ``"10"`` as ``10.0``."""
     if isinstance(space, Walk):
         return space
-    return list(dict.fromkeys(value_of(put(config, key, value), key) for value in space))
+    return list(dict.fromkeys(value_of(config.with_(**{key: value}), key) for value in space))

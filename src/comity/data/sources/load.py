@@ -29,8 +29,8 @@ def load(
 ) -> Dataset | Synthetic:
     """The data set ``name``: embedded, synthetic, in ``data_dir`` (default ``$COMITY_DATA``), a path, or on the hub.
 
-    ``limit`` is the most memory that it may take, such as ``"20GB"``; default ``$COMITY_DATA_LIMIT``, else three
-    quarters of what the machine has. The options are those that ``comity run --data NAME --help`` shows.
+    ``limit`` is the most memory that it may take, such as ``"20GB"``; default three quarters of what the machine has.
+    The options are those that ``comity run --data NAME --help`` shows.
     """
     chosen = Component.parse("data", {"name": name, **options})
     if chosen.name == "synthetic":

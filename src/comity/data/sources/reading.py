@@ -1,7 +1,6 @@
 """What the readers of data files share: a limit on memory, arrays that are read piece by piece, errors in one line."""
 
 import errno
-import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,18 +15,7 @@ from numpy.typing import NDArray
 from comity._errors import ComityError, one_line
 from comity._memory import installed, parse_bytes, show_bytes
 
-LIMIT = "COMITY_DATA_LIMIT"
 PIECE = 1 << 20
-
-
-def limit_bytes(limit: int | str | None = None) -> int:
-    """How much memory a data set may take: as given, else ``$COMITY_DATA_LIMIT``, else three quarters of what there is.
-
-    The last quarter is left for Python, torch and the clients' models.
-    """
-    if limit is None:
-        limit = os.environ.get(LIMIT)
-    return int(0.75 * installed()) if limit is None else parse_bytes(limit, LIMIT)
 
 
 def array_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
@@ -42,7 +30,8 @@ class Budget:
     """How much of the limit one data set has taken. Readers ask it before they unpack anything."""
 
     def __init__(self, limit: int | str | None = None) -> None:
-        self.limit = limit_bytes(limit)
+        # A quarter is left for Python, torch and the clients' models.
+        self.limit = int(0.75 * installed()) if limit is None else parse_bytes(limit, "the limit")
         self.taken = 0
 
     def take(self, count: int, where: object) -> None:
@@ -55,7 +44,7 @@ class Budget:
         if self.taken + count > self.limit:
             raise ComityError(
                 f"{where}: the data set needs {show_bytes(self.taken + count)} of memory or more; the limit is "
-                f"{show_bytes(self.limit)}: set {LIMIT} to raise it"
+                f"{show_bytes(self.limit)}: give --data-limit to raise it"
             )
 
 
