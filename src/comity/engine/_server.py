@@ -18,8 +18,19 @@ from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
 from comity.engine._verbs import JUDGING_VERBS, Export, Scores, verbs_of
 from comity.methods import Combined, Method, Payload, Reply
-from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, Updates, capped, conflict_rate, cosines
+from comity.results.schema import (
+    METRICS,
+    Against,
+    Columns,
+    Conflict,
+    Cosines,
+    RoundRecord,
+    RuleNote,
+    Seconds,
+    Traffic,
+    Weights,
+)
+from comity.rules import Outcome, Rule, ServerStep, Updates, against, capped, conflict_rate, cosines
 
 MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
@@ -27,6 +38,8 @@ OUT_OF_LINE = 10
 """A declared size of more than so many times the median is warned of."""
 MOST_COSINES = 64
 """Clients whose cosines are noted: what is written grows with their square."""
+MOST_NAMED = 64
+"""Clients whom a step points against that are noted by name."""
 
 
 class Server:
@@ -150,6 +163,8 @@ class Server:
             self.server_step.state = self.step_states.setdefault(group, {})
             step = self.server_step(outcome.update)
             self._note(group, updates if every else self._some(updates), outcome)
+            if every:
+                self._note_against(updates, outcome)
         else:
             outcome = rule.apply(updates)
             step = outcome.update
@@ -181,6 +196,17 @@ class Server:
         some = torch.randperm(len(updates), generator=self.random("cosines"))[:MOST_COSINES].sort().values
         ids, angles = [updates.ids[i] for i in some.tolist()], cosines(updates)[some][:, some].tolist()
         self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles))
+
+    def _note_against(self, updates: Updates, outcome: Outcome) -> None:
+        """Whom the plain mean and the rule's step hurt; groups have no client in common."""
+        noted = self.record.against = self.record.against or Against()
+        noted.clients += len(set(updates.ids).intersection(self.honest))
+        mean, rule = (
+            [cid for cid in against(rows, coefficients) if isinstance(cid, int) and cid in self.honest]
+            for rows, coefficients in ((updates, updates.shares), (outcome.updates, outcome.coefficients))
+        )
+        noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)
+        noted.mean_ids, noted.rule_ids = (noted.mean_ids + mean)[:MOST_NAMED], (noted.rule_ids + rule)[:MOST_NAMED]
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""

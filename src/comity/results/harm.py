@@ -1,7 +1,7 @@
 """What joining does to each client: who gains, who is harmed, and how both are counted over seeds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeVar
@@ -183,20 +183,25 @@ class Balance:
 
     @property
     def sentence(self) -> str:
-        """“17 of 20 clients gain over training alone, clients 3 and 11 lose”."""
-        verb = "gains" if self.gaining == 1 else "gain"
-        start = f"{self.gaining} of {self.clients} clients {verb} over training alone"
+        """“17 of 20 clients gain over training alone, 4 look worse, 1 beyond chance (client 7)”."""
+        start = (
+            f"{self.gaining} of {self.clients} clients {'gains' if self.gaining == 1 else 'gain'} over training alone"
+        )
         if not self.harmed:
-            return f"{start}, nobody loses"
-        if len(self.harmed) > MOST_NAMED or self.pooled:
-            return f"{start}, {len(self.harmed)} lose{'s' if len(self.harmed) == 1 else ''}"
-        names = listed(str(client) for client in sorted(harm.client for harm in self.harmed))
-        return f"{start}, " + (f"client {names} loses" if len(self.harmed) == 1 else f"clients {names} lose")
+            return f"{start}, nobody looks worse"
+        worse = f"{start}, {len(self.harmed)} {'looks' if len(self.harmed) == 1 else 'look'} worse"
+        if not self.counted:
+            return f"{worse}{_names(self.harmed)}"
+        sure = self.beyond_chance
+        return f"{worse}, {len(sure) or 'none'} beyond chance{_names(sure)}"
 
     @property
     def named(self) -> str:
         """The harmed clients, worst first, with what each loses."""
-        names = ", ".join(f"{harm} (−{harm.loss})" for harm in self.harmed[:MOST_LISTED])
+        names = ", ".join(
+            f"{harm} (−{harm.loss}{', beyond chance' if harm.beyond_chance else ''})"
+            for harm in self.harmed[:MOST_LISTED]
+        )
         more = f" and {len(self.harmed) - MOST_LISTED} more" if len(self.harmed) > MOST_LISTED else ""
         return f"Clients {names}{more}" if self.harmed else "Nobody"
 
@@ -207,10 +212,16 @@ class Balance:
         if self.pooled:
             remarks.append(f"The {self.clients} clients are those of {self.seeds} seeds, each with its own partition.")
         if self.harmed:
-            remarks.append(f"Most is lost by client {self.harmed[0]}: {self.harmed[0].loss} points.")
-        slight, all_ = sum(harm.tests > -1.5 for harm in self.harmed), len(self.harmed)
-        if slight:
-            some = "It loses" if all_ == 1 else "All lose" if slight == all_ else f"{slight} of the {all_} lose"
-            some += "s" if slight == 1 < all_ else ""
-            remarks.append(f"{some} no more than one test sample, which may be chance.")
+            worst = (self.beyond_chance or self.harmed)[0]
+            remarks.append(f"Most is lost by client {worst}: {worst.loss} points.")
+            if not self.counted:
+                remarks.append("Whether that is more than the chance of a few test samples was not counted.")
         return remarks
+
+
+def _names(clients: Sequence[HarmedClient]) -> str:
+    """“ (clients 3 and 7)”; nothing where they are too many to name."""
+    if not 0 < len(clients) <= MOST_NAMED:
+        return ""
+    names = listed(map(str, sorted(clients, key=lambda harm: (harm.seed or 0, harm.client))))
+    return f" (client{'' if len(clients) == 1 else 's'} {names})"

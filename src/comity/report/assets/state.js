@@ -6,7 +6,9 @@ const THEMES = data.themes;
 const state = {
   setting: data.cells[data.focus].setting, // place in data.settings
   cell: data.focus, // place in data.cells: the method and rule that the client plots are about
-  seed: null,
+  seed: data.seed, // where the headline's client loses most
+  client: data.client, // whom the headline names
+  against: "against",
   hidden: {}, // labels that were switched off
   theme: null,
   curve: "acc",
@@ -98,6 +100,8 @@ function gains(run) {
     i,
     gain: run.gain[i],
     harmed: run.harmed.includes(id),
+    sure: run.sure ? run.harmed.includes(id) && run.sure.includes(id) : null,
+    only: run.only?.[i] || [null, null],
     acc: run.acc[i],
     alone: run.alone[i],
     train: run.train[i],
