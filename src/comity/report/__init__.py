@@ -74,7 +74,7 @@ def write(
         say(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")
     words = answer(study, study.table())
     written = f"Report: {file} ({_size(file)}, {counted(len(study.runs), 'run')})"
-    advice = [f"{what}: {why[0].lower() if what.startswith('Or') else why[0]}{why[1:]}" for what, why in words.advice]
+    advice = [f"→ {what}. {why}" for what, why in words.advice]
     say("\n".join([f"{words.lead} {words.more}".strip(), *words.effects, *advice, written]))
     return file
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from comity.results import Cell, Difference, LoadedStudy, Table
-from comity.results.columns import ACCURACY, DIFFERENCE, GAIN, HARMED, DifferenceColumn
+from comity.results.columns import ACCURACY, DIFFERENCE, GAIN, DifferenceColumn
 from comity.results.harm import MOST_NAMED, HarmedClient
 from comity.results.schema import OWN
 from comity.results.statistics import MOST_SEEDS, holm
@@ -62,13 +62,15 @@ def answer(study: LoadedStudy, table: Table) -> Answer:
     best = max(bests, key=lambda cell: (cell.gain is not None, cell.gain.mean if cell.gain else _accuracy(cell)))
     several = len(study.settings) > 1
     compared = [cell for cell in study.cells if cell.difference is not None]
-    details = [f"{_rule_sentence(cell, several)}." for cell in compared]
+    guards = {cell: words for cell in _finished(study.cells) if (words := _guard_sentence(cell, several))}
+    of_best = [words for cell, words in guards.items() if best in (cell, cell.without_guard)] or list(guards.values())
+    details = [f"{words}." for words in (*guards.values(), *(_rule_sentence(cell, several) for cell in compared))]
     return Answer(
         _lead(best, several),
         notes,
         best,
         " ".join([*_doubts(best), *_over_settings(bests), *(best.balance.remarks if best.balance else [])]),
-        [*_guards(best.setting.cells), *_rules(compared, several)],
+        [*(f"{words}." for words in of_best[:1]), *_rules(compared, several)],
         _advice(best, [cell for cell in compared if cell.setting is best.setting]),
         details if len(details) > 1 else [] if details else _behind(bests, several),
     )
@@ -110,9 +112,9 @@ def _lead(best: Cell, several: bool) -> str:
     if gain is None or best.balance is None:
         reached = f"{'reaches' if len(rivals) == 1 else 'is best with'} {ACCURACY.number(_accuracy(best))} % accuracy"
         return f"{name} {reached} on average over clients; how the clients would do alone is not known."
-    line = name if len(rivals) == 1 else f"the best line, {name},"
+    line = name if len(rivals) == 1 else f"the best line ({name})"
     lead = {
-        "gain": f"Joining pays: {line} ends {_points(GAIN, gain)} above Local",
+        "gain": f"Joining {'pays' if _stands(best) else 'may pay'}: {line} ends {_points(GAIN, gain)} above Local",
         "loss": f"Training alone wins: {line} ends {_points(GAIN, gain)} below Local",
         "noise": f"Joining and training alone cannot be told apart: {line} ends {_points(GAIN, gain)} from Local",
         "one seed": f"In one seed {line} ends {_points(GAIN, gain)} {'above' if gain.mean >= 0 else 'below'} Local",
@@ -127,10 +129,15 @@ def _doubts(best: Cell) -> list[str]:
     if gain.half is None:
         return ["One seed cannot tell a difference from noise."]
     doubts = [f"Brackets are 95 % intervals from {gain.seeds} seeds, each paired with itself."]
-    if len(rivals) > 1 and gain.verdict != "noise":
-        stands = "stands" if best in _real(rivals, _gain) else "does not stand"
-        doubts.append(f"Corrected for the {len(rivals)} lines that were tried (Holm) it {stands}.")
+    if len(rivals) > 1 and gain.verdict == "gain":
+        stands = "still stands" if _stands(best) else "no longer stands"
+        doubts.append(f"Corrected for the {len(rivals)} lines that it is the best of (Holm) it {stands}.")
     return doubts
+
+
+def _stands(best: Cell) -> bool:
+    """Whether the best line's difference to Local is more than noise, corrected for all lines that were tried."""
+    return best in _real(_finished(best.setting.cells), _gain)
 
 
 def _gain(cell: Cell) -> Difference | None:
@@ -160,17 +167,20 @@ def _behind(bests: Sequence[Cell], several: bool) -> list[str]:
 # What guards and rules change.
 
 
-def _guards(cells: Sequence[Cell]) -> list[str]:
-    sentences = []
-    for cell in _finished(cells):
-        plain = cell.without_guard
-        difference = None if plain is None else Difference.between(cell.accuracy, plain.accuracy)
-        if plain is not None and difference is not None:
-            what = _change("The guard", plain.label, difference)
-            if plain.balance is not None and cell.balance is not None:
-                what += f"; without it {HARMED.entry(plain)} look worse than alone, with it {HARMED.entry(cell)}"
-            sentences.append(f"{what}.")
-    return sentences
+def _guard_sentence(cell: Cell, several: bool) -> str:
+    plain = cell.without_guard
+    difference = None if plain is None else Difference.between(cell.accuracy, plain.accuracy)
+    if plain is None or difference is None:
+        return ""
+    what = _change(f"The guard {cell.options['guard']}", f"{plain.label}{_where(cell, several)}", difference)
+    return f"{what}; {_harm(plain)} look worse than alone without it, {_harm(cell)} with it"
+
+
+def _harm(cell: Cell) -> str:
+    if cell.balance is None:
+        return "nobody knows how many"
+    sure = f" ({len(cell.balance.beyond_chance)} beyond chance)" if cell.balance.counted and cell.balance.harmed else ""
+    return f"{len(cell.balance.harmed)} of {cell.balance.clients} clients{sure}"
 
 
 def _change(who: str, what: str, difference: Difference) -> str:
@@ -202,10 +212,11 @@ def _rules(compared: Sequence[Cell], several: bool) -> list[str]:
     largest = next(cell for cell in by_size if known[cell].verdict == most_telling)
     sentences = [f"{_rule_sentence(largest, several)}."]
     if len(known) > 1:
-        words = {"gain": "more", "loss": "less", "noise": "inside the noise", "one seed": "of one seed only"}
-        clauses = [f"{verdicts.count(verdict)} {word}" for verdict, word in words.items() if verdict in verdicts]
+        words = {"gain": "above", "loss": "below", "noise": "inside the noise", "one seed": "of one seed only"}
+        counts = {word: verdicts.count(verdict) for verdict, word in words.items() if verdict in verdicts}
+        clauses = [f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in counts.items()]
         bases = dict.fromkeys(cell.base.rule_label for cell in known if cell.base is not None)
-        tally = f"Of {len(known)} comparisons with {listed(bases)}: {listed(clauses)}"
+        tally = f"Of {len(known)} comparisons with {listed(bases)} {listed(clauses)}"
         if most_telling in ("gain", "loss"):
             stand = len(_real(compared, _difference))
             tally += f"; corrected for their number (Holm) {stand or 'none'} {'stands' if stand == 1 else 'stand'}"
@@ -225,7 +236,7 @@ def _advice(best: Cell, compared: Sequence[Cell]) -> list[Advice]:
     gain, balance = best.gain, best.balance
     if gain is None or balance is None:
         return [Advice("Run Local too", "Without it nobody knows whether joining pays, or who is harmed by it.")]
-    sure, stands = balance.beyond_chance, best in _real(_finished(best.setting.cells), _gain)
+    sure, stands = balance.beyond_chance, gain.verdict == "loss" or _stands(best)
     some = f"{counted(len(sure), 'client')} would be better off alone"
     advice = []
     if gain.verdict == "gain" and stands:
@@ -236,19 +247,18 @@ def _advice(best: Cell, compared: Sequence[Cell]) -> list[Advice]:
         else:
             advice.append(Advice("Join guarded", f"{best.label} helps on average, but {some}: add --guard mixture."))
     elif gain.half is not None:
-        better = "better" if gain.verdict == "loss" else "as good, as far as these seeds can tell,"
-        advice.append(Advice("Stay alone", f"Training alone is {better} on average."))
-        if balance.gaining and not best.guarded:
-            gaining = f"{balance.gaining} of {balance.clients} clients gain"
-            advice.append(
-                Advice("Or join guarded", f"{gaining}; with --guard mixture the others keep their own model.")
-            )
-    if sure and not balance.pooled and not best.guarded:
-        names = listed(str(harm.client) for harm in sure[:MOST_NAMED]) if len(sure) <= MOST_NAMED else f"{len(sure)}"
-        loss = f"{sure[0].loss} points" if len(sure) == 1 else f"up to {sure[0].loss} points"
-        who, lose = ("client", "It loses") if len(sure) == 1 else ("clients", "They lose")
-        advice.append(Advice(f"Leave {who} {names} out", f"{lose} {loss}, beyond chance, unless guarded."))
-    return [*advice, *_about_rules(compared), *_about_seeds(gain, stands)]
+        better = "Training alone is better" if gain.verdict == "loss" else "Nothing yet shows that joining is better"
+        advice.append(Advice("Stay alone", f"{better} on average."))
+        if not best.guarded:
+            keeps = "With --guard mixture each client keeps its own model where that is better."
+            advice.append(Advice("Or join guarded", keeps))
+    if sure and gain.verdict != "loss" and not balance.pooled and not best.guarded:
+        names = listed(map(str, sorted(harm.client for harm in sure)))
+        out = f"client{'' if len(sure) == 1 else 's'} {names}" if len(sure) <= MOST_NAMED else f"{len(sure)} clients"
+        lose = f"It loses {sure[0].loss}" if len(sure) == 1 else f"They lose up to {sure[0].loss}"
+        advice.append(Advice(f"Leave {out} out", f"{lose} points, beyond chance, unless guarded."))
+    lines = len(_finished(best.setting.cells))
+    return [*advice, *_about_rules(compared), *([] if stands else _about_seeds(gain, lines))]
 
 
 def _about_rules(compared: Sequence[Cell]) -> list[Advice]:
@@ -261,17 +271,15 @@ def _about_rules(compared: Sequence[Cell]) -> list[Advice]:
     return [] if best is None else [Advice(f"Use {best.rule_label}", f"{_rule_sentence(best, False)}, corrected too.")]
 
 
-def _about_seeds(gain: Difference, stands: bool) -> list[Advice]:
+def _about_seeds(gain: Difference, lines: int) -> list[Advice]:
     if gain.half is None:
         return [Advice("More seeds", "One cannot tell a difference from noise; begin with three.")]
-    if stands:
-        return []
-    seeds, size = gain.seeds_needed, GAIN.number(abs(gain.mean))
+    seeds, size = gain.seeds_needed(lines), f"{GAIN.number(abs(gain.mean))} points"
+    of_lines = f" with {lines} lines to choose from" if lines > 1 else ""
     if seeds is None:
-        return [Advice("No more seeds", f"More than {MOST_SEEDS} would be needed to tell {size} points from nothing.")]
-    if seeds <= gain.seeds:
-        return []
-    return [Advice("More seeds", f"About {seeds} tell {size} points from nothing, in four of five such studies.")]
+        return [Advice("No more seeds", f"Not even {MOST_SEEDS} would tell {size} from nothing{of_lines}.")]
+    more = f"About {max(seeds, gain.seeds + 1)} would tell {size} from nothing{of_lines}, four times out of five."
+    return [Advice("More seeds", more)]
 
 
 # Before anything is finished, and notes.

@@ -215,19 +215,19 @@ AGAINST = SpreadColumn(
 COLUMNS: tuple[Column, ...] = (
     ACCURACY,
     DIFFERENCE,
+    GAIN,
+    GAINING,
+    HARMED,
     UNGUARDED_ACCURACY,
     SpreadColumn(
         *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", of=_best
     ),
     WORST,
-    GAIN,
     SpreadColumn(
         *("relative", "relative to Local", "%", 1),
         "Relative accuracy: mean over clients of (accuracy − alone) / alone",
         of=_relative,
     ),
-    GAINING,
-    HARMED,
     SpreadColumn(
         *("log-loss", "log-loss", "", 3),
         "Mean over clients of the log-loss on their own tests, in nats",

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Literal, TypeVar
 
 from comity.guard import benjamini_hochberg, mcnemar
-from comity.results.schema import CLIENT, TEST_SAMPLES, Result, Transfer
+from comity.results.schema import Result, Transfer
 from comity.results.statistics import ZERO
 from comity.results.words import listed, number
 
@@ -82,8 +82,6 @@ class HarmedClient:
     seed: int | None
     """``None`` where the client is the same one in every seed."""
     gain: float
-    tests: float
-    """Test samples that the loss amounts to; NaN where that is not known, or the loss is a mean over seeds."""
     beyond_chance: bool | None = None
     """Whether the loss is more than the luck of its test samples; ``None`` where that was not counted."""
 
@@ -128,34 +126,20 @@ class Balance:
     """Whether it is known of the harmed who is so beyond chance."""
 
     @classmethod
-    def of(
-        cls,
-        transfers: Mapping[int, Transfer],
-        tests_by_seed: Mapping[int, Mapping[int, float]],
-        *,
-        same_clients: bool,
-    ) -> "Balance | None":
-        """By seed: each client's gain, and its number of test samples; ``None`` where no gain is known."""
-        gains_by_seed = {seed: known.gain for seed, known in transfers.items()}
-        seeds = len(gains_by_seed)
-        pooled = seeds > 1 and not same_clients
-        by_client: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
-        for seed, gain_of in gains_by_seed.items():
-            for client, gain in gain_of.items():
-                lost = gain * tests_by_seed.get(seed, {}).get(client, math.nan)
-                by_client.setdefault((client, seed if pooled else None), []).append((gain, lost))
+    def of(cls, transfers: Mapping[int, Transfer], *, same_clients: bool) -> "Balance | None":
+        """From each client's gain by seed; ``None`` where no gain is known."""
+        pooled = len(transfers) > 1 and not same_clients
+        by_client: dict[tuple[int, int | None], list[float]] = {}
+        for seed, known in transfers.items():
+            for client, gain in known.gain.items():
+                by_client.setdefault((client, seed if pooled else None), []).append(gain)
         if not by_client:
             return None
-        means = {key: fmean(gain for gain, _ in entries) for key, entries in by_client.items()}
+        means = {key: fmean(each) for key, each in by_client.items()}
         p_values = _p_values(transfers, pooled)
         named = beyond_chance(p_values)
         worse = [
-            HarmedClient(
-                *key,
-                gain,
-                by_client[key][0][1] if pooled or seeds == 1 else math.nan,
-                key in named if key in p_values else None,
-            )
+            HarmedClient(*key, gain, key in named if key in p_values else None)
             for key, gain in means.items()
             if harmed(gain)
         ]
@@ -163,7 +147,7 @@ class Balance:
             clients=len(means),
             gaining=sum(map(gains, means.values())),
             harmed=sorted(worse, key=lambda client: client.gain),
-            seeds=seeds,
+            seeds=len(transfers),
             pooled=pooled,
             counted=p_values.keys() >= means.keys(),
         )
@@ -171,10 +155,7 @@ class Balance:
     @classmethod
     def of_run(cls, result: Result) -> "Balance | None":
         """Of one run alone; ``None`` where it was compared with no Local."""
-        if result.transfer is None:
-            return None
-        tests = dict(zip(map(int, result.clients[CLIENT]), result.clients.get(TEST_SAMPLES, ()), strict=False))
-        return cls.of({0: result.transfer}, {0: tests}, same_clients=True)
+        return None if result.transfer is None else cls.of({0: result.transfer}, same_clients=True)
 
     @property
     def beyond_chance(self) -> list[HarmedClient]:

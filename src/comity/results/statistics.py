@@ -97,11 +97,10 @@ class Difference:
         t = abs(self.mean) / self.half * stdtrit(self.seeds - 1, 1 - SURE / 2)
         return float(2 * stdtr(self.seeds - 1, -t))
 
-    @property
-    def seeds_needed(self) -> int | None:
+    def seeds_needed(self, comparisons: int = 1) -> int | None:
         """Seeds with which the paired t-test tells a difference of this size from none in 80 % of all cases.
 
-        ``None`` where more than ``MOST_SEEDS`` would be needed, or nobody knows.
+        ``comparisons``: corrected for so many. ``None``: more than ``MOST_SEEDS``, or nobody knows.
         """
         if self.half is None or abs(self.mean) <= ZERO:
             return None
@@ -111,7 +110,7 @@ class Difference:
 
         effect = abs(self.mean) / self.half * stdtrit(self.seeds - 1, 1 - SURE / 2) / math.sqrt(self.seeds)
         for seeds in range(2, MOST_SEEDS + 1):
-            t, shift = stdtrit(seeds - 1, 1 - SURE / 2), effect * math.sqrt(seeds)
+            t, shift = stdtrit(seeds - 1, 1 - SURE / comparisons / 2), effect * math.sqrt(seeds)
             if 1 - nctdtr(seeds - 1, shift, t) + nctdtr(seeds - 1, shift, -t) >= POWER:
                 return seeds
         return None

@@ -138,8 +138,7 @@ class Cell:
     @cached_property
     def balance(self) -> Balance | None:
         """How many clients gain and which are harmed."""
-        tests = {seed: self.runs[seed].by_client(schema.TEST_SAMPLES) for seed in self.transfers}
-        return Balance.of(self.transfers, tests, same_clients=self._same_clients(tests))
+        return Balance.of(self.transfers, same_clients=self._same_clients(self.transfers))
 
     def _same_clients(self, seeds: Iterable[int]) -> bool:
         """Whether client 3 is the same client in all of these seeds: true when they have the same partition."""

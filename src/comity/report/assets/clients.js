@@ -135,7 +135,7 @@ PLOTS.push({
         rows: [
           ["gain", `${points(gain)} points`],
           ["of its test samples", `${samples > 0 ? "+" : ""}${fixed(samples, 0)} of ${test}`],
-          ...(known(only[0]) ? [["right alone, joined only", `${only[0]}, ${only[1]}`]] : []),
+          ...(known(only[0]) ? [["right alone only, joined only", `${only[0]}, ${only[1]}`]] : []),
           ...(harmed && sure !== null ? [["beyond chance", sure ? "yes" : "no"]] : []),
           ["together", percent(acc)],
           ["alone", percent(alone)],
@@ -158,8 +158,10 @@ PLOTS.push({
     const ring = before.size ? [{ label: `with ${base.rule}`, colour: theme.ink, ring: true }] : [];
     return [
       { label: "gains", colour: theme.gain, box: true },
-      { label: "worse than alone", colour: theme.harm, box: true, striped: true },
-      ...(clients.some(({ sure }) => sure) ? [{ label: "beyond chance", colour: theme.harm, box: true }] : []),
+      ...(clients.some(({ harmed, sure }) => harmed && !sure)
+        ? [{ label: "worse than alone", colour: theme.harm, box: true, striped: true }]
+        : []),
+      ...(clients.some(({ sure }) => sure) ? [{ label: "worse beyond chance", colour: theme.harm, box: true }] : []),
       ...ring,
     ];
   },
@@ -236,7 +238,7 @@ function facts(run, all) {
     ["client", ({ id }) => html("b", { class: "harm" }, String(id))],
     ["loss, points", ({ gain }) => html("span", { class: "harm" }, points(gain))],
     ["tests lost", ({ gain, test }) => `${Math.max(0, Math.round(-gain * test))} of ${test}`],
-    known(all[0].only[0]) && ["right alone, joined only", ({ only }) => only.join(", ")],
+    known(all[0].only[0]) && ["right alone only, joined only", ({ only }) => only.join(", ")],
     run.sure && ["beyond chance", ({ sure }) => (sure ? html("b", { class: "harm" }, "yes") : "no")],
     run.against && ["steps against it", ({ id }) => `${run.against[id][0]} of ${run.against[id][1]}`],
     ["training samples", ({ train }) => `${brief(train)}, ${rank(train)}`],
