@@ -136,12 +136,10 @@ class Balance:
         if not by_client:
             return None
         means = {key: fmean(each) for key, each in by_client.items()}
-        p_values = _p_values(transfers, pooled)
-        named = beyond_chance(p_values)
+        counted = all(known.only_local.keys() >= known.gain.keys() for known in transfers.values())
+        named = beyond_chance(_p_values(transfers, pooled)) if counted else []
         worse = [
-            HarmedClient(*key, gain, key in named if key in p_values else None)
-            for key, gain in means.items()
-            if harmed(gain)
+            HarmedClient(*key, gain, key in named if counted else None) for key, gain in means.items() if harmed(gain)
         ]
         return cls(
             clients=len(means),
@@ -149,7 +147,7 @@ class Balance:
             harmed=sorted(worse, key=lambda client: client.gain),
             seeds=len(transfers),
             pooled=pooled,
-            counted=p_values.keys() >= means.keys(),
+            counted=counted,
         )
 
     @classmethod
