@@ -112,7 +112,7 @@ PLOTS.push({
     clients.forEach(({ id, gain, harmed, sure, only, acc, alone, train, test }, place) => {
       const x = area.left + step * (place + 0.5),
         samples = Math.round(gain * test);
-      if (id === state.client) frame.rect(x - step / 2, area.top, step, area.bottom - area.top + 20, theme.line, { rx: 3 });
+      if (isNamed(id, run)) frame.rect(x - step / 2, area.top, step, area.bottom - area.top + 20, theme.line, { rx: 3 });
       frame.bar(
         x - width / 2,
         Math.min(y(0), y(gain)),
@@ -201,7 +201,7 @@ PLOTS.push({
     const rows = harmed.slice(0, 40).map((client) =>
       html(
         "tr",
-        { class: client.id === state.client ? "named" : null },
+        { class: isNamed(client.id, run) ? "named" : null },
         columns.map(([, tell]) => html("td", {}, tell(client))),
       ),
     );

@@ -7,7 +7,6 @@ const state = {
   setting: data.cells[data.focus].setting, // place in data.settings
   cell: data.focus, // place in data.cells: the method and rule that the client plots are about
   seed: data.seed, // where the headline's client loses most
-  client: data.client, // whom the headline names
   against: "against",
   hidden: {}, // labels that were switched off
   theme: null,
@@ -110,6 +109,8 @@ function gains(run) {
   return clients.filter((client) => known(client.gain)).sort((a, b) => a.gain - b.gain);
 }
 
+// Whom the headline names.
+const isNamed = (id, run) => id === data.client && state.cell === data.focus && run.seed === (data.seed ?? run.seed);
 const harmedIn = (run) => new Set(run.harmed);
 const anyGains = () => rivals().some((cell) => runsOf(cell).some((run) => gains(run).length));
 
