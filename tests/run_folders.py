@@ -14,6 +14,7 @@ from comity.results.schema import (
     SCHEMA,
     SOME,
     VALIDATION,
+    Against,
     Best,
     Conflict,
     Cosines,
@@ -77,11 +78,14 @@ def make(
     own_rule: bool = False,
     thorough: bool = True,
     validation: float | None = None,
+    only: tuple[Sequence[int], Sequence[int]] | None = None,
+    metrics_too: Mapping[str, float] | None = None,
 ) -> Path:
     """A run whose clients end with ``accuracy``; ``alone`` is what they reach without the others.
 
     ``done`` rounds of ``rounds``: the run is still under way. ``thorough``: with weights, cosines and partition.
-    ``validation``: accuracy in a validation split, which then chose the best round.
+    ``validation``: accuracy in a validation split, which then chose the best round. ``only``: how many tests of each
+    client only Local, and only the run's model, got right. ``metrics_too``: further metrics of every client.
     """
     clients, last = len(accuracy), rounds if done is None else done
     local = method == "Local"
@@ -123,6 +127,7 @@ def make(
         metrics = metrics_of(now, validation)
         if number == last:
             metrics |= {SOME: _summary(0.8 * now), ALL: _summary(0.6 * now)}
+            metrics |= {name: _summary(np.full(clients, value)) for name, value in (metrics_too or {}).items()}
         record = RoundRecord(
             round=number,
             cohort=list(range(clients)),
@@ -135,7 +140,7 @@ def make(
         folder.add_round(record, weights if thorough else (), cosines if thorough else ())
     if done is None:
         joined = columns | {OWN: list(accuracy), LOSS: [1 - value for value in accuracy]}
-        folder.add_result(result_of(joined, alone, rounds, metrics, local=local))
+        folder.add_result(result_of(joined, alone, rounds, metrics, local=local, only=only))
     return path
 
 
@@ -149,6 +154,9 @@ def _sample(
     rates = {layer: float(random.uniform(0.1, 0.6)) for layer in layers}
     record.conflict = Conflict(rate=sum(rates.values()) / len(rates), layers=rates)
     record.rule = RuleNote(certificate="exact", residual=1e-9)
+    mean, step = [i for i in record.cohort if i % 3 == 0], [i for i in record.cohort if i % 4 == 0]
+    step = mean if rule == "Mean" else step
+    record.against = Against(clients=len(ids), mean=len(mean), rule=len(step), mean_ids=mean, rule_ids=step)
     coefficients = random.exponential(1 / len(ids), (len(layers) if rule == "CALM" else 1, len(ids)))
     weights = [Weights(round=record.round, group="", ids=ids, coefficients=coefficients.tolist())]
     if not with_cosines:
@@ -177,14 +185,18 @@ def result_of(
     metrics: Metrics,
     *,
     local: bool = False,
+    only: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Result:
+    by_client = (dict(zip(columns["client"], counts, strict=True)) for counts in only or ())
     return Result(
         last=Evaluation(round=rounds, metrics=metrics),
         best=Best(round=rounds, metrics=metrics, chosen_by="validation" if VALIDATION in metrics else "test"),
         transfer=None
         if alone is None
         else transfer(
-            dict(zip(columns["client"], columns[OWN], strict=True)), dict(zip(columns["client"], alone, strict=True))
+            dict(zip(columns["client"], columns[OWN], strict=True)),
+            dict(zip(columns["client"], alone, strict=True)),
+            *by_client,
         ),
         clients=columns,
         malicious=[],
@@ -196,4 +208,6 @@ def result_of(
         written="2026-11-15 12:00:00",
         versions={"comity": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "scipy": "1.17.1"},
         machine={"cores": 2, "system": "Linux", "python": "3.11.7"},
+        mean_against=None if local else 0.5,
+        rule_against=None if local else 0.25,
     )

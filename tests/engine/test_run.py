@@ -213,6 +213,23 @@ def test_harm_is_measured_against_local(tiny: dict[str, Any]) -> None:
     assert transfer.local == pytest.approx(sum(alone.columns["L-acc"]) / len(gains))
 
 
+def test_whom_the_step_goes_against_is_noted(tiny: dict[str, Any]) -> None:
+    plain, ruled = (run(**tiny | {"rounds": 2, "rule": rule}) for rule in ("Mean", "ConFREE"))
+    for done in (plain, ruled):
+        for record in done.records:
+            assert record.against is not None
+            assert record.against.clients == len(record.cohort)
+            assert (len(record.against.mean_ids), len(record.against.rule_ids)) == (
+                *(record.against.mean, record.against.rule),
+            )
+    first, same = plain.records[0].against, ruled.records[0].against
+    assert first is not None
+    assert same is not None
+    assert first.rule_ids == first.mean_ids == same.mean_ids  # the first round's updates are the same
+    shares = [record.against.rule / record.against.clients for record in ruled.records if record.against]
+    assert ruled.result.rule_against == pytest.approx(sum(shares) / len(shares))
+
+
 def test_local_is_trained_once_and_then_taken_from_the_cache(tiny: dict[str, Any], tmp_path: Path) -> None:
     options = tiny | {"reference": "auto"}
     first = run(**options, out=tmp_path / "a")

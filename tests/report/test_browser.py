@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(find() is None, reason="no browser: neither chro
 PHONE, DESK = 390, 1280
 PLOTS = {
     *("convergence", "sweep", "clients", "gain", "partition", "reasons", "cosines", "conflict", "layers", "weights"),
-    *("general", "slopes", "time", "bytes"),
+    *("against", "general", "slopes", "time", "bytes"),
 }
 
 
@@ -121,6 +121,22 @@ def test_choices_redraw(tab: Browser, report: Path) -> None:
     tab.click("#theme")
     assert tab.js("document.documentElement.dataset.theme") == "dark"
     tab.click("#plot-cosines .segments[aria-label=order] button:nth-child(2)")
+    assert tab.problems == []
+
+
+def test_it_opens_at_the_seed_and_client_of_the_headline(tab: Browser, tmp_path: Path) -> None:
+    for seed in (3, 4, 5):
+        accuracy, only = [0.7] * 4, [0] * 4
+        if seed == 4:
+            accuracy[2], only[2] = 0.1, 8
+        make(tmp_path / str(seed), accuracy, alone=[0.5] * 4, seed=seed, only=(only, [0] * 4))
+    tab.open(write([tmp_path], tmp_path / "r.html"), DESK)
+    assert "1 beyond chance (client 2 of seed 4)" in tab.js("document.querySelector('h1').textContent")
+    assert tab.js("document.querySelector('#plot-gain h3').textContent").endswith("FedRep + Mean, seed 4")
+    assert tab.js("document.querySelector('#plot-harmed .named').textContent").startswith("2−40.0")
+    assert "Leave" not in tab.js("document.querySelector('.advice').textContent")  # another client in every seed
+    tab.click("#plot-gain .segments[aria-label=seed] button:nth-child(1)")
+    assert tab.js("document.querySelectorAll('.named').length") == 0
     assert tab.problems == []
 
 

@@ -29,8 +29,8 @@ def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert command("report", [str(tmp_path / "s"), "-o", str(tmp_path / "r.html"), "--figures", str(folder)]) == 0
     names = {file.stem for file in folder.glob("*.pdf")}
     assert names == {
-        *("convergence", "loss", "clients", "gain", "partition", "cosines", "conflict", "layers", "weights"),
-        *("tradeoff", "cost", "sweep-rule.c"),
+        *("convergence", "loss", "clients", "gain", "partition", "cosines", "against", "conflict", "layers"),
+        *("weights", "tradeoff", "cost", "sweep-rule.c"),
     }
     assert {file.stem for file in folder.glob("*.png")} == names
     assert f"{len(names)} in {folder}" in capsys.readouterr().out

@@ -148,7 +148,8 @@ def test_command(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     file = tmp_path / "r.html"
     assert command("report", [str(study), "--output", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "CALM lifts FedRep by 6.25 ± 0.00 points" in out
+    assert "CALM lifts FedRep by 6.25 points [6.25, 6.25]" in out
+    assert "→ Join. FedRep + CALM helps on average" in out
     assert f"Report: {file}" in out
     assert command("report", [str(study), f"--output={file}", "--quiet"]) == 0
     assert capsys.readouterr().out == ""

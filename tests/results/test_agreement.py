@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from scipy.stats import t
+from scipy.stats import binomtest, false_discovery_control, t
 
 from comity.report._page import page
 from comity.results import Balance, LoadedStudy, RunFolder, Table
@@ -51,6 +51,8 @@ class Spec:
     finished: bool
     noted: bool
     """Whether it noted how its clients do alone."""
+    mixed: tuple[int, ...] | None
+    """Of each client, samples that Local alone got right beside as many that the run alone did; not counted: None."""
 
     @property
     def accuracy(self) -> float:
@@ -72,17 +74,25 @@ class Study:
             return None
         return [(a - b) / TESTS for a, b in zip(spec.joined, self.alone[key], strict=True)]
 
+    def only(self, spec: Spec) -> tuple[list[int], list[int]] | None:
+        """How many tests of each client only Local, and only the run, got right."""
+        if spec.mixed is None or not spec.noted:
+            return None
+        triples = list(zip(self.alone[spec.alpha, spec.seed], spec.joined, spec.mixed, strict=True))
+        return [max(0, a - b) + more for a, b, more in triples], [max(0, b - a) + more for a, b, more in triples]
+
 
 @st.composite
 def studies(draw: st.DrawFn) -> Study:
     clients, seeds = draw(st.integers(1, 6)), range(draw(st.integers(1, 3)))
     alphas = draw(st.sampled_from([(0.1,), (0.1, 1.0)]))
     hits = st.tuples(*[st.integers(0, TESTS)] * clients)
+    mixed = st.tuples(*[st.integers(0, 2)] * clients)
     pairs = [(method, rule) for method in METHODS[:2] for rule in RULES] + [(OWN_RULE, SIZE)]
     chosen = draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=5, unique=True))
     mostly = st.sampled_from([True, True, True, True, False])
     specs = [
-        Spec(alpha, method, rule, seed, draw(hits), draw(mostly), draw(mostly))
+        Spec(alpha, method, rule, seed, draw(hits), draw(mostly), draw(mostly), draw(mixed) if draw(mostly) else None)
         for alpha in alphas
         for method, rule in chosen
         for seed in seeds
@@ -110,6 +120,7 @@ def write(study: Study, folder: Path) -> None:
             options={"partition.alpha": spec.alpha} | RULES[spec.rule],
             own_rule=spec.method == OWN_RULE,
             thorough=False,
+            only=study.only(spec),
         )
         add_partition(study, path, spec.seed, len(spec.joined))
     for alpha, seed in study.local_runs:
@@ -133,6 +144,21 @@ class Expected:
     accuracy: dict[int, float] = field(default_factory=dict)
     difference: dict[int, float] = field(default_factory=dict)
     gains: dict[int, list[float]] = field(default_factory=dict)
+    p_values: dict[int, list[float]] = field(default_factory=dict)
+
+    def beyond_chance(self, same_partition: bool) -> int | None:
+        """Of the harmed; None where a run has not counted."""
+        if not self.gains or self.gains.keys() != self.p_values.keys():
+            return None
+        if same_partition or len(self.gains) == 1:
+            gains = [fmean(each) for each in zip(*self.gains.values(), strict=True)]
+            pairs = zip(*self.p_values.values(), strict=True)
+            p_values = [min(1, 2 * fmean(each)) if len(each) > 1 else each[0] for each in pairs]
+        else:
+            gains = [gain for each in self.gains.values() for gain in each]
+            p_values = [p for each in self.p_values.values() for p in each]
+        real = false_discovery_control(p_values) <= 0.05
+        return sum(gain < -1e-12 and bool(beyond) for gain, beyond in zip(gains, real, strict=True))
 
     def counts(self, same_partition: bool) -> tuple[int, int, int] | None:
         """How many clients gain, how many are harmed, of how many."""
@@ -153,6 +179,12 @@ def expected(study: Study) -> dict[tuple[float, str, str], Expected]:
             gains = study.gains(spec)
             if gains is not None:
                 cell.gains[spec.seed] = gains
+            only = study.only(spec)
+            if only is not None:
+                pairs = zip(*only, strict=True)
+                cell.p_values[spec.seed] = [
+                    float(binomtest(b, a + b, alternative="less").pvalue) if a + b else 1.0 for a, b in pairs
+                ]
     begun = {(spec.alpha, spec.method, spec.rule) for spec in study.specs}
     for (alpha, method, rule), cell in by_cell.items():
         mean = next((mean for mean in (SIZE, UNIFORM) if (alpha, method, mean) in begun), None)
@@ -264,6 +296,8 @@ def check_against_the_specification(study: Study, table: Table, rows: list[dict[
         counts = right.counts(study.same_partition)
         shown = tuple(int(row[name]) for name in ("gaining", "harmed", "harmed of")) if row.get("harmed") else None
         assert shown == counts
+        beyond = right.beyond_chance(study.same_partition)
+        assert row.get("harmed beyond chance", "") == ("" if beyond is None else str(beyond))
     assert seen == set(by_cell)
 
 
@@ -304,7 +338,10 @@ def check_the_page(study: LoadedStudy, table: Table, results: Results, rows: lis
 
 def check_digits(shown: str, name: str, row: Mapping[str, str], digits: int) -> None:
     """What people see is what CSV has, rounded."""
-    parts = [row[part] for part in (f"{name} std", f"{name} low", f"{name} high", f"{name} of") if row.get(part)]
+    names = [f"{name} {part}" for part in ("std", "low", "high", "of", "beyond chance")]
+    parts = [row[part] for part in names if row.get(part)]
+    if name == "harmed" and row[name] == "0":
+        del parts[1:]  # of nobody none is beyond chance
     found = numbers(shown)
     sign = -1 if shown.startswith("↓") else 1
     assert close(sign * found[0], float(row[name]), digits)
@@ -340,26 +377,22 @@ def check_the_lead(results: Results, html: str) -> None:
         return
     spoken = dict(zip(results.headings, row_of(results, focus), strict=True))
     lead = results.lead
-    if gain := re.search(r"(\d+) of (\d+) clients gains? over training alone, (.*?)\.$", lead):
-        assert [int(gain[1]), int(gain[2])] == numbers(whole(spoken["clients that gain"]))
-        lost = gain[3]
-        if lost == "nobody loses":
-            count = 0
-        elif lost.startswith("client"):
-            count = len(numbers(lost))
-        else:
-            count = int(numbers(lost)[0])
-        assert [count, int(gain[2])] == numbers(whole(spoken["clients harmed"]))
+    if told := re.search(r"(\d+) of (\d+) clients gains? over training alone, (.*?)\.$", lead):
+        assert [int(told[1]), int(told[2])] == numbers(whole(spoken["clients that gain"]))
+        worse, _, sure = re.sub(r"\(.*?\)", "", told[3]).replace("none", "0").replace("nobody", "0").partition(",")
+        found = [*numbers(worse), int(told[2]), *numbers(sure)]
+        assert found == numbers(whole(spoken["clients harmed"]))
     if reached := re.search(r"(?:reaches|is best with) ([\d.]+) % accuracy", lead):
         assert reached[1] == spoken["accuracy, %"]["text"]
-    if changed := re.search(r"(?:lifts|lowers|changes) .* by ([−+]?[\d.]+) ± ([\d.]+) points", lead):
-        entry = spoken["difference to Mean"]
-        low, high = numbers(entry["small"])
-        assert changed[1].lstrip("+−") == entry["text"].lstrip("↑↓≈ −")
-        assert float(changed[2]) == pytest.approx((high - low) / 2, abs=0.0101)
-    if ended := re.search(r"ends ([\d.]+) points (above|below)", lead):
-        sign = {"above": "+", "below": "−"}[ended[2]] if float(ended[1]) else ""
-        assert f"{sign}{ended[1]}" == spoken["difference to Mean"]["text"]
+    if ended := re.search(r"ends (≈ )?([−\d.]+) points (\[.*?\] )?(above|below|from) Local", lead):
+        entry = spoken["gain over Local"]
+        sign = {"above": "↑ ", "below": "↓ ", "from": "≈ "}[ended[4]]
+        if not ended[3]:
+            sign = {"above": "+", "below": "−"}[ended[4]] if float(ended[2]) else ""
+            assert entry["small"] == "(one seed)"
+        else:
+            assert entry["small"] == ended[3].strip()
+        assert entry["text"] == f"{sign}{ended[2]}"
 
 
 def row_of(results: Results, focus: Mapping[str, Any]) -> Iterable[dict[str, str]]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import t, ttest_1samp
 
 from comity import ComityError
 from comity.report._series import coefficients
@@ -28,6 +29,7 @@ from comity.results.schema import (
     from_json,
     to_json,
 )
+from comity.results.statistics import holm
 from run_folders import make
 
 
@@ -87,6 +89,35 @@ def test_differences() -> None:
     assert Spread.of({0: math.nan}) is None
 
 
+def test_p_values_and_seeds_are_those_of_the_paired_t_test() -> None:
+    random = np.random.default_rng(0)
+    for seeds in (2, 3, 8):
+        values = random.normal(0.5, 1, seeds)
+        difference = Difference.of(Spread.of(dict(enumerate(values.tolist()))))
+        assert difference is not None
+        assert difference.p_value == pytest.approx(ttest_1samp(values, 0).pvalue, rel=1e-9)
+    sure = Difference(2.0, 0.0, 3)
+    assert (sure.p_value, sure.seeds_needed()) == (0.0, 2)
+    assert Difference(2.0, None, 1).p_value is None
+    assert Difference(0.0, 1.0, 3).seeds_needed() is None
+    # mean 1 and standard deviation 1 have an effect of 1: ten seeds have 80 % power (Cohen's tables), nine have not
+    unit = Difference(1.0, float(t.ppf(0.975, 3)) / 2, 4)
+    assert unit.seeds_needed() == 10
+    assert unit.seeds_needed(10) > 10  # type: ignore[operator]
+    tried = random.standard_normal((20_000, 10)) + 1
+    assert np.mean(ttest_1samp(tried, 0, axis=1).pvalue <= 0.05) == pytest.approx(0.8, abs=0.01)
+    assert Difference(0.1, unit.half, 4).seeds_needed() is None
+
+
+def test_holm_corrects_for_the_number_of_comparisons() -> None:
+    # 0.01 against 0.05 / 4, 0.015 against 0.05 / 3, then 0.03 exceeds 0.05 / 2, which ends it: 0.04 is not looked at
+    assert holm([0.04, 0.01, 0.03, 0.015]) == [False, True, False, True]
+    assert holm([]) == []
+    random = np.random.default_rng(1)
+    wrong = np.mean([any(holm(random.uniform(size=10).tolist())) for _ in range(4000)])
+    assert wrong == pytest.approx(0.05, abs=0.012)  # of ten that are all chance, any is called real
+
+
 def test_who_gains_and_who_is_harmed() -> None:
     found = transfer({0: 0.6, 1: 0.5, 2: 0.3, 3: 0.1, 4: math.nan, 9: 1.0}, {0: 0.5, 1: 0.5, 2: 0.6, 3: 0.0, 4: 0.5})
     assert found is not None
@@ -101,20 +132,19 @@ def test_who_gains_and_who_is_harmed() -> None:
 def test_clients_of_several_seeds_are_pooled_unless_they_are_the_same() -> None:
     alone, joined = {3: 0.5, 4: 0.5}, {0: {3: 0.4, 4: 1.0}, 1: {3: 0.8, 4: 0.6}}
     transfers = {seed: known for seed in joined if (known := transfer(joined[seed], alone)) is not None}
-    tests = {0: {3: 10.0, 4: 10.0}, 1: {3: 10.0, 4: 10.0}}
-    pooled, averaged = (Balance.of(transfers, tests, same_clients=same) for same in (False, True))
+    pooled, averaged = (Balance.of(transfers, same_clients=same) for same in (False, True))
     assert pooled is not None
     assert averaged is not None
     assert (pooled.clients, pooled.gaining, [str(harm) for harm in pooled.harmed]) == (4, 3, ["3 of seed 0"])
-    assert pooled.sentence == "3 of 4 clients gain over training alone, 1 loses"
+    assert pooled.sentence == "3 of 4 clients gain over training alone, 1 looks worse (client 3 of seed 0)"
     assert pooled.remarks == [
         "The 4 clients are those of 2 seeds, each with its own partition.",
         "Most is lost by client 3 of seed 0: 10.0 points.",
-        "It loses no more than one test sample, which may be chance.",
+        "Whether that is more than the chance of a few test samples was not counted.",
     ]
     assert (averaged.clients, averaged.gaining, averaged.harmed) == (2, 2, [])
-    assert averaged.sentence == "2 of 2 clients gain over training alone, nobody loses"
-    assert Balance.of({}, {}, same_clients=True) is None
+    assert averaged.sentence == "2 of 2 clients gain over training alone, nobody looks worse"
+    assert Balance.of({}, same_clients=True) is None
 
 
 def test_harm_is_told_from_chance() -> None:
@@ -126,17 +156,21 @@ def test_harm_is_told_from_chance() -> None:
     slight = transfer(joined, alone, {0: 12, 1: 6, 2: 3}, {0: 8, 1: 4, 2: 3})
     assert slight is not None
     assert (slight.harmed, slight.beyond_chance) == ([0, 1], [])
-    balance = Balance.of({0: known}, {}, same_clients=True)
+    balance = Balance.of({0: known}, same_clients=True)
     assert balance is not None
     assert balance.counted
     assert [harm.client for harm in balance.beyond_chance] == [1, 0]
+    start = "0 of 3 clients gain over training alone, 2 look worse"
+    assert balance.sentence == f"{start}, 2 beyond chance (clients 0 and 1)"
+    assert balance.named == "Clients 1 (−40.0, beyond chance), 0 (−10.0, beyond chance)"
     # the same clients in two seeds: twice the mean of their p-values, so one seed's evidence alone does not do
-    both = Balance.of({0: known, 1: slight}, {}, same_clients=True)
+    both = Balance.of({0: known, 1: slight}, same_clients=True)
     assert both is not None
     assert [harm.client for harm in both.harmed] == [1, 0]
     assert both.beyond_chance == []
+    assert both.sentence == f"{start}, none beyond chance"
     # side by side, each seed's clients speak for themselves
-    pooled = Balance.of({0: known, 1: slight}, {}, same_clients=False)
+    pooled = Balance.of({0: known, 1: slight}, same_clients=False)
     assert pooled is not None
     assert {str(harm) for harm in pooled.beyond_chance} == {"1 of seed 0", "0 of seed 0"}
 

@@ -99,14 +99,14 @@ def test_markdown_reads_back(runs: Path) -> None:
     text = table(runs).markdown()
     rows = rows_of(text)
     assert rows[0] == [
-        *("", "accuracy", "difference to Mean", "worst tenth", "relative to Local", "clients that gain"),
-        *("clients harmed", "conflict", "MB a round", "s a round"),
+        *("", "accuracy", "difference to Mean", "clients that gain", "clients harmed", "worst tenth"),
+        *("relative to Local", "conflict", "MB a round", "s a round"),
     ]
     assert set(rows[1][1:]) == {"---:"}
-    assert rows[2] == ["Local", "50.00 ± 0.00", "–", "50.0 ± 0.0", "–", "–", "–", "–", "0.00", "0.75"]
+    assert rows[2] == ["Local", "50.00 ± 0.00", "–", "–", "–", "50.0 ± 0.0", "–", "–", "0.00", "0.75"]
     # the worst client has 62, 66 and 52 %: it gains in every seed, and so do all
     assert rows[3] == [
-        *("FedRep", "78.00 ± 7.21", "–", "60.0 ± 7.2", "56.0 ± 14.4", "30 of 30", "0 of 30", "30", "1.50", "0.75")
+        *("FedRep", "78.00 ± 7.21", "–", "30 of 30", "0 of 30", "60.0 ± 7.2", "56.0 ± 14.4", "30", "1.50", "0.75")
     ]
     assert rows[5][:3] == ["+ ConFREE", "80.00 ± 6.56", "≈ 2.00 [−0.48, 4.48]"]
     assert "3 seeds (0, 1, 2)" in text
@@ -221,6 +221,44 @@ def test_columns_are_chosen(runs: Path) -> None:
     assert rows[2] == ["Local", "50.00 ± 0.00", "–", "30.00 ± 0.00", "0.00"]
     with pytest.raises(ComityError, match="unknown column 'harm'; did you mean harmed"):
         made.only(["harm"])
+
+
+def test_harm_beyond_chance_is_told_on_80_columns(tmp_path: Path) -> None:
+    for seed in range(3):
+        accuracy, only = [0.1, 0.4, *[0.6] * 8], ([12, 2, *[0] * 8], [0] * 10)
+        make(tmp_path / f"{seed}", accuracy, alone=ALONE, seed=seed, same_partition=True, only=only)
+        make(tmp_path / f"r{seed}", accuracy, alone=ALONE, seed=seed, rule="CALM", same_partition=True)
+    made = table(tmp_path)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(made)
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"FedRep +53\.00 ± 0\.00 .* 2 of 10, 1 beyond chance", out)
+    assert "2 of 10, 1 beyond chance" in made.latex()
+    _, mean, calm = csv_of(made)
+    assert [mean[f"harmed{part}"] for part in ("", " of", " beyond chance")] == ["2", "10", "1"]
+    assert [calm[f"harmed{part}"] for part in ("", " of", " beyond chance")] == ["2", "10", ""]
+    assert [line.entries["harmed"].mark for line in made.lines[1:]] == ["loss", "loss"]
+
+
+def test_which_local_is_the_reference(tmp_path: Path) -> None:
+    for i, (local_on, share) in enumerate((("all", 0.2), ("train", 0.2), ("train", 0.0))):
+        write(tmp_path / f"{i}", 0.8, options={"local_on": local_on, "val_share": share})
+    everything = "Local, the reference, learns from all samples of a client but its tests"
+    assert f"{everything}." in table(tmp_path / "0").legend
+    assert "Local, the reference, learns from no validation samples either." in table(tmp_path / "1").legend
+    assert f"{everything}." in table(tmp_path / "2").legend  # there are none to leave out
+    assert f"{everything} (2 of 3 settings)." in table(tmp_path).legend
+    write(tmp_path / "3", 0.8, alone=None)
+    assert not any("the reference" in line for line in table(tmp_path / "3").legend)
+
+
+def test_losses_calibration_and_the_model_without_its_guard(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0.8, metrics_too={"ECE": 0.12, "unguarded": 0.7})
+    row = csv_of(table(tmp_path))[-1]
+    shown = [float(row[name]) for name in ("log-loss", "ECE", "unguarded", "against")]
+    assert shown == pytest.approx([0.2, 12, 70, 25])
+    assert "unguarded" in table(tmp_path).markdown()
+    assert {"log-loss", "ECE", "against"} <= {column.name for column in table(tmp_path).on_page}
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from comity._layout import Layout
-from comity.rules import ConFREE, Mean, Updates, conflict_rate, cosines, harm, improvement, loss_change
+from comity.rules import MGDA, ConFREE, Mean, Updates, against, conflict_rate, cosines, harm, improvement, loss_change
 
 U = torch.tensor([[1.0, 0.0, 2.0], [-1.0, 1.0, 1.0], [0.0, -3.0, 1.0]], dtype=torch.float64)
 LAYOUT = Layout([("a", (2,)), ("b", (1,))])
@@ -52,3 +52,15 @@ def test_loss_change_is_confrees_equation_8_and_fedcalms_equation_10():
     assert change.layers.tolist() == pytest.approx(layers)
     assert change.others == pytest.approx(sum(layers))
     assert layers[0] > 0 > total  # in layer a the others harm, though the mean helps on the whole
+
+
+def test_whom_a_step_points_against():
+    # the mean of (1, 0), (1, 0) and (-1, 0.1) is a third of (1, 0.1): against the last client alone
+    u = Updates(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.1], [0.0, 0.0]], dtype=torch.float64), ids=[5, 6, 9, 2])
+    assert against(u, u.shares) == [9]
+    assert against(u, torch.tensor([0.0, 0.0, 1.0, 0.0]).double()) == [5, 6]
+    assert against(u, MGDA().apply(u).coefficients) == []  # the common descent direction is against nobody
+    # pairs conflict, and yet the mean is against nobody: conflict is not harm
+    spread = Updates(torch.tensor([[1.0, 1.2], [1.0, -1.2]], dtype=torch.float64))
+    assert conflict_rate(spread).overall == 1
+    assert against(spread, spread.shares) == []

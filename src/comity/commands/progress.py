@@ -8,9 +8,26 @@ from rich.table import Table
 
 from comity.engine import Callback, Run
 from comity.results import Balance
-from comity.results.schema import ALL, COMMON, FALL, OWN, SOME, Newcomers, RoundRecord
+from comity.results.schema import (
+    ALL,
+    CALIBRATION,
+    COMMON,
+    FALL,
+    LOSS,
+    OWN,
+    SOME,
+    UNGUARDED,
+    Newcomers,
+    RoundRecord,
+)
 
-ROWS = {OWN: "own tests", SOME: "some others' too", ALL: "everybody's"}
+ROWS = {
+    OWN: f"{OWN}: own tests",
+    UNGUARDED: "without the guard",
+    SOME: f"{SOME}: some others' too",
+    ALL: f"{ALL}: everybody's",
+    COMMON: "common model",
+}
 
 
 class Progress(Callback):
@@ -81,12 +98,12 @@ def summary(console: Console, run: Run) -> None:
     table.add_column("")
     for column in ("mean", "± std", "worst tenth", "over samples"):
         table.add_column(column, justify="right")
-    names = {name: f"{name}: {words}" for name, words in ROWS.items()} | {COMMON: "common model"}
-    for name, words in names.items():
+    for name, words in ROWS.items():
         if (metric := result.last.metrics.get(name)) is not None:
             table.add_row(words, *map(_percent, (metric.mean, metric.std, metric.worst10, metric.samples)))
     if result.transfer is not None:
-        table.add_row("Local: each alone", _percent(result.transfer.local), "", "", "")
+        alone = "Local: each alone" + ("" if result.transfer.local_on == "all" else ", without validation samples")
+        table.add_row(alone, _percent(result.transfer.local), "", "", "")
     console.print()
     console.print(table)
     balance = Balance.of_run(result)
@@ -99,6 +116,12 @@ def summary(console: Console, run: Run) -> None:
     best, cost = result.best, result.bytes_per_round
     chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
     lines = [f"Best round: {best.round} with {_percent(best.metrics[OWN].mean)} (chosen by {chosen})."]
+    if LOSS in result.last.metrics and CALIBRATION in result.last.metrics:
+        loss, error = (result.last.metrics[name].mean for name in (LOSS, CALIBRATION))
+        lines.append(f"Log-loss on own tests: {loss:.3f}. Calibration error: {_percent(error)}.")
+    if result.rule_against is not None and result.mean_against is not None:
+        mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
+        lines.append(f"The step goes against {_percent(result.rule_against)} of the clients in a round{mean}.")
     if result.conflict_rate is not None:
         lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f} % of pairs and layers.")
     seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())

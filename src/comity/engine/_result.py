@@ -38,6 +38,7 @@ def result_of(run: "Run") -> Result:
     chosen_by = VALIDATION if validated else OWN
     best = max(validated or evaluated, key=lambda record: record.metrics[chosen_by].mean)
     rates = [record.conflict.rate for record in records if record.conflict is not None]
+    against = [record.against for record in records if record.against is not None and record.against.clients]
     return Result(
         last=Evaluation(round=last.round, metrics=last.metrics, general_error=last.general_error),
         best=Best(
@@ -66,6 +67,8 @@ def result_of(run: "Run") -> Result:
         versions={name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
         machine={"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         unstable=sorted({cid for record in records for cid in record.fell}),
+        mean_against=sum(each.mean / each.clients for each in against) / len(against) if against else None,
+        rule_against=sum(each.rule / each.clients for each in against) / len(against) if against else None,
     )
 
 

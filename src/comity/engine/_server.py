@@ -19,8 +19,30 @@ from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
 from comity.engine._verbs import JUDGING_VERBS, Export, Scores, StepLosses, verbs_of
 from comity.methods import Combined, Message, Method, Payload, Reply
-from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, TriedSteps, Updates, capped, conflict_rate, cosines, loss_change
+from comity.results.schema import (
+    METRICS,
+    Against,
+    Columns,
+    Conflict,
+    Cosines,
+    RoundRecord,
+    RuleNote,
+    Seconds,
+    Traffic,
+    Weights,
+)
+from comity.rules import (
+    Outcome,
+    Rule,
+    ServerStep,
+    TriedSteps,
+    Updates,
+    against,
+    capped,
+    conflict_rate,
+    cosines,
+    loss_change,
+)
 
 MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
@@ -28,6 +50,8 @@ OUT_OF_LINE = 10
 """A declared size of more than so many times the median is warned of."""
 MOST_COSINES = 64
 """Clients whose cosines are noted: what is written grows with their square."""
+MOST_NAMED = 64
+"""Clients whom a step points against that are noted by name."""
 
 
 class Server:
@@ -169,6 +193,8 @@ class Server:
             self.server_step.state = self.step_states.setdefault(group, {})
             step = self.server_step(outcome.update)
             self._note(group, updates if every else self._some(updates), outcome)
+            if every:
+                self._note_against(updates, outcome)
         else:
             outcome = rule.apply(updates)
             step = outcome.update
@@ -226,6 +252,17 @@ class Server:
         some = torch.randperm(len(updates), generator=self.random("cosines"))[:MOST_COSINES].sort().values
         ids, angles = [updates.ids[i] for i in some.tolist()], cosines(updates)[some][:, some].tolist()
         self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles))
+
+    def _note_against(self, updates: Updates, outcome: Outcome) -> None:
+        """Whom the plain mean and the rule's step hurt; groups have no client in common."""
+        noted = self.record.against = self.record.against or Against()
+        noted.clients += len(set(updates.ids).intersection(self.honest))
+        mean, rule = (
+            [cid for cid in against(rows, coefficients) if isinstance(cid, int) and cid in self.honest]
+            for rows, coefficients in ((updates, updates.shares), (outcome.updates, outcome.coefficients))
+        )
+        noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)
+        noted.mean_ids, noted.rule_ids = (noted.mean_ids + mean)[:MOST_NAMED], (noted.rule_ids + rule)[:MOST_NAMED]
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""

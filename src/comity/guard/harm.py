@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom, false_discovery_control
+from scipy.special import bdtr  # scipy.stats has all of this and takes a second to import
 
 from comity._errors import ComityError
 
@@ -55,7 +55,7 @@ def mcnemar(
     first, second = np.asarray(only_first), np.asarray(only_second)
     if np.any(first < 0) or np.any(second < 0):
         raise ComityError("counts must be at least 0")
-    less, greater = (binom.cdf(count, first + second, 0.5) for count in (second, first))
+    less, greater = (bdtr(count, first + second, 0.5) for count in (second, first))
     if alternative == "two-sided":
         return np.asarray(np.minimum(1, 2 * np.minimum(less, greater)))
     return np.asarray(less if alternative == "less" else greater)
@@ -67,7 +67,11 @@ def benjamini_hochberg(p_values: ArrayLike, q: float) -> Flags:
     For independent tests, as those of clients with test samples of their own.
     """
     p = np.asarray(p_values, dtype=float)
-    return np.asarray(false_discovery_control(p) <= q) if p.size else np.zeros(0, dtype=bool)
+    order = np.argsort(p)
+    below = np.flatnonzero(p[order] <= q * np.arange(1, p.size + 1) / max(p.size, 1))
+    rejected = np.zeros(p.size, dtype=bool)
+    rejected[order[: below[-1] + 1 if below.size else 0]] = True
+    return rejected
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:

@@ -83,7 +83,8 @@ def write(
         say(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")
     words = answer(study, study.table())
     written = f"Report: {file} ({_size(file)}, {counted(len(study.runs), 'run')})"
-    say(f"{words.lead} {words.more}".strip() + f"\n{written}")
+    advice = [f"→ {what}. {why}" for what, why in words.advice]
+    say("\n".join([f"{words.lead} {words.more}".strip(), *words.effects, *advice, written]))
     return file
 
 

@@ -66,7 +66,7 @@ def draw(study: LoadedStudy, folder: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE | {"grid.color": light["line"], "text.color": light["ink"]}):
         for setting in study.settings:
             cell = told.cell if setting is told.cell.setting else _focus(setting)
-            pen = _Pen(study, cell, light)
+            pen = _Pen(study, cell, light, told.seed if cell is told.cell else None)
             suffix = f"-{_slug(setting.label)}" if len(study.settings) > 1 else ""
             for name, drawing in FIGURES.items():
                 drawn += pen.save(folder / f"{name}{suffix}", drawing)
@@ -88,9 +88,10 @@ def _slug(text: str) -> str:
 class _Pen:
     """A figure on its way: what it is about, and the colours."""
 
-    def __init__(self, study: LoadedStudy, cell: Cell, theme: dict[str, Any]) -> None:
+    def __init__(self, study: LoadedStudy, cell: Cell, theme: dict[str, Any], seed: int | None = None) -> None:
         self.study, self.setting, self.cell, self.theme = study, cell.setting, cell, theme
-        self.run: LoadedRun | None = next(iter(cell.shown_runs), None)
+        by_seed = {run.seed: run for run in cell.shown_runs}
+        self.run: LoadedRun | None = by_seed.get(seed, next(iter(by_seed.values()), None))
 
     def axes(self, width: float, height: float, rows: int = 1, columns: int = 1) -> Any:
         figure = importlib.import_module("matplotlib.figure")
@@ -448,6 +449,7 @@ FIGURES: dict[str, Drawing] = {
     "gain": _gain,
     "partition": _partition,
     "cosines": _cosines,
+    "against": lambda pen: _lines(pen, "against", "clients that the step goes against, %", True),
     "conflict": lambda pen: _lines(pen, "conflict", "pairs in conflict, %", True),
     "layers": _layers,
     "weights": _weights,

@@ -13,7 +13,7 @@ from comity.report._assets import script, styles, themes
 from comity.report._payload import payload
 from comity.report._words import Answer, answer
 from comity.results import LoadedStudy, Table
-from comity.results.columns import ACCURACY, CONFLICT, GAIN, HARMED, WORST
+from comity.results.columns import ACCURACY, AGAINST, CONFLICT, GAIN, HARMED, WORST
 from comity.results.conditions import component_of, show
 from comity.results.schema import CONFIG, Tuned
 from comity.results.words import counted, number
@@ -23,7 +23,8 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
     """The whole report as HTML. ``live`` seconds: the page reads itself again as often, to follow runs under way."""
     table = study.table()
     told = answer(study, table)
-    data = payload(study) | {"focus": study.cells.index(told.cell), "live": live, "themes": themes()}
+    opened = {"focus": study.cells.index(told.cell), "seed": told.seed, "client": told.worst and told.worst.client}
+    data = payload(study) | opened | {"live": live, "themes": themes()}
     same, differ = _options(study)
     code = script()
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
@@ -106,18 +107,16 @@ def _tiles(told: Answer, table: Table) -> list[tuple[str, str, str]]:
     line = next((line for line in table.lines if line.cell is told.cell), None)
     if line is None:
         return []
-    accuracy, worst, conflict = (line.entries[column.name] for column in (ACCURACY, WORST, CONFLICT))
+    accuracy, worst, gain, harmed, against, conflict = (
+        line.entries[column.name] for column in (ACCURACY, WORST, GAIN, HARMED, AGAINST, CONFLICT)
+    )
     tiles = [(f"accuracy with {told.cell.label}", f"{accuracy} %", f"worst tenth {worst} %")]
-    gain, balance = told.cell.gain, told.cell.balance
-    if gain is not None:
-        half = "" if gain.half is None else f" ± {GAIN.number(gain.half)}"
-        small = "points" if gain.half is None else "points, 95 % interval"
-        tiles.append(("gain over training alone", GAIN.number(gain.mean, sign=True) + half, small))
-    if balance is not None:
-        over = f"over {balance.seeds} seeds" if balance.pooled else ""
-        tiles.append(("clients harmed", str(line.entries[HARMED.name]), over))
-    if conflict.value is not None:
-        tiles.append(("pairs of updates in conflict", f"{conflict} %", "mean over layers and rounds"))
+    if gain.value is not None:
+        tiles.append(("points over training alone", gain.text, gain.small))
+    if harmed.value is not None:
+        tiles.append(("clients worse than alone", harmed.text, harmed.small))
+    if against.value is not None:
+        tiles.append(("clients that a step goes against", f"{against} %", f"{conflict} % of pairs conflict"))
     return tiles
 
 

@@ -12,6 +12,7 @@ from comity.report._series import (
     Coefficients,
     Floats,
     RoundNumber,
+    against,
     coefficient_rows,
     coefficients,
     conflict,
@@ -55,6 +56,8 @@ CURVES: dict[str, RoundNumber] = {
     "test": metric(LOSS),
     "loss": lambda record: record.train_loss,
     "conflict": conflict,
+    "against": against,
+    "mean_against": lambda record: against(record, of_mean=True),
 }
 NUMBERS = {"acc": (OWN, "mean"), "S": (SOME, "mean"), "G": (ALL, "mean"), "worst": (OWN, "worst10")}
 COSTS: dict[str, Callable[[Result], float]] = {
@@ -251,10 +254,35 @@ def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
         "alone": several(alone.get(client, math.nan) for client in ids) if transfer else None,
         "gain": several((transfer.gain.get(client, math.nan) for client in ids), 6) if transfer else None,
         "harmed": transfer.harmed if transfer else [],
+        "sure": _beyond_chance(cell, run),
+        "only": [[transfer.only_local.get(i), transfer.only_joined.get(i)] for i in ids] if transfer else None,
+        "against": _against(run),
         "train": several(run.evaluation.get(TRAINING_SAMPLES, [math.nan] * len(ids)), 0),
         "test": several(run.evaluation.get(TEST_SAMPLES, [math.nan] * len(ids)), 0),
         "bad": run.result.malicious if run.result else [],
     }
+
+
+def _beyond_chance(cell: Cell, run: LoadedRun) -> list[int] | None:
+    """As the table counts them, over all seeds; ``None`` where that is not known."""
+    if not run.finished or cell.balance is None or not cell.balance.counted:
+        return None
+    return [harm.client for harm in cell.balance.beyond_chance if harm.seed in (None, run.seed)]
+
+
+def _against(run: LoadedRun) -> list[list[int]] | None:
+    """For each client: rounds whose step went against it, and rounds in all that it was in; ``None`` if not noted."""
+    clients = number_of_clients(run)
+    times = [[0, 0] for _ in range(clients)]
+    for record in run.records:
+        if record.against is not None:
+            if len(record.against.rule_ids) < record.against.rule:
+                return None
+            for client in record.cohort:
+                times[client][1] += client not in record.lost and client not in record.failed
+            for client in record.against.rule_ids:
+                times[client][0] += 1
+    return times if any(total for _, total in times) else None
 
 
 class _Cosines:

@@ -28,6 +28,12 @@ def conflict(record: RoundRecord) -> float:
     return math.nan if record.conflict is None else record.conflict.rate
 
 
+def against(record: RoundRecord, *, of_mean: bool = False) -> float:
+    """The share of the clients that the rule's step, or the plain mean, points against."""
+    noted = record.against
+    return math.nan if noted is None or not noted.clients else (noted.mean if of_mean else noted.rule) / noted.clients
+
+
 def over_rounds(run: LoadedRun, number: RoundNumber) -> Floats:
     return np.array([number(record) for record in run.records], dtype=np.float64)
 

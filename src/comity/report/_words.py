@@ -1,54 +1,83 @@
-"""The answer in words: who gains, who is harmed, and whether a difference is more than noise.
+"""The answer in words: whether joining pays, who should not join, what guards and rules change, and what to do.
 
-Its numbers are those of the table, in the table's digits.
+Its numbers are those of the table, in the table's digits and signs: brackets are 95 % intervals, ≈ is inside the noise.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from comity.results import Cell, Difference, LoadedStudy, Table
 from comity.results.columns import ACCURACY, DIFFERENCE, GAIN, DifferenceColumn
+from comity.results.harm import MOST_NAMED, HarmedClient
 from comity.results.schema import OWN
-from comity.results.statistics import Verdict
+from comity.results.statistics import MOST_SEEDS, holm
 from comity.results.words import counted, listed
+
+
+class Advice(NamedTuple):
+    what: str
+    """In a word or two."""
+    why: str
 
 
 @dataclass(frozen=True)
 class Answer:
     lead: str
-    """One sentence."""
-    more: str
-    """What qualifies it."""
-    details: list[str]
-    """Each comparison in a sentence of its own."""
+    """One sentence: the best line against training alone, and who gains and loses by it."""
     notes: list[str]
     """What a reader has to know to trust or doubt the numbers."""
     cell: Cell
     """What the lead speaks of."""
+    more: str = ""
+    """What qualifies it."""
+    effects: list[str] = field(default_factory=list)
+    """What guards and rules change."""
+    advice: list[Advice] = field(default_factory=list)
+    """What this suggests."""
+    details: list[str] = field(default_factory=list)
+    """Each comparison in a sentence of its own."""
+
+    @property
+    def worst(self) -> HarmedClient | None:
+        """Who loses most, beyond chance if anybody does."""
+        balance = self.cell.balance
+        return None if balance is None else next(iter(balance.beyond_chance or balance.harmed), None)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed in which that client loses most."""
+        worst = self.worst
+        if worst is None or worst.seed is not None:
+            return None if worst is None else worst.seed
+        return min(self.cell.transfers.items(), key=lambda known: known[1].gain.get(worst.client, 0.0))[0]
 
 
 def answer(study: LoadedStudy, table: Table) -> Answer:
-    compared = [cell for cell in study.cells if cell.difference is not None]
-    notes = _notes(study, table, compared)
-    finished = [cell for cell in study.cells if cell.accuracy is not None and not cell.local]
-    if not finished:
+    notes = _notes(study, table)
+    bests = [max(cells, key=_accuracy) for setting in study.settings if (cells := _finished(setting.cells))]
+    if not bests:
         lead, cell = _waiting(study)
-        return Answer(lead, "", [], notes, cell)
-    best = max(finished, key=_accuracy)
+        return Answer(lead, notes, cell)
+    best = max(bests, key=lambda cell: (cell.gain is not None, cell.gain.mean if cell.gain else _accuracy(cell)))
     several = len(study.settings) > 1
-    if not compared:
-        lead, more = _reaches(best, several, alone=len(finished) == 1)
-        transfer, remarks = _transfer(best)
-        return Answer(f"{lead}; {transfer}.", " ".join([*more, *remarks]), _behind_the_best(study), notes, best)
-    chosen = _most_telling(compared)
-    lead, more = _compared(chosen, compared, several)
-    cell, named = chosen, ""
-    if _verdict(chosen) == "noise":
-        cell = chosen if len(compared) == 1 else best
-        named = f"{'the best, ' if cell is not chosen else ''}{cell.label}{_where(cell, several)}, "
-    transfer, remarks = _transfer(cell, named)
-    details = [f"{_sentence(c, several, brief=True)[0]}." for c in compared] if len(compared) > 1 else []
-    return Answer(f"{lead}; {transfer}.", " ".join([*more, *remarks, *_tally(compared)]), details, notes, cell)
+    compared = [cell for cell in study.cells if cell.difference is not None]
+    guards = {cell: words for cell in _finished(study.cells) if (words := _guard_sentence(cell, several))}
+    of_best = [words for cell, words in guards.items() if best in (cell, cell.without_guard)] or list(guards.values())
+    details = [f"{words}." for words in (*guards.values(), *(_rule_sentence(cell, several) for cell in compared))]
+    return Answer(
+        _lead(best, several),
+        notes,
+        best,
+        " ".join([*_doubts(best), *_over_settings(bests), *(best.balance.remarks if best.balance else [])]),
+        [*(f"{words}." for words in of_best[:1]), *_rules(compared, several)],
+        _advice(best, [cell for cell in compared if cell.setting is best.setting]),
+        details if len(details) > 1 else [] if details else _behind(bests, several),
+    )
+
+
+def _finished(cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.accuracy is not None and not cell.local]
 
 
 def _accuracy(cell: Cell) -> float:
@@ -56,129 +85,204 @@ def _accuracy(cell: Cell) -> float:
     return cell.accuracy.mean
 
 
-def _difference(cell: Cell) -> Difference:
-    assert cell.difference is not None
-    return cell.difference
-
-
-def _verdict(cell: Cell) -> Verdict:
-    return _difference(cell).verdict
-
-
 def _where(cell: Cell, several: bool) -> str:
     return f" at {cell.setting.label}" if several and cell.setting.label else ""
 
 
-# Comparisons with the base.
+def _points(column: DifferenceColumn, difference: Difference) -> str:
+    """“1.30 points [0.88, 1.72]”, without its sign where words or arrows say it."""
+    sided = difference.verdict != "noise"
+    size = column.number(abs(difference.mean) if sided else difference.mean)
+    if difference.low is None or difference.high is None:
+        return f"{size} points"
+    return f"{'' if sided else '≈ '}{size} points [{column.number(difference.low)}, {column.number(difference.high)}]"
 
 
-def _most_telling(compared: Sequence[Cell]) -> Cell:
-    """The largest gain outside the noise, else the largest loss outside it, else the largest difference."""
-    for verdict in ("gain", "loss", "noise", "one seed"):
-        if judged := [cell for cell in compared if _verdict(cell) == verdict]:
-            return max(judged, key=lambda cell: abs(_difference(cell).mean))
-    raise AssertionError("every difference has a verdict")
+def _real(cells: Sequence[Cell], difference: Callable[[Cell], Difference | None]) -> list[Cell]:
+    """Whose difference stands when it is corrected for the number of all of them."""
+    tested = [(cell, d.p_value) for cell in cells if (d := difference(cell)) is not None and d.p_value is not None]
+    return [cell for (cell, _), real in zip(tested, holm([p for _, p in tested]), strict=True) if real]
 
 
-def _compared(chosen: Cell, compared: Sequence[Cell], several: bool) -> tuple[str, list[str]]:
-    if _verdict(chosen) != "noise" or len(compared) == 1:
-        return _sentence(chosen, several)
-    difference = _difference(chosen)
-    largest = f"{chosen.label}{_where(chosen, several)} by {_signed(DIFFERENCE, difference)} points"
-    lead = f"No rule changes a method by more than the noise of {_seeds(compared)}"
-    return lead, [f"The largest difference to {_base(chosen)} is that of {largest}.", _meaning(difference)]
+# Against training alone.
 
 
-def _base(cell: Cell) -> str:
-    assert cell.base is not None
-    return cell.base.rule_label
+def _lead(best: Cell, several: bool) -> str:
+    gain, rivals, name = best.gain, _finished(best.setting.cells), f"{best.label}{_where(best, several)}"
+    if gain is None or best.balance is None:
+        reached = f"{'reaches' if len(rivals) == 1 else 'is best with'} {ACCURACY.number(_accuracy(best))} % accuracy"
+        return f"{name} {reached} on average over clients; how the clients would do alone is not known."
+    line = name if len(rivals) == 1 else f"the best line ({name})"
+    lead = {
+        "gain": f"Joining {'pays' if _stands(best) else 'may pay'}: {line} ends {_points(GAIN, gain)} above Local",
+        "loss": f"Training alone wins: {line} ends {_points(GAIN, gain)} below Local",
+        "noise": f"Joining and training alone cannot be told apart: {line} ends {_points(GAIN, gain)} from Local",
+        "one seed": f"In one seed {line} ends {_points(GAIN, gain)} {'above' if gain.mean >= 0 else 'below'} Local",
+    }[gain.verdict]
+    return f"{lead}; {best.balance.sentence}."
 
 
-def _sentence(cell: Cell, several: bool, *, brief: bool = False) -> tuple[str, list[str]]:
-    """What a rule does to a method, and how sure that is."""
-    difference, rule = _difference(cell), cell.rule_label
-    method = cell.method_label + _where(cell, several)
-    size = DIFFERENCE.number(abs(difference.mean))
-    if difference.half is None:
-        side = "above" if difference.mean >= 0 else "below"
-        lead = f"{rule} ends {size} points {side} {_base(cell)} with {method} in the one seed that both have"
-        return lead, ["One seed cannot tell a difference from noise."]
-    over = f", {difference.seeds} paired seeds" if brief else ""
-    if difference.verdict == "noise":
-        lead = f"{rule} changes {method} by {_signed(DIFFERENCE, difference)} points, which is inside the noise{over}"
-    else:
-        verb = "lifts" if difference.verdict == "gain" else "lowers"
-        lead = f"{rule} {verb} {method} by {size} ± {DIFFERENCE.number(difference.half)} points{over}"
-    return lead, [_meaning(difference)]
-
-
-def _meaning(difference: Difference) -> str:
-    return f"± is a 95 % interval from {difference.seeds} seeds, each paired with itself."
-
-
-def _signed(column: DifferenceColumn, difference: Difference) -> str:
-    value = column.number(difference.mean, sign=True)
-    return value if difference.half is None else f"{value} ± {column.number(difference.half)}"
-
-
-def _seeds(compared: Sequence[Cell]) -> str:
-    numbers = sorted({_difference(cell).seeds for cell in compared})
-    return counted(numbers[0], "seed") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
-
-
-def _tally(compared: Sequence[Cell]) -> list[str]:
-    if len(compared) < 2:
-        return []
-    verdicts = [_verdict(cell) for cell in compared]
-    parts = [
-        (verdicts.count("gain"), "a gain", "are gains"),
-        (verdicts.count("loss"), "a loss", "are losses"),
-        (verdicts.count("noise"), "inside the noise", "are inside the noise"),
-        (verdicts.count("one seed"), "of one seed only", "are of one seed only"),
-    ]
-    clauses = [f"{count} {'is ' + one if count == 1 else many}" for count, one, many in parts if count]
-    bases = listed(dict.fromkeys(map(_base, compared)))
-    if len(clauses) == 1:
-        count, _, verdict = clauses[0].partition(" ")
-        return [f"{'Both' if count == '2' else f'All {count}'} comparisons with {bases} {verdict}."]
-    return [f"Of {len(compared)} comparisons with {bases} {listed(clauses)}."]
-
-
-# Without a base.
-
-
-def _reaches(cell: Cell, several: bool, *, alone: bool) -> tuple[str, list[str]]:
-    verb = "reaches" if alone else "is best with"
-    accuracy = ACCURACY.number(_accuracy(cell))
-    lead = f"{cell.label}{_where(cell, several)} {verb} {accuracy} % accuracy on average over clients"
-    gain = cell.gain
+def _doubts(best: Cell) -> list[str]:
+    gain, rivals = best.gain, _finished(best.setting.cells)
     if gain is None:
-        return lead, []
-    side = "above" if gain.mean >= 0 else "below"
-    half = "" if gain.half is None else f" ± {GAIN.number(gain.half)}"
-    lead += f", {GAIN.number(abs(gain.mean))}{half} points {side} training alone"
-    lead += " (inside the noise)" if gain.verdict == "noise" else ""
-    return lead, [] if gain.half is None else [_meaning(gain)]
+        return ["Without a Local run nobody can be called harmed."]
+    if gain.half is None:
+        return ["One seed cannot tell a difference from noise."]
+    doubts = [f"Brackets are 95 % intervals from {gain.seeds} seeds, each paired with itself."]
+    if len(rivals) > 1 and gain.verdict == "gain":
+        stands = "still stands" if _stands(best) else "no longer stands"
+        doubts.append(f"Corrected for the {len(rivals)} lines that it is the best of (Holm) it {stands}.")
+    return doubts
 
 
-def _behind_the_best(study: LoadedStudy) -> list[str]:
+def _stands(best: Cell) -> bool:
+    """Whether the best line's difference to Local is more than noise, corrected for all lines that were tried."""
+    return best in _real(_finished(best.setting.cells), _gain)
+
+
+def _gain(cell: Cell) -> Difference | None:
+    return cell.gain
+
+
+def _over_settings(bests: Sequence[Cell]) -> list[str]:
+    verdicts = [cell.gain.verdict for cell in bests if cell.gain is not None]
+    words = {"gain": "joining pays", "loss": "training alone wins", "noise": "nobody can tell", "one seed": "one seed"}
+    clauses = [f"{word} in {verdicts.count(verdict)}" for verdict, word in words.items() if verdict in verdicts]
+    return [f"Of {len(verdicts)} settings {listed(clauses)}."] if len(verdicts) > 1 else []
+
+
+def _behind(bests: Sequence[Cell], several: bool) -> list[str]:
     """How far each method is from the best one in its setting."""
     sentences = []
-    several = len(study.settings) > 1
-    for setting in study.settings:
-        cells = [cell for cell in setting.cells if cell.accuracy is not None and not cell.local]
-        best = max(cells, key=_accuracy, default=None)
-        for other in sorted(cells, key=_accuracy, reverse=True):
-            if best is None or other is best:
-                continue
-            difference = Difference.between(best.accuracy, other.accuracy)
+    for best in bests:
+        for other in sorted(_finished(best.setting.cells), key=_accuracy, reverse=True):
+            difference = None if other is best else Difference.between(best.accuracy, other.accuracy)
             if difference is not None:
-                size = DIFFERENCE.number(difference.mean)
-                half = "" if difference.half is None else f" ± {DIFFERENCE.number(difference.half)}"
-                doubts = {"noise": ", which is inside the noise", "one seed": ", in one seed"}
-                where = f"{_where(other, several)}{doubts.get(difference.verdict, '')}"
-                sentences.append(f"{best.label} is {size}{half} points above {other.label}{where}.")
+                doubt = {"noise": ", inside the noise", "one seed": ", in one seed"}.get(difference.verdict, "")
+                above = f"{_points(DIFFERENCE, difference)} above {other.label}{_where(other, several)}{doubt}"
+                sentences.append(f"{best.label} is {above}.")
     return sentences
+
+
+# What guards and rules change.
+
+
+def _guard_sentence(cell: Cell, several: bool) -> str:
+    plain = cell.without_guard
+    difference = None if plain is None else Difference.between(cell.accuracy, plain.accuracy)
+    if plain is None or difference is None:
+        return ""
+    what = _change(f"The guard {cell.options['guard']}", f"{plain.label}{_where(cell, several)}", difference)
+    return f"{what}; {_harm(plain)} look worse than alone without it, {_harm(cell)} with it"
+
+
+def _harm(cell: Cell) -> str:
+    if cell.balance is None:
+        return "nobody knows how many"
+    sure = f" ({len(cell.balance.beyond_chance)} beyond chance)" if cell.balance.counted and cell.balance.harmed else ""
+    return f"{len(cell.balance.harmed)} of {cell.balance.clients} clients{sure}"
+
+
+def _change(who: str, what: str, difference: Difference) -> str:
+    if difference.verdict in ("gain", "loss"):
+        verb = "lifts" if difference.verdict == "gain" else "lowers"
+        return f"{who} {verb} {what} by {_points(DIFFERENCE, difference)}"
+    if difference.verdict == "noise":
+        return f"{who} changes {what} by {_points(DIFFERENCE, difference)}, inside the noise"
+    side = "above" if difference.mean >= 0 else "below"
+    return f"{who} ends {_points(DIFFERENCE, difference)} {side} the same without it, {what}, in one seed"
+
+
+def _rule_sentence(cell: Cell, several: bool) -> str:
+    assert cell.difference is not None
+    assert cell.base is not None
+    one = cell.difference.half is None
+    what = cell.base.label if one else cell.method_label
+    return _change(cell.rule_label, f"{what}{_where(cell, several)}", cell.difference)
+
+
+def _rules(compared: Sequence[Cell], several: bool) -> list[str]:
+    """The largest effect, and how many are more than noise, corrected for their number."""
+    known = {cell: cell.difference for cell in compared if cell.difference is not None}
+    if not known:
+        return []
+    by_size = sorted(known, key=lambda cell: -abs(known[cell].mean))
+    verdicts = [difference.verdict for difference in known.values()]
+    most_telling = next(v for v in ("gain", "loss", "noise", "one seed") if v in verdicts)
+    largest = next(cell for cell in by_size if known[cell].verdict == most_telling)
+    sentences = [f"{_rule_sentence(largest, several)}."]
+    if len(known) > 1:
+        words = {"gain": "above", "loss": "below", "noise": "inside the noise", "one seed": "of one seed only"}
+        counts = {word: verdicts.count(verdict) for verdict, word in words.items() if verdict in verdicts}
+        clauses = [f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in counts.items()]
+        bases = dict.fromkeys(cell.base.rule_label for cell in known if cell.base is not None)
+        tally = f"Of {len(known)} comparisons with {listed(bases)} {listed(clauses)}"
+        if most_telling in ("gain", "loss"):
+            stand = len(_real(compared, _difference))
+            tally += f"; corrected for their number (Holm) {stand or 'none'} {'stands' if stand == 1 else 'stand'}"
+        sentences.append(f"{tally}.")
+    return sentences
+
+
+def _difference(cell: Cell) -> Difference | None:
+    return cell.difference
+
+
+# What this suggests.
+
+
+def _advice(best: Cell, compared: Sequence[Cell]) -> list[Advice]:
+    """A few plain rules for who has to decide, in the setting of the best line."""
+    gain, balance = best.gain, best.balance
+    if gain is None or balance is None:
+        return [Advice("Run Local too", "Without it nobody knows whether joining pays, or who is harmed by it.")]
+    sure, stands = balance.beyond_chance, gain.verdict == "loss" or _stands(best)
+    some = f"{counted(len(sure), 'client')} would be better off alone"
+    advice = []
+    if gain.verdict == "gain" and stands:
+        if not sure:
+            advice.append(Advice("Join", f"{best.label} helps on average, and nobody is worse off beyond chance."))
+        elif best.guarded:
+            advice.append(Advice("Join", f"{best.label} helps on average; {some} all the same."))
+        else:
+            advice.append(Advice("Join guarded", f"{best.label} helps on average, but {some}: add --guard mixture."))
+    elif gain.half is not None:
+        better = "Training alone is better" if gain.verdict == "loss" else "Nothing yet shows that joining is better"
+        advice.append(Advice("Stay alone", f"{better} on average."))
+        if not best.guarded:
+            keeps = "With --guard mixture each client keeps its own model where that is better."
+            advice.append(Advice("Or join guarded", keeps))
+    if sure and gain.verdict != "loss" and not balance.pooled and not best.guarded:
+        names = listed(map(str, sorted(harm.client for harm in sure)))
+        out = f"client{'' if len(sure) == 1 else 's'} {names}" if len(sure) <= MOST_NAMED else f"{len(sure)} clients"
+        lose = f"It loses {sure[0].loss}" if len(sure) == 1 else f"They lose up to {sure[0].loss}"
+        advice.append(Advice(f"Leave {out} out", f"{lose} points, beyond chance, unless guarded."))
+    lines = len(_finished(best.setting.cells))
+    return [*advice, *_about_rules(compared), *([] if stands else _about_seeds(gain, lines))]
+
+
+def _about_rules(compared: Sequence[Cell]) -> list[Advice]:
+    if not (real := _real(compared, _difference)):
+        if not any(cell.difference and cell.difference.half is not None for cell in compared):
+            return []
+        return [Advice("Keep the plain mean", f"No rule changes a method beyond noise, of {len(compared)} tried.")]
+    gains = [cell for cell in real if cell.difference and cell.difference.verdict == "gain"]
+    best = max(gains, key=_accuracy, default=None)
+    return [] if best is None else [Advice(f"Use {best.rule_label}", f"{_rule_sentence(best, False)}, corrected too.")]
+
+
+def _about_seeds(gain: Difference, lines: int) -> list[Advice]:
+    if gain.half is None:
+        return [Advice("More seeds", "One cannot tell a difference from noise; begin with three.")]
+    seeds, size = gain.seeds_needed(lines), f"{GAIN.number(abs(gain.mean))} points"
+    of_lines = f" with {lines} lines to choose from" if lines > 1 else ""
+    if seeds is None:
+        return [Advice("No more seeds", f"Not even {MOST_SEEDS} would tell {size} from nothing{of_lines}.")]
+    more = f"About {max(seeds, gain.seeds + 1)} would tell {size} from nothing{of_lines}, four times out of five."
+    return [Advice("More seeds", more)]
+
+
+# Before anything is finished, and notes.
 
 
 def _waiting(study: LoadedStudy) -> tuple[str, Cell]:
@@ -194,24 +298,9 @@ def _waiting(study: LoadedStudy) -> tuple[str, Cell]:
     return f"{start}; {cell.label} has done {furthest.rounds_done} of {rounds} rounds{so_far}.", cell
 
 
-# Clients, and notes.
-
-
-def _transfer(cell: Cell, named: str = "") -> tuple[str, list[str]]:
-    """Who gains and who loses, and what to keep in mind."""
-    if cell.balance is None:
-        return "how the clients would do alone is not known", ["Without a Local run nobody can be called harmed."]
-    return f"{f'with {named}' if named else ''}{cell.balance.sentence}", cell.balance.remarks
-
-
-def _notes(study: LoadedStudy, table: Table, compared: Sequence[Cell]) -> list[str]:
+def _notes(study: LoadedStudy, table: Table) -> list[str]:
     notes = list(table.remarks)
-    if len(compared) >= 10:
-        notes.append(
-            f"With {len(compared)} comparisons at 95 %, about {max(1, round(0.05 * len(compared)))} would leave "
-            "the noise by chance alone."
-        )
-    if any(_difference(cell).seeds == 2 for cell in compared):
+    if any(cell.gain is not None and cell.gain.seeds == 2 for cell in study.cells):
         notes.append("Two seeds make very wide intervals; a third one narrows them to about a third.")
     if failures := sum(len(record.failed) for run in study.runs for record in run.records):
         notes.append(

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from comity.config import MEAN
 from comity.results.run import LoadedRun
-from comity.results.schema import ALL, COMMON, OWN, SOME
+from comity.results.schema import ALL, CALIBRATION, COMMON, LOSS, OWN, SOME, UNGUARDED
 from comity.results.statistics import Difference, Spread
 from comity.results.study import Cell
 from comity.results.words import number
@@ -103,21 +103,31 @@ class DifferenceColumn(Column):
         return Entry(text, f"[{low}, {high}]", mean, parts, verdict, title)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientsColumn(Column):
-    """How many of the clients gain, or are harmed."""
+class GainingColumn(Column):
+    """How many of the clients gain."""
 
-    harmed: bool
     parts: ClassVar[tuple[str, ...]] = ("of",)
 
     def entry(self, cell: Cell) -> Entry:
         balance = cell.balance
         if balance is None:
             return NOTHING
-        count = len(balance.harmed) if self.harmed else balance.gaining
-        mark: Mark = "loss" if self.harmed and count else ""
-        title = balance.named if self.harmed else ""
-        return Entry(str(count), f"of {balance.clients}", count, (balance.clients,), mark, title)
+        return Entry(str(balance.gaining), f"of {balance.clients}", balance.gaining, (balance.clients,))
+
+
+class HarmedColumn(Column):
+    """How many of the clients do worse than alone, and how many of these by more than chance."""
+
+    parts: ClassVar[tuple[str, ...]] = ("of", "beyond chance")
+
+    def entry(self, cell: Cell) -> Entry:
+        balance = cell.balance
+        if balance is None:
+            return NOTHING
+        count, sure = len(balance.harmed), len(balance.beyond_chance) if balance.counted else None
+        small = f"of {balance.clients}" + (f", {sure} beyond chance" if count and sure is not None else "")
+        mark: Mark = "" if not count else "noise" if sure == 0 else "loss"
+        return Entry(str(count), small, count, (balance.clients, sure), mark, balance.named)
 
 
 def _percent(name: str, how: str = "mean") -> Callable[[LoadedRun, Cell], float]:
@@ -136,6 +146,11 @@ def _relative(run: LoadedRun, cell: Cell) -> float:
 
 def _conflict(run: LoadedRun, _: Cell) -> float:
     rate = run.result.conflict_rate if run.result else None
+    return math.nan if rate is None else 100 * rate
+
+
+def _against(run: LoadedRun, _: Cell) -> float:
+    rate = run.result.rule_against if run.result else None
     return math.nan if rate is None else 100 * rate
 
 
@@ -181,13 +196,18 @@ GAIN = DifferenceColumn(
     shown="page",
     of=lambda cell: cell.gain,
 )
-GAINING = ClientsColumn(
-    *("gaining", "clients that gain", "", 0),
-    f"Clients that do better than alone (positive transfer); {_POOLED}",
-    harmed=False,
+GAINING = GainingColumn(
+    *("gaining", "clients that gain", "", 0), f"Clients that do better than alone (positive transfer); {_POOLED}"
 )
-HARMED = ClientsColumn(
-    *("harmed", "clients harmed", "", 0), f"Clients that do worse than alone; {_POOLED}", harmed=True
+HARMED = HarmedColumn(
+    *("harmed", "clients harmed", "", 0),
+    f"Clients that do worse than alone; {_POOLED}; beyond chance: by more than the luck of their test samples (exact "
+    "McNemar test by client, Benjamini–Hochberg over clients at 5 %)",
+)
+UNGUARDED_ACCURACY = SpreadColumn(
+    *("unguarded", "unguarded", "%", 2),
+    "Accuracy of the federated model without its guard on the clients' own tests",
+    of=_percent(UNGUARDED),
 )
 CONFLICT = SpreadColumn(
     *("conflict", "conflict", "%", 0),
@@ -195,9 +215,20 @@ CONFLICT = SpreadColumn(
     with_std=False,
     of=_conflict,
 )
+AGAINST = SpreadColumn(
+    *("against", "step against", "%", 0),
+    "Share of the clients whose own update the aggregated step points against, mean over rounds",
+    with_std=False,
+    shown="page",
+    of=_against,
+)
 COLUMNS: tuple[Column, ...] = (
     ACCURACY,
     DIFFERENCE,
+    GAIN,
+    GAINING,
+    HARMED,
+    UNGUARDED_ACCURACY,
     SpreadColumn(
         *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", of=_best
     ),
@@ -215,14 +246,11 @@ COLUMNS: tuple[Column, ...] = (
         of=_percent(OWN, "std"),
     ),
     WORST,
-    GAIN,
     SpreadColumn(
         *("relative", "relative to Local", "%", 1),
         "Relative accuracy: mean over clients of (accuracy − alone) / alone",
         of=_relative,
     ),
-    GAINING,
-    HARMED,
     SpreadColumn(
         *("newcomers", "newcomers", "%", 2),
         "Mean accuracy of clients that joined after training, on their own tests, ± standard deviation over seeds",
@@ -234,6 +262,19 @@ COLUMNS: tuple[Column, ...] = (
         shown="page",
         of=_newcomers_gain,
     ),
+    SpreadColumn(
+        *("log-loss", "log-loss", "", 3),
+        "Mean over clients of the log-loss on their own tests, in nats",
+        shown="page",
+        of=lambda run, _: run.metric(LOSS),
+    ),
+    SpreadColumn(
+        *("ECE", "calibration error", "%", 1),
+        "How far the confidence of answers is from how often they are right: expected calibration error, own tests",
+        shown="page",
+        of=_percent(CALIBRATION),
+    ),
+    AGAINST,
     CONFLICT,
     SpreadColumn(
         *("MB", "MB a round", "", 2),

@@ -1,12 +1,13 @@
 """What joining does to each client: who gains, who is harmed, and how both are counted over seeds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from comity.results.schema import CLIENT, TEST_SAMPLES, Newcomers, Result, Transfer
+from comity.guard import benjamini_hochberg, mcnemar
+from comity.results.schema import Newcomers, Result, Transfer
 from comity.results.statistics import ZERO
 from comity.results.words import listed, number
 
@@ -63,14 +64,12 @@ def transfer(
 
 def p_value(only_local: int, only_joined: int) -> float:
     """How often a client whose two models are equally good looks at least as harmed: the exact McNemar test."""
-    from comity.guard import mcnemar  # scipy, for which lists and errors should not wait
 
     return float(mcnemar(only_local, only_joined, "less"))
 
 
 def beyond_chance(p_values: Mapping[K, float]) -> list[K]:
     """Whose loss is more than chance; of those named, a share of at most ``FALSE`` is expected to be named wrongly."""
-    from comity.guard import benjamini_hochberg
 
     return [
         key for key, named in zip(p_values, benjamini_hochberg(list(p_values.values()), FALSE), strict=True) if named
@@ -85,8 +84,6 @@ class HarmedClient:
     seed: int | None
     """``None`` where the client is the same one in every seed."""
     gain: float
-    tests: float
-    """Test samples that the loss amounts to; NaN where that is not known, or the loss is a mean over seeds."""
     beyond_chance: bool | None = None
     """Whether the loss is more than the luck of its test samples; ``None`` where that was not counted."""
 
@@ -131,53 +128,34 @@ class Balance:
     """Whether it is known of the harmed who is so beyond chance."""
 
     @classmethod
-    def of(
-        cls,
-        transfers: Mapping[int, Transfer],
-        tests_by_seed: Mapping[int, Mapping[int, float]],
-        *,
-        same_clients: bool,
-    ) -> "Balance | None":
-        """By seed: each client's gain, and its number of test samples; ``None`` where no gain is known."""
-        gains_by_seed = {seed: known.gain for seed, known in transfers.items()}
-        seeds = len(gains_by_seed)
-        pooled = seeds > 1 and not same_clients
-        by_client: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
-        for seed, gain_of in gains_by_seed.items():
-            for client, gain in gain_of.items():
-                lost = gain * tests_by_seed.get(seed, {}).get(client, math.nan)
-                by_client.setdefault((client, seed if pooled else None), []).append((gain, lost))
+    def of(cls, transfers: Mapping[int, Transfer], *, same_clients: bool) -> "Balance | None":
+        """From each client's gain by seed; ``None`` where no gain is known."""
+        pooled = len(transfers) > 1 and not same_clients
+        by_client: dict[tuple[int, int | None], list[float]] = {}
+        for seed, known in transfers.items():
+            for client, gain in known.gain.items():
+                by_client.setdefault((client, seed if pooled else None), []).append(gain)
         if not by_client:
             return None
-        means = {key: fmean(gain for gain, _ in entries) for key, entries in by_client.items()}
-        p_values = _p_values(transfers, pooled)
-        named = beyond_chance(p_values)
+        means = {key: fmean(each) for key, each in by_client.items()}
+        counted = all(known.only_local.keys() >= known.gain.keys() for known in transfers.values())
+        named = beyond_chance(_p_values(transfers, pooled)) if counted else []
         worse = [
-            HarmedClient(
-                *key,
-                gain,
-                by_client[key][0][1] if pooled or seeds == 1 else math.nan,
-                key in named if key in p_values else None,
-            )
-            for key, gain in means.items()
-            if harmed(gain)
+            HarmedClient(*key, gain, key in named if counted else None) for key, gain in means.items() if harmed(gain)
         ]
         return cls(
             clients=len(means),
             gaining=sum(map(gains, means.values())),
             harmed=sorted(worse, key=lambda client: client.gain),
-            seeds=seeds,
+            seeds=len(transfers),
             pooled=pooled,
-            counted=p_values.keys() >= means.keys(),
+            counted=counted,
         )
 
     @classmethod
     def of_run(cls, result: Result | Newcomers) -> "Balance | None":
         """Of the clients of one run alone, or of its newcomers; ``None`` where it was compared with no Local."""
-        if result.transfer is None:
-            return None
-        tests = dict(zip(map(int, result.clients[CLIENT]), result.clients.get(TEST_SAMPLES, ()), strict=False))
-        return cls.of({0: result.transfer}, {0: tests}, same_clients=True)
+        return None if result.transfer is None else cls.of({0: result.transfer}, same_clients=True)
 
     @property
     def beyond_chance(self) -> list[HarmedClient]:
@@ -186,20 +164,25 @@ class Balance:
 
     @property
     def sentence(self) -> str:
-        """“17 of 20 clients gain over training alone, clients 3 and 11 lose”."""
-        verb = "gains" if self.gaining == 1 else "gain"
-        start = f"{self.gaining} of {self.clients} clients {verb} over training alone"
+        """“17 of 20 clients gain over training alone, 4 look worse, 1 beyond chance (client 7)”."""
+        start = (
+            f"{self.gaining} of {self.clients} clients {'gains' if self.gaining == 1 else 'gain'} over training alone"
+        )
         if not self.harmed:
-            return f"{start}, nobody loses"
-        if len(self.harmed) > MOST_NAMED or self.pooled:
-            return f"{start}, {len(self.harmed)} lose{'s' if len(self.harmed) == 1 else ''}"
-        names = listed(str(client) for client in sorted(harm.client for harm in self.harmed))
-        return f"{start}, " + (f"client {names} loses" if len(self.harmed) == 1 else f"clients {names} lose")
+            return f"{start}, nobody looks worse"
+        worse = f"{start}, {len(self.harmed)} {'looks' if len(self.harmed) == 1 else 'look'} worse"
+        if not self.counted:
+            return f"{worse}{_names(self.harmed)}"
+        sure = self.beyond_chance
+        return f"{worse}, {len(sure) or 'none'} beyond chance{_names(sure)}"
 
     @property
     def named(self) -> str:
         """The harmed clients, worst first, with what each loses."""
-        names = ", ".join(f"{harm} (−{harm.loss})" for harm in self.harmed[:MOST_LISTED])
+        names = ", ".join(
+            f"{harm} (−{harm.loss}{', beyond chance' if harm.beyond_chance else ''})"
+            for harm in self.harmed[:MOST_LISTED]
+        )
         more = f" and {len(self.harmed) - MOST_LISTED} more" if len(self.harmed) > MOST_LISTED else ""
         return f"Clients {names}{more}" if self.harmed else "Nobody"
 
@@ -210,10 +193,16 @@ class Balance:
         if self.pooled:
             remarks.append(f"The {self.clients} clients are those of {self.seeds} seeds, each with its own partition.")
         if self.harmed:
-            remarks.append(f"Most is lost by client {self.harmed[0]}: {self.harmed[0].loss} points.")
-        slight, all_ = sum(harm.tests > -1.5 for harm in self.harmed), len(self.harmed)
-        if slight:
-            some = "It loses" if all_ == 1 else "All lose" if slight == all_ else f"{slight} of the {all_} lose"
-            some += "s" if slight == 1 < all_ else ""
-            remarks.append(f"{some} no more than one test sample, which may be chance.")
+            worst = (self.beyond_chance or self.harmed)[0]
+            remarks.append(f"Most is lost by client {worst}: {worst.loss} points.")
+            if not self.counted:
+                remarks.append("Whether that is more than the chance of a few test samples was not counted.")
         return remarks
+
+
+def _names(clients: Sequence[HarmedClient]) -> str:
+    """“ (clients 3 and 7)”; nothing where they are too many to name."""
+    if not 0 < len(clients) <= MOST_NAMED:
+        return ""
+    names = listed(map(str, sorted(clients, key=lambda harm: (harm.seed or 0, harm.client))))
+    return f" (client{'' if len(clients) == 1 else 's'} {names})"

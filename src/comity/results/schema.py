@@ -152,6 +152,21 @@ class Conflict:
 
 
 @dataclass(kw_only=True)
+class Against:
+    """Clients whose own update a step points against (a negative inner product): it undoes what they have learnt."""
+
+    clients: int = 0
+    """Of so many."""
+    mean: int = 0
+    """By the plain mean of the updates."""
+    rule: int = 0
+    """By the rule's step."""
+    mean_ids: list[int] = field(default_factory=list)
+    """Who they are, the first of them where they are many."""
+    rule_ids: list[int] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
 class RuleNote:
     """What the rule's solver says of its own step."""
 
@@ -210,6 +225,7 @@ class RoundRecord:
     rule: RuleNote | None = None
     method: dict[str, Any] = field(default_factory=dict)
     """What the method notes of its own."""
+    against: Against | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +297,10 @@ class Result:
     unstable: list[int] = field(default_factory=list)
     """Clients whose accuracy fell by more than FALL between two evaluations."""
     newcomers: Newcomers | None = None
+    mean_against: float | None = None
+    """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
+    rule_against: float | None = None
+    """The same of the rule's step."""
 
 
 @dataclass(frozen=True, kw_only=True)

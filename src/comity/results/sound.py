@@ -109,7 +109,8 @@ def check_result(result: Result, options: Mapping[str, Any]) -> None:
         if late.transfer is not None:
             _check_transfer(late.transfer, arrived)
     _that(clients.issuperset(result.malicious), f"{name}: a malicious client is not among the clients")
-    _that(_shares([result.conflict_rate or 0.0]), f"{name}: conflict_rate is no share")
+    rates = (result.conflict_rate, result.mean_against, result.rule_against)
+    _that(_shares([rate or 0.0 for rate in rates]), f"{name}: conflict_rate or against is no share")
     _check_costs(name, result.bytes_per_round, result.seconds)
 
 
@@ -156,6 +157,13 @@ def check_records(records: Iterable[RoundRecord], options: Mapping[str, Any]) ->
         _check_costs(where, record.bytes, record.seconds)
         if record.conflict is not None:
             _that(_shares([record.conflict.rate, *record.conflict.layers.values()]), f"{where}: conflict is no share")
+        if (against := record.against) is not None:
+            most = min(against.clients, options["clients"])
+            _that(
+                all(0 <= n <= most for n in (against.mean, against.rule)), f"{where}: against has more than all clients"
+            )
+            named = (*against.mean_ids, *against.rule_ids)
+            _that(all(0 <= client < options["clients"] for client in named), f"{where} has clients that are none")
 
 
 def check_weights(record: Weights) -> None:

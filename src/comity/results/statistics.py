@@ -1,7 +1,7 @@
 """Numbers over seeds: their spread, and differences that are paired by seed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
@@ -10,6 +10,9 @@ Verdict = Literal["gain", "loss", "noise", "one seed"]
 
 ZERO = 1e-9
 """Differences of accuracies below this are rounding of floats: no test set is large enough to show them."""
+SURE = 0.05
+"""An interval of 95 % leaves zero out where a p-value is below this."""
+POWER, MOST_SEEDS = 0.8, 100
 
 
 @dataclass(frozen=True)
@@ -83,3 +86,42 @@ class Difference:
         if abs(self.mean) <= max(self.half, ZERO):
             return "noise"
         return "gain" if self.mean > 0 else "loss"
+
+    @property
+    def p_value(self) -> float | None:
+        """How often seeds that differ by luck alone would differ as much: the paired t-test; one seed has none."""
+        if self.half is None or self.half <= ZERO:
+            return None if self.half is None else float(abs(self.mean) <= ZERO)
+        from scipy.special import stdtr, stdtrit
+
+        t = abs(self.mean) / self.half * stdtrit(self.seeds - 1, 1 - SURE / 2)
+        return float(2 * stdtr(self.seeds - 1, -t))
+
+    def seeds_needed(self, comparisons: int = 1) -> int | None:
+        """Seeds with which the paired t-test tells a difference of this size from none in 80 % of all cases.
+
+        ``comparisons``: corrected for so many. ``None``: more than ``MOST_SEEDS``, or nobody knows.
+        """
+        if self.half is None or abs(self.mean) <= ZERO:
+            return None
+        if self.half <= ZERO:
+            return 2
+        from scipy.special import nctdtr, stdtrit
+
+        effect = abs(self.mean) / self.half * stdtrit(self.seeds - 1, 1 - SURE / 2) / math.sqrt(self.seeds)
+        for seeds in range(2, MOST_SEEDS + 1):
+            t, shift = stdtrit(seeds - 1, 1 - SURE / comparisons / 2), effect * math.sqrt(seeds)
+            if 1 - nctdtr(seeds - 1, shift, t) + nctdtr(seeds - 1, shift, -t) >= POWER:
+                return seeds
+        return None
+
+
+def holm(p_values: Sequence[float]) -> list[bool]:
+    """Which of several differences are real, with a chance of at most ``SURE`` that any is called so wrongly."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    real = [False] * len(p_values)
+    for rank, i in enumerate(order):
+        if p_values[i] > SURE / (len(p_values) - rank):
+            break
+        real[i] = True
+    return real

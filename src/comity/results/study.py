@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from comity._errors import ComityError, unknown
 from comity.config import LOCAL, MEAN
@@ -17,6 +17,7 @@ from comity.results import schema
 from comity.results.conditions import (
     Flat,
     Varying,
+    component_of,
     flatten,
     in_words,
     of_cell,
@@ -63,6 +64,20 @@ class Cell:
     @property
     def local(self) -> bool:
         return self.method == LOCAL
+
+    @property
+    def guarded(self) -> bool:
+        return self.options.get("guard") is not None
+
+    @property
+    def without_guard(self) -> "Cell | None":
+        """The same method and rule in the same setting, where this cell has a guard and that one none."""
+
+        def kept(cell: Cell) -> Flat:
+            return {key: v for key, v in cell.options.items() if component_of(key) in ("method", "rule")}
+
+        same = (cell for cell in self.setting.cells if not cell.guarded and kept(cell) == kept(self))
+        return next(same, None) if self.guarded else None
 
     @property
     def label(self) -> str:
@@ -123,8 +138,7 @@ class Cell:
     @cached_property
     def balance(self) -> Balance | None:
         """How many clients gain and which are harmed."""
-        tests = {seed: self.runs[seed].by_client(schema.TEST_SAMPLES) for seed in self.transfers}
-        return Balance.of(self.transfers, tests, same_clients=self._same_clients(tests))
+        return Balance.of(self.transfers, same_clients=self._same_clients(self.transfers))
 
     def _same_clients(self, seeds: Iterable[int]) -> bool:
         """Whether client 3 is the same client in all of these seeds: true when they have the same partition."""
@@ -143,6 +157,12 @@ class Setting:
     @property
     def local(self) -> Cell | None:
         return next((cell for cell in self.cells if cell.local), None)
+
+    @property
+    def local_on(self) -> Literal["all", "train"]:
+        """Whether Local learns from a client's validation samples too, or nobody has any."""
+        held_out = any(run.options.get("val_share") for cell in self.cells for run in cell.runs.values())
+        return "train" if held_out and self.options.get("local_on") != "all" else "all"
 
     @property
     def noted_local(self) -> Spread | None:

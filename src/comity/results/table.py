@@ -107,7 +107,7 @@ class Table:
                 f"evaluations: {', '.join(jumpy)}."
             )
         remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
-        return cls(blocks, used, _legend(lines, study.base_label), remarks)
+        return cls(blocks, used, [*_legend(lines, study.base_label), *_reference(blocks)], remarks)
 
     @property
     def lines(self) -> list[Line]:
@@ -250,10 +250,25 @@ def _legend(lines: list[Line], base: str) -> list[str]:
     numbers = (
         "Accuracy: mean over clients of each client's model on its own tests, last round, in percent; differences in "
         "points. Relative to Local: mean over clients of (accuracy − Local) / Local. Clients harmed: those that do "
-        "worse than alone, of the clients of all seeds where each seed has a partition of its own. Seconds: training "
-        "and aggregation."
+        "worse than alone, of the clients of all seeds where each seed has a partition of its own; beyond chance: by "
+        "more than the luck of their test samples. Seconds: training and aggregation."
     )
     return [over_seeds, numbers]
+
+
+def _reference(blocks: Sequence[Block]) -> list[str]:
+    """Which Local gains and harm are measured against."""
+    words = {
+        "all": "Local, the reference, learns from all samples of a client but its tests",
+        "train": "Local, the reference, learns from no validation samples either",
+    }
+    compared = [b.setting for b in blocks if any(line.cell and line.cell.balance for line in b.lines)]
+    kinds = dict.fromkeys(setting.local_on for setting in compared)
+    return [
+        words[kind]
+        + (f" ({sum(s.local_on == kind for s in compared)} of {len(compared)} settings)." if len(kinds) > 1 else ".")
+        for kind in kinds
+    ]
 
 
 _LATEX = {

@@ -18,7 +18,16 @@ from comity.rules.calm import CALM
 from comity.rules.centered_clipping import CenteredClipping
 from comity.rules.confree import ConFREE
 from comity.rules.craft import CRAFT
-from comity.rules.diagnose import ConflictRate, LossChange, conflict_rate, cosines, harm, improvement, loss_change
+from comity.rules.diagnose import (
+    ConflictRate,
+    LossChange,
+    against,
+    conflict_rate,
+    cosines,
+    harm,
+    improvement,
+    loss_change,
+)
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
@@ -74,7 +83,8 @@ __all__ = [
     # how much a stranger counts
     "capped",
     # who hurts whom
-    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "loss_change", "LossChange", "COSINE_ROUNDING",
+    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "LossChange",
+    "COSINE_ROUNDING",
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comity.rules._updates import ClientUpdates
-from comity.rules.projection import conflicts
+from comity.rules._updates import ClientUpdates, Id
+from comity.rules.projection import COSINE_ROUNDING, conflicts
 
 
 class ConflictRate(NamedTuple):
@@ -60,3 +60,10 @@ def improvement(u: ClientUpdates, coefficients: Tensor) -> Tensor:
     """
     x = coefficients.reshape(-1, len(u))
     return torch.einsum("li,lij->j", x, u.grams) if len(x) > 1 else x[0] @ u.gram
+
+
+def against(u: ClientUpdates, coefficients: Tensor) -> list[Id]:
+    """Whom a combination hurts: who is present and whose own update it points against, more so than by rounding."""
+    rounding = COSINE_ROUNDING * u.lengths(coefficients).norm() * u.gram.diagonal().sqrt()
+    hurt = (improvement(u, coefficients) < -rounding) & (u.ages == 0)
+    return [u.ids[i] for i in hurt.nonzero()[:, 0].tolist()]

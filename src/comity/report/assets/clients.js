@@ -82,7 +82,7 @@ PLOTS.push({
       frame.line(x(q2), y - half, x(q2), y + half, theme.ink, { "stroke-width": 2.2 });
     });
     frame.end(area.bottom + 42);
-    return gain ? [{ label: "harmed: below training alone", colour: theme.harm, dot: true }] : null;
+    return gain ? [{ label: "worse than alone", colour: theme.harm, dot: true }] : null;
   },
 });
 
@@ -91,7 +91,7 @@ PLOTS.push({
   section: "clients",
   wide: true,
   title: () => `Who gains and who is harmed: ${aboutRun()}`,
-  how: "Accuracy of each client minus its accuracy when it trains alone, worst first. Striped red bars are harmed clients, their numbers below. A ring is the same client under the rule that is compared with.",
+  how: "Accuracy of each client minus its accuracy when it trains alone, worst first. Red bars are clients worse than alone, striped where that may be chance; the one that the headline names is marked. A ring is the same client under the rule that is compared with.",
   there: anyGains,
   choices: choose.run,
   draw(frame) {
@@ -109,15 +109,16 @@ PLOTS.push({
       width = Math.min(30, step * 0.74);
     frame.yAxis(area, y, ticks(low, high, 6), inPoints, "points above or below training alone");
     const stripes = stripesOf(frame);
-    clients.forEach(({ id, gain, harmed, acc, alone, train, test }, place) => {
+    clients.forEach(({ id, gain, harmed, sure, only, acc, alone, train, test }, place) => {
       const x = area.left + step * (place + 0.5),
         samples = Math.round(gain * test);
+      if (isNamed(id, run)) frame.rect(x - step / 2, area.top, step, area.bottom - area.top + 20, theme.line, { rx: 3 });
       frame.bar(
         x - width / 2,
         Math.min(y(0), y(gain)),
         width,
         Math.max(1, Math.abs(y(gain) - y(0))),
-        harmed ? stripes : theme.gain,
+        harmed ? (sure ? theme.harm : stripes) : theme.gain,
         { rx: Math.min(2, width / 4) },
       );
       if (before.has(id) && step > 5)
@@ -134,6 +135,8 @@ PLOTS.push({
         rows: [
           ["gain", `${points(gain)} points`],
           ["of its test samples", `${samples > 0 ? "+" : ""}${fixed(samples, 0)} of ${test}`],
+          ...(known(only[0]) ? [["right alone only, joined only", `${only[0]}, ${only[1]}`]] : []),
+          ...(harmed && sure !== null ? [["beyond chance", sure ? "yes" : "no"]] : []),
           ["together", percent(acc)],
           ["alone", percent(alone)],
           ...(before.has(id) ? [[`gain with ${base.rule}`, `${points(before.get(id))} points`]] : []),
@@ -155,7 +158,10 @@ PLOTS.push({
     const ring = before.size ? [{ label: `with ${base.rule}`, colour: theme.ink, ring: true }] : [];
     return [
       { label: "gains", colour: theme.gain, box: true },
-      { label: "harmed", colour: theme.harm, box: true, striped: true },
+      ...(clients.some(({ harmed, sure }) => harmed && !sure)
+        ? [{ label: "worse than alone", colour: theme.harm, box: true, striped: true }]
+        : []),
+      ...(clients.some(({ sure }) => sure) ? [{ label: "worse beyond chance", colour: theme.harm, box: true }] : []),
       ...ring,
     ];
   },
@@ -195,7 +201,7 @@ PLOTS.push({
     const rows = harmed.slice(0, 40).map((client) =>
       html(
         "tr",
-        {},
+        { class: isNamed(client.id, run) ? "named" : null },
         columns.map(([, tell]) => html("td", {}, tell(client))),
       ),
     );
@@ -232,6 +238,9 @@ function facts(run, all) {
     ["client", ({ id }) => html("b", { class: "harm" }, String(id))],
     ["loss, points", ({ gain }) => html("span", { class: "harm" }, points(gain))],
     ["tests lost", ({ gain, test }) => `${Math.max(0, Math.round(-gain * test))} of ${test}`],
+    known(all[0].only[0]) && ["right alone only, joined only", ({ only }) => only.join(", ")],
+    run.sure && ["beyond chance", ({ sure }) => (sure ? html("b", { class: "harm" }, "yes") : "no")],
+    run.against && ["steps against it", ({ id }) => `${run.against[id][0]} of ${run.against[id][1]}`],
     ["training samples", ({ train }) => `${brief(train)}, ${rank(train)}`],
     part && ["classes (share)", ({ id }) => held(id)],
     run.overlap && ["class overlap", ({ id }) => or(run.overlap[id], (value) => percent(value, 0))],

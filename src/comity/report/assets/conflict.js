@@ -32,6 +32,18 @@ function rankCorrelation(pairs) {
   return size ? sum(a.map((v, i) => v * b[i])) / size : NaN;
 }
 
+const STEPS = { against: ["the step taken"], mean_against: ["the plain mean instead"] };
+
+PLOTS.push({
+  id: "against",
+  section: "conflict",
+  title: () => `How many clients ${state.against === "against" ? "the step" : "the plain mean"} goes against${here()}`,
+  how: "Share of a round's clients whose own update the aggregated step points against (a negative inner product), so that it undoes what they have just learnt. Compare the step that the rule took with the plain mean of the same updates.",
+  there: () => cellsHere().some((cell) => cell.curves.against),
+  choices: () => [choose.setting(), choose.of("step", "against", STEPS, Object.keys(STEPS))],
+  draw: (frame) => lines(frame, state.against, { across: "r", label: "clients", share: true }),
+});
+
 PLOTS.push({
   id: "reasons",
   section: "conflict",
@@ -211,7 +223,7 @@ PLOTS.push({
   id: "conflict",
   section: "conflict",
   title: () => `How often updates conflict${here()}`,
-  how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. The plain mean lets these cancel each other.",
+  how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. They cancel each other in the plain mean; that alone harms nobody.",
   there: () => cellsHere().some((cell) => cell.curves.conflict),
   choices: () => [choose.setting()],
   draw: (frame) => lines(frame, "conflict", { across: "r", label: "pairs in conflict", share: true }),

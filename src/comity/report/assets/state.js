@@ -6,7 +6,8 @@ const THEMES = data.themes;
 const state = {
   setting: data.cells[data.focus].setting, // place in data.settings
   cell: data.focus, // place in data.cells: the method and rule that the client plots are about
-  seed: null,
+  seed: data.seed, // where the headline's client loses most
+  against: "against",
   hidden: {}, // labels that were switched off
   theme: null,
   curve: "acc",
@@ -98,6 +99,8 @@ function gains(run) {
     i,
     gain: run.gain[i],
     harmed: run.harmed.includes(id),
+    sure: run.sure ? run.harmed.includes(id) && run.sure.includes(id) : null,
+    only: run.only?.[i] || [null, null],
     acc: run.acc[i],
     alone: run.alone[i],
     train: run.train[i],
@@ -106,6 +109,8 @@ function gains(run) {
   return clients.filter((client) => known(client.gain)).sort((a, b) => a.gain - b.gain);
 }
 
+// Whom the headline names.
+const isNamed = (id, run) => id === data.client && state.cell === data.focus && run.seed === (data.seed ?? run.seed);
 const harmedIn = (run) => new Set(run.harmed);
 const anyGains = () => rivals().some((cell) => runsOf(cell).some((run) => gains(run).length));
 
