@@ -13,7 +13,7 @@ from comity import ComityError, Config
 from comity.commands.progress import summary
 from comity.engine import Run, federation_of, run
 from comity.methods import METHODS, FedU, Message, Reply, Server
-from comity.results import LoadedStudy, Table
+from comity.results import LoadedStudy, Table, schema
 from comity.results.run import LoadedRun
 from helpers import assert_same
 
@@ -161,3 +161,17 @@ def test_what_makes_no_sense_is_refused(tiny: dict[str, Any]) -> None:
         run(**tiny, newcomers=4, participation=0.4)
     with pytest.raises(ComityError, match="newcomers must be at least 0"):
         run(**tiny, newcomers=-1)
+
+
+def test_newcomers_are_guarded_too(tiny: dict[str, Any]) -> None:
+    options = tiny | {"reference": "auto", "newcomers": 2, "clients": 6, "val_share": 0.2, "method": "FedRep"}
+    done = run(**options, guard="mixture")
+    newcomers = done.result.newcomers
+    assert newcomers is not None
+    assert not newcomers.failed
+    assert all(0 < weight < 1 for weight in newcomers.clients[schema.OWN_WEIGHT])
+    assert newcomers.transfer is not None
+    gains, tests = newcomers.transfer.gain, newcomers.clients["n_test"]
+    for place, cid in enumerate(newcomers.clients["client"]):
+        more = newcomers.transfer.only_joined[int(cid)] - newcomers.transfer.only_local[int(cid)]
+        assert gains[int(cid)] == pytest.approx(more / tests[place])

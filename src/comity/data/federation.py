@@ -83,7 +83,7 @@ class Federation:
 
     def first(self, count: int) -> "Federation":
         """The first ``count`` of its clients, with the fingerprint of the whole."""
-        some = replace(self, clients=self.clients[:count])
+        some = replace(self, clients=self.clients[:count], client_names=self.client_names[:count])
         vars(some)["fingerprint"] = self.fingerprint
         return some
 

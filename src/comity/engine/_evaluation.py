@@ -271,6 +271,16 @@ def columns_of(scores: dict[int, Scores]) -> schema.Columns:
     return columns
 
 
+def counted(columns: schema.Columns, name: str) -> dict[int, int]:
+    """A number of tests of each client; empty where it was not counted."""
+    return {cid: int(number) for cid, number in by_client(columns, name).items()} if name in columns else {}
+
+
+def by_client(columns: schema.Columns, name: str = schema.OWN) -> dict[int, float]:
+    """Each client's accuracy on its own tests, or another of its numbers."""
+    return {int(cid): value for cid, value in zip(columns["client"], columns[name], strict=True)}
+
+
 def summarise(columns: schema.Columns, name: str) -> schema.Summary:
     """One metric over all clients."""
     values = torch.tensor(columns[name], dtype=torch.float64)

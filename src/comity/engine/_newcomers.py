@@ -4,15 +4,16 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from comity.config import Config
+from comity.engine._alone import Alone
 from comity.engine._assemble import build
 from comity.engine._client import ClientState
-from comity.engine._evaluation import columns_of, summarise
+from comity.engine._evaluation import columns_of, counted, summarise
 from comity.engine._link import Threads
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._verbs import Scores
 from comity.results import transfer
-from comity.results.schema import METRICS, Newcomers, RoundRecord
+from comity.results.schema import METRICS, ONLY_JOINED, ONLY_LOCAL, Newcomers, RoundRecord
 
 if TYPE_CHECKING:
     from comity.engine._run import Run
@@ -22,13 +23,19 @@ def newcomers_of(run: "Run") -> Newcomers | None:
     """How the newcomers of a run that is done fare, beside what they would have alone; ``None`` without any."""
     if not run.config.newcomers:
         return None
-    scores, failed = serve(run.config, run.site, run.server)
+    config, guests = run.config, copy.copy(run.site)
+    guests.reference = guests.held_out = None
+    local: dict[int, Scores] = {}
+    if config.reference != "none" and not config.is_local:
+        local, _, guests.reference = _alone(run, config.alone())
+    if config.guard is not None:
+        # they weigh what they are given as the others did, and then nothing is trained any more
+        _, _, guests.held_out = _alone(run, config.alone(on="train"))
+        guests.whole_from = None
+    scores, failed, _ = serve(config, guests, run.server)
     columns = columns_of(scores) if scores else {}
-    compared = None
-    if run.config.reference != "none" and not run.config.is_local:
-        alone = run.config.alone()
-        local, _ = serve(alone, *build(alone, run.site.everybody))
-        compared = transfer(*({cid: score.own for cid, score in each.items()} for each in (scores, local)))
+    joined, alone = ({cid: score.own for cid, score in each.items()} for each in (scores, local))
+    compared = transfer(joined, alone, counted(columns, ONLY_LOCAL), counted(columns, ONLY_JOINED))
     return Newcomers(
         clients=columns,
         metrics={name: summarise(columns, name) for name in METRICS if name in columns},
@@ -37,8 +44,17 @@ def newcomers_of(run: "Run") -> Newcomers | None:
     )
 
 
-def serve(config: Config, site: Site, server: Server) -> tuple[dict[int, Scores], dict[int, str]]:
-    """The newcomers' scores, and who could not be served and why. ``site`` and ``server`` stay as they are."""
+Served = tuple[dict[int, Scores], dict[int, str], Alone]
+"""The newcomers' scores, who could not be served and why, and the models of those who could."""
+
+
+def _alone(run: "Run", alone: Config) -> Served:
+    """The newcomers' own training, without the federation."""
+    return serve(alone, *build(alone, run.site.everybody))
+
+
+def serve(config: Config, site: Site, server: Server) -> Served:
+    """Have the newcomers join. ``site`` and ``server`` stay as they are."""
     site, desk, method = copy.copy(site), copy.copy(server), site.method
     cids = range(len(site.federation), len(site.everybody))
     vars(site).pop("tests", None)
@@ -64,5 +80,5 @@ def serve(config: Config, site: Site, server: Server) -> tuple[dict[int, Scores]
             received = {cid: method.welcome(desk, cid, replies.get(cid)) for cid in cids}
         scores: dict[int, Any] = link.ask(desk.verbs["evaluate"], received, desk.round)
     except Exception as error:  # a method that cannot serve newcomers costs nobody the run
-        return {}, dict.fromkeys(cids, f"{type(error).__name__}: {error}")
-    return scores, link.failures
+        scores, link.failures = {}, dict.fromkeys(cids, f"{type(error).__name__}: {error}")
+    return scores, link.failures, Alone(site, link.states().get)

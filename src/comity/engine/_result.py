@@ -6,6 +6,7 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from comity.engine._evaluation import by_client, counted
 from comity.engine._newcomers import newcomers_of
 from comity.results import transfer
 from comity.results.schema import (
@@ -73,16 +74,8 @@ def result_of(run: "Run") -> Result:
 
 
 def _transfer(run: "Run", local: dict[int, float]) -> Transfer | None:
-    def counts(column: str) -> dict[int, int]:
-        return {cid: int(n) for cid, n in by_client(run.columns, column).items()} if column in run.columns else {}
-
-    only = counts(ONLY_LOCAL), counts(ONLY_JOINED)
+    only = (counted(run.columns, name) for name in (ONLY_LOCAL, ONLY_JOINED))
     return transfer(by_client(run.columns), local, *only, local_on=run.config.local_on)
-
-
-def by_client(columns: Columns, name: str = OWN) -> dict[int, float]:
-    """Each client's accuracy on its own tests, or another of its numbers."""
-    return {int(cid): value for cid, value in zip(columns["client"], columns[name], strict=True)}
 
 
 def falls(before: dict[int, float], columns: Columns) -> dict[int, float]:

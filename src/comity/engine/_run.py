@@ -28,8 +28,8 @@ from comity.engine._callbacks import (
     WriteFolder,
     make_callbacks,
 )
-from comity.engine._evaluation import general_error
-from comity.engine._result import by_client, falls, result_of
+from comity.engine._evaluation import by_client, general_error
+from comity.engine._result import falls, result_of
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
