@@ -12,6 +12,9 @@ from comity.results.schema import ALL, COMMON, OWN, SOME, RoundRecord
 
 ROWS = {OWN: "own tests", SOME: "some others' too", ALL: "everybody's"}
 
+MOST_NAMED = 30
+"""Clients whose names are listed beside their numbers."""
+
 
 class Progress(Callback):
     """A live bar on a terminal; a plain line now and then elsewhere."""
@@ -85,6 +88,10 @@ def summary(console: Console, run: Run) -> None:
     balance = Balance.of_run(result)
     if balance is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
+    names = run.federation.client_names
+    if len(names) <= MOST_NAMED and any(name != str(client) for client, name in enumerate(names)):
+        listed = ", ".join(f"{client} {name}" for client, name in enumerate(names))
+        console.print(escape(f"Clients: {listed}."), highlight=False)
     if run.federation.caveat:
         console.print(f"[yellow]{escape(run.federation.caveat)}[/]", highlight=False)
     best, cost = result.best, result.bytes_per_round

@@ -21,6 +21,7 @@ from comity.data.sources.pfllib import is_pfllib, read_pfllib
 from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
 from comity.data.sources.table import TABLES, is_table, read_table
+from comity.data.sources.watch import read_watch, watch_file
 
 
 def load(
@@ -47,6 +48,8 @@ def load(
         path = _find(name, info.folders if info else (), folder)
         if path is not None:
             return _read(chosen.name if info else path.stem, path, budget, files, info.size if info else None)
+        if chosen.name == "watch" and (recordings := watch_file()) is not None:
+            return read_watch(recordings, budget)
         if info and info.hub and hub_installed():
             return read_hub(chosen.name, info.hub, budget, files.size or info.size)
     raise _missing(name, info, folder)
@@ -106,5 +109,6 @@ def _missing(name: str, info: DatasetInfo | None, folder: Path) -> ComityError:
     if info is None:
         return unknown("data set", name, DATASETS, hint=f"({looked})")
     ways = [f"put {info.get} there"] if info.get else []
+    ways += ["pip install 'comity[watch]', which brings the recordings"] if info is DATASETS["watch"] else []
     ways += [f"{INSTALL} to fetch {info.hub} from the hub"] if info.hub else []
     return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")
