@@ -88,9 +88,9 @@ def summary(console: Console, run: Run) -> None:
     balance = Balance.of_run(result)
     if balance is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
-    names = run.federation.client_names
-    if len(names) <= MOST_NAMED and any(name != str(client) for client, name in enumerate(names)):
-        listed = ", ".join(f"{client} {name}" for client, name in enumerate(names))
+    clients = run.federation.client_names
+    if len(clients) <= MOST_NAMED and any(name != str(client) for client, name in enumerate(clients)):
+        listed = ", ".join(f"{client} {name}" for client, name in enumerate(clients))
         console.print(escape(f"Clients: {listed}."), highlight=False)
     if run.federation.caveat:
         console.print(f"[yellow]{escape(run.federation.caveat)}[/]", highlight=False)

@@ -140,14 +140,15 @@ class _ClientApp(ClientApp):
 
     def _workshop(self, run: str, config: Config, cid: int, context: Context) -> "_Workshop":
         """Made once where a process serves many messages, as in a simulation; a real node makes it for each."""
-        if not 0 <= cid < config.clients:
-            raise ComityError(f"partition-id is {cid}; this run has clients 0 to {config.clients - 1}")
+        clients = config.clients or CLIENTS
+        if not 0 <= cid < clients:
+            raise ComityError(f"partition-id is {cid}; this run has clients 0 to {clients - 1}")
         name = run, None if self._own is None else cid
         if name not in self._workshops:
             here = {key.replace("-", "_"): context.node_config.get(key) for key in ("data-dir", "device")}
             config = config.with_(**{key: value for key, value in here.items() if value is not None})
             own = self._own
-            mine = None if own is None else own.federation(config.clients, _numbered(own.load(context), cid))
+            mine = None if own is None else own.federation(clients, _numbered(own.load(context), cid))
             self._workshops[name] = _Workshop(site_of(config, mine), str(config.method), general=own is None)
         return self._workshops[name]
 
