@@ -73,7 +73,7 @@ def _option(default: Any, group: str, help: str, *, decides: bool = True) -> Any
 class Config:
     """One run. Every option has a default that works; a component's own options follow its name with a dot."""
 
-    data: Any = _option("digits", "data", "data set by name; `comity list data`")
+    data: Any = _option("digits", "data", "data set by name, `comity list data`, or the path of a file or folder")
     data_dir: Path | None = _option(None, "data", "folder with data sets; by default $COMITY_DATA", decides=False)
     data_limit: str | None = _option(
         None,

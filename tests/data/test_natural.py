@@ -141,6 +141,17 @@ def test_watch_is_twenty_arms() -> None:
     assert x.std((0, 2), correction=0) == pytest.approx(1, abs=1e-5)
 
 
+@needs_watch
+def test_watch_of_seglearn_is_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("seglearn.datasets", exc_type=ImportError)
+    one, other = federate(load("watch")), federate(load("watch", tmp_path))
+    assert other.client_names[:3] == ("01 left", "01 right", "02 left")
+    assert other.class_names == ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
+    for mine, theirs in zip(one.clients, other.clients, strict=True):
+        assert torch.equal(mine.test.y, theirs.test.y)
+        assert torch.allclose(mine.test.x, theirs.test.x, atol=1e-4)
+
+
 # Clients and models by default.
 
 

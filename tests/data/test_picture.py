@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from comity.data import Dirichlet, Federation, Pathological, Synthetic, describe, draw, federate, load
+from comity.data import Dataset, Dirichlet, Federation, Pathological, Synthetic, describe, draw, federate, load
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -42,6 +43,30 @@ def test_table_holds_the_counts_and_fits_80_columns() -> None:
         assert " ".join([str(client), *map(str, sizes), *cells]) in re.sub(" +", " ", text)
     assert "Dirichlet(alpha=0.1, min_partition_size=10) · seed 0" in text
     assert "1,797 samples" in text
+
+
+def test_clients_and_classes_by_name(tmp_path: Path) -> None:
+    federation = federate(load("heart"))
+    text = re.sub(" +", " ", printed(federation))
+    assert "client train test no yes" in text
+    assert "Long Beach 140 60 51 149" in text
+    drawn = draw(federation, tmp_path / "heart.svg").read_text(encoding="utf-8")
+    assert "client Switzerland, class yes: 115" in drawn
+    assert ">Switzerland</text>" in drawn
+    hostile = Dataset("mine", np.zeros((8, 2)), np.arange(8) // 2 % 2, columns={"client": ["[red]a", "<b>"] * 4})
+    federation = federate(hostile)
+    assert "[red]a" in printed(federation)
+    ElementTree.parse(draw(federation, tmp_path / "mine.svg"))
+
+
+def test_where_accuracy_means_little() -> None:
+    assert federate(load("heart")).caveat == ""
+    y, client = np.array([0] * 40 + [0, 1] * 20 + [0, 1] * 4), np.repeat(["Bern", "Basel", "Chur"], [40, 40, 8])
+    federation = federate(Dataset("mine", np.zeros((88, 2)), y, columns={"client": client}))
+    assert federation.caveat == (
+        "Accuracy means little for clients Bern (1 of 3) which hold one class; and Chur (1 of 3) which have fewer "
+        "than 10 test samples."
+    )
 
 
 def test_table_without_validation_has_no_such_column() -> None:

@@ -809,7 +809,13 @@ def test_missing_known_set_says_where_and_how(name: str, tmp_path: Path) -> None
         load(name, tmp_path)
     line = str(caught.value)
     assert "\n" not in line
-    for part in (f"{name}.npz", str(tmp_path), "COMITY_DATA", "to get it: ", DATASETS[name].hub or "https://"):
+    for part in (
+        f"{name}.npz",
+        str(tmp_path),
+        "COMITY_DATA",
+        "to get it: ",
+        DATASETS[name].hub or ("comity[watch]" if name == "watch" else "https://"),
+    ):
         assert part in line
 
 

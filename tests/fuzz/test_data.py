@@ -47,18 +47,35 @@ def check(path: Path, **options: Any) -> None:
 def check_dataset(dataset: Dataset) -> None:
     n = len(dataset)
     assert n > 0
-    assert dataset.x.ndim == 4
+    assert dataset.x.ndim in (2, 3, 4)
     assert dataset.x.dtype in (np.uint8, np.float32)
     assert dataset.x.shape[0] == n
     assert dataset.y.shape == (n,)
-    assert np.isfinite(dataset.x).all()
+    assert not np.isinf(dataset.x).any()
+    assert dataset.standardise or np.isfinite(dataset.x).all()
+    assert len(dataset.class_names) == dataset.classes
+    assert all(word.isprintable() for word in (*dataset.class_names, *dataset.notes))
     assert 0 <= dataset.y.min() <= dataset.y.max() < dataset.classes <= 100_000
     assert all(values.shape == (n,) for values in dataset.columns.values())
     assert sum(map(len, dataset.by_class())) == n
     assert dataset.name.isprintable()
     assert repr(dataset).isprintable()
     shared = attempt(lambda: federate(dataset, clients=2))
-    assert isinstance(shared, ComityError) or all(len(client.train) for client in shared.clients)
+    if not isinstance(shared, ComityError):
+        assert all(len(client.train) and client.test.x.isfinite().all() for client in shared.clients)
+        assert all(name.isprintable() for name in shared.client_names)
+
+
+# Tables.
+
+TABLE = "id;Site ;age;sex;label\n1; A;63;m;ill\n2;B;;f;well\n3;A;4,5;?;ill\n4;B;1;m ;well\n5;B;9;f;ill\n6;A;8;f;well\n"
+
+
+@fuzz("csv", damaged(TABLE.encode()) | damaged(TABLE.replace(";", ",").encode()) | st.text(max_size=60).map(str.encode))
+def test_damaged_csv(content: bytes) -> None:
+    with folder() as place:
+        (place / "mine.csv").write_bytes(content)
+        check(place / "mine.csv")
 
 
 # npz

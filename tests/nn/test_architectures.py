@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comity._errors import ComityError
-from comity.nn._cnn import CNN, CNNFedPG, LeNet5
-from comity.nn._mlp import MLP
+from comity.nn._cnn import CNN, CNN1d, CNNFedPG, LeNet5
+from comity.nn._mlp import MLP, Logistic
 from comity.nn._net import Net
 from comity.nn._resnet import NFResNet18, ResNet4, ResNet10, ResNet18, ResNet34, _FreeBlock, _StandardConv
 from comity.nn._vit import ViTTiny
@@ -52,6 +52,17 @@ def test_any_image_and_class_count(kind: type[Net], shape: tuple[int, int, int])
     assert net.body(x).shape == (3, net.head.in_features)
     assert net(x).shape == (3, 7)
     assert net(x.to(memory_format=torch.channels_last)).shape == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [(Logistic, (5,)), (MLP, (5,)), (MLP, (2, 9)), (CNN1d, (2, 9)), (CNN1d, (1, 4)), (CNN1d, (3, 999))],
+)
+def test_vectors_and_series(kind: type[Net], shape: tuple[int, ...]) -> None:
+    net = on_paper(kind, shape, 7)
+    x = torch.empty(3, *shape, device="meta")
+    assert net.body(x).shape == (3, net.head.in_features)
+    assert net(x).shape == (3, 7)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -131,6 +142,9 @@ def test_without_running_statistics_there_are_no_buffers() -> None:
 @pytest.mark.parametrize(
     ("kind", "shape", "classes", "count"),
     [
+        (Logistic, (24,), 2, 50),
+        (CNN1d, (6, 50), 7, 77_863),
+        (CNN1d, (6, 5000), 7, 77_863),  # however long
         (MLP, (1, 28, 28), 10, 199_210),  # McMahan et al., AISTATS 2017: "199,210 total parameters"
         (LeNet5, (1, 32, 32), 10, 61_706),
         (LeNet5, (1, 28, 28), 10, 61_706),
@@ -148,7 +162,7 @@ def test_published_sizes(kind: type[Net], shape: tuple[int, int, int], classes: 
 
 def test_sizes_in_the_documentation() -> None:
     told = dict(re.findall(r"^\| `(\w+)` \|.*?\| ([\d,]+) \|", DOCS.read_text(encoding="utf-8"), flags=re.M))
-    assert told == {kind.__name__: f"{size(on_paper(kind, (3, 32, 32), 10)):,}" for kind in ALL}
+    assert told == {kind.__name__: f"{size(on_paper(kind, (3, 32, 32), 10)):,}" for kind in (*ALL, Logistic)}
 
 
 @pytest.mark.parametrize(("kind", "layers"), [(ResNet4, 4), (ResNet10, 10), (ResNet18, 18), (ResNet34, 34)])
@@ -296,6 +310,13 @@ def test_images_may_be_scaled_to_224_first() -> None:
             (28, 28),
             {},
             "CNN takes images of channels × height × width, all at least 1, got 28×28; for series there is cnn1d",
+        ),
+        (CNN1d, (2, 3), {}, "CNN1d needs series of at least 4 steps, got 2×3"),
+        (
+            CNN1d,
+            (7,),
+            {},
+            "CNN1d takes series of channels × time, all at least 1, got 7; for vectors there is logistic",
         ),
         (MLP, (0, 8, 8), {}, "all at least 1, got 0×8×8"),
         (MLP, (1, 8, 8), {"widths": (20, 0)}, "model.widths must be at least 1, got 0"),

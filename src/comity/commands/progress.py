@@ -29,6 +29,9 @@ ROWS = {
     COMMON: "common model",
 }
 
+MOST_NAMED = 30
+"""Clients whose names are listed beside their numbers."""
+
 
 class Progress(Callback):
     """A live bar on a terminal; a plain line now and then elsewhere."""
@@ -109,6 +112,10 @@ def summary(console: Console, run: Run) -> None:
     balance = Balance.of_run(result)
     if balance is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
+    clients = run.federation.client_names
+    if len(clients) <= MOST_NAMED and any(name != str(client) for client, name in enumerate(clients)):
+        listed = ", ".join(f"{client} {name}" for client, name in enumerate(clients))
+        console.print(escape(f"Clients: {listed}."), highlight=False)
     if run.federation.caveat:
         console.print(f"[yellow]{escape(run.federation.caveat)}[/]", highlight=False)
     if result.newcomers is not None:

@@ -156,7 +156,9 @@ def _column(name: str, column: str, values: ArrayLike, samples: int) -> NDArray[
     if array.shape != (samples,):
         what = f"{len(array)} values" if array.ndim == 1 else f"shape {array.shape}"
         raise ComityError(f"data {name}: column {column!r} has {what} for {samples} samples")
-    if array.dtype.kind not in "biufSU":
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "latin-1")
+    if array.dtype.kind not in "biufU":
         raise ComityError(f"data {name}: column {column!r} is of type {array.dtype}; allowed: numbers or text")
     if column == "test" and not (array.dtype.kind in "biuf" and np.isin(array, (0, 1)).all()):
         raise ComityError(f"data {name}: column 'test' says which samples are for testing; allowed: 0 and 1")

@@ -140,15 +140,16 @@ class _ClientApp(ClientApp):
         run, cid, own = _wire.read_header(message.content).run, partition_id(context), self._own
         if run not in runs:
             raise ComityError("this node has another configuration than the server; start both from the same app")
-        if cid >= runs[run].clients:
-            raise ComityError(f"partition-id is {cid}; this run has clients 0 to {runs[run].clients - 1}")
+        clients = runs[run].clients or CLIENTS
+        if cid >= clients:
+            raise ComityError(f"partition-id is {cid}; this run has clients 0 to {clients - 1}")
         name = run, None if own is None else cid
         with self._lock:
             if name not in self._workshops:
                 here = {key: context.node_config.get(key) for key in ("data-dir", "data-limit", "device")}
                 given = {key.replace("-", "_"): value for key, value in here.items() if value is not None}
                 config = runs[run].with_(**given)
-                mine = None if own is None else own.federation(config.clients, replace(own.load(context), id=cid))
+                mine = None if own is None else own.federation(clients, replace(own.load(context), id=cid))
                 self._workshops[name] = _Workshop(config, mine)
             return self._workshops[name]
 

@@ -12,7 +12,7 @@ from flwr.app.user_config import UserConfig
 from comity import __version__
 from comity._errors import ComityError
 from comity._write import write_text
-from comity.config import Config, code_in
+from comity.config import CLIENTS, Config, code_in
 from comity.engine import settled, verbs_for
 from comity.flower._settings import entries_of
 
@@ -128,6 +128,7 @@ def write_app(folder: Path, config: Config) -> None:
     package = name.replace("-", "_")
     package = package if package.isidentifier() else f"app_{package}"
     config = settled(config)
+    clients = config.clients or CLIENTS
     method = config.method.build()
     words = {
         "name": name,
@@ -138,8 +139,8 @@ def write_app(folder: Path, config: Config) -> None:
         "entries": toml(entries_of(config)),
         "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in verbs_for(config) if verb != "export"),
         "allow": ", allow_code=True" if code_in(config.plain()) else "",
-        "clients": str(config.clients),
-        "last": str(config.clients - 1),
+        "clients": str(clients),
+        "last": str(clients - 1),
     }
     files = {
         "pyproject.toml": PYPROJECT,

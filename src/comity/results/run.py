@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comity._errors import ComityError
+from comity._errors import ComityError, one_line
 from comity.config import LOCAL, Config, refuse_code
 from comity.results import schema, sound
 from comity.results.conditions import Flat, flatten
@@ -149,6 +149,11 @@ class LoadedRun:
             if table is not None:
                 sound.check_partition(table, self.options)
         return table
+
+    def client_name(self, client: int) -> str:
+        """A client's name as the data have it, by default its number."""
+        names = self.partition.client_names if self.partition is not None else []
+        return one_line(names[client], 40) if client < len(names) else str(client)
 
     def coefficients(self, wanted: Callable[[int], bool] = lambda _: True) -> Iterator[Weights]:
         """The rule's coefficients in the rounds that are ``wanted``; only their lines are parsed."""

@@ -86,6 +86,8 @@ def check_partition(table: PartitionTable, options: Mapping[str, Any]) -> None:
     trained = options["clients"] - int(options.get("newcomers", 0))
     _that(len(table.counts) == trained, f"{schema.PARTITION} and {schema.CONFIG} differ in their clients")
     _that(all(0 <= n < 2**53 for row in table.counts for n in row), f"{schema.PARTITION} has counts that are none")
+    named = (table.client_names, len(table.counts)), (table.class_names, table.classes)
+    _that(all(len(names) in (0, count) for names, count in named), f"{schema.PARTITION}: names are not one for each")
 
 
 def check_result(result: Result, options: Mapping[str, Any]) -> None:

@@ -38,7 +38,6 @@ DATASETS: dict[str, DatasetInfo] = {
     ),
     "watch": DatasetInfo(
         "2,368 windows of a smartwatch on 20 arms, 6 axes × 50, 7 exercises, each arm a client (Burns et al., 2018)",
-        get="watch.npz, made of the recordings in https://github.com/dmbee/seglearn",
         images=False,
     ),
     "synthetic": DatasetInfo(

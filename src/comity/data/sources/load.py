@@ -22,6 +22,7 @@ from comity.data.sources.pfllib import is_pfllib, read_pfllib
 from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
 from comity.data.sources.table import TABLES, is_table, read_table
+from comity.data.sources.watch import read_watch, watch_file
 
 
 def load(
@@ -48,6 +49,8 @@ def load(
             found = read_hub(name, name.removeprefix("hub:"), budget, files.size)
         elif path is not None:
             found = _read(chosen.name if info else path.stem, path, budget, files, info.size if info else None)
+        elif chosen.name == "watch" and (recordings := watch_file()) is not None:
+            found = read_watch(recordings, budget)
         elif info and info.hub and hub_installed():
             found = read_hub(chosen.name, info.hub, budget, files.size or info.size)
         else:
@@ -109,5 +112,6 @@ def _missing(name: str, info: DatasetInfo | None, folder: Path) -> ComityError:
     if info is None:
         return unknown("data set", name, DATASETS, hint=f"({looked})")
     ways = [f"put {info.get} there"] if info.get else []
+    ways += ["pip install 'comity[watch]', which brings the recordings"] if info is DATASETS["watch"] else []
     ways += [f"{INSTALL} to fetch {info.hub} from the hub"] if info.hub else []
     return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")

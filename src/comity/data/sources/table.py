@@ -42,7 +42,7 @@ def read_table(name: str, path: Path, budget: Budget, about: DataFiles) -> Datas
         return table_of(name, columns, about, budget)
 
 
-def _csv(path: Path, budget: Budget) -> dict[str, Cells]:
+def _csv(path: Path, budget: Budget) -> Mapping[str, Cells]:
     budget.check(TEXT * path.stat().st_size, path)
     content = path.read_bytes()
     if b"\0" in content:
@@ -72,7 +72,7 @@ def _csv(path: Path, budget: Budget) -> dict[str, Cells]:
 _DECIMAL = re.compile(r"[+-]?\d*,\d+")
 
 
-def _parquet(path: Path, budget: Budget) -> dict[str, Cells]:
+def _parquet(path: Path, budget: Budget) -> Mapping[str, Cells]:
     try:
         from pyarrow import parquet
     except ImportError as error:

@@ -1,0 +1,48 @@
+"""Twenty arms with a smartwatch: the recordings that the package seglearn ships."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from zipfile import ZipInfo
+
+import numpy as np
+
+from comity._errors import ComityError
+from comity.data._dataset import Dataset
+from comity.data.sources.npz import read_header
+from comity.data.sources.reading import Budget, check_file, reading
+from comity.data.sources.unpickle import as_array, unpickle_object
+
+WINDOW = 100
+"""Samples of a window at 50 Hz: two seconds. Every second one is taken: 25 Hz."""
+
+
+def watch_file() -> Path | None:
+    """Where an installed seglearn has its recordings; it is not imported."""
+    spec = find_spec("seglearn")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "data" / "watch_dataset.npy"
+
+
+def read_watch(path: Path, budget: Budget) -> Dataset:
+    """Windows of 140 recordings, 10 people × 2 arms × 7 shoulder exercises (Burns et al., 2018); an arm is a client."""
+    with reading(path):
+        check_file(path)
+        budget.check(4 * path.stat().st_size, path)
+        with path.open("rb") as file:
+            header = read_header(file, ZipInfo(path.name), path)
+            if header.type != "|O":
+                raise ComityError(f"{path}: holds an array of {header.type}; expected one Python object")
+            data = unpickle_object(file.read(), path)
+        names = [str(name) for name in data["y_labels"]]
+        recordings = [as_array(recording, path, "X") for recording in data["X"]]
+        exercise, subject, right = (as_array(data[key], path, key) for key in ("y", "subject", "side"))
+        x, y, client = [], [], []
+        for k, recording in enumerate(recordings):
+            count = (len(recording) - 1) // WINDOW
+            windows = recording[: count * WINDOW].reshape(count, WINDOW, -1)
+            x.append(windows[:, ::2].transpose(0, 2, 1))
+            y += [int(exercise[k])] * count
+            client += [f"{int(subject[k]):02} {'right' if right[k] else 'left'}"] * count
+    notes = ("watch: each arm of each person is a client",)
+    return Dataset(
+        "watch", np.concatenate(x), np.array(y), len(names), {"client": np.array(client)}, names, notes=notes
+    )
