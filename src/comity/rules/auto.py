@@ -19,9 +19,9 @@ class Auto(Rule):
     Paper: the exponential weights are those of FedEx, Khodak et al., NeurIPS 2021.
 
     Equation: every few rounds clients say what the step of each arm would do to their losses, at five lengths. What a
-    choice j loses is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before
-    and Lⱼ after its step, and hⱼ how many of n clients it harms; * is the least over all choices. Its score is s ← memory·s + ℓ, its weight
-    exp(−rate·s), and the heaviest one makes the steps until the next trial.
+    choice j loses is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before its step and Lⱼ
+    after it, and hⱼ is how many of n clients it harms; * is the least over all choices. Its score is
+    s ← memory·s + ℓ, its weight exp(−rate·s), and the heaviest one makes the steps until the next trial.
 
     Departures:
         - One arm alone is that rule exactly: nobody is asked.
@@ -36,7 +36,7 @@ class Auto(Rule):
 
     arms: tuple[str, ...] = ("Mean", "ConFREE", "ConFREE by=size", "CALM scale=layer")
     _: KW_ONLY
-    every: Count = 5
+    every: Count = 10
     memory: ShareAboveZero = 0.8
     rate: Positive = 5.0
     scope: Scope = field(default="model", init=False)  # each arm has its own
