@@ -78,12 +78,13 @@ class Auto(Rule):
     def _choose(self, updates: ClientUpdates) -> Combination:
         round = int(self.state.get("round", 0))
         known: dict[int, Combination] = {}
-        if round % self.every == 0:
+        scores = self.state.get("scores", torch.zeros(len(self.rules), len(FACTORS), dtype=torch.float64))
+        if round % self.every == 0 and len(updates):
             known = {place: rule.coefficients(updates) for place, rule in enumerate(self.rules)}
             lost = _lost([known[place].updates.try_steps(known[place].coefficients, FACTORS) for place in known])
-            self.state["scores"] = self.memory * self.state.get("scores", torch.zeros_like(lost)) + lost
-        self.state["round"] = torch.tensor(round + 1)
-        place, step = divmod(int(self.state["scores"].argmin()), len(FACTORS))
+            scores = self.memory * scores + lost
+        self.state |= {"round": torch.tensor(round + 1), "scores": scores}
+        place, step = divmod(int(scores.argmin()), len(FACTORS))
         chosen = known[place] if place in known else self.rules[place].coefficients(updates)
         return replace(chosen, coefficients=FACTORS[step] * chosen.coefficients)
 
