@@ -18,4 +18,5 @@ def test_each_cell_is_a_configuration_that_builds(name: str) -> None:
         for cell in cells:
             method = cell.method.build()
             rule_of(cell, method)
-            cell.partition.build()
+            if cell.partition is not None:  # of some data sets each client has its own
+                cell.partition.build()

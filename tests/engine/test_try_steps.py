@@ -8,7 +8,8 @@ import torch
 
 from comity import ComityError
 from comity.config import Config
-from comity.engine import run, verbs_for
+from comity.engine import run, verbs_for, verbs_of
+from comity.engine._admission import objection
 from comity.methods import METHODS, Message
 from helpers import assert_same, keeps
 
@@ -84,6 +85,26 @@ def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: dict[str, A
     cut = run(**options, out=tmp_path / "cut", checkpoint_every=1, stop=lambda: next(rounds))
     assert not cut.done
     assert_same(one, run(**options, out=tmp_path / "cut", checkpoint_every=1, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "told"),
+    [
+        (torch.ones(3).double(), 1.0, "another shape"),
+        (torch.ones(2), 1.0, "another shape or type"),
+        (torch.tensor([1.0, -1.0]).double(), 1.0, "a loss that is not from 0"),
+        (torch.tensor([1.0, 1e9]).double(), 1.0, "a loss that is not from 0"),
+        (torch.ones(2).double(), -5.0, "a loss that is not from 0"),
+        (torch.tensor([1.0, float("nan")]).double(), 1.0, "that is not finite"),
+    ],
+)
+def test_losses_that_cannot_be_are_refused(after: torch.Tensor, before: float, told: str) -> None:
+    verb = verbs_of(METHODS["FedAvg"](), tries_steps=True)["try_steps"]
+    sent = Message(theta=torch.zeros(3), factors=torch.ones(2).double())
+    reply = verb.reply.of({"after": after, "before": before, "samples": 9})
+    assert told in str(objection(verb, sent, reply))
+    fine = verb.reply.of({"after": torch.ones(2).double(), "before": 1.0, "samples": 9})
+    assert objection(verb, sent, fine) is None
 
 
 def test_maxfl_measures_against_a_model_trained_alone(tiny: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comity.engine._verbs import Scores, Verb
+from comity.engine._verbs import DIVERGED, Scores, StepLosses, Verb
 from comity.methods import Payload, Reply
 from comity.rules import LONGEST_SQUARE
 
@@ -64,6 +64,12 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
     for name, tensor in reply.tensors().items():
         if (why := _tensor_objection(tensor, before.get(name))) is not None:
             return f"sent {name} {why}"
+    if isinstance(reply, StepLosses):
+        tried = sent.tensors()["factors"]
+        if reply.after.shape != tried.shape or reply.after.dtype != tried.dtype:
+            return "sent after of another shape or type than what was to be tried"
+        if not ((reply.after >= 0) & (reply.after <= DIVERGED)).all() or not 0 <= reply.before <= DIVERGED:
+            return f"sent a loss that is not from 0 to {DIVERGED:g}"
     for name, value in reply.values().items():
         if not isinstance(value, Tensor) and (why := _value_objection(reply, name, value)) is not None:
             return f"sent {name} {why}"

@@ -160,7 +160,8 @@ class Server:
 
         def moved(step: Tensor) -> Tensor:
             """``base`` after a step, with buffers averaged by size over those whose updates are used."""
-            used = [place for place, cid in enumerate(cids) if cid not in updates.dropped]
+            dropped = updates.dropped
+            used = [place for place, cid in enumerate(cids) if cid not in dropped]
             buffers = torch.stack([vectors[place][layout.size :] for place in used]) - base[layout.size :]
             average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
             return base + torch.cat([step, average])

@@ -24,7 +24,7 @@ def needs_gram(length: Length) -> bool:
 
 def with_length(length: Length, coefficients: Tensor, G: Tensor, updates: ClientUpdates) -> Tensor:
     """The coefficients (B, N), rescaled in each row so that the step has the length that the option asks for."""
-    if length == "own":
+    if length == "own" or not len(updates):
         return coefficients
     if length == "search":
         tried = updates.try_steps(coefficients, FACTORS)

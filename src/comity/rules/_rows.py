@@ -191,8 +191,9 @@ class Updates(ClientUpdates):
         return both
 
     def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        kept = {"base": self._base, "layout": self.layout, "threads": self._threads, "trial": self._trial}
-        return Updates(rows, **kept, **vars(members))
+        return Updates(
+            rows, base=self._base, layout=self.layout, threads=self._threads, trial=self._trial, **vars(members)
+        )
 
     @cached_property
     def _given(self) -> list[Tensor]:

@@ -19,9 +19,9 @@ class Auto(Rule):
     Paper: the exponential weights are those of FedEx, Khodak et al., NeurIPS 2021.
 
     Equation: every few rounds clients say what the step of each arm would do to their losses, at five lengths. What a
-    choice j loses is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before
-    and Lⱼ after its step, and hⱼ how many of n clients it harms; * is the least over all choices. Its score is s ← memory·s + ℓ, its weight
-    exp(−rate·s), and the heaviest one makes the steps until the next trial.
+    choice j loses is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before its step and Lⱼ
+    after it, and hⱼ is how many of n clients it harms; * is the least over all choices. Its score is
+    s ← memory·s + ℓ, its weight exp(−rate·s), and the heaviest one makes the steps until the next trial.
 
     Departures:
         - One arm alone is that rule exactly: nobody is asked.
@@ -36,7 +36,7 @@ class Auto(Rule):
 
     arms: tuple[str, ...] = ("Mean", "ConFREE", "ConFREE by=size", "CALM scale=layer")
     _: KW_ONLY
-    every: Count = 5
+    every: Count = 10
     memory: ShareAboveZero = 0.8
     rate: Positive = 5.0
     scope: Scope = field(default="model", init=False)  # each arm has its own
@@ -78,12 +78,13 @@ class Auto(Rule):
     def _choose(self, updates: ClientUpdates) -> Combination:
         round = int(self.state.get("round", 0))
         known: dict[int, Combination] = {}
-        if round % self.every == 0:
+        scores = self.state.get("scores", torch.zeros(len(self.rules), len(FACTORS), dtype=torch.float64))
+        if round % self.every == 0 and len(updates):
             known = {place: rule.coefficients(updates) for place, rule in enumerate(self.rules)}
             lost = _lost([known[place].updates.try_steps(known[place].coefficients, FACTORS) for place in known])
-            self.state["scores"] = self.memory * self.state.get("scores", torch.zeros_like(lost)) + lost
-        self.state["round"] = torch.tensor(round + 1)
-        place, step = divmod(int(self.state["scores"].argmin()), len(FACTORS))
+            scores = self.memory * scores + lost
+        self.state |= {"round": torch.tensor(round + 1), "scores": scores}
+        place, step = divmod(int(scores.argmin()), len(FACTORS))
         chosen = known[place] if place in known else self.rules[place].coefficients(updates)
         return replace(chosen, coefficients=FACTORS[step] * chosen.coefficients)
 

@@ -167,7 +167,7 @@ def nash(A: Array) -> Solution:
             break
         gradient = x * product - 1
         step = solve(gradient)
-        decrement = math.sqrt(max(gradient @ step, 0.0))
+        decrement = math.sqrt(max(float(gradient @ step), 0.0))
         x = x * (1 - step / (1.0 if decrement < 0.25 else 1 + decrement))
     return best
 
