@@ -69,7 +69,7 @@ class Autograd:
             for x, y in client.batches(request.epochs):
                 value = (request.loss or model.loss)(x, y)
                 grads = list(torch.autograd.grad(value, params))
-                away = torch._foreach_sub([p.detach() for p in params], anchor) if anchor else []
+                away = list(torch._foreach_sub([p.detach() for p in params], anchor)) if anchor else []
                 if away and not request.pull_apart:
                     torch._foreach_add_(grads, away, alpha=request.pull)
                 steps.step(grads)
