@@ -176,7 +176,11 @@ def test_a_component_is_complete_and_plain() -> None:
     with pytest.raises(ComityError, match="method must be a name or a mapping with `name`, got 3"):
         Component.parse("method", 3)
     assert Component.parse("data", "Fashion_MNIST").name == "fashion-mnist"
-    assert Component.parse("data", "hub:owner/mnist").plain() == {"name": "hub:owner/mnist", "size": None}
+    assert Component.parse("data", "hub:owner/mnist").plain() == {
+        "name": "hub:owner/mnist",
+        "size": None,
+        "centred": True,
+    }
 
 
 def test_the_key_tells_runs_apart_by_what_decides_them() -> None:

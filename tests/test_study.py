@@ -512,6 +512,36 @@ def test_a_real_search(small: dict[str, Any], tmp_path: Path) -> None:
     assert "best round" in result.table().markdown()
 
 
+def test_the_learning_rate_of_each_method_and_of_local(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each at its own best, all in one table, and all against the best Local."""
+    best = {"Local": 0.01, "FedAvg": 0.1, "FedRep": 0.05}
+
+    def scores(config: Config) -> tuple[float, float]:
+        return 0.9 - abs(config.lr - best[config.method.name]), 0.4 + config.lr
+
+    monkeypatch.setattr(_study, "execute", planted(scores))
+    options = small | {"method": "FedAvg,FedRep", "seeds": 2, "tune": {"lr": [0.01, 0.05, 0.1]}, "out": tmp_path / "x"}
+    result = study(**options)
+    assert {search.cell: search.chosen for search in result.tuning} == {
+        "Local": 0.01,
+        "FedAvg + Mean": 0.1,
+        "FedRep + Mean": 0.05,
+    }
+    assert sorted(run.options["lr"] for run in result.runs) == [0.01, 0.01, 0.05, 0.05, 0.1, 0.1]
+    (setting,) = result.settings
+    local, fedavg, fedrep = setting.cells
+    assert local.local
+    gains = [(cell.method, cell.gain) for cell in (fedavg, fedrep)]
+    for (method, gain), rate in zip(gains, (0.1, 0.05), strict=True):
+        assert best[method] == rate
+        assert gain is not None
+        assert gain.mean == pytest.approx(100 * (rate - 0.01))  # 0.4 + rate, against Local's 0.41
+    told = "lr was chosen by validation: Local 0.01, FedAvg + Mean 0.1, FedRep + Mean 0.05."
+    assert told in result.table().markdown()
+
+
 def test_walks() -> None:
     def goes(walk: Walk, best: float) -> list[float]:
         search = Search("rule.c", walk, len(walk))
@@ -545,7 +575,7 @@ def test_one_search_follows_another() -> None:
 @pytest.mark.parametrize(
     ("key", "given", "told"),
     [
-        ("lr", "0.1:0.9", "only options of a method or rule"),
+        ("clients", "10:20", "only options of a method or rule"),
         ("rule.c", "0.9:0.1", "must be low:high"),
         ("rule.c", "a:b", "must be low:high"),
         ("rule.c", [], "must be low:high"),
@@ -613,7 +643,10 @@ BAD: list[tuple[list[str], str]] = [
         "clients must be at most 898, got 90000: digits has 1797 samples",
     ),
     (["--sweep", "data=synthetic,nothing"], "unknown data set 'nothing'"),
-    (["--tune", "lr=0.1:0.9"], "tune lr: only options of a method or rule"),
+    (
+        ["--tune", "clients=10,20"],
+        "tune clients: only options of a method or rule, such as rule.c, or of local training",
+    ),
     (["--tune", "rule.nothing=1,2"], "tune rule.nothing: no method or rule of this study has this option"),
     (["--budget", "none at all"], "budget must be"),
     (["--jobs", "0"], "jobs must be at least 1, got 0"),

@@ -107,9 +107,11 @@ class DataFiles:
 
     Options:
         size: scale the images of a folder or of the hub to this many pixels a side
+        centred: scale pixels to [-1, 1], otherwise to [0, 1]
     """
 
     size: Annotated[int, Range(least=1, most=4096)] | None = None
+    centred: bool = True
 
 
 # From the classes.

@@ -112,6 +112,9 @@ class Config:
     general_every: CountOrZero | Literal["never"] = _option(
         0, "evaluation", "rounds between S-acc and G-acc, and the last; 0 for the last round alone, or never"
     )
+    s_acc_share: ShareAboveZero = _option(
+        0.4, "evaluation", "share of the other clients whose tests join a client's own in S-acc (FedPG's c)"
+    )
     moment: Literal["received", "fitted"] | None = _option(
         None, "evaluation", "judge models as received or as fitted; by default as the method says"
     )

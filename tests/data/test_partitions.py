@@ -189,6 +189,11 @@ def test_pathological_sizes_are_unequal() -> None:
     assert sizes.max() > 2 * sizes.min()
 
 
+def test_pathological_sizes_may_be_equal() -> None:
+    table = counts(Pathological(equal=True), toy([500] * 10), 20)
+    assert set(table[table > 0].tolist()) == {125}  # four clients hold each class
+
+
 def test_pathological_leaves_out_classes_without_a_holder() -> None:
     table = counts(Pathological(num_classes_per_partition=2), toy([50] * 10), 3)
     assert (table.sum(0) > 0).sum() == 6
@@ -287,6 +292,13 @@ def test_rotation_fills_corners_with_black_and_keeps_the_middle() -> None:
     assert turned[0, 0, 0, 0] == -1
     assert turned[0, 0, 10, 10] == pytest.approx(1)
     assert turned.min() >= -1 - 1e-5
+
+
+def test_pixels_from_0_to_1_have_black_corners_too() -> None:
+    white = Dataset("white", np.full((40, 9, 9), 255, np.uint8), np.zeros(40, np.int64), centred=False)
+    turned = federate(white, Rotated(), clients=8).clients[1].train.x  # by 45 degrees
+    assert (float(turned.min()), float(turned.max())) == (0, pytest.approx(1))
+    assert not turned[:, 0, 0, 0].any()
 
 
 def test_rotation_keeps_pixels_square_in_oblong_images() -> None:

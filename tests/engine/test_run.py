@@ -1,6 +1,7 @@
 """The promises of a run: the same bits whatever happens, honest numbers, nothing silent."""
 
 import csv
+import itertools
 import json
 import os
 import shutil
@@ -176,9 +177,11 @@ def test_a_verb_of_a_methods_own_is_asked_over_the_link_and_counted(tiny: dict[s
     assert done.server.link.traffic["count"] == [3 * 4 * 5 * tiny["rounds"], 0]
 
 
-def test_accuracies_are_what_they_say(tiny: dict[str, Any]) -> None:
-    """L, S and G counted by hand from each client's model."""
-    done = run(**(tiny | {"clients": 12}), method="Local")
+@pytest.mark.parametrize(("share", "others"), [(0.1, 1), (0.2, 2), (None, 4)])
+def test_accuracies_are_what_they_say(tiny: dict[str, Any], share: float | None, others: int) -> None:
+    """L, S and G counted by hand from each client's model; S-acc has 0.4 of the eleven others by default."""
+    given = {} if share is None else {"s_acc_share": share}
+    done = run(**(tiny | {"clients": 12}), **given, method="Local")
     clients = done.federation.clients
     for cid, keep in keeps(done).items():
         model = done.site.model()
@@ -191,10 +194,11 @@ def test_accuracies_are_what_they_say(tiny: dict[str, Any]) -> None:
         assert done.columns["L-acc"][cid] == pytest.approx(float(hits(cid).double().mean()))
         everybody = torch.cat([hits(other) for other in range(12)]).double()
         assert done.columns["G-acc"][cid] == pytest.approx(float(everybody.mean()))
-        # a tenth of eleven others is one client, with as many tests as our own
+        # so many others, with as many tests as our own
         own = int(hits(cid).sum())
         n = len(clients[cid].test)
-        possible = {(own + int(hits(other).sum())) / (2 * n) for other in range(12) if other != cid}
+        found = [int(hits(other).sum()) for other in range(12) if other != cid]
+        possible = {(own + sum(few)) / ((1 + others) * n) for few in itertools.combinations(found, others)}
         assert any(done.columns["S-acc"][cid] == pytest.approx(share) for share in possible)
 
 
@@ -497,7 +501,7 @@ def test_too_many_tests_are_sampled_and_the_error_is_noted(
     options = tiny | {"clients": 40, "rounds": 1, "method": "Local"}
     whole = run(**options)
     assert whole.records[-1].general_error == 0
-    monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 40 * 30)  # of 280 tests, S-acc has 35
+    monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 40 * 30)  # of 280 tests, S-acc has 119
     some = run(**options, out=tmp_path / "x")
     error = RunFolder(tmp_path / "x").result().last.general_error
     assert error == some.records[-1].general_error == pytest.approx(0.5 / 30**0.5)

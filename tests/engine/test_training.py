@@ -58,6 +58,29 @@ def test_pull_is_the_gradient_of_the_proximal_term(tiny: dict[str, Any]) -> None
     assert not torch.allclose(wanted, start)
 
 
+def test_a_pull_apart_is_a_step_beside_the_optimisers(tiny: dict[str, Any]) -> None:
+    """θ ← θ' − lr · strength (θ − anchor), θ' by torch's SGD with momentum; without momentum it is the usual pull."""
+    client, strength = client_of(site_of(Config(**tiny), trainer="autograd")), 0.7
+    anchor = torch.randn(client.model.size())
+
+    def trained(momentum: float, pull_apart: bool) -> torch.Tensor:
+        client = client_of(site_of(Config(**tiny, momentum=momentum), trainer="autograd"))
+        client.sgd(2, pull=(anchor, strength), pull_apart=pull_apart)
+        return client.model.read()
+
+    torch.testing.assert_close(trained(0.0, True), trained(0.0, False))
+    params = list(client.model.net.parameters())
+    optimiser = torch.optim.SGD(params, lr=tiny["lr"], momentum=0.9)
+    for x, y in client.batches(2):
+        before = client.model.read()
+        optimiser.zero_grad()
+        client.model.loss(x, y).backward()
+        optimiser.step()
+        client.model.write(client.model.read() - tiny["lr"] * strength * (before - anchor))
+    torch.testing.assert_close(trained(0.9, True), client.model.read())
+    assert not torch.allclose(trained(0.9, False), client.model.read(), atol=1e-3)
+
+
 def test_only_the_named_part_moves(tiny: dict[str, Any]) -> None:
     client = client_of(site_of(Config(**tiny)))
     body, head = client.model.read("body"), client.model.read("head")

@@ -18,6 +18,7 @@ from comity.methods.fedora import PulledReply
 from helpers import client_of, keeps
 
 RELEASED = {"name": "FEDORA"} | vars(FEDORA.released())
+SLIDES = vars(FEDORA.slides())
 DIGITS: dict[str, Any] = {
     "data": "digits",
     "model": {"name": "mlp", "widths": (16,)},
@@ -91,12 +92,12 @@ def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:
     flat = torch.eye(4, dtype=torch.float64)[:2]
     turned = torch.tensor([[math.cos(a), 0, math.sin(a), 0], [0, math.cos(b), 0, math.sin(b)]], dtype=torch.float64)
     mixed = torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64) @ turned  # another basis of the same plane
-    W = FEDORA(p=2).similarities(torch.stack([flat, mixed]))
+    W = FEDORA(p=2, similarity="cosines").similarities(torch.stack([flat, mixed]))
     known = math.cos(a) + math.cos(b)
     torch.testing.assert_close(W, torch.tensor([[0, known], [known, 0]], dtype=torch.float64), rtol=0, atol=1e-12)
 
     bases = torch.linalg.qr(drawn(4, 9, 3)).Q.mT
-    W = FEDORA(p=3).similarities(bases)
+    W = FEDORA(p=3, similarity="cosines", neighbours=None).similarities(bases)
     for i in range(4):
         for j in range(4):
             angles = scipy.linalg.subspace_angles(bases[i].numpy().T, bases[j].numpy().T)
@@ -105,17 +106,17 @@ def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:
 
 def test_exponential_and_nearest_neighbours() -> None:
     bases = torch.linalg.qr(drawn(5, 9, 2)).Q.mT
-    cosines = FEDORA(p=2).similarities(bases)
-    W = FEDORA(p=2, similarity="exp").similarities(bases)
+    cosines = FEDORA(p=2, similarity="cosines", neighbours=None).similarities(bases)
+    W = FEDORA(p=2, neighbours=None).similarities(bases)
     expected = (10 * cosines).exp().fill_diagonal_(0)
     torch.testing.assert_close(W / W.sum(1, keepdim=True), expected / expected.sum(1, keepdim=True))
-    nearest = FEDORA(p=2, similarity="exp", neighbours=2).similarities(bases)
+    nearest = FEDORA(p=2).similarities(bases)
     for k in range(5):
         best = sorted((j for j in range(5) if j != k), key=cosines[k].tolist().__getitem__)[-2:]
         assert set(nearest[k].nonzero()[:, 0].tolist()) == set(best)
         assert torch.equal(nearest[k, best], W[k, best])
     assert not torch.equal(nearest > 0, nearest.T > 0)  # nearest is not mutual
-    assert torch.equal(FEDORA(p=2, neighbours=9).similarities(bases), cosines)
+    assert torch.equal(FEDORA(p=2, similarity="cosines", neighbours=9).similarities(bases), cosines)
 
 
 def test_a_client_without_a_basis_is_related_to_nobody() -> None:
@@ -201,8 +202,8 @@ def test_it_minimises_the_objective_where_all_have_the_same_degree() -> None:
 )
 def test_both_forms_of_lambda(delta: float, difference: float, exponential: float) -> None:
     """Strengths of the pull: twice λ for the slides' λ‖θ − θ̂‖², λ for the released code's step."""
-    assert FEDORA().pull(delta) == pytest.approx(difference, rel=1e-12)
-    assert FEDORA(lam_form="exp").pull(delta) == pytest.approx(exponential, rel=1e-12)
+    assert FEDORA.slides().pull(delta) == pytest.approx(difference, rel=1e-12)
+    assert FEDORA().pull(delta) == pytest.approx(exponential, rel=1e-12)
 
 
 def trained(client: Client, theta: Tensor, lr: float, hat: Tensor | None = None, lam: float = 0.0) -> Tensor:
@@ -222,7 +223,7 @@ def trained(client: Client, theta: Tensor, lr: float, hat: Tensor | None = None,
 
 
 def test_a_client_follows_what_serves_it_better(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, method="FEDORA")
+    config = Config(**tiny, method={"name": "FEDORA"} | SLIDES)
     site = site_of(config)
     client = client_of(site, 1)
     theta = client.keep["own"]
@@ -243,6 +244,32 @@ def test_a_client_follows_what_serves_it_better(tiny: dict[str, Any]) -> None:
     assert client.origin is not None
     assert torch.equal(client.origin, theta)
     assert (expected - hat).norm() < (trained(client, theta, config.lr) - hat).norm()
+
+
+def test_the_released_pull_is_kept_out_of_momentum(tiny: dict[str, Any]) -> None:
+    """As the authors' code has it: torch's SGD with momentum makes a step, then θ ← θ − lr λ (θ before − θ̂)."""
+    config = Config(**tiny, momentum=0.9, method="FEDORA")
+    site = site_of(config)
+    client, hat = client_of(site, 1), client_of(site, 1).keep["own"]
+    for _ in range(5):
+        hat = trained(client, hat, config.lr)
+    model, theta = client.model, client.keep["own"]
+    model.write(theta)
+    before = client.loss(client.data.val)
+    model.write(hat)
+    lam = math.exp((before - client.loss(client.data.val)) / 2)
+    model.write(theta)
+    optimiser = torch.optim.SGD(model.net.parameters(), lr=config.lr, momentum=0.9)
+    for x, y in client.batches(1):
+        here = model.read()
+        optimiser.zero_grad()
+        model.loss(x, y).backward()
+        optimiser.step()
+        model.write(model.read() - config.lr * lam * (here - hat))
+    expected = model.read()
+    reply = site.method.fit(client_of(site, 1), Message(theta=hat))
+    assert reply.pull == pytest.approx(lam)
+    torch.testing.assert_close(reply.theta, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("lam_form", ["difference", "exp"])
@@ -301,7 +328,7 @@ def replies_of(server: Server, cids: list[int], seed: int) -> dict[int, PulledRe
 
 
 def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, p=2)
+    server = server_of(tiny, **(SLIDES | {"p": 2}))
     method, W = method_of(server), server.store["similarity"]
     method.merge(server, replies_of(server, [0, 1, 2, 3, 4], 0))
     before = server.store["hat"].clone()
@@ -318,7 +345,7 @@ def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
 
 
 def test_absent_clients_may_take_part_with_their_last_model(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, p=2, absent="last")
+    server = server_of(tiny, **(SLIDES | {"p": 2, "absent": "last"}))
     method, W = method_of(server), server.store["similarity"]
     first, second = replies_of(server, [0, 1, 4], 0), replies_of(server, [1, 3], 1)
     method.merge(server, first)
@@ -336,7 +363,7 @@ def test_without_flow_it_is_local(tiny: dict[str, Any]) -> None:
     """θ̂ is then θ, and the least λ is all that is left."""
     options = tiny | {"val_share": 0.2}
     local = [keep["personal"] for keep in keeps(run(**options, method="Local")).values()]
-    still = own(run(**options, method={"name": "FEDORA", "alpha": 0.0}))
+    still = own(run(**options, method={"name": "FEDORA"} | SLIDES | {"alpha": 0.0}))
     torch.testing.assert_close(torch.stack(still), torch.stack(local), rtol=0, atol=1e-6)
 
 
@@ -377,7 +404,8 @@ def test_the_released_options() -> None:
     released = FEDORA.released()
     assert (released.p, released.labels, released.similarity, released.neighbours) == (1, True, "exp", 2)
     assert (released.lam_form, released.alpha) == ("exp", 4.0)
-    slides = FEDORA()
+    assert vars(FEDORA()) == vars(released) | {"labels": False}
+    slides = FEDORA.slides()
     assert (slides.p, slides.labels, slides.similarity, slides.neighbours) == (1, False, "cosines", None)
     assert slides.lam_form == "difference"
 

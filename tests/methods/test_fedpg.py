@@ -10,7 +10,7 @@ from comity import ComityError, Config
 from comity.engine import Run, run, site_of
 from comity.methods import FedPG, SFedPG
 from comity.methods.sfedpg import unfairness
-from comity.rules import FairDescent, Outcome, Updates, evening
+from comity.rules import FairDescent, Outcome, Updates, evening, protected_directions
 from helpers import client_of
 
 SHIFTED = {"label_shift": 0.9, "feature_shift": 0.5}
@@ -73,19 +73,25 @@ def test_absent_clients_are_not_hurt_either(tiny: dict[str, Any], outcomes: list
 
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("base", ["new", "old"])
-def test_personal_models_do_no_more_harm_than_gamma_allows(tiny: dict[str, Any], gamma: float, base: str) -> None:
-    done = run(**shifted(tiny, rounds=1, method={"name": "FedPG", "gamma": gamma, "base": base}))
+@pytest.mark.parametrize("length", ["global", "own"])
+def test_personal_models_do_no_more_harm_than_gamma_allows(
+    tiny: dict[str, Any], gamma: float, base: str, length: str
+) -> None:
+    done = run(**shifted(tiny, rounds=1, method={"name": "FedPG", "gamma": gamma, "base": base, "length": length}))
     start = done.site.initial
     U = updates(done, start)
     G = U @ U.T
     origin = done.server.theta if base == "new" else start
+    step = float((done.server.theta - start).norm())
     harmed = False
     for i in range(len(U)):
         d = (done.server.store[f"personal/{i}"] - origin).double()
         allowed = gamma * G[i].clamp(max=0)
         assert (U @ d >= allowed - 1e-5 * G.diagonal().max()).all()
-        if gamma == 1:
-            torch.testing.assert_close(d, U[i], rtol=0, atol=1e-5)
+        if gamma == 1:  # the client's own update, cut to the length of the global step
+            assert U[i].norm() > step
+            cut = step / U[i].norm() if length == "global" else 1.0
+            torch.testing.assert_close(d, cut * U[i], rtol=0, atol=1e-5)
         harmed |= bool((G[i] < -1e-4 * G.diagonal().max()).any())
     assert harmed  # there was something to protect from
 
@@ -106,11 +112,33 @@ def test_who_has_no_personal_model_uses_the_global_one_and_the_absent_keep_their
         assert torch.equal(sent, before.server.store[f"personal/{cid}"])
 
 
-def test_protection_keeps_more_of_everybodys_accuracy(tiny: dict[str, Any]) -> None:
-    options = shifted(tiny, rounds=10, clients=8)
-    kept = run(**options, method="FedPG").result.last.metrics["G-acc"].mean
-    own = run(**options, method={"name": "FedPG", "gamma": 1.0}).result.last.metrics["G-acc"].mean
-    assert kept > own + 0.02
+def test_the_absent_are_rebuilt_on_the_newest_global_model(tiny: dict[str, Any], outcomes: list[Outcome]) -> None:
+    """From the last gradient of those that the rule remembers, with the last direction of all others."""
+    options = shifted(tiny, rounds=8, participation=0.4, method={"name": "FedPG", "gamma": 0.5, "rebuild": True})
+    done, before = run(**options), run(**(options | {"rounds": 7}))
+    server, updates, seen = done.server, outcomes[7].updates, {cid for r in done.records for cid in r.cohort}
+    assert {0} < set(updates.ages.tolist())
+    forgotten = seen - set(updates.ids)
+    assert forgotten
+    directions = updates.mix(protected_directions(updates.gram, 0.5).coefficients)
+    step = (server.theta - before.server.theta).norm()
+    for cid, direction in zip(updates.ids, directions, strict=True):
+        cut = (step / direction.norm()).clamp(max=1)
+        sent = server.method.send(server, int(cid)).personal
+        torch.testing.assert_close(sent, server.theta + cut * direction, rtol=0, atol=1e-6)
+    for cid in forgotten:
+        then, now = (done.server.method.send(done.server, cid).personal for done in (before, done))
+        torch.testing.assert_close(now - server.theta, then - before.server.theta, rtol=0, atol=1e-6)
+
+
+def test_protection_and_a_short_step_keep_more_of_everybodys_accuracy(tiny: dict[str, Any]) -> None:
+    def general(**method: Any) -> float:
+        options = shifted(tiny, rounds=10, clients=8, method={"name": "FedPG"} | method)
+        return float(run(**options).result.last.metrics["G-acc"].mean)
+
+    far = general(gamma=1.0, length="own")
+    assert general(gamma=0.0, length="own") > far + 0.02
+    assert general(gamma=1.0) > far + 0.02
 
 
 def trials(done: Run) -> list[float]:

@@ -268,6 +268,14 @@ def test_patch_and_depth_are_options() -> None:
     assert len(net.body.blocks) == 2
 
 
+def test_images_may_be_scaled_to_224_first() -> None:
+    net, native = ViTTiny((3, 32, 32), 5, depth=1, size=224), ViTTiny((3, 224, 224), 5, depth=1)
+    assert net.body.position.shape == native.body.position.shape == (1, 197, 192)
+    native.load_state_dict(net.state_dict())
+    x = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(net(x), native(F.interpolate(x, (224, 224), mode="bilinear")))
+
+
 @pytest.mark.parametrize(
     ("kind", "shape", "options", "message"),
     [

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from comity._layout import Layout
-from comity.rules import ConFREE, Mean, Updates, conflict_rate, cosines, harm, improvement
+from comity.rules import ConFREE, Mean, Updates, conflict_rate, cosines, harm, improvement, loss_change
 
 U = torch.tensor([[1.0, 0.0, 2.0], [-1.0, 1.0, 1.0], [0.0, -3.0, 1.0]], dtype=torch.float64)
 LAYOUT = Layout([("a", (2,)), ("b", (1,))])
@@ -37,3 +37,18 @@ def test_improvement_is_the_first_order_prediction_of_the_step():
         outcome = rule.apply(u)
         torch.testing.assert_close(improvement(u, outcome.coefficients), U @ outcome.update)
     torch.testing.assert_close(improvement(u, torch.tensor([1.0, 0.0, 0.0]).double()), U @ U[0])
+
+
+def test_loss_change_is_confrees_equation_8_and_fedcalms_equation_10():
+    u, sizes, lr = Updates(U, layout=LAYOUT, sizes=[1, 2, 5]), torch.tensor([1.0, 2.0, 5.0]).double() / 8, 0.1
+    change = loss_change(u, lr)
+    total, layers = 0.0, [0.0, 0.0]
+    for i in range(3):
+        for j in range(3):
+            total -= float(sizes[i] * sizes[j] * (U[i] @ U[j])) / lr
+            for k, part in enumerate((slice(0, 2), slice(2, 3))):
+                layers[k] -= (i != j) * float(sizes[i] * sizes[j] * (U[i, part] @ U[j, part])) / lr
+    assert change.total == pytest.approx(total)
+    assert change.layers.tolist() == pytest.approx(layers)
+    assert change.others == pytest.approx(sum(layers))
+    assert layers[0] > 0 > total  # in layer a the others harm, though the mean helps on the whole

@@ -46,6 +46,7 @@ ALL = [
     CALM(),
     CALM(scale="layer"),
     MGDA(),
+    MGDA(normalise=True, length="mean"),
     FedMGDAPlus(),
     FedMGDAPlus(norm_restore=True),
     FedFV(),
@@ -259,6 +260,21 @@ def test_fair_descent_over_rounds_with_absent_clients(unit, middle):
     assert met > 3
 
 
+def test_normalised_mgda_does_not_rest_on_the_shortest_update():
+    """The hull's nearest point of a short and many long updates is the short one; of directions it is none alone."""
+    U = torch.tensor([[1e-3, 1e-3, 0.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 3.0]], dtype=torch.float64)
+    assert float(MGDA().apply(Updates(U)).coefficients[0, 0]) > 0.99
+    even = MGDA(normalise=True).apply(Updates(U))
+    lengths = U.norm(dim=1)
+    same = MGDA()(U / lengths[:, None]) * lengths.mean()  # MGDA of the updates at one length
+    assert close(even.update, same, U)
+    assert (U @ even.update > 0).all()
+    step = MGDA(normalise=True, length="mean")(U)
+    assert close(step, same * U.mean(0).norm() / same.norm(), U)
+    alike = U[1:] / lengths[1:, None]
+    assert close(MGDA(normalise=True)(alike), MGDA()(alike), alike)
+
+
 def test_fair_descent_evens_out_losses():
     U = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     even, odd = FairDescent()(U, losses=[1.0, 1.0]), FairDescent()(U, losses=[1.0, 3.0])
@@ -319,6 +335,7 @@ def test_the_order_of_clients_does_not_matter(rule, U, seed):
         (ConFREE(), 1),
         (CALM(scale="layer"), 1),
         (MGDA(), 1),
+        (MGDA(normalise=True), 1),
         (FedMGDAPlus(), 0),
         (FedMGDAPlus(norm_restore=True), 1),
         (FedFV(tau=0), 1),

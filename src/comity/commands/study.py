@@ -20,7 +20,8 @@ class StudyOptions:
         scale: desk or paper, the section of the file to take; by default desk
         seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
-        tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9 or rule.C=0.1,1,10
+        tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
+            or lr=0.01,0.05,0.1
         budget: the most runs that --tune may take
         jobs: runs side by side; by default one a core
         most_cells: the most cells that the study may have; by default 10,000

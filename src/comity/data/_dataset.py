@@ -17,9 +17,10 @@ MOST_CLASSES = 100_000
 class Dataset:
     """Pooled images and labels, with any further columns (a year, a domain) that a partition may split along.
 
-    ``x`` is (n, H, W) or (n, H, W, C): uint8 pixels, which the federation normalises to [-1, 1], or floats, which are
-    taken as they are. A column named ``client`` says who owns each sample (the data set then carries its own
-    partition, ``Natural``); a column named ``test`` beside it says which samples are test samples.
+    ``x`` is (n, H, W) or (n, H, W, C): uint8 pixels, which the federation scales to [-1, 1], or to [0, 1]
+    where they are not ``centred``, or floats, which are taken as they are. A column named ``client`` says who owns each
+    sample (the data set then carries its own partition, ``Natural``); a column named ``test`` beside it says which
+    samples are test samples.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Dataset:
     y: Ints
     classes: int = 0
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    centred: bool = True
 
     def __post_init__(self) -> None:
         name = one_line(self.name, 200)

@@ -176,7 +176,8 @@ def _client(id: int, share: Share, dataset: Dataset, seed: int, test_share: floa
 def _tensors(dataset: Dataset, index: Ints, share: Share) -> Split:
     x = torch.from_numpy(dataset.x[index]).permute(0, 3, 1, 2)  # NHWC seen as NCHW is channels_last already
     if x.dtype == torch.uint8:
-        x = x.float().div_(255).sub_(0.5).div_(0.5)
+        x = x.float().div_(255)
+        x = x.sub_(0.5).div_(0.5) if dataset.centred else x
     if share.transform is not None and len(index):
         x = share.transform(x)
     return Split(x.contiguous(memory_format=torch.channels_last), torch.from_numpy(dataset.y[index]))

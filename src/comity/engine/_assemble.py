@@ -77,6 +77,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         seed=config.seed,
         buffers=config.buffers,
         moment=config.moment,
+        s_acc_share=config.s_acc_share,
         losses=rule_of(config, method).needs_losses,
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,

@@ -88,6 +88,7 @@ class Client:
         epochs: int | None = None,
         *parts: str,
         pull: tuple[Tensor, float] | None = None,
+        pull_apart: bool = False,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         lr: float | None = None,
     ) -> None:
@@ -99,6 +100,7 @@ class Client:
             lr=self.lr if lr is None else lr,
             anchor=anchor,
             pull=strength,
+            pull_apart=pull_apart,
             loss=loss,
         )
         trainer = self.trainer if loss is None else Autograd()

@@ -16,8 +16,6 @@ from comity.engine._verbs import Scores
 from comity.methods import Method, Question
 from comity.results import schema
 
-OTHERS = 0.1
-"""Share of the other clients whose tests join a client's own in S-acc (FedPG's supplement leaves it open)."""
 MOST_ANSWERS = 10_000_000
 """Answers of models to tests that G-acc, and S-acc likewise, may take; beyond, each model is tried on a sample."""
 COLUMNS = {
@@ -53,13 +51,15 @@ class TestPool:
     federation: Federation
     starts: tuple[int, ...]
     sample: int | None
+    others: float
+    """Share of the other clients whose tests join a client's own in S-acc."""
     _last: tuple[Tensor, Tensor] | None = None
     """The last model that was tested, and which of its answers were right: all clients may have the same model."""
 
     @classmethod
-    def of(cls, federation: Federation) -> "TestPool":
+    def of(cls, federation: Federation, others: float) -> "TestPool":
         starts = itertools.accumulate((len(client.test) for client in federation.clients), initial=0)
-        return cls(federation, tuple(starts), sample_size(federation))
+        return cls(federation, tuple(starts), sample_size(federation), others)
 
     @cached_property
     def split(self) -> Split:
@@ -100,7 +100,7 @@ class TestPool:
         starts, random = torch.tensor(self.starts), generator(seed, "S-acc", cid)
         sizes, clients = starts.diff(), len(starts) - 1
         others = torch.randperm(clients, generator=random)
-        others = others[others != cid][: max(1, round(OTHERS * (clients - 1)))]
+        others = others[others != cid][: max(1, round(self.others * (clients - 1)))]
         whose = torch.cat([torch.tensor([cid]), others])
         ends = sizes[whose].clamp(max=int(sizes[cid])).cumsum(0)
         if int(ends[-1]) <= self.sample:
@@ -115,7 +115,7 @@ class TestPool:
         own, clients = starts[cid + 1] - starts[cid], len(starts) - 1
         others = [other for other in torch.randperm(clients, generator=random).tolist() if other != cid]
         chosen = [torch.arange(starts[cid], starts[cid + 1])]
-        for other in others[: max(1, round(OTHERS * (clients - 1)))]:
+        for other in others[: max(1, round(self.others * (clients - 1)))]:
             size = starts[other + 1] - starts[other]
             chosen.append(starts[other] + torch.randperm(size, generator=random)[:own])
         return torch.cat(chosen)

@@ -19,7 +19,7 @@ from comity.engine._link import Link
 from comity.engine._verbs import Export, Scores, verbs_of
 from comity.methods import Combined, Method, Payload, Reply
 from comity.results.schema import METRICS, Columns, Conflict, Cosines, RoundRecord, RuleNote, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, Updates, capped, conflict_rate, cosines
+from comity.rules import Outcome, Rule, ServerStep, Updates, capped, conflict_rate, cosines, loss_change
 
 MOST = 256
 """Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
@@ -173,11 +173,22 @@ class Server:
         conflict = record.conflict = record.conflict or Conflict()
         conflict.layers |= dict(zip(layers, conflict_rate(updates).layers.tolist(), strict=True))
         conflict.rate = sum(conflict.layers.values()) / len(conflict.layers)
+        change = loss_change(updates, self.lr)
+        conflict.loss_change += change.total
+        conflict.loss_change_by_others += change.others
         rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
         rule.residual = max(rule.residual, outcome.residual)
         rule.stretch |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
-        coefficients = outcome.coefficients.tolist()
-        self.weights.append(Weights(round=round, group=group, ids=list(outcome.ids), coefficients=coefficients))
+        multipliers = outcome.notes.get("lambda")
+        self.weights.append(
+            Weights(
+                round=round,
+                group=group,
+                ids=list(outcome.ids),
+                coefficients=outcome.coefficients.tolist(),
+                multipliers=None if multipliers is None else multipliers.tolist(),
+            )
+        )
         some = torch.randperm(len(updates), generator=self.random("cosines"))[:MOST_COSINES].sort().values
         ids, angles = [updates.ids[i] for i in some.tolist()], cosines(updates)[some][:, some].tolist()
         self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from comity._random import generator
+from comity.config import default
 from comity.data import Federation
 from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
@@ -32,6 +33,7 @@ class Site:
         seed: int,
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
+        s_acc_share: float = default("s_acc_share"),
         losses: bool = False,
         attack: Attack | None = None,
         device: str = "cpu",
@@ -39,7 +41,7 @@ class Site:
     ) -> None:
         self.federation, self.method, self.training, self.seed = federation, method, training, seed
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
-        self.losses = losses
+        self.s_acc_share, self.losses = s_acc_share, losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
         self.attack = attack or Attack("none", frozenset(), seed)
         self.verbs = verbs_of(method)
@@ -65,7 +67,7 @@ class Site:
 
     @cached_property
     def tests(self) -> TestPool:
-        return TestPool.of(self.federation)
+        return TestPool.of(self.federation, self.s_acc_share)
 
     def client(
         self,

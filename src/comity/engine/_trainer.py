@@ -37,6 +37,8 @@ class TrainingRequest:
     anchor: Tensor | None = None
     """What the parameters are pulled towards, with strength ``pull``."""
     pull: float = 0.0
+    pull_apart: bool = False
+    """Whether the pull is a step of its own beside the optimiser's; plain SGD makes the same of both."""
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     """In place of the cross-entropy; for autograd alone."""
 
@@ -66,10 +68,13 @@ class Autograd:
             for x, y in client.batches(request.epochs):
                 value = (request.loss or model.loss)(x, y)
                 grads = list(torch.autograd.grad(value, params))
-                if anchor:
-                    with torch.no_grad():
-                        torch._foreach_add_(grads, torch._foreach_sub(params, anchor), alpha=request.pull)
+                away = list(torch._foreach_sub([p.detach() for p in params], anchor)) if anchor else []
+                if away and not request.pull_apart:
+                    torch._foreach_add_(grads, away, alpha=request.pull)
                 steps.step(grads)
+                if away and request.pull_apart:
+                    with torch.no_grad():
+                        torch._foreach_add_(params, away, alpha=-request.lr * request.pull)
                 total += value.detach()
                 count += 1
         return float(total) / max(count, 1)

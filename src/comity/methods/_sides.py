@@ -55,13 +55,15 @@ class Client(Protocol):
         epochs: int | None = None,
         *parts: str,
         pull: tuple[Tensor, float] | None = None,
+        pull_apart: bool = False,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         lr: float | None = None,
     ) -> None:
         """Train ``parts`` of the model, all by default, for ``epochs``, the run's own number by default.
 
         ``pull=(anchor, strength)`` adds ``strength/2 · ‖parameters − anchor‖²`` to the loss; the anchor is a vector of
-        the same parts. ``loss(x, y)`` replaces the cross-entropy.
+        the same parts. ``pull_apart`` keeps the pull out of the gradient, and so out of momentum: it is a step of its
+        own beside the optimiser's. ``loss(x, y)`` replaces the cross-entropy.
         """
 
     def optimiser(self, params: Sequence[Tensor], lr: float | None = None) -> AbstractContextManager[Optimiser]:

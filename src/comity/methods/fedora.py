@@ -31,20 +31,21 @@ class FEDORA(Method[Message, PulledReply]):
     Paper: Wu et al., KDD 2023.
 
     Equation: Once, before the first round, client k sends p left singular vectors of its samples, and
-    w_kk' = Σ_i cos ζ_i over the principal angles between two such bases, with w_kk = 0. In a round the server makes
-    Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of
+    w_kk' = exp(10 Σ_i cos ζ_i) over the principal angles between two such bases, for the nearest two k' and else 0.
+    In a round the server makes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of
     θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k; a client without neighbours has θ̂_k = θ_k. The client trains from its
-    own θ_k with the loss ℓ + λ_k ‖θ_k − θ̂_k‖², λ_k = max(1e-8, δ) and δ = ℓ_val(θ_k) − ℓ_val(θ̂_k), and uses θ_k. With
-    K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in all. Models are propagated,
-    not averaged, so no rule has a place.
+    own θ_k, after each step of its optimiser less lr·λ_k (θ_k − θ̂_k), with λ_k = exp(δ/2), or 0 where
+    δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) is below 0, and uses θ_k. With K clients, R rounds, d parameters and d_in pixels,
+    2KR·d + K·p·d_in numbers travel in all. Models are propagated, not averaged, so no rule has a place.
 
     Departures:
-        - The defaults are those of the authors' slides. Their code, which made the published numbers, is
-          ``FEDORA.released()``: labels beside the pixels, w = exp(10 Σ cos ζ), two neighbours, and a gradient
-          λ_k (θ_k − θ̂_k) with λ_k = exp(δ/2), or 0 where δ < 0.
-        - δ is a mean over samples, not a sum over batches.
-        - The pull is part of the gradient, where the code keeps it out of the momentum, and it is at most so strong
-          that one step reaches θ̂_k.
+        - The form is that of the authors' code, which made the published numbers. Their slides have w_kk' = Σ cos ζ_i
+          over all clients, λ_k = max(1e-8, δ), and λ_k ‖θ_k − θ̂_k‖² in the loss: ``similarity="cosines",
+          neighbours=None, lam_form="difference"``. The cosines of rotated images are 0.84 to 0.99, so W is nearly
+          uniform, θ̂ serves nobody better than its own θ, and this is Local.
+        - The code describes data with labels, which tell the server the class mix; ``FEDORA.released()`` does too.
+        - δ is a mean over samples, not a sum over batches; for the code's one batch of 64 that is the same.
+        - The pull is at most so strong that one step reaches θ̂_k.
         - The authors have every client take part in every round; ``absent`` says what happens otherwise.
 
     Options:
@@ -54,17 +55,18 @@ class FEDORA(Method[Message, PulledReply]):
         neighbours: number of most similar clients that a client takes from, or none for all
         alpha: how far models flow; 0 not at all, 4 is the released code's β = 0.8
         propagation: the fixed point in closed form, or by iteration
-        lam_form: λ as the difference of validation losses, or its exponential
+        lam_form: λ as the difference of validation losses, which pulls within the loss, or its exponential, which
+            pulls after each step of the optimiser
         absent: clients not in this round: restrict the flow to those present, or take part with their last model
     """
 
     p: Count = 1
     labels: bool = False
-    similarity: Literal["cosines", "exp"] = "cosines"
-    neighbours: Count | None = None
+    similarity: Literal["cosines", "exp"] = "exp"
+    neighbours: Count | None = 2
     alpha: Annotated[float, Range(least=0, most=10_000)] = 4.0
     propagation: Literal["closed", "iterated"] = "closed"
-    lam_form: Literal["difference", "exp"] = "difference"
+    lam_form: Literal["difference", "exp"] = "exp"
     absent: Literal["restrict", "last"] = "restrict"
 
     validation = 0.2
@@ -72,7 +74,12 @@ class FEDORA(Method[Message, PulledReply]):
     @classmethod
     def released(cls) -> Self:
         """As in the authors' code: ``run(method={"name": "FEDORA"} | vars(FEDORA.released()))``."""
-        return cls(p=1, labels=True, similarity="exp", neighbours=2, alpha=4.0, lam_form="exp")
+        return cls(labels=True)
+
+    @classmethod
+    def slides(cls) -> Self:
+        """As on the authors' slides."""
+        return cls(similarity="cosines", neighbours=None, lam_form="difference")
 
     def own_rule(self) -> Rule:
         return Mean()  # nothing is averaged: the propagation stands in for a rule
@@ -107,7 +114,8 @@ class FEDORA(Method[Message, PulledReply]):
         model.write(hat, "shared")
         pull = self.pull(loss - client.loss(client.data.val))
         model.write(own)
-        client.sgd(None, "shared", pull=(hat, min(pull, 1 / client.lr)))
+        apart = self.lam_form == "exp"
+        client.sgd(None, "shared", pull=(hat, min(pull, 1 / client.lr)), pull_apart=apart)
         client.keep["own"] = model.read()
         return PulledReply(theta=model.read("shared"), size=len(client.data.train), pull=pull)
 

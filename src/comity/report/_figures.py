@@ -334,17 +334,17 @@ def _layers(pen: _Pen) -> bool:
 
 
 def _weights(pen: _Pen) -> bool:
-    """First and last three layers, as FedCALM's Figures 6 and 7."""
+    """First and last three layers, as FedCALM's Figures 6 and 7, which draw λ."""
     weights = None if pen.run is None else coefficients(pen.run, WEIGHT_ROUNDS)
     if weights is None:
         return False
-    names = list(weights.layers)
+    names = list(weights.drawn)
     names = names if len(names) <= 6 else [*names[:3], *names[-3:]]
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
     panels = pen.axes(PAGE if columns > 1 else COLUMN, 0.4 + 1.6 * rows, rows, columns)
     for axes, name in zip(_each(panels), names, strict=False):
-        values = weights.layers[name]
+        values = weights.drawn[name]
         _weight_map(pen, axes, values, (weights.rounds[0] - 0.5, weights.rounds[-1] + 0.5))
         axes.set_title(name.removeprefix("body."), fontsize=7)
     for axes in list(_each(panels))[len(names) :]:

@@ -50,6 +50,8 @@ CURVES: dict[str, RoundNumber] = {
     "worst": metric(OWN, "worst10"),
     "val": metric(VALIDATION),
     "common": metric(COMMON),
+    "S": metric(SOME),
+    "G": metric(ALL),
     "test": metric(LOSS),
     "loss": lambda record: record.train_loss,
     "conflict": conflict,
@@ -178,7 +180,7 @@ def curves(cell: Cell) -> dict[str, Any]:
     for name, number in CURVES.items():
         tables = [table for run in runs if (table := _by_round(run, number, last))]
         common = sorted(set.intersection(*map(set, tables))) if tables else []
-        if not common:
+        if len(common) < (2 if name in ("S", "G") else 1):  # measured in the last round alone they are no curve
             continue
         rounds = thin(common, POINTS)
         values = np.array([[table[round] for round in rounds] for table in tables])
@@ -330,7 +332,7 @@ class _Weights:
         maps = coefficients(run, self.columns)
         if maps is None:
             return None
-        layers = maps.layers
+        layers = maps.drawn
         left_out = 0
         if self.ends and len(layers) > 2 * ENDS:
             names = list(layers)
@@ -340,6 +342,7 @@ class _Weights:
             "rounds": maps.rounds,
             "names": list(layers),
             "left": left_out,
+            "lambda": bool(maps.multipliers),
             "share": several(_shares(maps)),
             "maps": [_pack_weights(values) for values in layers.values()],
         }

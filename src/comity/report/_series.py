@@ -55,6 +55,13 @@ class Coefficients:
 
     rounds: list[int]
     layers: dict[str, Floats]
+    multipliers: dict[str, Floats]
+    """CALM's λ likewise; empty for other rules."""
+
+    @property
+    def drawn(self) -> dict[str, Floats]:
+        """λ where there is one, as in FedCALM's Figures 6 and 7."""
+        return self.multipliers or self.layers
 
 
 def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
@@ -62,15 +69,16 @@ def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
     rounds = thin([record.round for record in run.records], most)
     place = {number: i for i, number in enumerate(rounds)}
     clients, names = number_of_clients(run), layer_names(run)
-    layers: dict[str, Floats] = {}
+    found = Coefficients(rounds, {}, {})
     for record in run.coefficients(lambda number: number in place):
-        rows = np.array(record.coefficients, dtype=np.float64, ndmin=2)
         places, members = _clients_among(record.ids, clients)
-        for name, row in zip(_row_names(names, record.group, len(rows)), rows, strict=False):
-            if name not in layers:
-                layers[name] = np.full((clients, len(rounds)), np.nan)
-            layers[name][members, place[record.round]] = row[places]
-    return Coefficients(rounds, layers) if layers else None
+        for layers, given in ((found.layers, record.coefficients), (found.multipliers, record.multipliers or [])):
+            rows = np.array(given, dtype=np.float64, ndmin=2)
+            for name, row in zip(_row_names(names, record.group, len(given)), rows, strict=False):
+                if name not in layers:
+                    layers[name] = np.full((clients, len(rounds)), np.nan)
+                layers[name][members, place[record.round]] = row[places]
+    return found if found.layers else None
 
 
 def coefficient_rows(run: LoadedRun) -> int:

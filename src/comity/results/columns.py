@@ -220,12 +220,18 @@ COLUMNS: tuple[Column, ...] = (
         of=_seconds,
     ),
     SpreadColumn(
+        *("std", "std over clients", "points", 1),
+        "Standard deviation over clients of the accuracy on their own tests",
+        shown="asked",
+        of=_percent(OWN, "std"),
+    ),
+    SpreadColumn(
         *("S-acc", "S-acc", "%", 2),
         "Accuracy on the clients' own tests and those of some others",
-        shown="asked",
+        shown="page",
         of=_percent(SOME),
     ),
-    SpreadColumn(*("G-acc", "G-acc", "%", 2), "Accuracy on everybody's tests", shown="asked", of=_percent(ALL)),
+    SpreadColumn(*("G-acc", "G-acc", "%", 2), "Accuracy on everybody's tests", shown="page", of=_percent(ALL)),
     SpreadColumn(
         *("global", "common model", "%", 2),
         "Accuracy of the common model on the clients' own tests",

@@ -132,6 +132,10 @@ class Conflict:
 
     rate: float = 0.0
     layers: dict[str, float] = field(default_factory=dict)
+    loss_change: float = 0.0
+    """Of all clients together under the plain mean, to first order (ConFREE, Equation 8)."""
+    loss_change_by_others: float = 0.0
+    """The same without what a client's own update does for it (FedCALM, Equation 10); above 0 others harm."""
 
 
 @dataclass(kw_only=True)
@@ -152,6 +156,8 @@ class Weights:
     group: str
     ids: list[int | str]
     coefficients: list[list[float]]
+    multipliers: list[list[float]] | None = None
+    """CALM's λ: what each client's constraint adds to its coefficient."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,8 +143,10 @@ def check_records(records: Iterable[RoundRecord], options: Mapping[str, Any]) ->
 
 def check_weights(record: Weights) -> None:
     where = f"{schema.WEIGHTS}, round {record.round}"
-    _check_matrix(record.ids, record.coefficients, where)
-    _that(not any(math.isinf(value) for row in record.coefficients for value in row), f"{where}: one is infinite")
+    for rows in (record.coefficients, record.multipliers):
+        if rows is not None:
+            _check_matrix(record.ids, rows, where)
+            _that(not any(math.isinf(value) for row in rows for value in row), f"{where}: one is infinite")
 
 
 def check_cosines(record: Cosines) -> None:

@@ -215,6 +215,14 @@ class LoadedStudy:
         """Each search: what was tried, how it did in validation and what was chosen."""
         return [search for path in self.paths for search in _study_file(path, schema.TUNING, StudyFolder.tuning)]
 
+    @cached_property
+    def tuned_training(self) -> set[str]:
+        """Options of local training that each method has at its best value: they are no conditions."""
+        return {search.option for search in self.tuning if "." not in search.option}
+
+    def _decisive(self, run: LoadedRun) -> Flat:
+        return {key: value for key, value in run.decisive.items() if key not in self.tuned_training}
+
     @property
     def waiting(self) -> int:
         """Runs that are planned and have not begun."""
@@ -233,7 +241,7 @@ class LoadedStudy:
 
     @cached_property
     def varying(self) -> Varying:
-        return Varying(run.decisive for run in self.runs)
+        return Varying(map(self._decisive, self.runs))
 
     @cached_property
     def settings(self) -> list[Setting]:
@@ -258,13 +266,14 @@ class LoadedStudy:
         return list(settings.values())
 
     def _settings_of(self, run: LoadedRun, settings: dict[str, Setting]) -> list[Setting]:
+        decisive = self._decisive(run)
         if run.local:
-            served = shared_with_local(run.decisive)
+            served = shared_with_local(decisive)
             alike = [setting for setting in settings.values() if shared_with_local(setting.options) == served]
             if alike:
                 return alike
-        options = of_setting(run.decisive)
-        label = in_words(self.varying.of(run.decisive))
+        options = of_setting(decisive)
+        label = in_words(self.varying.of(decisive))
         return [settings.setdefault(_key(options), Setting(options, label))]
 
     def _cell_of(self, run: LoadedRun, setting: Setting) -> Cell:

@@ -95,6 +95,9 @@ class Table:
         lines = [line for block in blocks for line in block.lines]
         used = tuple(column for column in columns if any(line.entries[column.name] != NOTHING for line in lines))
         remarks = [study.base_remark] if study.base_remark else []
+        for option in sorted(study.tuned_training):
+            chosen = [f"{search.cell} {search.chosen}" for search in study.tuning if search.option == option]
+            remarks.append(f"{option} was chosen by validation: {', '.join(chosen)}.")
         if study.unfinished:
             total, are = len(study.runs) + study.waiting, "is" if study.unfinished == 1 else "are"
             remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")

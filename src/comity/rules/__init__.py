@@ -13,7 +13,7 @@ from comity.rules._server_step import ServerStep
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members
 from comity.rules.calm import CALM
 from comity.rules.confree import ConFREE
-from comity.rules.diagnose import ConflictRate, conflict_rate, cosines, harm, improvement
+from comity.rules.diagnose import ConflictRate, LossChange, conflict_rate, cosines, harm, improvement, loss_change
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
@@ -51,7 +51,7 @@ __all__ = [
     # how much a stranger counts
     "capped",
     # who hurts whom
-    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "COSINE_ROUNDING",
+    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "loss_change", "LossChange", "COSINE_ROUNDING",
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own

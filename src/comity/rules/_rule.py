@@ -44,7 +44,7 @@ class GramBlock(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """Coefficients (B, N), the residual (B,) of each row, and what else a rule notes of each row."""
+    """Coefficients (B, N), the residual (B,) of each row, and what else a rule notes of each row or coefficient."""
 
     coefficients: Tensor
     residuals: Tensor
@@ -64,6 +64,7 @@ class Combination:
     certificate: str
     """What the residual measures."""
     notes: dict[str, Tensor]
+    """What else the rule says: (B,), or (B, N) where it says it of each client."""
     updates: ClientUpdates
     """What the coefficients weigh: the updates given, then those of absent clients."""
 
@@ -219,7 +220,11 @@ class Rule(_Declared):
             coefficients[layer, torch.from_numpy(moved)] = torch.from_numpy(solution.x)
             residuals[layer] = solution.residual
             for name, value in solution.notes.items():
-                notes.setdefault(name, torch.full((len(G),), math.nan, dtype=torch.float64))[layer] = value
+                if isinstance(value, np.ndarray):
+                    row = notes.setdefault(name, torch.zeros_like(coefficients))[layer]
+                    row[torch.from_numpy(moved)] = torch.from_numpy(value)
+                else:
+                    notes.setdefault(name, torch.full((len(G),), math.nan, dtype=torch.float64))[layer] = value
         return Weighed(coefficients, residuals, notes)
 
     def recall(self, updates: ClientUpdates) -> ClientUpdates:

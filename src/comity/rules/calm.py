@@ -18,6 +18,7 @@ class CALM(Rule):
 
     Equation: in each layer d minimises ½|d − g|² + C Σ ξᵢ over d·Δᵢ ≥ eps|Δᵢ| − ξᵢ and ξᵢ ≥ 0, where g is the layer's
     result of Projection; so d = g + Σ λᵢ Δᵢ with λ in [0, C] minimising ½λᵀGλ − βᵀλ, βᵢ = eps|Δᵢ| − g·Δᵢ.
+    The outcome's note ``lambda`` is λ, which the paper's Figures 6 and 7 draw; coefficients have the part of g too.
 
     Departures:
         - The update of one client alone is kept as it is.
@@ -42,12 +43,13 @@ class CALM(Rule):
 
     def solve(self, block: GramBlock) -> Solution:
         if block.present == 1:
-            return Solution(np.ones(1), 0.0)
+            return Solution(np.ones(1), 0.0, {"lambda": np.zeros(1)})
         a = simultaneous(block.G) / block.present
         r = np.sqrt(block.G.diagonal())
         margin = self.eps * (r.mean() if self.scale == "layer" else 1 / block.unit)
         beta = margin - times(block.G, a) / r  # of the updates at length 1, which is how the solver sees them
-        if self.C == 0 or beta.max() <= 0:
-            return Solution(a, 0.0)
-        best = box(block.G / r / r[:, None], -beta / abs(beta).max(), self.C * r / abs(beta).max())
-        return Solution(a + best.x * abs(beta).max() / r, best.residual)
+        lam, residual = np.zeros_like(a), 0.0
+        if self.C > 0 and beta.max() > 0:
+            best = box(block.G / r / r[:, None], -beta / abs(beta).max(), self.C * r / abs(beta).max())
+            lam, residual = best.x * abs(beta).max() / r, best.residual
+        return Solution(a + lam, residual, {"lambda": lam})

@@ -37,6 +37,22 @@ def harm(u: ClientUpdates, lr: float) -> Tensor:
     return -u.gram / lr
 
 
+class LossChange(NamedTuple):
+    """By how much the plain mean changes the clients' losses together, to first order; below 0 they fall."""
+
+    total: float  # what a client gains of its own update included: −|mean|²/lr (ConFREE, Equation 8)
+    others: float  # of all other clients' updates alone: above 0 where they conflict more than they agree
+    layers: Tensor  # (L,) the same by layer (FedCALM, Equation 10)
+
+
+def loss_change(u: ClientUpdates, lr: float) -> LossChange:
+    """−Σ pᵢpⱼ Δᵢ·Δⱼ/lr over all pairs of clients present, and over those of two different ones."""
+    p = u.shares
+    own = (u.grams.diagonal(dim1=1, dim2=2) * p**2).sum(1)
+    layers = (own - u.lengths(p) ** 2) / lr
+    return LossChange(-float(p @ u.gram @ p) / lr, float(layers.sum()), layers)
+
+
 def improvement(u: ClientUpdates, coefficients: Tensor) -> Tensor:
     """(N,) by how much a combination lowers each client's loss, to first order and times its learning rate: d·Δⱼ.
 

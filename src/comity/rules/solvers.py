@@ -21,11 +21,14 @@ Integers = NDArray[np.int64]
 
 
 class Solution(NamedTuple):
-    """The solution of a problem, how far from the optimum it can be at most, and what else is to be noted."""
+    """The solution of a problem, how far from the optimum it can be at most, and what else is to be noted.
+
+    A note is a number, or one for each member.
+    """
 
     x: Array
     residual: float
-    notes: Mapping[str, float] = MappingProxyType({})
+    notes: Mapping[str, float | Array] = MappingProxyType({})
 
 
 def norm(x: Array) -> float:

@@ -26,6 +26,9 @@ BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "most_cells", "cal
 MOST_CELLS = 10_000
 """Of a study that names no other limit: a slip in a sweep should be told at once, not after an hour of counting."""
 
+TRAINING = tuple(f.name for f in fields(Config) if f.metadata["group"] == "local training")
+"""Options of local training. Where one is tuned, Local is tuned too."""
+
 VALIDATION = 0.2
 """Share of the training samples that a search keeps for validation where the study names none."""
 
@@ -184,9 +187,17 @@ def put(config: Config, key: str, value: Any) -> Config:
     return config.with_(**{key: value})
 
 
+def value_of(config: Config, key: str) -> Any:
+    """Of an option such as ``rule.c`` or ``lr``."""
+    kind, dot, option = key.partition(".")
+    return getattr(config, kind).options[option] if dot else getattr(config, key)
+
+
 def has(config: Config, key: str) -> bool:
-    """Whether the configuration's method or rule has an option such as ``rule.c``, and it matters."""
-    kind, _, option = key.partition(".")
+    """Whether the configuration has an option such as ``rule.c`` or ``lr``, and it matters."""
+    kind, dot, option = key.partition(".")
+    if not dot:
+        return True
     return option in getattr(config, kind).options and not (kind == "rule" and alone(config))
 
 

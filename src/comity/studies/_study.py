@@ -16,7 +16,7 @@ from comity.config import Config, Entries, read_yaml
 from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
 from comity.results.schema import PlannedRun, Trial, Tuned
 from comity.studies._crew import Job, Message, execute
-from comity.studies._grid import Names, at_scale, callback_names, expand, local_of, override, section
+from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
 from comity.studies._show import Show
 from comity.studies._tune import Group, Search, groups
 
@@ -55,10 +55,13 @@ class _Study:
         if self.out.is_file() or (self.out.is_dir() and not (self.folder / schema.STUDY).exists() and _shown(self.out)):
             raise ComityError(f"out {self.out} is not empty and holds no study; give another --out")
         self.cells = expand(entries | {"out": None})
+        tune = section(entries, "tune")
+        if any(key in TRAINING for key in tune):  # Local is tuned too, and all are compared with the best Local
+            every = [*_locals(self.cells), *self.cells]
+            self.cells = list({cell.key: cell.with_(reference="none") for cell in every}.values())
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
         self.callbacks = callback_names(entries)
-        tune = section(entries, "tune")
         self.groups = groups(self.cells, tune, convert(entries.get("budget"), Count | None, "budget"))
         self.names = Names([*_locals(self.cells), *self.cells], tune)
         self.folders = _folders(self.out)
@@ -222,7 +225,7 @@ class _Study:
                 return
             for search, value, cells in batch:
                 for config in cells:
-                    self.place(config, f"{search.key.partition('.')[2]}{value}")
+                    self.place(config, f"{search.key.rpartition('.')[2]}{value}")
             every = [config for _, _, cells in batch for config in cells]
             self.perform([*_locals(every), *every])
             if self.stop():

@@ -7,7 +7,7 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity.config import Config
-from comity.studies._grid import has, put
+from comity.studies._grid import TRAINING, has, put, value_of
 
 Value = Any
 MOST_STEPS = 1000
@@ -42,8 +42,10 @@ Candidates = Walk | list[Value]
 
 def candidates(key: str, given: Any) -> Candidates:
     """``0.1:0.9`` (or ``0.1:0.9:0.2`` for another step) walks; ``0.1,1,10`` and ``[0.1, 1, 10]`` are all tried."""
-    if key.partition(".")[0] not in ("method", "rule") or "." not in key:
-        raise ComityError(f"tune {key}: only options of a method or rule, such as rule.c, are tuned")
+    if key not in TRAINING and not key.startswith(("method.", "rule.")):
+        raise ComityError(
+            f"tune {key}: only options of a method or rule, such as rule.c, or of local training, such as lr, are tuned"
+        )
     if isinstance(given, str) and ":" in given:
         try:
             walk = Walk(*map(float, given.split(":")))
@@ -151,5 +153,4 @@ def _typed(config: Config, key: str, space: Candidates) -> Candidates:
     """Values as the option has them, wherever they were written: ``"10"`` as ``10.0``."""
     if isinstance(space, Walk):
         return space
-    kind, _, option = key.partition(".")
-    return list(dict.fromkeys(getattr(put(config, key, value), kind).options[option] for value in space))
+    return list(dict.fromkeys(value_of(put(config, key, value), key) for value in space))

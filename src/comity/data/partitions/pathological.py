@@ -14,7 +14,7 @@ LEAST = 2  # of each class a client holds, so that it is both trained on and tes
 
 @dataclass(frozen=True, kw_only=True)
 class Pathological(Partition):
-    """Every client holds exactly so many classes, in unequal amounts; no sample is used twice.
+    """Every client holds exactly so many classes, in unequal amounts by default; no sample is used twice.
 
     Paper: McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021
 
@@ -24,9 +24,11 @@ class Pathological(Partition):
 
     Options:
         num_classes_per_partition: classes of each client
+        equal: divide a class's samples equally among its holders, as FedPG's Pat-2
     """
 
     num_classes_per_partition: Count = 2
+    equal: bool = False
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         samples = np.bincount(dataset.y, minlength=dataset.classes)
@@ -53,5 +55,6 @@ class Pathological(Partition):
                     f"would share class {label}, which has {samples[label]} samples; each needs {LEAST}"
                 )
             if who:
-                counts[who, label] = LEAST + apportion(spare, random.uniform(0.1, 1.0, len(who)))
+                proportions = np.ones(len(who)) if self.equal else random.uniform(0.1, 1.0, len(who))
+                counts[who, label] = LEAST + apportion(spare, proportions)
         return deal(dataset, counts, random)

@@ -14,14 +14,13 @@ from comity.data._dataset import Dataset
 from comity.data.partitions.base import Share
 from comity.data.partitions.iid import IID
 
-BLACK = -1.0  # pixel value 0 after normalisation
-
 
 @dataclass(frozen=True)
 class Rotation:
     """Turn images anticlockwise by ``degrees``, bilinear, with black corners."""
 
     degrees: float
+    black: float = -1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.degrees % 360 == 0:
@@ -32,8 +31,8 @@ class Rotation:
         # the grid runs from -1 to 1 on both sides, so the aspect ratio keeps pixels square
         inverse = torch.tensor([[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]], dtype=x.dtype)
         grid = F.affine_grid(inverse[None], [1, 1, height, width], align_corners=False)
-        turned = F.grid_sample(x - BLACK, grid.expand(len(x), -1, -1, -1), mode="bilinear", align_corners=False)
-        return turned + BLACK
+        turned = F.grid_sample(x - self.black, grid.expand(len(x), -1, -1, -1), mode="bilinear", align_corners=False)
+        return turned + self.black
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,4 +54,5 @@ class Rotated(IID):
         if groups > clients:
             raise ComityError(f"partition.groups must be at most {clients}, the number of clients, got {groups}")
         shares = super().share(dataset, clients, random)
-        return [Share(share.index, Rotation(360.0 * (k % groups) / groups)) for k, share in enumerate(shares)]
+        black = -1.0 if dataset.centred else 0.0
+        return [Share(share.index, Rotation(360.0 * (k % groups) / groups, black)) for k, share in enumerate(shares)]

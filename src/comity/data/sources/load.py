@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,16 @@ def load(
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     budget = Budget(limit)
     with reading(f"data {name}"):
+        path = None if name.startswith("hub:") else _find(name, info.folders if info else (), folder)
         if name.startswith("hub:"):
-            return read_hub(name, name.removeprefix("hub:"), budget, size)
-        path = _find(name, info.folders if info else (), folder)
-        if path is not None:
-            return _read(chosen.name if info else path.stem, path, budget, size, info.size if info else None)
-        if info and info.hub and hub_installed():
-            return read_hub(chosen.name, info.hub, budget, size or info.size)
-    raise _missing(name, info, folder)
+            found = read_hub(name, name.removeprefix("hub:"), budget, size)
+        elif path is not None:
+            found = _read(chosen.name if info else path.stem, path, budget, size, info.size if info else None)
+        elif info and info.hub and hub_installed():
+            found = read_hub(chosen.name, info.hub, budget, size or info.size)
+        else:
+            raise _missing(name, info, folder)
+    return found if chosen.options["centred"] else replace(found, centred=False)
 
 
 LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path, Budget], Dataset]], ...] = (

@@ -271,7 +271,7 @@ PLOTS.push({
   wide: true,
   title: () =>
     `How much each client counts: ${aboutRun()}${weightsOf(focusRun()) ? `, ${weightsOf(focusRun()).layer}` : ""}`,
-  how: "The rule's coefficient for each client (row) in each round; the stronger the colour the more it counts, blank was not in that round's cohort. Bars are means over rounds, the tick is the share of the samples, which the plain mean would give.",
+  how: "The rule's coefficient for each client (row) in each round (for CALM λ, what the client's constraint adds to it); the stronger the colour the more it counts, blank was not in that round's cohort. Bars are means over rounds, the tick is the share of the samples, which the plain mean would give.",
   there: () => data.runs.some((run) => run.w),
   choices: () => {
     const names = focusRun().w?.names || [];
@@ -292,7 +292,8 @@ PLOTS.push({
     const { theme } = frame,
       run = focusRun(),
       w = weightsOf(run),
-      part = partitionOf(run),
+      word = run.w?.lambda ? "λ" : "coefficient",
+      part = run.w?.lambda ? null : partitionOf(run),
       harmed = harmedIn(run);
     if (!w)
       return nothing(
@@ -335,7 +336,7 @@ PLOTS.push({
           "fill-opacity": 0.75,
         });
         const share = shares.length ? [["share of samples", fixed(shares[i], 3)]] : [];
-        frame.tell(bar, () => ({ title: nameOf(i, run), rows: [["mean coefficient", fixed(means[i], 3)], ...share] }));
+        frame.tell(bar, () => ({ title: nameOf(i, run), rows: [[`mean ${word}`, fixed(means[i], 3)], ...share] }));
       }
       if (shares.length)
         frame.line(from + length(shares[i]), y - tall / 2 - 1, from + length(shares[i]), y + tall / 2 + 1, theme.ink, {
@@ -347,7 +348,7 @@ PLOTS.push({
       title: nameOf(i, run),
       rows: [
         ["round", String(w.rounds[c])],
-        ["coefficient", known(rows[i][c]) ? fixed(rows[i][c], 3) : "not in this round"],
+        [word, known(rows[i][c]) ? fixed(rows[i][c], 3) : "not in this round"],
       ],
     }));
     roundsBelow(frame, area, w.rounds);
@@ -358,7 +359,7 @@ PLOTS.push({
       Math.min(220, (area.right - area.left) * 0.5),
       colour,
       labels,
-      "coefficient",
+      word,
     );
     frame.end(area.bottom + 74);
     return shares.length ? [{ label: "share of the samples", colour: theme.ink, tick: true }] : null;

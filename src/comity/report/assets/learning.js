@@ -5,6 +5,8 @@ const CURVES = {
   worst: ["worst tenth", "accuracy of the worst tenth of clients", true],
   val: ["validation", "accuracy on own validation samples", true],
   common: ["common model", "accuracy of the common model", true],
+  S: ["S-acc", "accuracy on own and some others' tests (S-acc)", true],
+  G: ["G-acc", "accuracy on everybody's tests (G-acc)", true],
   loss: ["training loss", "training loss", false],
   test: ["test loss", "loss on own tests", false],
 };
