@@ -259,16 +259,6 @@ def test_patches_fit_the_image(side: int, patch: int) -> None:
     assert net.body.position.shape[1] == 1 + (side // patch) ** 2
 
 
-def test_images_are_scaled_to_the_size_that_the_transformer_wants() -> None:
-    """ViT-Tiny-Patch16-224 on images of 32 pixels: the same as on images that were scaled before."""
-    small, large = (ViTTiny((3, side, side), 10, depth=1, resize=resize) for side, resize in ((32, 224), (224, None)))
-    assert small.body.patch.kernel_size == (16, 16)
-    assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in large.parameters())
-    large.load_state_dict(small.state_dict())
-    x = torch.rand(2, 3, 32, 32)
-    assert torch.equal(small(x), large(nn.functional.interpolate(x, (224, 224), mode="bilinear")))
-
-
 def test_transformer_block_is_torchs() -> None:
     block = ViTTiny((1, 8, 8), 10, depth=1).body.blocks[0]
     torchs = nn.TransformerEncoderLayer(
@@ -325,8 +315,6 @@ def test_images_may_be_scaled_to_224_first() -> None:
         (ViTTiny, (1, 8, 8), {"patch": 3}, "model.patch must divide the image's sides, 8×8, got 3"),
         (ViTTiny, (1, 8, 8), {"patch": 0}, "model.patch must be at least 1, got 0"),
         (ViTTiny, (1, 37, 37), {}, "ViTTiny would cut 37×37 images into 1369 patches of 1×1, the most is 1024; resize"),
-        (ViTTiny, (1, 8, 8), {"resize": 0}, "model.resize must be at least 1, got 0"),
-        (ViTTiny, (1, 8, 8), {"resize": 4096}, "ViTTiny would cut 4096×4096 images into 65536 patches of 16×16"),
         (ViTTiny, (1, 8, 8), {"depth": 0}, "model.depth must be at least 1, got 0"),
     ],
 )

@@ -45,10 +45,10 @@ class _Block(nn.Module):
 
 class _Body(nn.Module):
     def __init__(
-        self, channels: int, patches: int, patch: int, depth: int, width: int, heads: int, resize: int | None
+        self, channels: int, size: int | None, patches: int, patch: int, depth: int, width: int, heads: int
     ) -> None:
         super().__init__()
-        self.resize = resize
+        self.size = size
         self.patch = nn.Conv2d(channels, width, patch, stride=patch)
         self.token = nn.Parameter(torch.empty(1, 1, width))
         self.position = nn.Parameter(torch.empty(1, 1 + patches, width))
@@ -56,8 +56,8 @@ class _Body(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.resize is not None:
-            x = F.interpolate(x, (self.resize, self.resize), mode="bilinear", align_corners=False)
+        if self.size is not None:
+            x = F.interpolate(x, (self.size, self.size), mode="bilinear", align_corners=False)
         tokens: Tensor = self.patch(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(tokens), -1, -1), tokens], dim=1) + self.position
         features: Tensor = self.norm(self.blocks(x)[:, 0])
@@ -68,13 +68,13 @@ class ViTTiny(Net):
     """ViT-Tiny (width 192, 3 heads, class token), the transformer that FedCALM trains from scratch.
 
     Dosovitskiy et al., ICLR 2021, in the size of Touvron et al., ICML 2021; no dropout. FedCALM's has 16-pixel patches
-    of 224×224 images: that is ``resize`` 224, whatever the images' own size.
+    of 224×224 images, which is what this becomes at that size (``size=224``).
 
     Options:
+        size: scale images to this many pixels a side first; by default they are taken as they are
         patch: pixels a side, a divisor of height and width; by default the largest up to 16 that leaves at least 7
             patches a side (16 at 224, 8 at 64, 4 at 32 and 28), or 2 for smaller images
         depth: number of blocks
-        resize: pixels a side to which images are scaled first, bilinearly, or none for their own size
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class ViTTiny(Net):
         classes: int,
         patch: Count | None = None,
         depth: Count = 12,
-        resize: Count | None = None,
+        size: Count | None = None,
     ) -> None:
-        check_arguments(ViTTiny, "model.", patch=patch, depth=depth, resize=resize)
+        check_arguments(ViTTiny, "model.", patch=patch, depth=depth, size=size)
         super().__init__(shape, classes)
-        C, H, W = shape if resize is None else (shape[0], resize, resize)
+        C, H, W = shape if size is None else (shape[0], size, size)
         most = min(16, max(2, min(H, W) // 7))
         patch = max(p for p in range(1, most + 1) if math.gcd(H, W) % p == 0) if patch is None else patch
         if H % patch or W % patch:
@@ -96,7 +96,7 @@ class ViTTiny(Net):
         if patches > _MOST_PATCHES:
             cut = f"{H}×{W} images into {patches} patches of {patch}×{patch}"
             raise ComityError(f"ViTTiny would cut {cut}, the most is {_MOST_PATCHES}; resize or crop the images")
-        self.body = _Body(C, patches, patch, depth, width=192, heads=3, resize=resize)
+        self.body = _Body(C, size, patches, patch, depth, width=192, heads=3)
         self.head = nn.Linear(192, classes)
         for module in self.modules():
             if isinstance(module, nn.Linear):

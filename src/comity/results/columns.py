@@ -238,13 +238,6 @@ COLUMNS: tuple[Column, ...] = (
         shown="page",
         of=_percent(OWN, "samples"),
     ),
-    SpreadColumn(
-        *("clients_std", "spread over clients", "points", 1),
-        "Standard deviation of accuracy over the clients of a run",
-        shown="page",
-        with_std=False,
-        of=_percent(OWN, "std"),
-    ),
     WORST,
     SpreadColumn(
         *("relative", "relative to Local", "%", 1),
