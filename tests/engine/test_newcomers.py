@@ -115,6 +115,24 @@ def test_fedora_gives_a_newcomer_what_clients_with_its_data_have(tiny: dict[str,
     assert late(done)["loss"] == [pytest.approx(model.loss(test.x, test.y).item(), rel=1e-5)]
 
 
+@pytest.mark.parametrize("method", ["FedU", "FedAMP"])
+def test_a_mixers_newcomer_gets_the_mean_and_then_a_mixture_for_its_own(tiny: dict[str, Any], method: str) -> None:
+    done = run(**skewed(tiny), method=method)
+    server, W = done.server, done.server.store["W"]
+    mean = server.method.welcome(server, 5, None).theta
+    torch.testing.assert_close(mean, W.mean(0))
+    mine = W[2] + 0.01
+    given = server.method.welcome(server, 5, Reply(theta=mine, size=9)).theta
+    if method == "FedU":
+        expected = 0.9 * mine + 0.1 * mean
+    else:  # far from all but client 2, which it is a copy of
+        xi = server.method.attention(torch.cat([W, mine[None]]), torch.tensor([True] * 5 + [False]), server.layout)
+        assert xi[5, 2] == xi[5, :5].max()
+        torch.testing.assert_close(xi[:5, 5], torch.zeros(5, dtype=xi.dtype))
+        expected = xi[5].float() @ torch.cat([W, mine[None]])
+    torch.testing.assert_close(given, expected)
+
+
 def test_a_hypernetworks_newcomer_learns_its_embedding_alone(tiny: dict[str, Any]) -> None:
     losses = [late(run(**skewed(tiny), method="pFedHN", newcomer_rounds=rounds))["loss"] for rounds in (0, 20)]
     assert sum(losses[1]) < sum(losses[0])
