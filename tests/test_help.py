@@ -68,7 +68,10 @@ def test_pages_need_nothing_heavy(arguments: list[str]) -> None:
         (["reproduce", "dmeo"], "unknown example 'dmeo'; did you mean demo?"),
         (["aggregate", "a", "b", "-o", "c", "--rule", "Meen"], "unknown rule 'Meen'; did you mean Mean"),
         (["table", "--fromat", "md"], "unknown option '--fromat'; did you mean --format?"),
-        (["list", "method"], "KIND must be methods | rules | models | data | partitions | examples, got 'method'"),
+        (
+            ["list", "method"],
+            "KIND must be methods | rules | guards | models | data | partitions | examples, got 'method'",
+        ),
         (["data", "--lr", "3"], "unknown option '--lr'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

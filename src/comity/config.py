@@ -32,9 +32,14 @@ from comity._options import (
 COMPONENTS = tuple(KINDS)
 PARTITION = "dirichlet"
 """The partition of data that come without one of their own, where none is named."""
-
-OPTIONAL = {"partition": PARTITION, "guard": "certified"}
-"""Components that there may be none of, and which is meant where options are given without a name."""
+CLIENTS = 20
+"""How many clients there are where neither the data nor anybody says it."""
+SAMPLES = {1: "vectors", 2: "series", 3: "images"}
+"""What samples are, by the number of their dimensions."""
+MODEL = {1: "logistic", 2: "cnn1d", 3: "cnn"}
+"""The architecture for samples of so many dimensions, where none is named."""
+UNNAMED = {"partition": PARTITION, "model": MODEL[3], "guard": "certified"}
+"""Components that need not be named, and what options are about where they are not and the data are not known yet."""
 
 Entries = dict[str, Any]
 
@@ -73,13 +78,20 @@ class Config:
         "data",
         f"how samples are shared out; `comity list partitions`. By default {PARTITION}, or the data set's own",
     )
-    clients: Count = _option(20, "data", "number of clients")
+    clients: Count | None = _option(
+        None, "data", f"number of clients; by default those that the data name, or {CLIENTS}"
+    )
     test_share: ShareBetween = _option(0.3, "data", "share of a client's samples that is kept for testing")
     val_share: ShareBelowOne = _option(
         0.0, "data", "share of the rest that is kept for validation; some methods need one"
     )
 
-    model: Any = _option("cnn", "learning", "architecture; `comity list models`, or the path of your own class")
+    model: Any = _option(
+        None,
+        "learning",
+        "architecture; `comity list models`, or the path of your own class. By default "
+        + ", ".join(f"{name} for {SAMPLES[dimensions]}" for dimensions, name in MODEL.items()),
+    )
     method: Any = _option("FedAvg", "learning", "how clients learn and what they share; `comity list methods`")
     rule: Any = _option("Mean", "learning", "how the server combines updates; `comity list rules`")
     server_lr: Positive = _option(1.0, "learning", "factor on the rule's update: the server's learning rate")
@@ -163,7 +175,7 @@ class Config:
             value = getattr(self, name)
             if name not in COMPONENTS:
                 value = convert(value, option.type, name)
-            elif name in OPTIONAL and value in (None, "none"):
+            elif name in UNNAMED and value in (None, "none"):
                 value = None
             else:
                 value = Component.parse(name, value)
@@ -253,7 +265,7 @@ def _checked_names(entries: Entries) -> Entries:
 def _check(config: Config) -> None:
     """What concerns two options at once; each one by itself is checked by its annotation."""
     clients, participation = config.clients, config.participation
-    if int(clients * participation + 0.5) < 1:
+    if clients is not None and int(clients * participation + 0.5) < 1:
         raise ComityError(
             f"participation {participation} of {clients} clients selects nobody; take at least {0.5 / clients:g}"
         )
@@ -420,7 +432,7 @@ def over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Entries:
 
 def default_component(kind: str) -> str:
     """The component that is meant where options are given without a name."""
-    return str(default(kind) or OPTIONAL[kind])
+    return str(default(kind) or UNNAMED[kind])
 
 
 def plain_entry(chosen: Any) -> Entries:

@@ -173,10 +173,9 @@ def test_a_client_without_samples_is_named() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "line"),
     [
-        (np.zeros((4, 2, 2), np.uint8), np.zeros(3, int), "got 4 images and 3 labels"),
-        (np.zeros((4, 2), np.uint8), np.zeros(4, int), r"got images of shape \(4, 2\)"),
-        (np.zeros((0, 2, 2), np.uint8), np.zeros(0, int), r"got images of shape \(0, 2, 2\)"),
-        (np.zeros((4, 3, 32, 32), np.uint8), np.zeros(4, int), "channels first"),
+        (np.zeros((4, 2, 2), np.uint8), np.zeros(3, int), "got 4 samples and 3 labels"),
+        (np.zeros(4, np.uint8), np.zeros(4, int), r"got samples of shape \(4,\); allowed: vectors \(n, features\)"),
+        (np.zeros((0, 2, 2), np.uint8), np.zeros(0, int), r"got samples of shape \(0, 2, 2\)"),
         (np.zeros((4, 2, 2), np.int64), np.zeros(4, int), "type int64; allowed: uint8 or float"),
         (np.full((4, 2, 2), np.nan), np.zeros(4, int), "not finite"),
         (np.full((4, 2, 2), 1e300), np.zeros(4, int), "not finite"),

@@ -160,7 +160,7 @@ def test_npz_columns_and_owners(tmp_path: Path) -> None:
         ({"x_train": None}, "no x_train; it holds"),
         ({"y_train": None}, "no y_train; it holds"),
         ({"x_test": np.zeros((10, 9, 9, 3), np.uint8)}, "x_train and x_test have shapes"),
-        ({"y_test": np.zeros(3, np.uint8)}, "got 30 images and 23 labels"),
+        ({"y_test": np.zeros(3, np.uint8)}, "got 30 samples and 23 labels"),
         ({"x_train": np.array([object()])}, "not an npz file of plain arrays"),
         ({"x_train": np.float32(3)}, "x_train or x_test holds a single value"),
         ({"y_train": np.int64(3)}, "y_train or y_test holds a single value"),
@@ -663,14 +663,14 @@ def test_pfllib_holds_one_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"x": np.zeros((0, 4, 4))}, r"got images of shape \(0, 4, 4\)"),
-        ({"x": [[[1]], [[1, 2]]]}, "the images are no array"),
-        ({"x": np.zeros((3, 4, 4), complex)}, "got images of type complex128; allowed: uint8 or float"),
+        ({"x": np.zeros((0, 4, 4))}, r"got samples of shape \(0, 4, 4\)"),
+        ({"x": [[[1]], [[1, 2]]]}, "the samples are no array"),
+        ({"x": np.zeros((3, 4, 4), complex)}, "got samples of type complex128; allowed: uint8 or float"),
         ({"x": np.full((3, 4, 4), np.inf)}, "not finite"),
         ({"x": np.full((3, 4, 4), 1e300)}, "not finite"),
-        ({"x": np.float64(1)}, r"got images of shape \(\)"),
+        ({"x": np.float64(1)}, r"got samples of shape \(\)"),
         ({"y": 3}, r"got labels of shape \(\)"),
-        ({"y": [0, 1]}, "got 3 images and 2 labels"),
+        ({"y": [0, 1]}, "got 3 samples and 2 labels"),
         ({"y": [0, 1, -1]}, "got label -1; labels count from 0"),
         ({"y": np.array([0, 1, 2**63 + 1], np.uint64)}, "got labels up to 9223372036854775809; allowed: 1 to 100000"),
         ({"y": [0, 1, 100_000]}, "got labels up to 100000; allowed: 1 to 100000 classes"),
@@ -803,7 +803,7 @@ def test_hub_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         load("hub:uoft-cs/cifar10")
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "synthetic")])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "heart", "synthetic")])
 def test_missing_known_set_says_where_and_how(name: str, tmp_path: Path) -> None:
     with pytest.raises(ComityError) as caught:
         load(name, tmp_path)

@@ -72,6 +72,15 @@ def test_local_is_trained_over_the_grid_too(tiny: dict[str, Any]) -> None:
     assert len(grid.contexts[grid.node_of(0)].state) == 2  # what FedRep keeps, and what Local does
 
 
+def test_a_guard_works_at_the_sites(tiny: dict[str, Any]) -> None:
+    config = Config(**(tiny | {"method": "FedRep", "reference": "auto", "guard": "mixture"}))
+    there, grid = on_grid(config)
+    assert_same(run(config), there, grid)
+    sent = there.server.link.traffic["weigh"]
+    assert sent[0] == there.server.link.traffic["evaluate"][0] / len(there.records)  # the model once more, to judge it
+    assert sent[1] == 0
+
+
 class Clumsy(Method):
     def fit(self, client: Client, received: MethodMessage) -> Reply:
         if client.id == 1:

@@ -273,7 +273,12 @@ def test_patch_and_depth_are_options() -> None:
     [
         (CNN, (1, 3, 9), {}, "CNN needs images of at least 4×4 pixels, got 1×3×9"),
         (ResNet10, (1, 2, 2), {}, "ResNet10 needs images of at least 4×4 pixels, got 1×2×2"),
-        (MLP, (28, 28), {}, "MLP takes images of channels × height × width, all at least 1, got 28×28"),
+        (
+            CNN,
+            (28, 28),
+            {},
+            "CNN takes images of channels × height × width, all at least 1, got 28×28; for series there is cnn1d",
+        ),
         (MLP, (0, 8, 8), {}, "all at least 1, got 0×8×8"),
         (MLP, (1, 8, 8), {"widths": (20, 0)}, "model.widths must be at least 1, got 0"),
         (MLP, (1, 8, 8), {"classes": 0}, "MLP needs at least 1 class, got 0"),

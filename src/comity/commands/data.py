@@ -29,6 +29,8 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
     federation = federation_of(chosen)
     console = Console()
     console.print(describe(federation))
+    for note in federation.notes:
+        console.print(note, highlight=False, markup=False)
     path = output or Path(f"partition-{slug(federation.name)}.svg")
     draw(federation, path)
     console.print(f"Picture: {path}", highlight=False)

@@ -1,6 +1,7 @@
 """What a person sees while a run goes on, and when it is done."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -36,6 +37,8 @@ class Progress(Callback):
             f"{config.model}, {model.size():,} parameters · {config.last_round} rounds, seed {config.seed}[/]",
             highlight=False,
         )
+        for note in () if config.is_local else federation.notes:
+            self.console.print(f"[dim]{escape(note)}[/]", highlight=False)
         if self.console.is_terminal:
             columns = [
                 TextColumn("round"),

@@ -4,7 +4,15 @@ federation = federate(load("digits"), Dirichlet(alpha=0.1), clients=20, seed=0)
 """
 
 from comity.data._dataset import Dataset
-from comity.data.federation import ClientData, Federation, Split, federate, fingerprint
+from comity.data.federation import (
+    ClientData,
+    Federation,
+    Split,
+    federate,
+    fingerprint,
+    lie_as_trained,
+    natural_clients,
+)
 from comity.data.partitions import (
     IID,
     PARTITIONS,
@@ -33,6 +41,8 @@ __all__ = [
     "draw",
     "federate",
     "fingerprint",
+    "lie_as_trained",
+    "natural_clients",
     # data sets
     "DATASETS",
     "Dataset",

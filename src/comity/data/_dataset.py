@@ -1,6 +1,6 @@
 """Samples before they are shared out among clients."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,17 @@ MOST_CLASSES = 100_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Pooled images and labels, with any further columns (a year, a domain) that a partition may split along.
+    """Pooled samples and labels, with any further columns (a year, a domain) that a partition may split along.
 
-    ``x`` is (n, H, W) or (n, H, W, C): uint8 pixels, which the federation normalises to [-1, 1], or floats, which are
-    taken as they are. A column named ``client`` says who owns each sample (the data set then carries its own
-    partition, ``Natural``); a column named ``test`` beside it says which samples are test samples.
+    ``x`` holds vectors (n, features), series (n, channels, time) or images, (n, H, W) or (n, H, W, C). Channels may
+    also stand at the other end; there are fewer of them than steps of time or pixels a side. Three dimensions are a
+    series unless they hold uint8 or are as high as wide. uint8 pixels are normalised to [-1, 1], floats are taken as
+    they are, unless ``standardise``, the default for vectors and series: then every feature or channel has mean 0 and
+    spread 1 over the training samples of all clients, and NaN stands for a missing value, which becomes the mean.
+
+    A column named ``client`` says who owns each sample (the data set then carries its own partition, ``Natural``); a
+    column named ``test`` beside it says which samples are test samples. Without ``client``, a column ``domain`` says
+    who the clients are where no partition is named.
     """
 
     name: str
@@ -27,19 +33,34 @@ class Dataset:
     y: Ints
     classes: int = 0
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    class_names: Sequence[str] = ()
+    """By default the numbers of the classes."""
+    standardise: bool | None = None
+    notes: tuple[str, ...] = ()
+    """What was made of the data where they left it open, a line each, for whoever looks at them."""
 
     def __post_init__(self) -> None:
         name = one_line(self.name, 200)
-        x = _images(name, self.x)
+        x = _samples(name, self.x)
+        standardise = x.ndim < 4 if self.standardise is None else self.standardise
+        if not np.isfinite(x).all() and (not standardise or np.isinf(x).any()):
+            raise ComityError(f"data {name}: the samples hold values that are not finite")
         y = _labels(name, self.y)
         if len(x) != len(y):
-            raise ComityError(f"data {name}: got {len(x)} images and {len(y)} labels; there must be one label an image")
+            raise ComityError(
+                f"data {name}: got {len(x)} samples and {len(y)} labels; there must be one label a sample"
+            )
         columns = {column: _column(name, column, values, len(y)) for column, values in self.columns.items()}
         classes = self.classes or int(y.max()) + 1
         check_classes(name, classes)
         if y.max() >= classes:
             raise ComityError(f"data {name}: got label {y.max()}; with {classes} classes it must be below {classes}")
-        for key, value in (("name", name), ("x", x), ("y", y), ("classes", classes), ("columns", columns)):
+        names = tuple(one_line(label, 40) for label in self.class_names) or tuple(map(str, range(classes)))
+        if len(names) != classes:
+            raise ComityError(f"data {name}: got {len(names)} names of classes; there are {classes} classes")
+        checked = {"name": name, "x": x, "y": y, "classes": classes, "columns": columns, "class_names": names}
+        checked["standardise"] = standardise
+        for key, value in checked.items():
             object.__setattr__(self, key, value)
 
     def __len__(self) -> int:
@@ -50,15 +71,20 @@ class Dataset:
         return f"Dataset({self.name}, {len(self)} samples, {shape}, {self.classes} classes)"
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """One image as the model sees it: channels, height, width."""
-        _, height, width, channels = self.x.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """One sample as the model sees it: features; channels, time; or channels, height, width."""
+        *sizes, last = self.x.shape[1:]
+        return (last, *sizes) if self.x.ndim == 4 else (*sizes, last)
 
     @property
     def shared_out(self) -> bool:
         """Whether the data set says itself which client owns which sample."""
         return "client" in self.columns
+
+    @property
+    def owner(self) -> NDArray[Any] | None:
+        """Whose each sample is, if the data set says it: the clients where no partition is named."""
+        return self.columns.get("client", self.columns.get("domain"))
 
     def by_class(self) -> list[Ints]:
         """The indices of each class's samples."""
@@ -73,26 +99,27 @@ def check_classes(name: str, classes: int) -> None:
         raise ComityError(f"data {name}: got labels up to {classes - 1}; allowed: 1 to {MOST_CLASSES} classes")
 
 
-def _images(name: str, x: ArrayLike) -> NDArray[Any]:
-    images = _array(name, "the images", x)
-    shape = images.shape
-    if images.ndim == 3:
-        images = images[..., None]
-    if images.ndim != 4 or 0 in images.shape:
+def _samples(name: str, x: ArrayLike) -> NDArray[Any]:
+    samples = _array(name, "the samples", x)
+    shape, kind = samples.shape, samples.dtype.kind
+    if samples.ndim == 3 and (samples.dtype == np.uint8 or shape[1] == shape[2]):
+        samples = samples[..., None]
+    if samples.ndim not in (2, 3, 4) or 0 in shape:
         raise ComityError(
-            f"data {name}: got images of shape {shape}; allowed: (n, H, W) or (n, H, W, C), none of them 0"
+            f"data {name}: got samples of shape {shape}; allowed: vectors (n, features), series (n, channels, time) "
+            "and images (n, H, W) or (n, H, W, C), none of them 0"
         )
-    if images.shape[-1] > 4 >= images.shape[1]:
-        raise ComityError(f"data {name}: got images of shape {shape}, channels first; allowed: (n, H, W, C)")
-    if images.dtype == np.uint8:
-        return images
-    if not np.issubdtype(images.dtype, np.floating):
-        raise ComityError(f"data {name}: got images of type {images.dtype}; allowed: uint8 or float")
+    if samples.ndim == 4 and samples.shape[-1] > 4 >= samples.shape[1]:
+        samples = samples.transpose(0, 2, 3, 1)
+    if samples.ndim == 3 and samples.shape[1] > samples.shape[2]:
+        samples = samples.transpose(0, 2, 1)
+    if samples.dtype == np.uint8:
+        return samples
+    if kind != "f" and (kind not in "biu" or samples.ndim == 4):
+        allowed = "uint8 or float" if samples.ndim == 4 else "numbers"
+        raise ComityError(f"data {name}: got samples of type {samples.dtype}; allowed: {allowed}")
     with np.errstate(over="ignore"):
-        images = images.astype(np.float32, copy=False)
-    if not np.isfinite(images).all():
-        raise ComityError(f"data {name}: the images hold values that are not finite")
-    return images
+        return samples.astype(np.float32, copy=False)
 
 
 def _labels(name: str, y: ArrayLike) -> Ints:

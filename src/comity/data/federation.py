@@ -1,8 +1,9 @@
 """The clients with their data."""
 
 import hashlib
+import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._options import Count, ShareBelowOne, ShareBetween, check_arguments
 from comity._random import numpy_generator
+from comity.config import CLIENTS
 from comity.data._dataset import Dataset, Ints
 from comity.data._split import stratified
 from comity.data.partitions import IID, Natural, Partition, Share
@@ -23,7 +25,7 @@ from comity.data.sources.synthetic import Synthetic
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples ready to train on: ``x`` float32 (n, C, H, W) in channels_last memory, ``y`` int64 (n,)."""
+    """Samples ready to train on: ``x`` float32 (n, *shape), images in channels_last memory, ``y`` int64 (n,)."""
 
     x: Tensor
     y: Tensor
@@ -44,14 +46,29 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """All clients with their data, and what it takes to build a model for them."""
+    """All clients with their data, and what it takes to build a model for them.
+
+    ``shape`` is that of one sample: (features,), (channels, time) or (channels, height, width). Names of clients and
+    classes are their numbers by default.
+    """
 
     name: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: int
     clients: tuple[ClientData, ...]
     seed: int
     partition: str
+    client_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was made of the data where they left it open, a line each."""
+
+    def __post_init__(self) -> None:
+        for field, count in (("client_names", len(self.clients)), ("class_names", self.classes)):
+            names = getattr(self, field) or tuple(map(str, range(count)))
+            if len(names) != count:
+                raise ComityError(f"federation {self.name}: got {len(names)} {field} for {count}")
+            object.__setattr__(self, field, names)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -79,22 +96,31 @@ class Federation:
         return torch.stack(rows).numpy()
 
 
+def natural_clients(dataset: Dataset | Synthetic) -> int | None:
+    """How many clients the data set itself has."""
+    owner = dataset.owner if isinstance(dataset, Dataset) else None
+    return None if owner is None else len(np.unique(owner))
+
+
 def federate(
     dataset: Dataset | Synthetic,
     partition: Partition | None = None,
     *,
-    clients: Count,
+    clients: Count | None = None,
     seed: int = 0,
     test_share: ShareBetween = 0.3,
     val_share: ShareBelowOne = 0.0,
 ) -> Federation:
     """Share ``dataset`` out among ``clients`` and split each client's samples into train, validation and test.
 
-    ``partition`` None stands for the data set's own, or IID where it has none. ``test_share`` is taken from the
-    client's samples, ``val_share`` from what then remains, both with the client's class mix. A data set that says
-    itself which samples are for testing keeps that split.
+    ``partition`` None stands for the data set's own, or IID where it has none; ``clients`` None for those that the
+    data set names, or 20. ``test_share`` is taken from the client's samples, ``val_share`` from what then remains, both
+    with the client's class mix. A data set that says itself which samples are for testing keeps that split.
     """
     check_arguments(federate, "", clients=clients, test_share=test_share, val_share=val_share)
+    if clients is None:
+        clients = natural_clients(dataset) if partition is None or isinstance(partition, Natural) else None
+        clients = clients or CLIENTS
     if isinstance(dataset, Synthetic):
         dataset = dataset.draw(clients, seed)
     if clients * 2 > len(dataset):
@@ -102,7 +128,7 @@ def federate(
             f"clients must be at most {len(dataset) // 2}, got {clients}: {dataset.name} has {len(dataset)} samples "
             "and a client needs 2, one to train on and one to test"
         )
-    partition = partition or (Natural() if dataset.shared_out else IID())
+    partition = partition or (Natural() if dataset.owner is not None else IID())
     if dataset.shared_out and not isinstance(partition, Natural):
         raise ComityError(
             f"partition must be natural, or left out, got {partition}: {dataset.name} is already shared out"
@@ -110,13 +136,21 @@ def federate(
 
     shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
     _check(shares, dataset, partition, clients)
+    splits = [_split(k, share, dataset, seed, test_share, val_share) for k, share in enumerate(shares)]
+    scale = _standardiser(dataset.x, np.concatenate([train for train, _, _ in splits])) if dataset.standardise else None
     federation = Federation(
         name=dataset.name,
         shape=dataset.shape,
         classes=dataset.classes,
-        clients=tuple(_client(k, s, dataset, seed, test_share, val_share) for k, s in enumerate(shares)),
+        clients=tuple(
+            ClientData(k, *(_tensors(dataset, index, share, scale) for index in split))
+            for k, (share, split) in enumerate(zip(shares, splits, strict=True))
+        ),
         seed=seed,
         partition=str(partition),
+        client_names=tuple(share.name or str(k) for k, share in enumerate(shares)),
+        class_names=tuple(dataset.class_names),
+        notes=dataset.notes,
     )
     vars(federation)["fingerprint"] = fingerprint(dataset)
     return federation
@@ -125,7 +159,8 @@ def federate(
 def fingerprint(dataset: Dataset) -> str:
     """The same for the same samples, labels and columns, whatever file they come from."""
     columns = [array for name in sorted(dataset.columns) for array in (np.array(name), dataset.columns[name])]
-    return _checksum([dataset.x, dataset.y, *columns], dataset.classes)
+    scaled = [np.array("standardise")] if dataset.standardise else []
+    return _checksum([dataset.x, dataset.y, *columns, *scaled], dataset.classes)
 
 
 def _checksum(arrays: Sequence[NDArray[Any]], classes: int) -> str:
@@ -150,7 +185,10 @@ def _check(shares: Sequence[Share], dataset: Dataset, partition: Partition, clie
         raise ComityError(f"partition: {partition} gave {len(used) - len(np.unique(used))} samples out twice")
 
 
-def _client(id: int, share: Share, dataset: Dataset, seed: int, test_share: float, val_share: float) -> ClientData:
+def _split(
+    id: int, share: Share, dataset: Dataset, seed: int, test_share: float, val_share: float
+) -> tuple[Ints, Ints, Ints]:
+    """Which samples a client trains on, validates with and is tested on."""
     random = numpy_generator(seed, "split", id)
     train, test = share.index, share.test
     if test is None:
@@ -170,13 +208,44 @@ def _client(id: int, share: Share, dataset: Dataset, seed: int, test_share: floa
                 f"val_share must be 0, got {val_share}: client {id} has one train sample and none to spare"
             )
         train, val = stratified(train, dataset.y, val_share, random)
-    return ClientData(id, *(_tensors(dataset, index, share) for index in (train, val, test)))
+    return train, val, test
 
 
-def _tensors(dataset: Dataset, index: Ints, share: Share) -> Split:
-    x = torch.from_numpy(dataset.x[index]).permute(0, 3, 1, 2)  # NHWC seen as NCHW is channels_last already
-    if x.dtype == torch.uint8:
+Standardiser = Callable[[Tensor], Tensor]
+
+
+def _standardiser(x: NDArray[Any], train: Ints) -> Standardiser:
+    """What gives every feature or channel mean 0 and spread 1 over the training samples.
+
+    A missing value becomes the mean. What is constant over the training samples, such as a category that is not among
+    them, says nothing and becomes 0. What is 0 or 1 is centred alone: to divide by a small spread would make the mark
+    of a rare category the largest number of all.
+    """
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    known = x[train]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a feature that no training sample has
+        mean, spread = (of(known, axes, np.float64, keepdims=True) for of in (np.nanmean, np.nanstd))
+    marks = (np.isnan(known) | (known == 0) | (known == 1)).all(axes, keepdims=True)
+    says_something = spread > 1e-12 * (1 + np.abs(mean))
+    factor = torch.from_numpy(np.where(says_something, 1 / np.where(marks | ~says_something, 1, spread), 0))
+    centre = torch.from_numpy(np.nan_to_num(mean))
+    return lambda values: values.double().sub_(centre).mul_(factor).nan_to_num_(0.0).float()
+
+
+def _tensors(dataset: Dataset, index: Ints, share: Share, standardiser: Standardiser | None) -> Split:
+    x = torch.from_numpy(dataset.x[index])
+    if x.ndim == 4:
+        x = x.permute(0, 3, 1, 2)  # NHWC seen as NCHW is channels_last already
+    if standardiser is not None:
+        x = standardiser(x)
+    elif x.dtype == torch.uint8:
         x = x.float().div_(255).sub_(0.5).div_(0.5)
     if share.transform is not None and len(index):
         x = share.transform(x)
-    return Split(x.contiguous(memory_format=torch.channels_last), torch.from_numpy(dataset.y[index]))
+    return Split(lie_as_trained(x), torch.from_numpy(dataset.y[index]))
+
+
+def lie_as_trained(x: Tensor) -> Tensor:
+    """The same samples in the memory layout that nets are fastest with."""
+    return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)

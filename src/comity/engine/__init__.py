@@ -2,7 +2,7 @@
 
 from comity.engine._admission import brief
 from comity.engine._alone import Alone
-from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, site_of, threads
+from comity.engine._assemble import Links, build, federation_of, fingerprint_of, rule_of, settled, site_of, threads
 from comity.engine._callbacks import Callback, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
@@ -20,8 +20,8 @@ __all__ = [
     # a run
     "run", "Run", "Callback", "callback_class",
     # its parts
-    "build", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link", "Threads",
-    "Server", "Site",
+    "build", "settled", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link",
+    "Threads", "Server", "Site",
     # a client at work
     "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Stacked",
     # what it can be asked

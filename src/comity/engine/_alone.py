@@ -9,9 +9,8 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity.data import Split
-from comity.engine._client import ClientState
+from comity.engine._client import Client, ClientState
 from comity.methods import Message
-from comity.nn import Model
 
 if TYPE_CHECKING:
     from comity.engine._site import Site
@@ -38,13 +37,22 @@ class Alone:
 
     def predict(self, cid: int, split: Split) -> Tensor:
         """The logarithm of each class's probability, (samples, classes)."""
+        client = self._client(cid)
+        client.model.write(self._vector(client))
+        return client.predict(split)
+
+    def vector(self, cid: int) -> Tensor:
+        """The client's whole model."""
+        return self._vector(self._client(cid))
+
+    def _client(self, cid: int) -> Client:
         state = self._state(cid)
         if state is None:
             raise ComityError(f"client {cid} has no model of its own: it took no part in Local's training")
         if not hasattr(self._workers, "model"):
             self._workers.model = self.site.model()
-        model: Model = self._workers.model
-        client = self.site.client(cid, model, state, verb="evaluate")
+        return self.site.client(cid, self._workers.model, state, verb="evaluate")
+
+    def _vector(self, client: Client) -> Tensor:
         nothing = Message(theta=torch.empty(0))
-        model.write(self.site.method.personal(client, nothing))
-        return client.predict(split)
+        return self.site.method.personal(client, nothing)

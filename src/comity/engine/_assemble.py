@@ -10,8 +10,19 @@ import torch
 from comity._components import Component
 from comity._errors import ComityError
 from comity._random import generator
-from comity.config import PARTITION, Config, default
-from comity.data import ClientData, Dataset, Federation, Split, Synthetic, federate, fingerprint, load
+from comity.config import CLIENTS, MODEL, PARTITION, Config, default
+from comity.data import (
+    DATASETS,
+    ClientData,
+    Dataset,
+    Federation,
+    Split,
+    Synthetic,
+    federate,
+    fingerprint,
+    load,
+    natural_clients,
+)
 from comity.engine._attacks import Attack
 from comity.engine._disk import Disk
 from comity.engine._link import Link, Threads
@@ -29,7 +40,7 @@ Links = Callable[[Config, Site], Link]
 def federation_of(config: Config) -> Federation:
     """The clients with their data."""
     dataset = _dataset_of(config)
-    own = isinstance(dataset, Synthetic) or dataset.shared_out
+    own = isinstance(dataset, Synthetic) or dataset.owner is not None
     partition = config.partition or (None if own else Component.parse("partition", PARTITION))
     return federate(
         dataset,
@@ -52,18 +63,29 @@ def _dataset_of(config: Config) -> Dataset | Synthetic:
     return load(config.data.name, config.data_dir, **given)
 
 
-def for_federation(config: Config, federation: Federation | None) -> Config:
-    """The configuration with as many clients as the federation that stands in for its own."""
-    if federation is None or config.clients == len(federation):
-        return config
-    if config.clients != default("clients"):
+def settled(config: Config, federation: Federation | None = None) -> Config:
+    """The configuration with the clients and the model that its data ask for where it names none.
+
+    ``federation`` stands in for the configuration's own data.
+    """
+    if federation is not None and config.clients not in (None, len(federation)):
         raise ComityError(f"clients is {config.clients}, but the federation that was given has {len(federation)}")
-    return config.with_(clients=len(federation))
+    if config.clients is not None and config.model is not None:
+        return config
+    clients, dimensions = None, 3
+    known = DATASETS.get(config.data.name)
+    if federation is not None:
+        clients, dimensions = len(federation), len(federation.shape)
+    elif known is None or not known.images:
+        data = _dataset_of(config)
+        own = config.partition is None or config.partition.name == "natural"
+        clients, dimensions = natural_clients(data) if own else None, len(data.shape)
+    return config.with_(clients=config.clients or clients or CLIENTS, model=config.model or MODEL[dimensions])
 
 
 def site_of(config: Config, federation: Federation | None = None, trainer: TrainerName | None = None) -> Site:
     """All that clients need; the same on every machine of a federation."""
-    config = for_federation(config, federation)
+    config = settled(config, federation)
     federation = _on_device(federation or federation_of(config), config.device)
     training, method = Training.of(config), config.method.build()
     with torch.random.fork_rng(devices=[]):
@@ -118,7 +140,7 @@ def build(
     trainer: TrainerName | None = None,
 ) -> tuple[Site, Server]:
     """Both sides of a run: by default on this machine, with another ``link`` wherever that leads."""
-    config = for_federation(config, federation)
+    config = settled(config, federation)
     site = site_of(config, federation, trainer)
     model = site.model()
     way = link(config, site)

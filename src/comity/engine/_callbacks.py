@@ -4,10 +4,14 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from comity._catalogue import imported
 from comity._errors import ComityError
 from comity._write import atomically
+from comity.config import LOCAL
 from comity.engine import _checkpoint
+from comity.nn import Model
 from comity.results import schema
 from comity.results.folder import RunFolder
 from comity.results.schema import Columns, RoundRecord
@@ -44,7 +48,10 @@ class Evaluate(Callback):
 
 
 class SaveModels(Callback):
-    """Each client's own model under the network's own names, when the run is done."""
+    """Each client's model under the network's own names, when the run is done.
+
+    Under a guard that mixes predictions there are two for each client, this one and its own, and the weights of both.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -52,13 +59,22 @@ class SaveModels(Callback):
     def on_end(self, run: "Run") -> None:
         if not run.done:
             return
-        model, states = run.site.model(), run.server.link.states()
+        model, states, guard = run.site.model(), run.server.link.states(), run.site.guard
+        own = run.site.own_model(run.server.round) if guard is not None and not guard.shares else None
         for cid, vector in run.server.export().items():
-            model.write(vector)
-            if cid in states and "counters" in states[cid].engine:
-                model.counters = states[cid].engine["counters"]
-            with atomically(self.folder / schema.MODELS / f"client_{cid:03d}.safetensors") as part:
-                _checkpoint.write_tensors(part, model.state_dict(), {"client": str(cid), "run": run.title})
+            kept = states[cid].engine if cid in states else {}
+            about = {"client": str(cid), "run": run.title}
+            about |= {"weights": " ".join(map(str, kept["guard"].tolist()))} if "guard" in kept else {}
+            self._write(f"client_{cid:03d}", model, vector, kept.get("counters"), about)
+            if own is not None:
+                self._write(f"client_{cid:03d}_own", own.site.model(), own.vector(cid), None, about | {"run": LOCAL})
+
+    def _write(self, name: str, model: Model, vector: Tensor, counters: Tensor | None, about: dict[str, str]) -> None:
+        model.write(vector)
+        if counters is not None:
+            model.counters = counters
+        with atomically(self.folder / schema.MODELS / f"{name}.safetensors") as part:
+            _checkpoint.write_tensors(part, model.state_dict(), about)
 
 
 class WriteFolder(Callback):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from comity._errors import ComityError
 from comity._random import generator, numpy_generator
-from comity.data import Federation, Split
+from comity.data import Federation, Split, lie_as_trained
 from comity.engine._client import Client, hits, losses
 from comity.engine._verbs import Scores, Weighed
 from comity.guard import expected_calibration_error
@@ -78,7 +79,7 @@ class TestPool:
     def split(self) -> Split:
         """Everybody's tests: put together when they are first asked for, which some runs never do."""
         tests = [client.test for client in self.federation.clients]
-        x = torch.cat([test.x for test in tests]).contiguous(memory_format=torch.channels_last)
+        x = lie_as_trained(torch.cat([test.x for test in tests]))
         return Split(x, torch.cat([test.y for test in tests]))
 
     @cached_property
@@ -91,7 +92,7 @@ class TestPool:
 
     def _some(self, chosen: Tensor) -> Split:
         chosen = chosen.to(self.split.y.device)
-        return Split(self.split.x[chosen].contiguous(memory_format=torch.channels_last), self.split.y[chosen])
+        return Split(lie_as_trained(self.split.x[chosen]), self.split.y[chosen])
 
     def general(self, cid: int, predict: Predict, model: Tensor | None, seed: int) -> tuple[float, float]:
         """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone."""
@@ -146,6 +147,15 @@ def judged(
     return method.personal(client, received) if fitted is None else fitted
 
 
+def exported(site: "Site", client: Client, received: Question) -> Tensor:
+    """The one model that the client uses; where a guard mixes the predictions of several, the federated one."""
+    model = judged(client, site.method, received, site.moment)
+    if site.guard is None or not site.guard.shares:
+        return model
+    weights, _ = guard_weights(site, client, model, None)
+    return average(site, client, model, float(weights[0]))
+
+
 def evaluate(site: "Site", client: Client, received: Question) -> Scores:
     """All scores of one client. With ``received.general`` also S-acc and G-acc, which need other clients' tests."""
     model = judged(client, site.method, received, site.moment)
@@ -158,10 +168,14 @@ def evaluate(site: "Site", client: Client, received: Question) -> Scores:
         scores.unguarded = _share(hits(predicted, data.test))
         weights, scores.bound = guard_weights(site, client, model, common)
         scores.own_weight = float(weights[0])
-        own = site.own_model(client.round)
-        others = [federated] if common is None or len(weights) == 2 else [federated, predictor(client, common)]
-        predict = mixed([partial(own.predict, cid), *others], weights)
-        predicted = mixed([partial(own.on_own, cid), *others], weights)(data.test)
+        if site.guard.shares:
+            predict = predictor(client, average(site, client, model, float(weights[0])))
+            predicted = predict(data.test)
+        else:
+            own = site.own_model(client.round)
+            others = [federated] if common is None or len(weights) == 2 else [federated, predictor(client, common)]
+            predict = mixed([partial(own.predict, cid), *others], weights)
+            predicted = mixed([partial(own.on_own, cid), *others], weights)(data.test)
 
     right = hits(predicted, data.test)
     scores.own, scores.loss = _share(right), float(losses(predicted, data.test).mean())
@@ -187,7 +201,9 @@ def weigh(site: "Site", client: Client, received: Question) -> Weighed:
     """Have the guard choose by the client's validation samples; the client keeps what it chose."""
     model = judged(client, site.method, received, site.moment)
     weights, bound = guard_weights(site, client, model, site.method.general(client, received))
-    client.engine_keep["guard"] = torch.cat([weights, torch.tensor([math.nan if bound is None else bound])])
+    client.engine_keep["guard"] = weights
+    if bound is not None:
+        client.engine_keep["guard.bound"] = torch.tensor(bound, dtype=torch.float64)
     return Weighed(own_weight=float(weights[0]))
 
 
@@ -199,16 +215,28 @@ def guard_weights(site: "Site", client: Client, model: Tensor, common: Tensor | 
     """
     assert site.guard is not None
     if (kept := client.engine_keep.get("guard")) is not None:
-        return kept[:-1], None if kept[-1].isnan() else float(kept[-1])
+        bound = client.engine_keep.get("guard.bound")
+        return kept, None if bound is None else float(bound)
     if not site.holds_out(client.round):  # it was away when the others chose; now nothing is held out any more
         return torch.tensor([1.0, 0.0], dtype=torch.float64), None
-    models = [model] if common is None or torch.equal(common, model) else [model, common]
-    val = client.data.val
-    predicted = [site.own_model(client.round).on_own(client.id, val)]
+    val, predicted = client.data.val, []
+    if site.guard.shares:
+        models = [average(site, client, model, share) for share in site.guard.shares]
+    else:
+        models = [model] if common is None or torch.equal(common, model) else [model, common]
+        predicted.append(site.own_model(client.round).on_own(client.id, val))
     predicted += [predictor(client, each)(val) for each in models]
     probabilities = torch.stack(predicted).double().exp().clamp(max=1).cpu().numpy()
     choice = site.guard.choose(probabilities, val.y.cpu().numpy(), numpy_generator(site.seed, "guard", client.id))
     return torch.from_numpy(choice.weights), choice.bound
+
+
+def average(site: "Site", client: Client, model: Tensor, share: float) -> Tensor:
+    """The mean of the client's own model, with this share, and the federated one."""
+    own = site.own_model(client.round).vector(client.id)
+    if own.shape != model.shape:
+        raise ComityError(f"guard averaged cannot take the network to which {type(site.method).__name__} adds parts")
+    return share * own + (1 - share) * model
 
 
 def predictor(client: Client, model: Tensor) -> Predict:

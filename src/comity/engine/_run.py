@@ -14,7 +14,7 @@ from comity.config import Config
 from comity.data import Federation
 from comity.engine import _checkpoint
 from comity.engine._alone import Alone
-from comity.engine._assemble import Links, build, for_federation, site_of, threads
+from comity.engine._assemble import Links, build, settled, site_of, threads
 from comity.engine._callbacks import (
     Callback,
     Checkpoint,
@@ -114,7 +114,7 @@ def run(
     asked after every round. A ``federation`` of your own stands in for the configuration's, and another ``link`` for
     the threads of this machine. ``trainer`` names the way to train where the fastest possible one is not wanted.
     """
-    config = config.with_(**options) if config is not None else Config.of(options)
+    config = settled(config.with_(**options) if config is not None else Config.of(options), federation)
     before = torch.get_num_threads()
     # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)
@@ -141,7 +141,6 @@ class _Runner:
 
     def assemble(self, config: Config) -> Run:
         # 1. Both sides of the run. What cannot run is refused here, before anything is written.
-        config = for_federation(config, self.federation)
         site, server = build(config, self.federation, self.link, self.trainer)
         run = Run(config=config, site=site, server=server)
         run.folder = None if config.out is None else RunFolder(config.out)
@@ -260,6 +259,8 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
             partition=federation.partition,
             classes=federation.classes,
             counts=federation.counts.tolist(),
+            client_names=list(federation.client_names),
+            class_names=list(federation.class_names),
         )
     )
     saved = _checkpoint.read(folder / schema.CHECKPOINT, run.server, run.key) if resume else None

@@ -14,7 +14,7 @@ from comity.data import ClientData, Federation, Split
 from comity.engine._alone import Alone
 from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
-from comity.engine._evaluation import TestPool, evaluate, judged, weigh
+from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
 from comity.engine._trainer import Trainer, TrainerName, trainer_for
 from comity.engine._verbs import READ_ONLY_VERBS, Export, verbs_of
@@ -151,7 +151,7 @@ class Site:
             assert isinstance(received, Question)
             before = ClientState(dict(client.keep), dict(client.engine_keep))
             if verb == "export":
-                return Export(model=judged(client, self.method, received, self.moment)), before
+                return Export(model=exported(self, client, received)), before
             return evaluate(self, client, received), before
         if verb == "weigh":
             assert isinstance(received, Question)

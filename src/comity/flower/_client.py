@@ -13,9 +13,9 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity.config import Config
+from comity.config import CLIENTS, Config
 from comity.data import ClientData, Federation, Split
-from comity.engine import JUDGING_VERBS, READ_ONLY_VERBS, Alone, ClientState, site_of, verbs_of
+from comity.engine import JUDGING_VERBS, READ_ONLY_VERBS, Alone, ClientState, settled, site_of, verbs_of
 from comity.flower import _wire
 from comity.flower._keep import Keep
 from comity.flower._settings import config_of
@@ -27,11 +27,12 @@ from comity.nn import Model
 class OwnData:
     """Data that are a site's own, where the configuration's federation is not what is learnt from.
 
-    ``shape`` (channels, height, width) and ``classes`` are what everybody must agree on to have the same model.
+    ``shape`` (features; channels, time; or channels, height, width) and ``classes`` are what everybody must agree on to
+    have the same model.
     ``load`` is called where the data is, with Flower's context of that node.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: int
     load: Callable[[Context], ClientData]
 
@@ -77,6 +78,7 @@ class _ClientApp(ClientApp):
         return super().__call__(message, context)
 
     def _register(self, config: Config) -> None:
+        config = settled(config, None if self._own is None else self._own.federation(config.clients or CLIENTS))
         if self._fit_mods:
             _check_mods(config)
         runs = {each.key: each for each in (config, *_alone(config))}

@@ -11,7 +11,7 @@ from flwr.app.user_config import UserConfig
 from comity import __version__
 from comity._errors import ComityError
 from comity.config import Config, code_in
-from comity.engine import verbs_of
+from comity.engine import settled, verbs_of
 from comity.flower._settings import entries_of
 
 PYPROJECT = """\
@@ -135,6 +135,7 @@ def write_app(folder: Path, config: Config) -> None:
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
     package = name.replace("-", "_")
     package = package if package.isidentifier() else f"app_{package}"
+    config = settled(config)
     method = config.method.build()
     words = {
         "name": name,

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
 from comity._errors import ComityError
-from comity.config import Config
+from comity.config import CLIENTS, Config
 from comity.engine import Callback, Link, Run, Site, run
 from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
@@ -57,7 +57,7 @@ def over(
     def link(config: Config, site: Site) -> Link:
         return GridLink(grid, len(site.federation), config.key, patience, at_least, owners)
 
-    federation = None if own is None else own.federation(config.clients)
+    federation = None if own is None else own.federation(config.clients or CLIENTS)
     return run(config, federation=federation, link=link, callbacks=[Logged()])
 
 

@@ -4,7 +4,7 @@
   at most that of the client's own model + (K−1)/(n+1).
 - ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than the client's own by more than
   a margin.
-- ``guards``: what a client does with both: ``--guard mixture`` and ``--guard certified``.
+- ``guards``: what a client does with both: ``--guard mixture``, ``certified`` and ``averaged``.
 - ``harm``: afterwards, which clients are worse off by more than chance.
 
 Nothing here needs torch, and nothing leaves the client.
@@ -20,7 +20,7 @@ from comity.guard.certificate import (
     certify,
     exact_test,
 )
-from comity.guard.guards import GUARDS, Certified, Choice, Guard, Mixture
+from comity.guard.guards import GUARDS, Averaged, Certified, Choice, Guard, Mixture
 from comity.guard.harm import Harm, benjamini_hochberg, expected_calibration_error, harm_beyond_chance, mcnemar
 from comity.guard.mixture import (
     Posterior,
@@ -37,6 +37,7 @@ __all__ = [
     "Guard",
     "Mixture",
     "Certified",
+    "Averaged",
     "Choice",
     # the mixture
     "mixture_weights",

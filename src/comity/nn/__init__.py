@@ -1,15 +1,17 @@
 """Models: the architectures of the papers, and a module seen as one vector."""
 
 from comity.nn._chain import Descent, Step, chain_of, line_up, lines, stack_size
-from comity.nn._cnn import CNN, CNNFedPG, LeNet5
-from comity.nn._mlp import MLP
+from comity.nn._cnn import CNN, CNN1d, CNNFedPG, LeNet5
+from comity.nn._mlp import MLP, Logistic
 from comity.nn._model import BUFFERS, Model
 from comity.nn._net import Net
 from comity.nn._resnet import NFResNet18, ResNet4, ResNet10, ResNet18, ResNet34
 from comity.nn._vit import ViTTiny
 
 MODELS = {
+    "logistic": Logistic,
     "mlp": MLP,
+    "cnn1d": CNN1d,
     "lenet5": LeNet5,
     "cnn": CNN,
     "cnn-fedpg": CNNFedPG,
@@ -27,9 +29,11 @@ __all__ = [
     "CNN",
     "MLP",
     "MODELS",
+    "CNN1d",
     "CNNFedPG",
     "Descent",
     "LeNet5",
+    "Logistic",
     "Model",
     "NFResNet18",
     "Net",

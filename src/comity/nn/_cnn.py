@@ -1,4 +1,4 @@
-"""The small convolutional nets: two 5×5 convolutions with 2×2 max-pooling, then fully connected layers."""
+"""The small convolutional nets: two convolutions of width 5, each max-pooled by 2, then fully connected layers."""
 
 from collections import OrderedDict
 
@@ -56,6 +56,29 @@ class CNNFedPG(Net):
         super().__init__(shape, classes)
         self.body = _body(shape, (64, 64), (384, 192), framed=16)
         self.head = nn.Linear(192, classes)
+
+
+class CNN1d(Net):
+    """A small CNN for series: conv 32, conv 64 (5 steps, each pooled), the time pooled to 8 pieces, fc 128, head.
+
+    Its size does not depend on the length of the series.
+    """
+
+    smallest, takes = 4, (2,)
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        channels, time = shape
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        for i, (n, m) in enumerate(((channels, 32), (32, 64)), 1):
+            layers[f"conv{i}"] = nn.Conv1d(n, m, kernel_size=5, padding=2)
+            layers[f"pool{i}"] = nn.MaxPool1d(2)
+            layers[f"act{i}"] = nn.ReLU(inplace=True)
+        pieces = min(8, time // 4)
+        layers |= {"pieces": nn.AdaptiveAvgPool1d(pieces), "flat": nn.Flatten()}
+        layers.update(dense((64 * pieces, 128)))
+        self.body = nn.Sequential(layers)
+        self.head = nn.Linear(128, classes)
 
 
 class LeNet5(Net):

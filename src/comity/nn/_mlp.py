@@ -1,11 +1,12 @@
 """Fully connected nets."""
 
 from itertools import pairwise
+from math import prod
 
 from torch import nn
 
 from comity._options import Count, check_arguments
-from comity.nn._net import Net
+from comity.nn._net import SIDES, Net
 
 
 def dense(sizes: tuple[int, ...]) -> dict[str, nn.Module]:
@@ -18,19 +19,27 @@ def dense(sizes: tuple[int, ...]) -> dict[str, nn.Module]:
 
 
 class MLP(Net):
-    """Fully connected layers with ReLU; no widths at all make it logistic regression.
+    """Fully connected layers with ReLU, for vectors, series and images.
 
     Options:
         widths: of the hidden layers; 200,200 is FedPG's for Fashion-MNIST, FEDORA's is 128,128
     """
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, widths: tuple[Count, ...] = (200, 200)) -> None:
+    takes = tuple(SIDES)
+
+    def __init__(self, shape: tuple[int, ...], classes: int, widths: tuple[Count, ...] = (200, 200)) -> None:
         check_arguments(MLP, "model.", widths=widths)
         super().__init__(shape, classes)
-        C, H, W = shape
-        sizes = (C * H * W, *widths)
+        sizes = (prod(shape), *widths)
         self.body = nn.Sequential()
         self.body.add_module("flat", nn.Flatten())
         for name, layer in dense(sizes).items():
             self.body.add_module(name, layer)
         self.head = nn.Linear(sizes[-1], classes)
+
+
+class Logistic(MLP):
+    """Logistic regression: the features themselves, and a linear head. The body learns nothing."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes, ())

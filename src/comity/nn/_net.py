@@ -5,10 +5,14 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from comity._errors import ComityError
+from comity.config import MODEL, SAMPLES
+
+SIDES = {1: "features", 2: "channels × time", 3: "channels × height × width"}
+"""What a sample's dimensions are, by their number."""
 
 
 class Net(nn.Module):
-    """A body (images to features) and a head (features to logits); a subclass sets both, the head last.
+    """A body (samples to features) and a head (features to logits); a subclass sets both, the head last.
 
     Nothing in a net draws random numbers but its initialisation, and that only from torch's global generator.
     """
@@ -16,15 +20,21 @@ class Net(nn.Module):
     body: nn.Module
     head: nn.Linear
     smallest: ClassVar[int] = 1
-    """The fewest pixels a side that the architecture can take."""
+    """The fewest pixels a side, or steps of time, that the architecture can take."""
+    takes: ClassVar[tuple[int, ...]] = (3,)
+    """The samples that the architecture is for, by the number of their dimensions."""
 
-    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         name, given = type(self).__name__, "×".join(map(str, shape))
-        if len(shape) != 3 or min(shape) < 1:
-            raise ComityError(f"{name} takes images of channels × height × width, all at least 1, got {given}")
-        if min(shape[1:]) < self.smallest:
-            raise ComityError(f"{name} needs images of at least {self.smallest}×{self.smallest} pixels, got {given}")
+        if len(shape) not in self.takes or min(shape) < 1:
+            allowed = " or ".join(f"{SAMPLES[dimensions]} of {SIDES[dimensions]}" for dimensions in self.takes)
+            known = len(shape) in SAMPLES and len(shape) not in self.takes
+            advice = f"; for {SAMPLES[len(shape)]} there is {MODEL[len(shape)]}" if known else ""
+            raise ComityError(f"{name} takes {allowed}, all at least 1, got {given}{advice}")
+        if min(shape[1:], default=self.smallest) < self.smallest:
+            least = f"{self.smallest} steps" if len(shape) == 2 else f"{self.smallest}×{self.smallest} pixels"
+            raise ComityError(f"{name} needs {SAMPLES[len(shape)]} of at least {least}, got {given}")
         if classes < 1:
             raise ComityError(f"{name} needs at least 1 class, got {classes}")
         self.shape = tuple(shape)

@@ -101,6 +101,9 @@ class PartitionTable:
     partition: str
     classes: int
     counts: list[list[int]]
+    client_names: list[str] = field(default_factory=list)
+    """Of each client, and of each class; empty in runs of an earlier comity."""
+    class_names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

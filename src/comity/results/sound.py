@@ -13,7 +13,7 @@ from typing import Any
 from comity._errors import ComityError
 from comity._options import convert
 from comity._options import options as declared
-from comity.config import COMPONENTS, OPTIONAL, Config
+from comity.config import COMPONENTS, UNNAMED, Config
 from comity.results import schema
 from comity.results.harm import harmed
 from comity.results.schema import Columns, Cosines, Metrics, PartitionTable, Result, RoundRecord, Transfer, Weights
@@ -64,7 +64,7 @@ def check_options(entries: Mapping[str, Any]) -> None:
         _that(name in declared(Config), f"{schema.CONFIG} has {str(name)[:40]!r}, which is no option")
         if name in COMPONENTS:
             named = isinstance(value, Mapping) and isinstance(value.get("name"), str)
-            _that(named or (name in OPTIONAL and value is None), f"{schema.CONFIG}: {name} has no name")
+            _that(named or (name in UNNAMED and value is None), f"{schema.CONFIG}: {name} has no name")
             for key, inner in (value or {}).items():
                 _that(isinstance(key, str) and _plain(inner), f"{schema.CONFIG}: {name}.{str(key)[:40]} is no value")
         else:

@@ -16,7 +16,7 @@ from comity._catalogue import find
 from comity._components import Component, slug
 from comity._errors import ComityError, unknown
 from comity._options import Count, convert
-from comity.config import COMPONENTS, LOCAL, OPTIONAL, Config, Entries, default, default_component, over, plain_entry
+from comity.config import COMPONENTS, LOCAL, UNNAMED, Config, Entries, default, default_component, over, plain_entry
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
 SCALES = ("desk", "paper")
@@ -239,7 +239,7 @@ def _listed(kind: str, value: Any) -> list[Any]:
         raise ComityError(f"{kind} must name at least one, separated by commas, got {value!r}")
     listed = [name.strip() if isinstance(name, str) else name for name in names]
     for name in listed:
-        if isinstance(name, str) and not (kind in OPTIONAL and name == "none"):
+        if isinstance(name, str) and not (kind in UNNAMED and name == "none"):
             find(kind, name)
     return listed
 

@@ -47,6 +47,20 @@ def study(
     return _Study(entries, overwrite, show or Show(), stop).run()
 
 
+def _settled(cells: Sequence[Config]) -> list[Config]:
+    """The cells with the clients and the model that their data ask for where none is named; data are read once."""
+    from comity.engine import settled
+
+    known: dict[str, Config] = {}
+    result = []
+    for cell in cells:
+        about = repr((cell.data, cell.data_dir, cell.partition, cell.clients, cell.model))
+        if about not in known:
+            known[about] = settled(cell)
+        result.append(cell.with_(clients=known[about].clients, model=known[about].model))
+    return result
+
+
 class _Study:
     def __init__(self, entries: Entries, overwrite: bool, show: Show, stop: Callable[[], bool]) -> None:
         self.entries, self.overwrite, self.show, self.stop = entries, overwrite, show, stop
@@ -54,7 +68,7 @@ class _Study:
         self.folder = StudyFolder(self.out)
         if self.out.is_file() or (self.out.is_dir() and not (self.folder / schema.STUDY).exists() and _shown(self.out)):
             raise ComityError(f"out {self.out} is not empty and holds no study; give another --out")
-        self.cells = expand(entries | {"out": None})
+        self.cells = _settled(expand(entries | {"out": None}))
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
         self.callbacks = callback_names(entries)

@@ -19,11 +19,13 @@ class Share:
 
     ``transform`` takes and returns the client's (n, C, H, W) float images. ``test`` holds the indices of samples that
     are test samples by the data set's own word; without it the federation splits ``index`` into train and test.
+    ``name`` is the client's, by default its number.
     """
 
     index: Ints
     transform: Callable[[Tensor], Tensor] | None = None
     test: Ints | None = None
+    name: str = ""
 
 
 class Partition(ABC):

@@ -6,6 +6,7 @@ from typing import Any
 
 from comity._catalogue import DataFiles
 from comity.data.sources.digits import read_digits
+from comity.data.sources.heart import read_heart
 from comity.data.sources.synthetic import Synthetic
 
 
@@ -21,6 +22,8 @@ class DatasetInfo:
     """What to download, and where."""
     options: Callable[..., Any] = DataFiles
     """The class or function whose arguments are the options of this data set."""
+    images: bool = True
+    """Whether it is known without reading it that these are images, which nobody owns."""
 
     def __str__(self) -> str:
         return self.about
@@ -28,6 +31,16 @@ class DatasetInfo:
 
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo("1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", options=read_digits),
+    "heart": DatasetInfo(
+        "920 patients of four hospitals, 13 columns, ill or not; embedded, each hospital a client (UCI)",
+        options=read_heart,
+        images=False,
+    ),
+    "watch": DatasetInfo(
+        "2,368 windows of a smartwatch on 20 arms, 6 axes × 50, 7 exercises, each arm a client (Burns et al., 2018)",
+        get="watch.npz, made of the recordings in https://github.com/dmbee/seglearn",
+        images=False,
+    ),
     "synthetic": DatasetInfo(
         "class-conditional images made on the spot; label, feature and concept shift each set by a number",
         options=Synthetic,

@@ -13,6 +13,7 @@ from comity.data.sources.catalogue import DATASETS, DatasetInfo
 from comity.data.sources.cifar import is_cifar, read_cifar
 from comity.data.sources.digits import read_digits
 from comity.data.sources.folder import is_image_folder, read_folder
+from comity.data.sources.heart import read_heart
 from comity.data.sources.hub import INSTALL, hub_installed, read_hub
 from comity.data.sources.idx import is_idx, read_idx
 from comity.data.sources.npz import read_npz
@@ -34,6 +35,8 @@ def load(
         return Synthetic(**chosen.options)
     if chosen.name == "digits":
         return read_digits()
+    if chosen.name == "heart":
+        return read_heart(**chosen.options)
     size, info = chosen.options["size"], DATASETS.get(chosen.name)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     budget = Budget(limit)

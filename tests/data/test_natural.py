@@ -1,0 +1,190 @@
+"""Data that are not images, and federations that come with their clients."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import comity
+from comity import ComityError
+from comity.config import Config
+from comity.data import Dataset, Dirichlet, Federation, federate, fingerprint, load
+from comity.engine import settled
+from comity.results import load as load_run
+
+SHARED = Path(os.environ.get("COMITY_DATA", ""))
+needs_watch = pytest.mark.skipif(not (SHARED / "watch.npz").is_file(), reason="watch.npz is not there")
+
+
+def heart(seed: int = 0, **options: str) -> Federation:
+    return federate(load("heart", **options), seed=seed)
+
+
+# Samples of any shape.
+
+
+@pytest.mark.parametrize(
+    ("x", "shape"),
+    [
+        (np.zeros((6, 5)), (5,)),
+        (np.zeros((6, 5), np.int64), (5,)),
+        (np.zeros((6, 3, 20)), (3, 20)),
+        (np.zeros((6, 20, 3)), (3, 20)),  # time first
+        (np.zeros((6, 8, 8)), (1, 8, 8)),
+        (np.zeros((6, 8, 9), np.uint8), (1, 8, 9)),
+        (np.zeros((6, 8, 9, 3)), (3, 8, 9)),
+        (np.zeros((6, 3, 8, 9), np.uint8), (3, 8, 9)),  # channels first
+    ],
+)
+def test_shape_of_a_sample(x: np.ndarray, shape: tuple[int, ...]) -> None:
+    federation = federate(Dataset("mine", x, np.arange(6) % 2), clients=2)
+    assert federation.shape == shape
+    assert federation.clients[0].train.x.shape[1:] == shape
+    assert federation.clients[0].train.x.dtype == torch.float32
+
+
+def test_channels_keep_their_values_wherever_they_stand() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 2, 7)).astype(np.float32)
+    one, other = (Dataset("mine", each, [0, 1, 0, 1]) for each in (x, x.transpose(0, 2, 1)))
+    assert fingerprint(one) == fingerprint(other)
+
+
+def test_vectors_are_standardised_by_everyone_s_training_samples() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(50, 9, (200, 3))
+    x[:, 2] = random.random(200) < 0.3
+    x[::7, 0] = np.nan
+    federation = federate(Dataset("mine", x, np.arange(200) % 2), clients=3, val_share=0.2)
+    train = torch.cat([client.train.x for client in federation.clients]).double()
+    assert train.mean(0) == pytest.approx(0, abs=1e-6)
+    assert float(train[:, 1].std(correction=0)) == pytest.approx(1, abs=1e-6)
+    assert len(train[:, 2].unique()) == 2
+    assert float(train[:, 2].max() - train[:, 2].min()) == pytest.approx(1)  # a mark is centred alone
+    everything = torch.cat([split.x for c in federation.clients for split in (c.train, c.val, c.test)])
+    assert int((everything[:, 0] == 0).sum()) == 29  # what is missing stands at the mean
+    tested = torch.cat([client.test.x for client in federation.clients]).double()
+    assert abs(float(tested[:, 1].mean())) > 1e-3  # nothing was fitted on what is tested
+
+
+def test_what_training_never_saw_says_nothing() -> None:
+    x = np.zeros((40, 2))
+    x[:, 0] = np.arange(40)
+    test = np.zeros(40)
+    test[::4] = 1
+    x[::4, 1] = 1  # only test samples have it
+    dataset = Dataset("mine", x, np.arange(40) // 2 % 2, columns={"client": np.arange(40) // 20, "test": test})
+    federation = federate(dataset)
+    assert all((client.test.x[:, 1] == 0).all() for client in federation.clients)
+
+
+def test_raw_vectors_if_asked_for() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    raw = federate(Dataset("mine", x, np.arange(6) % 2, standardise=False), clients=1)
+    assert {tuple(row) for row in raw.clients[0].train.x.tolist()} <= {tuple(row) for row in x.tolist()}
+    assert raw.fingerprint != federate(Dataset("mine", x, np.arange(6) % 2), clients=1).fingerprint
+    with pytest.raises(ComityError, match="values that are not finite"):
+        Dataset("mine", np.full((2, 2), np.nan), [0, 1], standardise=False)
+    with pytest.raises(ComityError, match="values that are not finite"):
+        Dataset("mine", np.full((2, 2), np.inf), [0, 1])
+
+
+# heart
+
+
+def test_heart_is_four_hospitals() -> None:
+    federation = heart()
+    assert federation.client_names == ("Cleveland", "Hungary", "Long Beach", "Switzerland")
+    assert federation.counts.sum(1).tolist() == [303, 294, 200, 123]
+    assert federation.counts[3].tolist() == [8, 115]
+    assert federation.class_names == ("no", "yes")
+    assert federation.shape == (24,)
+    assert "each hospital is a client" in federation.notes[0]
+
+
+def gains(**options: str) -> dict[str, float]:
+    """Points of accuracy that logistic regression on everyone's patients gains over each hospital's own."""
+    rows = []
+    for seed in range(10):
+        clients = heart(seed, **options).clients
+        x, y = (torch.cat([getattr(c.train, part) for c in clients]).numpy() for part in ("x", "y"))
+        pooled = LogisticRegression(max_iter=1000).fit(x, y)
+        own = [LogisticRegression(max_iter=1000).fit(c.train.x.numpy(), c.train.y.numpy()) for c in clients]
+        tests = [(c.test.x.numpy(), c.test.y.numpy()) for c in clients]
+        rows.append([100 * (pooled.score(*t) - o.score(*t)) for t, o in zip(tests, own, strict=True)])
+    return dict(zip(heart().client_names, np.mean(rows, 0).tolist(), strict=True))
+
+
+def test_pooling_harms_switzerland_alone() -> None:
+    """Its patients are ill nine times in ten, which the other hospitals' model does not know."""
+    gain = gains()
+    assert gain["Switzerland"] < -12
+    for hospital in ("Cleveland", "Hungary", "Long Beach"):
+        assert abs(gain[hospital]) < 4
+
+
+def test_marks_of_missing_values_give_the_hospital_away() -> None:
+    """Nearly no cholesterol was measured in Switzerland: a model that sees the marks knows where it is."""
+    gain = gains(missing="marked")
+    assert gain["Switzerland"] > -5
+    assert heart(missing="marked").shape == (35,)
+
+
+@needs_watch
+def test_watch_is_twenty_arms() -> None:
+    federation = federate(load("watch"))
+    assert (len(federation), federation.shape, federation.classes) == (20, (6, 50), 7)
+    x = torch.cat([client.train.x for client in federation.clients]).double()
+    assert x.mean((0, 2)) == pytest.approx(0, abs=1e-5)
+    assert x.std((0, 2), correction=0) == pytest.approx(1, abs=1e-5)
+
+
+# Clients and models by default.
+
+
+def test_data_say_how_many_clients_and_which_model() -> None:
+    config = settled(Config(data="heart"))
+    assert (config.clients, config.model.name) == (4, "logistic")
+    config = settled(Config(data="digits"))
+    assert (config.clients, config.model.name) == (20, "cnn")
+    assert settled(Config(data="heart", model="mlp", clients=4)).model.name == "mlp"
+    with pytest.raises(ComityError, match="clients must be 4, got 5: heart is already shared out among 4"):
+        heart_of_five = Config(data="heart", clients=5)
+        comity.run(heart_of_five)
+
+
+def test_a_run_on_heart_and_its_names(tmp_path: Path) -> None:
+    run = comity.run(data="heart", rounds=2, out=tmp_path / "run")
+    assert run.config.clients == 4
+    partition = load_run(tmp_path / "run").partition
+    assert partition is not None
+    assert partition.client_names == ["Cleveland", "Hungary", "Long Beach", "Switzerland"]
+    assert partition.class_names == ["no", "yes"]
+    again = comity.run(Config.load(tmp_path / "run" / "config.yaml"), out=None, reference="none")
+    assert again.columns == run.columns
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "Ditto", "FedRep", "FedALA"])
+def test_methods_on_vectors(method: str) -> None:
+    one, other = (
+        comity.run(data="heart", model={"name": "mlp", "widths": (16,)}, method=method, rounds=2, trainer=trainer)
+        for trainer in (None, "autograd")
+    )
+    assert one.columns["loss"] == pytest.approx(other.columns["loss"], rel=1e-4)
+
+
+@needs_watch
+@pytest.mark.parametrize("method", ["FedAvg", "FedRep"])
+def test_methods_on_series(method: str) -> None:
+    run = comity.run(data="watch", method=method, rounds=2, lr=0.1, reference="none")
+    assert run.config.model.name == "cnn1d"
+    assert np.mean(run.columns["L-acc"]) > 0.22  # one in seven by chance
+
+
+def test_domains_are_the_clients_unless_a_partition_is_named() -> None:
+    x, domain = np.random.default_rng(0).standard_normal((40, 3)), np.repeat(["a", "b"], 20)
+    dataset = Dataset("mine", x, np.arange(40) % 2, columns={"domain": domain})
+    assert federate(dataset).client_names == ("a", "b")
+    assert federate(dataset, Dirichlet(), clients=3).client_names == ("0", "1", "2")
