@@ -91,7 +91,7 @@ def test_names_from_files_are_only_ever_text(tmp_path: Path) -> None:
     folder = RunFolder(path)
     partition = folder.partition()
     assert partition is not None
-    folder.add_partition(replace(partition, name=EVIL, partition=EVIL))
+    folder.add_partition(replace(partition, name=EVIL, partition=EVIL, client_names=[EVIL, EVIL]))
     folder.add_result(replace(folder.result(), versions={EVIL: EVIL}))
     StudyFolder(tmp_path).write_planned(
         [

@@ -163,6 +163,9 @@ def test_harm_is_told_from_chance() -> None:
     start = "0 of 3 clients gain over training alone, 2 look worse"
     assert balance.sentence == f"{start}, 2 beyond chance (clients 0 and 1)"
     assert balance.named == "Clients 1 (−40.0, beyond chance), 0 (−10.0, beyond chance)"
+    named = Balance.of({0: known}, same_clients=True, names={0: ["Cleveland", "Budapest", "Zurich"]})
+    assert named is not None
+    assert named.sentence.endswith("2 beyond chance (clients Cleveland and Budapest)")
     # the same clients in two seeds: twice the mean of their p-values, so one seed's evidence alone does not do
     both = Balance.of({0: known, 1: slight}, same_clients=True)
     assert both is not None

@@ -109,7 +109,7 @@ def summary(console: Console, run: Run) -> None:
         table.add_row(alone, _percent(result.transfer.local), "", "", "")
     console.print()
     console.print(table)
-    balance = Balance.of_run(result)
+    balance = Balance.of_run(result, run.federation.client_names)
     if balance is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
     clients = run.federation.client_names

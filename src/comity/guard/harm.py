@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr  # scipy.stats has all of this and takes a second to import
+from scipy.special import bdtr
 
 from comity._errors import ComityError
 

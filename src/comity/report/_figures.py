@@ -90,8 +90,8 @@ class _Pen:
 
     def __init__(self, study: LoadedStudy, cell: Cell, theme: dict[str, Any], seed: int | None = None) -> None:
         self.study, self.setting, self.cell, self.theme = study, cell.setting, cell, theme
-        by_seed = {run.seed: run for run in cell.shown_runs}
-        self.run: LoadedRun | None = by_seed.get(seed, next(iter(by_seed.values()), None))
+        chosen = [run for run in cell.shown_runs if run.seed == seed] or cell.shown_runs
+        self.run: LoadedRun | None = next(iter(chosen), None)
 
     def axes(self, width: float, height: float, rows: int = 1, columns: int = 1) -> Any:
         figure = importlib.import_module("matplotlib.figure")

@@ -117,10 +117,12 @@ class _Partitions:
         self._places: dict[str, int] = {}
 
     def place(self, partition: PartitionTable) -> int:
-        key = f"{partition.name} {partition.counts}"
+        key = f"{partition.name} {partition.client_names} {partition.counts}"
         if key not in self._places:
             self._places[key] = len(self.tables)
-            self.tables.append({"name": partition.name, "how": partition.partition, "counts": partition.counts})
+            names = [name if name != str(i) else "" for i, name in enumerate(partition.client_names)]
+            table = {"name": partition.name, "how": partition.partition, "counts": partition.counts}
+            self.tables.append(table | {"clients": names if any(names) else []})
         return self._places[key]
 
 

@@ -253,7 +253,7 @@ def _advice(best: Cell, compared: Sequence[Cell]) -> list[Advice]:
             keeps = "With --guard mixture each client keeps its own model where that is better."
             advice.append(Advice("Or join guarded", keeps))
     if sure and gain.verdict != "loss" and not balance.pooled and not best.guarded:
-        names = listed(map(str, sorted(harm.client for harm in sure)))
+        names = listed(map(str, sorted(sure, key=lambda harm: harm.client)))
         out = f"client{'' if len(sure) == 1 else 's'} {names}" if len(sure) <= MOST_NAMED else f"{len(sure)} clients"
         lose = f"It loses {sure[0].loss}" if len(sure) == 1 else f"They lose up to {sure[0].loss}"
         advice.append(Advice(f"Leave {out} out", f"{lose} points, beyond chance, unless guarded."))

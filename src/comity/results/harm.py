@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from comity.guard import benjamini_hochberg, mcnemar
 from comity.results.schema import Newcomers, Result, Transfer
 from comity.results.statistics import ZERO
 from comity.results.words import listed, number
@@ -86,9 +85,10 @@ class HarmedClient:
     gain: float
     beyond_chance: bool | None = None
     """Whether the loss is more than the luck of its test samples; ``None`` where that was not counted."""
+    name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.client}" + ("" if self.seed is None else f" of seed {self.seed}")
+        return (self.name or f"{self.client}") + ("" if self.seed is None else f" of seed {self.seed}")
 
     @property
     def loss(self) -> str:
@@ -128,8 +128,10 @@ class Balance:
     """Whether it is known of the harmed who is so beyond chance."""
 
     @classmethod
-    def of(cls, transfers: Mapping[int, Transfer], *, same_clients: bool) -> "Balance | None":
-        """From each client's gain by seed; ``None`` where no gain is known."""
+    def of(
+        cls, transfers: Mapping[int, Transfer], *, same_clients: bool, names: Mapping[int, Sequence[str]] | None = None
+    ) -> "Balance | None":
+        """From each client's gain by seed, with the clients' names by seed; ``None`` where no gain is known."""
         pooled = len(transfers) > 1 and not same_clients
         by_client: dict[tuple[int, int | None], list[float]] = {}
         for seed, known in transfers.items():
@@ -140,8 +142,15 @@ class Balance:
         means = {key: fmean(each) for key, each in by_client.items()}
         counted = all(known.only_local.keys() >= known.gain.keys() for known in transfers.values())
         named = beyond_chance(_p_values(transfers, pooled)) if counted else []
+
+        def name(client: int, seed: int | None) -> str:
+            known = (names or {}).get(next(iter(transfers)) if seed is None else seed, ())
+            return known[client] if client < len(known) else ""
+
         worse = [
-            HarmedClient(*key, gain, key in named if counted else None) for key, gain in means.items() if harmed(gain)
+            HarmedClient(*key, gain, key in named if counted else None, name(*key))
+            for key, gain in means.items()
+            if harmed(gain)
         ]
         return cls(
             clients=len(means),
@@ -153,9 +162,9 @@ class Balance:
         )
 
     @classmethod
-    def of_run(cls, result: Result | Newcomers) -> "Balance | None":
+    def of_run(cls, result: Result | Newcomers, names: Sequence[str] = ()) -> "Balance | None":
         """Of the clients of one run alone, or of its newcomers; ``None`` where it was compared with no Local."""
-        return None if result.transfer is None else cls.of({0: result.transfer}, same_clients=True)
+        return None if result.transfer is None else cls.of({0: result.transfer}, same_clients=True, names={0: names})
 
     @property
     def beyond_chance(self) -> list[HarmedClient]:

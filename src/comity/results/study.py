@@ -138,7 +138,9 @@ class Cell:
     @cached_property
     def balance(self) -> Balance | None:
         """How many clients gain and which are harmed."""
-        return Balance.of(self.transfers, same_clients=self._same_clients(self.transfers))
+        tables = {seed: self.runs[seed].partition for seed in self.transfers}
+        names = {seed: table.client_names for seed, table in tables.items() if table is not None}
+        return Balance.of(self.transfers, same_clients=self._same_clients(self.transfers), names=names)
 
     def _same_clients(self, seeds: Iterable[int]) -> bool:
         """Whether client 3 is the same client in all of these seeds: true when they have the same partition."""

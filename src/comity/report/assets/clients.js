@@ -235,7 +235,7 @@ function facts(run, all) {
   };
   const or = (value, tell) => (known(value) ? tell(value) : "–");
   return [
-    ["client", ({ id }) => html("b", { class: "harm" }, String(id))],
+    ["client", ({ id }) => html("b", { class: "harm" }, nameOf(id, run).replace("client ", ""))],
     ["loss, points", ({ gain }) => html("span", { class: "harm" }, points(gain))],
     ["tests lost", ({ gain, test }) => `${Math.max(0, Math.round(-gain * test))} of ${test}`],
     known(all[0].only[0]) && ["right alone only, joined only", ({ only }) => only.join(", ")],

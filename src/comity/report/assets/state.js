@@ -39,7 +39,10 @@ function focusRun() {
 // What a cell is compared with: the same method with the plain mean, or with the rule that was asked for.
 const baseOf = (cell) => data.cells[cell.base];
 
-const nameOf = (client, run) => `client ${client}${run.bad.includes(client) ? " (malicious)" : ""}`;
+function nameOf(client, run) {
+  const name = partitionOf(run)?.clients[client];
+  return `client ${client}${name ? `, ${name}` : ""}${run.bad.includes(client) ? " (malicious)" : ""}`;
+}
 const here = () => (data.settings.length > 1 ? ` (${data.settings[state.setting].label})` : "");
 const aboutRun = () => `${focus().label}, seed ${focusRun().seed}${here()}`;
 
