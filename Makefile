@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit test-slow fuzz test-flower bench docs clean
+.PHONY: demo test lint types unit test-slow fuzz test-flower bench docs dist notebook clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -46,9 +46,25 @@ test-flower: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/pytest -n 0 -q benchmarks
 
-docs: $(VENV)/dev
+# The generated pages anew, then the site, in which a broken link is an error.
+docs: $(VENV)/docs
 	$(BIN)/python docs/make_catalogue.py
 	$(BIN)/python docs/make_methods.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Wheel and sdist, tried in an environment that has nothing else.
+dist: $(VENV)/dev
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python .ci/check_dist.py dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv --clear $(VENV)/clean
+	$(VENV)/clean/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd / && $(CURDIR)/$(VENV)/clean/bin/python -P $(CURDIR)/.ci/check_install.py
+	rm -rf $(VENV)/clean
+
+# The notebook's cells, one after another, in a folder of its own.
+notebook: $(VENV)/notebook
+	$(BIN)/python examples/run_notebook.py
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "comity needs Python 3.11 or newer; set PYTHON=python3.x")'
@@ -62,5 +78,9 @@ $(VENV)/dev: $(BIN)/python constraints.txt pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(VENV)/core $@
 
+$(VENV)/docs $(VENV)/notebook: $(VENV)/core
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(@F)]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs studies
+	rm -rf $(VENV) runs studies dist site

@@ -86,7 +86,8 @@ class FedDBE(Method[FedDBEMessage, Reply]):
             if consensus is None:
                 return value
             m = (1 - self.mu) * m.detach() + self.mu * z.mean(0)
-            return value + self.kappa * (m - consensus).square().mean() / 2
+            pull: Tensor = self.kappa * (m - consensus).square().mean() / 2
+            return value + pull
 
         client.sgd(None, *self.trained, loss=loss)
         return self.reply(client)

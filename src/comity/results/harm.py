@@ -63,12 +63,14 @@ def transfer(
 
 def p_value(only_local: int, only_joined: int) -> float:
     """How often a client whose two models are equally good looks at least as harmed: the exact McNemar test."""
+    from comity.guard import mcnemar  # scipy, for which lists and errors should not wait
 
     return float(mcnemar(only_local, only_joined, "less"))
 
 
 def beyond_chance(p_values: Mapping[K, float]) -> list[K]:
     """Whose loss is more than chance; of those named, a share of at most ``FALSE`` is expected to be named wrongly."""
+    from comity.guard import benjamini_hochberg
 
     return [
         key for key, named in zip(p_values, benjamini_hochberg(list(p_values.values()), FALSE), strict=True) if named
