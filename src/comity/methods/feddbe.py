@@ -81,8 +81,8 @@ class FedDBE(Method[FedDBEMessage, Reply]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             nonlocal m
-            z = net.body(x)
-            value: Tensor = F.cross_entropy(net.head(z + net.shift.value), y)
+            z: Tensor = net.body(x)
+            value = F.cross_entropy(net.head(z + net.shift.value), y)
             if consensus is None:
                 return value
             m = (1 - self.mu) * m.detach() + self.mu * z.mean(0)
