@@ -16,6 +16,7 @@ from comity.report._series import coefficients
 from comity.report._why import Agreement, overlap
 from comity.results import Balance, Difference, LoadedStudy, RunFolder, Spread, StudyFolder, transfer
 from comity.results.columns import COLUMNS
+from comity.results.records import from_json, to_json
 from comity.results.schema import (
     CELLS,
     OWN,
@@ -26,8 +27,6 @@ from comity.results.schema import (
     RoundRecord,
     Summary,
     Weights,
-    from_json,
-    to_json,
 )
 from comity.results.statistics import holm
 from run_folders import make

@@ -13,38 +13,18 @@ from comity._errors import ComityError
 from comity.config import MEAN
 from comity.report._assets import themes
 from comity.report._payload import COSTS, curves, mean_cost
+from comity.report._pen import COLUMN, PAGE, STYLE, Pen
 from comity.report._series import Floats, coefficients, conflict_by_layer
 from comity.report._why import Agreement
 from comity.report._words import answer
-from comity.results import Cell, LoadedRun, LoadedStudy, Setting, Spread
+from comity.results import Cell, LoadedStudy, Setting, Spread
 from comity.results.conditions import component_of, show
 from comity.results.harm import harmed
 from comity.results.schema import ALL, OWN
 
-COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both
 WEIGHT_ROUNDS = 500  # columns of a heat map
 
-STYLE = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "DejaVu Sans"],
-    "font.size": 8,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.3,
-    "legend.frameon": False,
-    "legend.fontsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "pdf.fonttype": 42,  # letters stay letters; publishers refuse the outlines of type 3
-    "savefig.dpi": 300,
-}
-DASHES = {"plain": (0, (4, 2.5)), "local": (0, (1, 1.5)), "rules": ["-", (0, (1, 1.8)), "-.", (0, (7, 2))]}
-
-Drawing = Callable[["_Pen"], bool]
+Drawing = Callable[[Pen], bool]
 
 
 def need(folder: Path) -> None:
@@ -66,12 +46,12 @@ def draw(study: LoadedStudy, folder: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE | {"grid.color": light["line"], "text.color": light["ink"]}):
         for setting in study.settings:
             cell = told.cell if setting is told.cell.setting else _focus(setting)
-            pen = _Pen(study, cell, light, told.seed if cell is told.cell else None)
+            pen = Pen(study, cell, light, told.seed if cell is told.cell else None)
             suffix = f"-{_slug(setting.label)}" if len(study.settings) > 1 else ""
             for name, drawing in FIGURES.items():
                 drawn += pen.save(folder / f"{name}{suffix}", drawing)
         for key in study.varying.keys:
-            pen = _Pen(study, told.cell, light)
+            pen = Pen(study, told.cell, light)
             drawn += pen.save(folder / f"sweep-{_slug(key)}", lambda pen, key=key: _sweep(pen, key))  # type: ignore[misc]
     return drawn
 
@@ -85,64 +65,10 @@ def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
 
 
-class _Pen:
-    """A figure on its way: what it is about, and the colours."""
-
-    def __init__(self, study: LoadedStudy, cell: Cell, theme: dict[str, Any], seed: int | None = None) -> None:
-        self.study, self.setting, self.cell, self.theme = study, cell.setting, cell, theme
-        chosen = [run for run in cell.shown_runs if run.seed == seed] or cell.shown_runs
-        self.run: LoadedRun | None = next(iter(chosen), None)
-
-    def axes(self, width: float, height: float, rows: int = 1, columns: int = 1) -> Any:
-        figure = importlib.import_module("matplotlib.figure")
-        self.figure = figure.Figure(figsize=(width, height), layout="constrained")
-        return self.figure.subplots(rows, columns, squeeze=rows * columns == 1)
-
-    def save(self, path: Path, drawing: Drawing) -> list[Path]:
-        """Nothing where the runs have not noted what the figure shows."""
-        if not drawing(self):
-            return []
-        for ending in (".png", ".pdf"):
-            self.figure.savefig(path.with_name(path.name + ending))
-            self.figure.set_layout_engine("none")  # it stays as it was laid out
-        return [path.with_name(path.name + ".pdf")]
-
-    def colours(self, name: str) -> Any:
-        colors = importlib.import_module("matplotlib.colors")
-        found = colors.LinearSegmentedColormap.from_list(name, self.theme[name])
-        return found.with_extremes(bad=self.theme["page"])
-
-    def style(self, cell: Cell) -> dict[str, Any]:
-        """As on the page: colour says the method and dashes the rule, or colour the rule of one method alone."""
-        if cell.local:
-            return {"color": self.theme["local"], "linestyle": DASHES["local"], "marker": "^"}
-        others = [other for other in self.setting.cells if not other.local]
-        methods = list(dict.fromkeys(other.method_label for other in others))
-        labels = list(dict.fromkeys(other.rule_label for other in others))
-        rules = list(dict.fromkeys(other.rule for other in others if other.rule not in ("", MEAN)))
-        which = methods.index(cell.method_label) if len(methods) > 1 else labels.index(cell.rule_label)
-        place = rules.index(cell.rule) % len(DASHES["rules"]) if cell.rule in rules else 0
-        return {
-            "color": self.theme["series"][which % len(self.theme["series"])],
-            "linestyle": DASHES["plain"] if cell.rule == MEAN else DASHES["rules"][place],
-            "marker": "o" if cell.rule == MEAN else "osDv"[place],
-        }
-
-    def with_legend(self, labels: list[str]) -> tuple[Any, Callable[[], None]]:
-        """A plot of one column that leaves room for a legend below, and what draws that legend in the end."""
-        columns = max(1, min(len(labels), int(COLUMN * 15 / (max(map(len, labels)) + 6))))
-        axes = self.axes(COLUMN, 2.0 + 0.15 * -(-len(labels) // columns))
-
-        def legend() -> None:
-            self.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
-
-        return axes, legend
-
-
 # Curves.
 
 
-def _lines(pen: _Pen, name: str, label: str, share: bool) -> bool:
+def _lines(pen: Pen, name: str, label: str, share: bool) -> bool:
     known = [(cell, curve) for cell in pen.setting.cells if (curve := curves(cell).get(name))]
     if not known:
         return False
@@ -160,7 +86,7 @@ def _lines(pen: _Pen, name: str, label: str, share: bool) -> bool:
     return True
 
 
-def _sweep(pen: _Pen, key: str) -> bool:
+def _sweep(pen: Pen, key: str) -> bool:
     """Accuracy over the values of an option; everything else as in the headline's setting."""
     inner = component_of(key) in ("method", "rule")
     lines: dict[tuple[Any, ...], list[tuple[Any, Spread, Cell]]] = {}
@@ -222,7 +148,7 @@ def _whole(axis: Any) -> None:
 # Clients.
 
 
-def _clients(pen: _Pen) -> bool:
+def _clients(pen: Pen) -> bool:
     sets = [
         (cell, [100 * acc for run in cell.shown_runs for acc in run.by_client(OWN).values() if not math.isnan(acc)])
         for cell in pen.setting.cells
@@ -255,7 +181,7 @@ def _rgb(colour: str) -> tuple[float, ...]:
     return tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
 
 
-def _gain(pen: _Pen) -> bool:
+def _gain(pen: Pen) -> bool:
     if pen.run is None:
         return False
     transfer = pen.cell.transfer(pen.run)
@@ -283,7 +209,7 @@ def _gain(pen: _Pen) -> bool:
     return True
 
 
-def _partition(pen: _Pen) -> bool:
+def _partition(pen: Pen) -> bool:
     if pen.run is None or pen.run.partition is None:
         return False
     counts = np.array(pen.run.partition.counts)
@@ -302,7 +228,7 @@ def _partition(pen: _Pen) -> bool:
 # Conflict and weights.
 
 
-def _cosines(pen: _Pen) -> bool:
+def _cosines(pen: Pen) -> bool:
     agreement = None if pen.run is None else Agreement.of(pen.run)
     if agreement is None or np.isnan(agreement.mean).all():
         return False
@@ -317,7 +243,7 @@ def _cosines(pen: _Pen) -> bool:
     return True
 
 
-def _layers(pen: _Pen) -> bool:
+def _layers(pen: Pen) -> bool:
     rates = {} if pen.run is None else conflict_by_layer(pen.run)
     if pen.run is None or not rates:
         return False
@@ -334,7 +260,7 @@ def _layers(pen: _Pen) -> bool:
     return True
 
 
-def _weights(pen: _Pen) -> bool:
+def _weights(pen: Pen) -> bool:
     """First and last three layers, as FedCALM's Figures 6 and 7, which draw λ."""
     weights = None if pen.run is None else coefficients(pen.run, WEIGHT_ROUNDS)
     if weights is None:
@@ -359,7 +285,7 @@ def _each(panels: Any) -> Iterator[Any]:
     return iter(np.atleast_1d(panels).ravel())
 
 
-def _weight_map(pen: _Pen, axes: Any, values: Floats, ends: tuple[float, float]) -> None:
+def _weight_map(pen: Pen, axes: Any, values: Floats, ends: tuple[float, float]) -> None:
     colors = importlib.import_module("matplotlib.colors")
     known = values[~np.isnan(values)]
     high = float(np.quantile(known, 0.995)) or 1.0
@@ -384,7 +310,7 @@ def _weight_map(pen: _Pen, axes: Any, values: Floats, ends: tuple[float, float])
 # What it is good for, and what it costs.
 
 
-def _general(pen: _Pen) -> bool:
+def _general(pen: Pen) -> bool:
     known = []
     for cell in pen.setting.cells:
         general = cell.spread(lambda run: 100 * run.metric(ALL))
@@ -413,7 +339,7 @@ def _general(pen: _Pen) -> bool:
     return True
 
 
-def _cost(pen: _Pen) -> bool:
+def _cost(pen: Pen) -> bool:
     parts = {
         "s a round": (("train", "training", "gain"), ("aggregate", "aggregation", "heat")),
         "MB a round": (("down", "down", "gain"), ("up", "up", "quiet")),

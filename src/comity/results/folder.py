@@ -21,7 +21,7 @@ import yaml
 from comity._errors import ComityError, one_line
 from comity._write import is_part, locked, remove_parts, to_disk, write_text
 from comity.config import Config, read_yaml
-from comity.results import schema
+from comity.results import records, schema
 from comity.results.schema import (
     Columns,
     Cosines,
@@ -77,7 +77,7 @@ class RunFolder:
         entries = _json(file)
         if not isinstance(entries, Mapping) or entries.get("schema") != schema.SCHEMA:
             raise ComityError(f"{self.path} was written by another version of comity; run it again")
-        return schema.from_json(RunInfo, entries, str(file))
+        return records.from_json(RunInfo, entries, str(file))
 
     def options(self) -> dict[str, Any]:
         """The configuration in plain values, as ``config.yaml`` has it."""
@@ -91,7 +91,7 @@ class RunFolder:
         file = self / schema.PARTITION
         if not file.is_file():
             return None
-        table = schema.from_json(PartitionTable, _json(file), str(file))
+        table = records.from_json(PartitionTable, _json(file), str(file))
         if any(len(row) != table.classes for row in table.counts):
             raise ComityError(f"{file}: counts should have {table.classes} numbers for each client")
         return table
@@ -100,7 +100,7 @@ class RunFolder:
         file = self / schema.RESULT
         if not file.is_file():
             raise ComityError(f"{self.path} holds no finished run")
-        return schema.from_json(Result, _json(file), str(file))
+        return records.from_json(Result, _json(file), str(file))
 
     def rounds(self) -> list[RoundRecord]:
         return list(_records(RoundRecord, self / schema.ROUNDS))
@@ -163,7 +163,7 @@ class RunFolder:
         if self.started and not resume:
             for name in (schema.RESULT, schema.CHECKPOINT, *LOGS):
                 (self / name).unlink(missing_ok=True)
-        write_text(self / schema.INFO, schema.to_json(info, indent=2) + "\n")
+        write_text(self / schema.INFO, records.to_json(info, indent=2) + "\n")
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
 
     def _check_same(self, info: RunInfo, options: Mapping[str, Any]) -> None:
@@ -195,11 +195,11 @@ class RunFolder:
         write_text(self / schema.CONFIG, yaml.safe_dump(self.options() | {"out": str(to)}, sort_keys=False))
 
     def add_partition(self, table: PartitionTable) -> None:
-        write_text(self / schema.PARTITION, schema.to_json(table) + "\n")
+        write_text(self / schema.PARTITION, records.to_json(table) + "\n")
 
     def add_round(self, record: RoundRecord, weights: Iterable[Weights] = (), cosines: Iterable[Cosines] = ()) -> None:
         for name, entries in ((schema.WEIGHTS, weights), (schema.COSINES, cosines), (schema.ROUNDS, [record])):
-            self._append(name, "".join(schema.to_json(entry) + "\n" for entry in entries))
+            self._append(name, "".join(records.to_json(entry) + "\n" for entry in entries))
 
     def add_clients(self, round: int, columns: Columns) -> None:
         """One row a client. What this evaluation did not measure stays empty."""
@@ -237,7 +237,7 @@ class RunFolder:
         return marks
 
     def add_result(self, result: Result) -> None:
-        write_text(self / schema.RESULT, schema.to_json(result, indent=2) + "\n")
+        write_text(self / schema.RESULT, records.to_json(result, indent=2) + "\n")
 
     def rewind(self, marks: Marks) -> list[RoundRecord]:
         """Forget what the logs got after a checkpoint; the records that stay. Nothing is cut if one was damaged."""
@@ -278,16 +278,16 @@ class StudyFolder:
         entries = _json(file) if file.is_file() else []
         if not isinstance(entries, list):
             raise ComityError(f"{file} should hold a list, not {str(entries)[:40]!r}")
-        return [schema.from_json(record, entry, f"{file}, entry {i}") for i, entry in enumerate(entries, 1)]
+        return [records.from_json(record, entry, f"{file}, entry {i}") for i, entry in enumerate(entries, 1)]
 
     def write_entries(self, entries: Mapping[str, Any]) -> None:
         write_text(self / schema.STUDY, yaml.safe_dump(dict(entries), sort_keys=False))
 
     def write_planned(self, runs: Sequence[PlannedRun]) -> None:
-        write_text(self / schema.CELLS, schema.to_json(runs, indent=2) + "\n")
+        write_text(self / schema.CELLS, records.to_json(runs, indent=2) + "\n")
 
     def write_tuning(self, searches: Sequence[Tuned]) -> None:
-        write_text(self / schema.TUNING, schema.to_json(searches, indent=2) + "\n")
+        write_text(self / schema.TUNING, records.to_json(searches, indent=2) + "\n")
 
 
 def other_configuration(folder: Path, different: Iterable[str]) -> ComityError:
@@ -341,7 +341,7 @@ def _records(record: type[T], file: Path, wanted: Callable[[int], bool] | None =
                 value = json.loads(line.decode())
             except (ValueError, RecursionError) as error:
                 raise ComityError(f"{file}, line {number} is not JSON: {one_line(error, 200)}") from error
-            yield schema.from_json(record, value, f"{file}, line {number}")
+            yield records.from_json(record, value, f"{file}, line {number}")
 
 
 def _number(text: str) -> int | float | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError, one_line
 from comity.config import LOCAL, Config, refuse_code
-from comity.results import schema, sound
+from comity.results import records, schema, sound
 from comity.results.conditions import Flat, flatten
 from comity.results.folder import RunFolder
 from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
@@ -175,7 +175,7 @@ class LoadedRun:
     @cached_property
     def rounds(self) -> Any:
         """One row a round: a pandas data frame where pandas is installed (``seconds.train``), else a list of dicts."""
-        return _frame([schema.plain(record) for record in self.records])
+        return _frame([records.plain(record) for record in self.records])
 
     @cached_property
     def clients(self) -> Any:

@@ -1,6 +1,6 @@
 """Whether what a run folder says can be true.
 
-``schema.from_json`` checks types. Here are values: accuracies between 0 and 1, rounds that go up, the same clients in
+``records.from_json`` checks types. Here are values: accuracies between 0 and 1, rounds that go up, the same clients in
 every file. A folder that was damaged, or that somebody made up, must not become a number in a table.
 """
 

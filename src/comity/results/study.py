@@ -4,12 +4,11 @@ Runs that differ by their seed alone are a cell, cells under the same conditions
 here, once: which Local goes with a run, which cell is the base of another, and how clients that gain are counted.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from comity._errors import ComityError, unknown
 from comity.config import LOCAL, MEAN
@@ -18,17 +17,17 @@ from comity.results.conditions import (
     Flat,
     Varying,
     component_of,
-    flatten,
     in_words,
     of_cell,
     of_setting,
     shared_with_local,
 )
 from comity.results.folder import RunFolder, StudyFolder
+from comity.results.found import cached_locals, key_of, planned_runs, run_folders, study_file, unique
 from comity.results.harm import Balance, transfer
 from comity.results.run import LoadedRun
 from comity.results.schema import PlannedRun, Transfer, Tuned
-from comity.results.sound import LARGEST, DamagedRun
+from comity.results.sound import DamagedRun
 from comity.results.statistics import Difference, Spread
 from comity.results.words import listed
 
@@ -205,12 +204,12 @@ class LoadedStudy:
                 return None
             return run
 
-        folders = {folder.resolve(): folder for path in self.paths for folder in _run_folders(path)}
+        folders = {folder.resolve(): folder for path in self.paths for folder in run_folders(path)}
         runs = [run for folder in folders.values() if (run := sound(folder)) is not None]
         if self.damaged and not runs:
             raise ComityError(next(iter(self.damaged.values())))
-        runs = [*_cached_locals(runs, sound), *runs]
-        self.runs = _unique(runs)
+        runs = [*cached_locals(runs, sound), *runs]
+        self.runs = unique(runs)
         """Those that have begun, in the study's order, and the Local that goes with them."""
         self.doubles = len(runs) - len(self.runs)
         """Run folders that are left out because another one holds the same run."""
@@ -224,7 +223,7 @@ class LoadedStudy:
     @cached_property
     def planned(self) -> dict[Path, PlannedRun]:
         """The runs that the study consists of by folder, in its order, with the errors of those that failed."""
-        return {path / run.folder: run for path in self.paths for run in _planned(path)}
+        return {path / run.folder: run for path in self.paths for run in planned_runs(path)}
 
     @property
     def failed(self) -> dict[str, str]:
@@ -234,7 +233,7 @@ class LoadedStudy:
     @cached_property
     def tuning(self) -> list[Tuned]:
         """Each search: what was tried, how it did in validation and what was chosen."""
-        return [search for path in self.paths for search in _study_file(path, schema.TUNING, StudyFolder.tuning)]
+        return [search for path in self.paths for search in study_file(path, schema.TUNING, StudyFolder.tuning)]
 
     @cached_property
     def tuned_training(self) -> set[str]:
@@ -295,7 +294,7 @@ class LoadedStudy:
                 return alike
         options = of_setting(decisive)
         label = in_words(self.varying.of(decisive))
-        return [settings.setdefault(_key(options), Setting(options, label))]
+        return [settings.setdefault(key_of(options), Setting(options, label))]
 
     def _cell_of(self, run: LoadedRun, setting: Setting) -> Cell:
         options = of_cell(run.decisive)
@@ -353,84 +352,3 @@ def load(path: str | Path, *, base: str | None = None) -> LoadedRun | LoadedStud
     if RunFolder(path).started:
         return LoadedRun(path)
     return LoadedStudy(path, base=base)
-
-
-def _key(options: Flat) -> str:
-    return repr(sorted(options.items()))
-
-
-def _run_folders(path: Path) -> list[Path]:
-    """The runs at or below a folder that have begun. Of a study they are those that belong to it, in its own order."""
-    if not path.exists():
-        raise ComityError(f"{path} does not exist; give run or study folders")
-    if not path.is_dir():
-        raise ComityError(f"{path} is a file; give run or study folders")
-    planned = _planned(path)
-    found = [path / run.folder for run in planned] if planned else list(_below(path))
-    begun = [folder for folder in found if RunFolder(folder).started]
-    if not begun and not planned:
-        raise ComityError(f"{path} holds no run: there is no {schema.CONFIG} in it or below it")
-    return begun
-
-
-def _planned(path: Path) -> list[PlannedRun]:
-    planned = _study_file(path, schema.CELLS, StudyFolder.planned)
-    for run in planned:
-        if not (path / run.folder).resolve().is_relative_to(path.resolve()):
-            raise ComityError(f"{path / schema.CELLS} names the folder {run.folder!r}, which is not in the study")
-    return planned
-
-
-def _study_file(path: Path, name: str, read: Callable[[StudyFolder], list[T]]) -> list[T]:
-    file = path / name
-    if file.is_file() and file.stat().st_size > LARGEST[schema.RESULT]:
-        raise ComityError(f"{file} is larger than {LARGEST[schema.RESULT]} bytes")
-    try:
-        return read(StudyFolder(path))
-    except (RecursionError, ValueError, OverflowError) as error:  # brackets too deep, a name with a null in it
-        raise ComityError(f"{file} is damaged: {error}") from error
-
-
-def _below(path: Path) -> Iterator[Path]:
-    """Run folders at or below a folder; what comity keeps in hidden folders is none of them."""
-    if RunFolder(path).started:
-        yield path
-        return
-    for child in sorted(path.iterdir(), key=_natural):
-        if child.is_dir() and not child.name.startswith("."):
-            yield from _below(child)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Seed 2 before seed 10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
-
-
-def _unique(runs: Iterable[LoadedRun]) -> list[LoadedRun]:
-    """Each run once, from a folder where it is finished if there is one."""
-    unique: dict[tuple[str, int], LoadedRun] = {}
-    for run in runs:
-        key = (_key(run.decisive), run.seed)
-        if key not in unique or (run.finished and not unique[key].finished):
-            unique[key] = run
-    return list(unique.values())
-
-
-def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | None]) -> list[LoadedRun]:
-    """The Local that goes with each run, from the caches beside them, where it is not among the runs itself."""
-    missing = {(*_local_key(run.options), run.info.data) for run in runs if not run.local}
-    missing -= {(*_local_key(run.options), run.info.data) for run in runs if run.local}
-    found = []
-    for cache in dict.fromkeys(run.path.resolve().parent / schema.LOCAL_CACHE for run in runs):
-        for folder in sorted(cache.glob("*")):
-            if missing and RunFolder(folder).started and (run := read(folder)) is not None:
-                key = (*_local_key(run.options), run.info.data)
-                if key in missing:
-                    missing.remove(key)
-                    found.append(run)
-    return found
-
-
-def _local_key(options: Mapping[str, Any]) -> tuple[str, int]:
-    """The same for a run and for the Local that goes with it."""
-    return _key(shared_with_local(flatten(options))), int(options["seed"])
