@@ -1,5 +1,6 @@
 """What a run comes to."""
 
+import math
 import os
 import platform
 import time
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from comity.results import transfer
 from comity.results.schema import (
+    LOSS,
     ONLY_JOINED,
     ONLY_LOCAL,
     OWN,
@@ -57,10 +59,17 @@ def result_of(run: "Run") -> Result:
             evaluate=sum(record.seconds.evaluate for record in records),
         ),
         failures=sum(len(record.failed) for record in records),
+        diverged=_diverged(run),
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
         versions={name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
         machine={"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
     )
+
+
+def _diverged(run: "Run") -> list[int]:
+    refused = {cid for cid, why in run.records[-1].failed.items() if "finite" in why}
+    infinite = {cid for cid, loss in by_client(run.columns, LOSS).items() if not math.isfinite(loss)}
+    return sorted((refused | infinite) - run.site.attack.malicious)
 
 
 def _transfer(run: "Run", local: dict[int, float]) -> Transfer | None:

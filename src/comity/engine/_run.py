@@ -10,7 +10,7 @@ import torch
 
 from comity import __version__
 from comity._errors import ComityError
-from comity.config import Config
+from comity.config import TRACKERS, Config
 from comity.data import Federation
 from comity.engine import _checkpoint
 from comity.engine._alone import Alone
@@ -20,9 +20,9 @@ from comity.engine._callbacks import (
     Checkpoint,
     Evaluate,
     SaveModels,
-    TensorBoard,
     WriteFolder,
     make_callbacks,
+    tracker,
 )
 from comity.engine._evaluation import general_error
 from comity.engine._result import by_client, result_of
@@ -280,4 +280,4 @@ def _own_callbacks(run: Run) -> list[Callback]:
     if folder is not None:
         callbacks += [SaveModels(folder)] if config.save_models else []
         callbacks += [WriteFolder(folder), Checkpoint(folder)]
-    return [*callbacks, TensorBoard(folder)] if config.tensorboard else callbacks
+    return [*callbacks, *(tracker(name, folder) for name in TRACKERS if getattr(config, name))]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._errors import ComityError, one_line, unknown
+from comity._errors import ComityError, install, one_line, unknown
 from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 
@@ -84,7 +84,7 @@ def _parquet(path: Path, budget: Budget) -> dict[str, Cells]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise ComityError(f"{path}: Parquet needs pyarrow: pip install 'comity[tables]'") from error
+        raise ComityError(f"{path}: Parquet needs pyarrow: {install('tables')}") from error
     about = parquet.read_metadata(path)
     unpacked = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
     budget.check(TEXT * max(unpacked, path.stat().st_size, about.num_rows * about.num_columns), path)
