@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit test-slow fuzz test-flower bench docs dist notebook clean
+.PHONY: demo test lint types unit test-slow fuzz test-flower bench docs wheel dist notebook clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -52,11 +52,14 @@ docs: $(VENV)/docs
 	$(BIN)/python docs/make_methods.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# Wheel and sdist, tried in an environment that has nothing else.
-dist: $(VENV)/dev
+# Wheel and sdist, each with every file of the package.
+wheel: $(VENV)/dev
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python .ci/check_dist.py dist/*.whl dist/*.tar.gz
+
+# The wheel, tried in an environment that has nothing else; most of the minutes go to torch.
+dist: wheel
 	$(PYTHON) -m venv --clear $(VENV)/clean
 	$(VENV)/clean/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd / && $(CURDIR)/$(VENV)/clean/bin/python -P $(CURDIR)/.ci/check_install.py

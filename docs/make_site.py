@@ -10,10 +10,10 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 os.environ["COLUMNS"] = "100"  # of a help page
@@ -34,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         files.append(File.generated(config, name, content="\n".join(lines)))
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, config: MkDocsConfig, **_: Any) -> str:
     return re.sub(r"\]\(\.\./", f"]({config.repo_url}/blob/main/", markdown)
 
 
@@ -46,8 +46,9 @@ def commands() -> Iterator[str]:
 
 def options() -> Iterator[str]:
     yield "# Options of components\n"
-    yield "What is chosen by name has options of its own, behind a dot: `--rule ConFREE --rule.c 0.4`, in YAML and Python"
-    yield "`{name: ConFREE, c: 0.4}`. Options of a run itself are on the page of [comity run](commands.md#comity-run)."
+    yield "What is chosen by name has options of its own, behind a dot: `--rule ConFREE --rule.c 0.4`, in YAML and"
+    yield "Python `{name: ConFREE, c: 0.4}`."
+    yield "Options of a run itself are on the page of [comity run](commands.md#comity-run)."
     for kind in KINDS:
         yield f"\n## {kind}"
         for each in described(kind).values():

@@ -1,7 +1,11 @@
 """The one exception that is the user's to mend, never ours."""
 
+import json
+import os
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 LONGEST = 480
 """Characters of an error."""
@@ -34,3 +38,26 @@ def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> Comi
     else:
         advice = f"known: {', '.join(names)}" if names else "there are none"
     return ComityError(f"unknown {kind} {given!r}; {advice}{' ' + hint if hint else ''}")
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra to this copy of comity: installed from a clone, from an address or by name."""
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlparse
+    from urllib.request import url2pathname
+
+    pip = _from_here(Path(sys.executable).with_name("pip"))
+    try:
+        origin = json.loads(distribution("comity").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # it is only on the path
+        origin = {}
+    url = origin.get("url", "")
+    if origin.get("dir_info", {}).get("editable"):
+        return f"{pip} install -e '{_from_here(Path(url2pathname(urlparse(url).path)))}[{extra}]'"
+    kind = origin.get("vcs_info", {}).get("vcs")
+    return f"{pip} install 'comity[{extra}]{' @ ' * bool(url)}{f'{kind}+' if kind else ''}{url}'"
+
+
+def _from_here(path: Path) -> str:
+    """As short as can be typed in the working directory."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -46,6 +46,8 @@ Entries = dict[str, Any]
 
 LOCAL = "Local"
 """The method that every run is compared with: each client trains alone."""
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+"""Options that log a run elsewhere."""
 MEAN = "Mean"
 """The rule that other rules are compared with."""
 LOCAL_OPTIONS: Mapping[str, Any] = {
@@ -190,6 +192,8 @@ class Config:
     checkpoint_every: Count = _option(10, "running", "rounds between checkpoints", decides=False)
     save_models: bool = _option(False, "running", "save each client's model at the end", decides=False)
     tensorboard: bool = _option(False, "running", "write TensorBoard events into the run folder", decides=False)
+    wandb: bool = _option(False, "running", "log to Weights & Biases (needs the extra wandb)", decides=False)
+    mlflow: bool = _option(False, "running", "log to MLflow (needs the extra mlflow)", decides=False)
 
     def __post_init__(self) -> None:
         for name, option in options(Config).items():
@@ -260,7 +264,8 @@ class Config:
 
         ``on``: which of its samples it learns from, by default ``local_on``.
         """
-        changes: Entries = {"local_on": on or self.local_on, "save_models": False, "tensorboard": False, "out": None}
+        changes: Entries = {"local_on": on or self.local_on, "save_models": False, "out": None}
+        changes |= dict.fromkeys(TRACKERS, False)
         if changes["local_on"] == "all":
             changes["val_share"] = 0.0  # the same Local for every share that other methods hold out
         return self.with_(**LOCAL_OPTIONS, **changes)

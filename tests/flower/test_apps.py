@@ -20,6 +20,7 @@ from grids import HASTY, kept
 from safetensors.torch import load_file
 
 from comity import ComityError, Config
+from comity._errors import install
 from comity._write import write_text
 from comity.commands import command
 from comity.data import ClientData
@@ -344,4 +345,4 @@ except comity.ComityError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "flower is not installed: pip install 'comity[flower]'\n"
+    assert done.stdout == f"flower is not installed: {install('flower')}\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from comity._errors import ComityError
+from comity._errors import ComityError, install
 from comity.commands import command
 from comity.report import write
 from comity.report._watch import Reader, watch
@@ -159,7 +159,7 @@ def test_command(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_figures_say_what_is_missing(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ComityError, match=re.escape("pip install 'comity[report]'")):
+    with pytest.raises(ComityError, match=re.escape(install("report"))):
         command("report", [str(study), "-o", str(tmp_path / "r.html"), "--figures", str(tmp_path / "figures")])
     assert not (tmp_path / "r.html").exists()
 

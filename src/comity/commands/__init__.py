@@ -11,7 +11,19 @@ from typing import cast
 from comity._errors import unknown
 from comity.commands._command import Command
 
-COMMANDS = ("run", "study", "report", "table", "reproduce", "inspect", "aggregate", "flower", "data", "list")
+COMMANDS = (
+    "run",
+    "study",
+    "report",
+    "table",
+    "reproduce",
+    "inspect",
+    "aggregate",
+    "flower",
+    "data",
+    "list",
+    "completion",
+)
 
 __all__ = ["COMMANDS", "Command", "command", "find"]
 

@@ -1,16 +1,31 @@
 """What several commands do with the terminal."""
 
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
+
+from comity.results.schema import Result
 
 
 def wide_console() -> Console:
     """A table in a file or a pipe is not cut at 80 columns."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
+
+
+def told_of_divergence(results: Mapping[str, Result]) -> int:
+    """Say which runs diverged; the exit code."""
+    diverged = {title: result.diverged for title, result in results.items() if result.diverged}
+    for title, clients in diverged.items():
+        who = f"client {clients[0]}" if len(clients) == 1 else f"{len(clients)} clients"
+        print(
+            f"comity: {title} diverged: the loss of {who} is not finite; a smaller --lr or a --clip may help",
+            file=sys.stderr,
+        )
+    return 1 if diverged else 0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ def flower(
 ) -> int:
     """Write a Flower app that runs this configuration.
 
-    The app's README.md says how to start it; docs/deploy.md tells the rest. Needs pip install 'comity[flower]'.
+    The app's README.md says how to start it; docs/deploy.md tells the rest. Needs the extra flower.
 
     Examples:
         comity flower new federation --method FedRep --rule ConFREE --clients 3

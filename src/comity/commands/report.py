@@ -13,6 +13,7 @@ def report(
     base: str | None = None,
     figures: Path | None = None,
     watch: bool = False,
+    open: bool = False,
     quiet: bool = False,
 ) -> int:
     """Show who gains, who is harmed, and why, in one HTML file.
@@ -25,9 +26,9 @@ def report(
         paths: run folders, or study folders with run folders below them
         output: the page to write
         base: the rule that others are compared with, as the table names it, where it is not Mean
-        figures: a folder for the same plots as PDF and PNG, for a paper (needs matplotlib: pip install
-            'comity[report]')
+        figures: a folder for the same plots as PDF and PNG, for a paper (needs the extra report)
         watch: write the page anew while runs go on; an open page follows by itself; ends with them or with Ctrl-C
+        open: open the page in a browser, when it is written
         quiet: print nothing but errors
     """
     from comity.report import write
@@ -44,6 +45,12 @@ def report(
         print(f"comity: {words}", file=sys.stderr, flush=True)
 
     write(paths, output, base=base, figures=figures, watch=watch, say=say, warn=warn)
+    link = output.resolve().as_uri()
+    say(link)
+    if open:
+        import webbrowser
+
+        webbrowser.open(link)
     return 0
 
 

@@ -41,7 +41,7 @@ def run(
 
     from rich.console import Console
 
-    from comity.commands._terminal import interruptible
+    from comity.commands._terminal import interruptible, told_of_divergence
     from comity.commands.progress import Progress, summary
     from comity.engine import run
 
@@ -58,7 +58,7 @@ def run(
         return 130
     if not quiet:
         summary(console, done)
-    return 0
+    return told_of_divergence({done.title: done.result})
 
 
 def _with_folder(config: Config) -> Config:

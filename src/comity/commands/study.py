@@ -26,6 +26,7 @@ class StudyOptions:
         jobs: runs side by side; by default one a core
         most_cells: the most cells that the study may have; by default 10,000
         callbacks: dotted names of your own Callback classes, which see every run
+        dry_run: say how many runs it would be and about how long, by a measured round of each; write nothing
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
     """
@@ -38,6 +39,7 @@ class StudyOptions:
     jobs: Count | None = None
     most_cells: Count | None = None
     callbacks: tuple[str, ...] = ()
+    dry_run: bool = False
     overwrite: bool = False
     quiet: bool = False
 
@@ -74,12 +76,15 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
     from rich.console import Console
 
-    from comity.commands._terminal import interruptible, wide_console
-    from comity.studies import Show, study
+    from comity.commands._terminal import interruptible, told_of_divergence, wide_console
+    from comity.studies import Show, dry_run, study
 
     console = Console()
     show = Show(None if options.quiet else console)
     given = given | options.entries()
+    if options.dry_run:
+        dry_run(entries, scale=options.scale, overwrite=options.overwrite, show=Show(console), **given)
+        return 0
     try:
         with interruptible(console, "these rounds") as stopped:
             done = study(entries, scale=options.scale, overwrite=options.overwrite, show=show, stop=stopped, **given)
@@ -98,7 +103,8 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
         print(f"comity: {title} failed: {error}", file=sys.stderr)
     if done.failed:
         print(f"comity: {len(done.failed)} runs failed; {out}/cells.json has the tracebacks", file=sys.stderr)
-    return 1 if done.failed else 0
+    diverged = told_of_divergence({f"{run.title}, {run.path.name}": run.result for run in done.runs if run.result})
+    return 1 if done.failed else diverged
 
 
 def _assignments(name: str, texts: tuple[str, ...]) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """What hangs on to a run: evaluation, files and checkpoints, and what users add."""
 
+import os
 from collections.abc import Iterable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from comity._catalogue import imported
-from comity._errors import ComityError
+from comity._errors import ComityError, install
 from comity._write import atomically
-from comity.config import LOCAL
+from comity.config import LOCAL, TRACKERS, flat
 from comity.engine import _checkpoint
 from comity.nn import Model
 from comity.results import schema
@@ -108,20 +109,13 @@ class Checkpoint(Callback):
             _checkpoint.save(self.folder / schema.CHECKPOINT, run.server, run.key, marks)
 
 
-class TensorBoard(Callback):
-    """Scalars of every round under the field's usual keys (``train/loss``, ``eval/L-acc/mean``); needs the extra."""
+class Tracker(Callback):
+    """Scalars of every round under the field's usual keys (``train/loss``, ``eval/L-acc/mean``), to a library."""
+
+    module: ClassVar[str]
 
     def __init__(self, folder: RunFolder | None) -> None:
-        if folder is None:
-            raise ComityError("tensorboard needs a run folder; give --out")
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ComityError("tensorboard is not installed: pip install 'comity[tensorboard]'") from error
-        self._open: Any = partial(SummaryWriter, str(folder / "tensorboard"))
-
-    def on_start(self, run: "Run") -> None:
-        self.writer = self._open()
+        self.library: Any = import_module(self.module)
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         scalars = {"train/loss": record.train_loss}
@@ -132,11 +126,75 @@ class TensorBoard(Callback):
             scalars["conflict/rate"] = record.conflict.rate
         for cid, accuracy in zip(run.columns.get("client", ()), run.columns.get(schema.OWN, ()), strict=True):
             scalars[f"eval/{schema.OWN}/client_{cid:02d}"] = accuracy
+        self.log(scalars, record.round)
+
+    def log(self, scalars: dict[str, float], round: int) -> None:
+        raise NotImplementedError
+
+
+class TensorBoard(Tracker):
+    """Into the run folder."""
+
+    module = "torch.utils.tensorboard"
+
+    def __init__(self, folder: RunFolder | None) -> None:
+        if folder is None:
+            raise ComityError("tensorboard needs a run folder; give --out")
+        super().__init__(folder)
+        self.path = str(folder / "tensorboard")
+
+    def on_start(self, run: "Run") -> None:
+        self.writer = self.library.SummaryWriter(self.path)
+
+    def log(self, scalars: dict[str, float], round: int) -> None:
         for key, value in scalars.items():
-            self.writer.add_scalar(key, value, record.round)
+            self.writer.add_scalar(key, value, round)
 
     def on_end(self, run: "Run") -> None:
         self.writer.close()
+
+
+class WandB(Tracker):
+    """Weights & Biases; its own variables, as WANDB_PROJECT and WANDB_MODE, decide where to."""
+
+    module = "wandb"
+
+    def on_start(self, run: "Run") -> None:
+        project = os.environ.get("WANDB_PROJECT", "comity")
+        self.writer = self.library.init(
+            project=project, name=run.title, group=run.key, config=flat(run.config.plain()), reinit="create_new"
+        )
+
+    def log(self, scalars: dict[str, float], round: int) -> None:
+        self.writer.log(scalars, step=round)
+
+    def on_end(self, run: "Run") -> None:
+        self.writer.finish(exit_code=0 if run.done else 1)
+
+
+class MLflow(Tracker):
+    """MLflow; its own variables, as MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME, decide where to."""
+
+    module = "mlflow"
+
+    def on_start(self, run: "Run") -> None:
+        self.library.start_run(run_name=run.title, tags={"comity.key": run.key}, nested=True)
+        self.library.log_params(flat(run.config.plain()))
+
+    def log(self, scalars: dict[str, float], round: int) -> None:
+        self.library.log_metrics(scalars, step=round)
+
+    def on_end(self, run: "Run") -> None:
+        self.library.end_run("FINISHED" if run.done else "KILLED")
+
+
+def tracker(name: str, folder: RunFolder | None) -> Tracker:
+    """By the name of its option, which is also that of the extra that it needs."""
+    kinds: dict[str, type[Tracker]] = dict(zip(TRACKERS, (TensorBoard, WandB, MLflow), strict=True))
+    try:
+        return kinds[name](folder)
+    except ImportError as error:
+        raise ComityError(f"{name} is not installed: {install(name)}") from error
 
 
 def make_callbacks(callbacks: Iterable[Callback | str]) -> list[Callback]:

@@ -128,9 +128,13 @@ class Client:
 
     @torch.inference_mode()
     def predict(self, split: Split) -> Tensor:
-        """The logarithm of each class's probability for each sample, in evaluation mode."""
+        """The logarithm of each class's probability for each sample, in evaluation mode.
+
+        A model that diverged gives every class the probability 0, so that guards and scores can do with it.
+        """
         net = self.model.net.eval()
-        return torch.log_softmax(torch.cat([net(x) for x in torch.split(split.x, 512)]), 1)
+        predicted = torch.log_softmax(torch.cat([net(x) for x in torch.split(split.x, 512)]), 1)
+        return predicted.nan_to_num(nan=-math.inf, neginf=-math.inf)
 
     def loss(self, split: Split | None = None) -> float:
         split = split or self.data.train

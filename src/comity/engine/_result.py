@@ -1,5 +1,6 @@
 """What a run comes to."""
 
+import math
 import os
 import platform
 import time
@@ -12,6 +13,7 @@ from comity.results import transfer
 from comity.results.schema import (
     FALL,
     FALLEN_TESTS,
+    LOSS,
     ONLY_JOINED,
     ONLY_LOCAL,
     OWN,
@@ -64,6 +66,7 @@ def result_of(run: "Run") -> Result:
             evaluate=sum(record.seconds.evaluate for record in records),
         ),
         failures=sum(len(record.failed) for record in records),
+        diverged=_diverged(run),
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
         versions={name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
         machine={"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
@@ -71,6 +74,12 @@ def result_of(run: "Run") -> Result:
         mean_against=sum(each.mean / each.clients for each in against) / len(against) if against else None,
         rule_against=sum(each.rule / each.clients for each in against) / len(against) if against else None,
     )
+
+
+def _diverged(run: "Run") -> list[int]:
+    refused = {cid for cid, why in run.records[-1].failed.items() if "finite" in why}
+    infinite = {cid for cid, loss in by_client(run.columns, LOSS).items() if not math.isfinite(loss)}
+    return sorted((refused | infinite) - run.site.attack.malicious)
 
 
 def _transfer(run: "Run", local: dict[int, float]) -> Transfer | None:

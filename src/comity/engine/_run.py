@@ -14,7 +14,7 @@ from comity import __version__
 from comity._components import Component
 from comity._errors import ComityError, unknown
 from comity._options import options as declared
-from comity.config import Config
+from comity.config import TRACKERS, Config
 from comity.data import GIVEN, Federation, dataset_of
 from comity.engine import _checkpoint
 from comity.engine._alone import Alone
@@ -24,9 +24,9 @@ from comity.engine._callbacks import (
     Checkpoint,
     Evaluate,
     SaveModels,
-    TensorBoard,
     WriteFolder,
     make_callbacks,
+    tracker,
 )
 from comity.engine._evaluation import by_client, general_error
 from comity.engine._result import falls, result_of
@@ -321,4 +321,4 @@ def _own_callbacks(run: Run) -> list[Callback]:
     if folder is not None:
         callbacks += [SaveModels(folder)] if config.save_models else []
         callbacks += [WriteFolder(folder), Checkpoint(folder)]
-    return [*callbacks, TensorBoard(folder)] if config.tensorboard else callbacks
+    return [*callbacks, *(tracker(name, folder) for name in TRACKERS if getattr(config, name))]

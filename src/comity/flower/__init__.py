@@ -8,12 +8,12 @@ In an app of your own, change the strategy and nothing else::
 Or run a whole method of comity over a grid: ``comity flower new FOLDER`` writes the app, docs/deploy.md tells the rest.
 """
 
-from comity._errors import ComityError
+from comity._errors import ComityError, install
 
 try:
     import flwr  # noqa: F401
 except ImportError as error:
-    raise ComityError("flower is not installed: pip install 'comity[flower]'") from error
+    raise ComityError(f"flower is not installed: {install('flower')}") from error
 
 from comity.flower._client import OwnData, client_app
 from comity.flower._grid import InProcessGrid

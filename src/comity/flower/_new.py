@@ -97,8 +97,7 @@ README = """\
 # $title on Flower
 
 Written by `comity flower new`. The app is thin: it imports the installed `comity`, which every machine must have
-(`pip install 'comity[flower]'`). `pyproject.toml` holds the configuration, `$package/data.py` is where a site puts its
-own data.
+with its extra `flower`. `pyproject.toml` holds the configuration, `$package/data.py` is where a site puts its own data.
 
 On one machine, without encryption, to try it:
 

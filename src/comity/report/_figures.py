@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from comity._errors import ComityError
+from comity._errors import ComityError, install
 from comity.config import MEAN
 from comity.report._assets import themes
 from comity.report._payload import COSTS, curves, mean_cost
@@ -32,7 +32,7 @@ def need(folder: Path) -> None:
     try:
         importlib.import_module("matplotlib")
     except ImportError:
-        raise ComityError("--figures needs matplotlib; pip install 'comity[report]'") from None
+        raise ComityError(f"--figures needs matplotlib: {install('report')}") from None
     if folder.exists() and not folder.is_dir():
         raise ComityError(f"--figures {folder} is a file, not a folder")
 

@@ -281,6 +281,8 @@ class Result:
     bytes_per_round: Traffic
     seconds: Seconds
     failures: int
+    diverged: list[int] = field(default_factory=list)
+    """Clients that ended with a loss that is not finite, or whose update in the last round was refused for that."""
     written: str
     versions: dict[str, str]
     machine: dict[str, Any]

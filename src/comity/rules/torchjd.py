@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from comity._errors import ComityError, unknown
+from comity._errors import ComityError, install, unknown
 from comity.rules._length import Length
 from comity.rules._rule import GramBlock, Rule, Scope
 from comity.rules.solvers import Solution
@@ -50,7 +50,7 @@ class TorchJD(Rule):
         try:
             from torchjd import aggregation
         except ImportError:
-            raise ComityError("the rule TorchJD needs its library: pip install 'comity[torchjd]'") from None
+            raise ComityError(f"the rule TorchJD needs its library: {install('torchjd')}") from None
         names = [name.removesuffix("Weighting") for name in aggregation.__all__ if name.endswith("Weighting")]
         if weighting not in names:
             raise unknown("weighting of TorchJD", weighting, names)

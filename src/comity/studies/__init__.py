@@ -5,6 +5,6 @@ The package is not called ``study`` because ``comity.study`` is the function.
 
 from comity.studies._examples import about, examples, find_example
 from comity.studies._show import Show
-from comity.studies._study import study
+from comity.studies._study import dry_run, study
 
-__all__ = ["Show", "about", "examples", "find_example", "study"]
+__all__ = ["Show", "about", "dry_run", "examples", "find_example", "study"]

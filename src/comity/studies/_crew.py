@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 from comity._errors import ComityError
-from comity.config import Config
+from comity.config import TRACKERS, Config
 from comity.results.schema import LOG, OWN, RoundRecord
 
 Message = dict[str, Any]
@@ -122,6 +123,16 @@ def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[
     except Exception as error:
         told = str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"
         tell({"end": "failed", "error": told, "traceback": traceback.format_exc()})
+
+
+def a_round(config: Config) -> tuple[float, float]:
+    """Seconds that one round takes to train and merge, and to evaluate, without a guard and without a Local."""
+    from comity.engine import run
+
+    quiet = dict.fromkeys(TRACKERS, False) | {"guard": None, "reference": "none", "out": None, "eval_every": 1}
+    asked = count()
+    seconds = run(config.with_(**quiet), stop=lambda: next(asked) > 0).records[0].seconds
+    return seconds.train + seconds.aggregate, seconds.evaluate
 
 
 class Worker:

@@ -17,7 +17,18 @@ from comity._catalogue import find
 from comity._components import Component, slug
 from comity._errors import ComityError, unknown
 from comity._options import Count, convert
-from comity.config import COMPONENTS, LOCAL, UNNAMED, Config, Entries, default, default_component, over, plain_entry
+from comity.config import (
+    COMPONENTS,
+    LOCAL,
+    TRACKERS,
+    UNNAMED,
+    Config,
+    Entries,
+    default,
+    default_component,
+    over,
+    plain_entry,
+)
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
 SCALES = ("desk", "paper")
@@ -168,7 +179,7 @@ def _few(cells: int, entries: Mapping[str, Any]) -> None:
 
 def local_of(config: Config) -> Config:
     """Local under the same conditions. In a study it is a run like the others, and saves what they save."""
-    return config.alone().with_(save_models=config.save_models, tensorboard=config.tensorboard)
+    return config.alone().with_(**{name: getattr(config, name) for name in ("save_models", *TRACKERS)})
 
 
 def alone(config: Config) -> bool:

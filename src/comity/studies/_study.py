@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,9 +17,9 @@ from comity.config import Config, Entries, read_yaml
 from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
 from comity.results.folder import other_configuration, other_data
 from comity.results.schema import PlannedRun, Trial, Tuned
-from comity.studies._crew import Job, Message, execute
+from comity.studies._crew import Job, Message, a_round, execute
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
-from comity.studies._show import Show
+from comity.studies._show import Show, duration
 from comity.studies._tune import Group, Search, groups
 
 
@@ -41,11 +42,31 @@ def study(
     then run. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
     is asked after every round.
     """
+    return _Study(_entries(config, scale, allow_code, options), overwrite, show or Show(), stop).run()
+
+
+def dry_run(
+    config: str | Path | Mapping[str, Any] | None = None,
+    *,
+    scale: str | None = None,
+    allow_code: bool = False,
+    overwrite: bool = False,
+    show: Show | None = None,
+    **options: Any,
+) -> float:
+    """About how many seconds ``study`` would take with the same arguments. Nothing is written."""
+    entries = _entries(config, scale, allow_code, options)
+    return _Study(entries, overwrite, show or Show(), lambda: False).estimate()
+
+
+def _entries(
+    config: str | Path | Mapping[str, Any] | None, scale: str | None, allow_code: bool, options: Mapping[str, Any]
+) -> Entries:
     entries = read_yaml(Path(config), allow_code=allow_code) if isinstance(config, (str, Path)) else dict(config or {})
     entries = override(at_scale(entries, scale), options)
     if entries.get("out") is None:
         raise ComityError("a study needs out, the folder that its runs go into")
-    return _Study(entries, overwrite, show or Show(), stop).run()
+    return entries
 
 
 def _settled(cells: Sequence[Config]) -> list[Config]:
@@ -125,6 +146,31 @@ class _Study:
                 self.perform([*_locals(final), *final])
             self.note()
         return LoadedStudy(self.out)
+
+    def estimate(self) -> float:
+        """Try one round of each cell, and say how many runs there are to do and about how many seconds they take."""
+        runs = Counter({config.key: 1 for config in (*_locals(self.cells), *self.cells) if not self.finished(config)})
+        for group in self.groups:
+            runs.update({cell.key: sum(search.most for search in group.searches) for cell in group.cells})
+        configs = {config.key: config for config in (*_locals(self.cells), *self.cells) if runs[config.key]}
+        self.check(list(configs.values()))
+        self.show.say(
+            f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in self.groups)}; "
+            f"{self.crew} side by side, workers in each: {self.workers}."
+        )
+        measured: dict[str, tuple[float, float]] = {}
+        total = 0.0
+        for key, config in configs.items():
+            alike = config.with_(seed=0).key
+            if alike not in measured:
+                measured[alike] = a_round(config.with_(workers=self.workers))
+                title = self.names.title(config).rpartition(", seed")[0]
+                self.show.say(f"  a round of {title}: {sum(measured[alike]):.2f} s, {config.last_round} rounds")
+            training, evaluating = measured[alike]
+            evaluations = -(-config.last_round // config.eval_every)
+            total += runs[key] * (training * config.last_round + evaluating * evaluations)
+        self.show.say(f"About {duration(total / self.crew)} in all.")
+        return total / self.crew
 
     def check(self, cells: Sequence[Config]) -> None:
         """Refuse what cannot run, before anything is written: data, partition, method and rule of each cell."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._errors import ComityError, one_line
+from comity._errors import ComityError, install, one_line
 from comity.data._dataset import Dataset, check_classes
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 
@@ -102,7 +102,7 @@ def _read_image(file: Path | bytes, size: int | None, budget: Budget, named: obj
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise ComityError("data: image folders need Pillow: pip install 'comity[hub]' or pip install pillow") from error
+        raise ComityError(f"data: image folders need Pillow: {install('hub')}") from error
     if isinstance(file, Path):
         budget.check(2 * file.stat().st_size, named)  # Pillow reads some parts of a file whole
     with warnings.catch_warnings():

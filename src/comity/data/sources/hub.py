@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._errors import ComityError
+from comity._errors import ComityError, install
 from comity.data._dataset import Dataset
 from comity.data.sources.folder import SPLITS, read_images
 from comity.data.sources.reading import Budget, array_bytes
 
 LABELS = ("label", "labels", "fine_label", "y")
-INSTALL = "pip install 'comity[hub]'"
 
 
 def hub_installed() -> bool:
@@ -26,7 +25,7 @@ def read_hub(name: str, repository: str, budget: Budget, size: int | None = None
     """The train, validation and test splits pooled; further columns of numbers or short text are kept."""
     where = f"data hub:{repository}"
     if not hub_installed():
-        raise ComityError(f"{where}: the hub needs the package datasets: {INSTALL}")
+        raise ComityError(f"{where}: the hub needs the package datasets: {install('hub')}")
     import datasets
 
     try:

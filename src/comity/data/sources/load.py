@@ -8,14 +8,14 @@ from typing import Any
 
 from comity._catalogue import DataFiles, spelling
 from comity._components import Component
-from comity._errors import ComityError, unknown
+from comity._errors import ComityError, install, unknown
 from comity.data._dataset import Dataset
 from comity.data.sources.catalogue import DATASETS, DatasetInfo
 from comity.data.sources.cifar import is_cifar, read_cifar
 from comity.data.sources.digits import read_digits
 from comity.data.sources.folder import is_image_folder, read_folder
 from comity.data.sources.heart import read_heart
-from comity.data.sources.hub import INSTALL, hub_installed, read_hub
+from comity.data.sources.hub import hub_installed, read_hub
 from comity.data.sources.idx import is_idx, read_idx
 from comity.data.sources.npz import read_npz
 from comity.data.sources.pfllib import is_pfllib, read_pfllib
@@ -112,6 +112,6 @@ def _missing(name: str, info: DatasetInfo | None, folder: Path) -> ComityError:
     if info is None:
         return unknown("data set", name, DATASETS, hint=f"({looked})")
     ways = [f"put {info.get} there"] if info.get else []
-    ways += ["pip install 'comity[watch]', which brings the recordings"] if info is DATASETS["watch"] else []
-    ways += [f"{INSTALL} to fetch {info.hub} from the hub"] if info.hub else []
+    ways += [f"{install('watch')}, which brings the recordings"] if info is DATASETS["watch"] else []
+    ways += [f"{install('hub')} to fetch {info.hub} from the hub"] if info.hub else []
     return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")

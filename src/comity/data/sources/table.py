@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comity._catalogue import DataFiles
-from comity._errors import ComityError, one_line, unknown
+from comity._errors import ComityError, install, one_line, unknown
 from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 
@@ -76,7 +76,7 @@ def _parquet(path: Path, budget: Budget) -> Mapping[str, Cells]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise ComityError(f"{path}: Parquet needs pyarrow: pip install 'comity[tables]'") from error
+        raise ComityError(f"{path}: Parquet needs pyarrow: {install('tables')}") from error
     columns: dict[str, list[Any]] = {}
     with parquet.ParquetFile(path) as file:
         budget.check(TEXT * file.metadata.num_rows * file.metadata.num_columns, path)
