@@ -39,7 +39,8 @@ def test_one_definition_of_local(tiny: dict[str, Any], tmp_path: Path) -> None:
     assert alone.is_local
     assert not config.is_local
     assert (alone.out, alone.save_models, alone.reference) == (None, False, "none")
-    assert alone.val_share == config.val_share > 0
+    assert (alone.val_share, config.val_share) == (0, 0.2)  # alone, nobody needs to hold samples out
+    assert config.alone(on="train").val_share == 0.2
     assert alone.alone().key == alone.key
     assert alone.key == config.with_(method="FedAvg", rule="CALM", moment=None).alone().key
 

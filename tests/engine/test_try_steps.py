@@ -69,7 +69,7 @@ def test_any_method_with_one_shared_part_can_search(tiny: dict[str, Any], method
     options = tiny | {"rounds": 2, "method": method, "rule": {"name": "Mean", "length": "search"}, "val_share": 0.2}
     if METHODS[method]().own_rule() is not None or method == "Local":
         return
-    if method in {"FedCP", "FedROD", "IFCA", "FeSEM"}:
+    if method in {"FedCP", "FedROD", "GPFL", "IFCA", "FeSEM"}:
         with pytest.raises(ComityError, match=r"no step can be tried|sends no shared part"):
             run(**options)
     else:

@@ -276,7 +276,10 @@ def read_local(folder: RunFolder, alone: Config, federation: Federation) -> Loca
     if data and data != federation.fingerprint:
         raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
     state = _checkpoint.client_states(folder / schema.CHECKPOINT)
-    return by_client(result.clients), None if state is None else Alone(site_of(alone, federation), state)
+    if state is None:
+        return by_client(result.clients), None
+    site = site_of(alone.with_(clients=len(federation), newcomers=0), federation)
+    return by_client(result.clients), Alone(site, state)
 
 
 def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> list[RoundRecord]:
