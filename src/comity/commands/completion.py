@@ -22,11 +22,11 @@ complete -o default -F _comity comity
 
 
 def completion(shell: Literal["bash", "zsh"]) -> int:
-    """Print a script by which the shell completes commands, options and names.
+    """Print a script by which the shell completes commands, options and names; add it to ~/.bashrc or ~/.zshrc.
 
     Examples:
-        eval "$(comity completion bash)"
-        comity completion zsh >> ~/.zshrc
+        comity completion bash
+        comity completion zsh
 
     Options:
         shell: bash or zsh
