@@ -183,6 +183,9 @@ def test_a_component_is_complete_and_plain() -> None:
     assert Component.parse("data", "hub:owner/mnist").plain() == {
         "name": "hub:owner/mnist",
         "size": None,
+        "target": None,
+        "client": None,
+        "missing": "mean",
         "centred": True,
     }
 

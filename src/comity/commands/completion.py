@@ -22,7 +22,9 @@ complete -o default -F _comity comity
 
 
 def completion(shell: Literal["bash", "zsh"]) -> int:
-    """Print a script by which the shell completes commands, options and names; add it to ~/.bashrc or ~/.zshrc.
+    """Print a script by which the shell completes commands, options and names.
+
+    Its output belongs into ~/.bashrc or ~/.zshrc.
 
     Examples:
         comity completion bash
