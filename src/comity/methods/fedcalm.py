@@ -14,8 +14,8 @@ class FedCALM(FedRep):
     Equation: The server combines the body's updates by the CALM rule, layer by layer.
 
     Departures:
-        - Only the supplement is public, and no code. Whether the authors scale updates before the programme is not known;
-          as printed it stretches layers with short updates (``scale``).
+        - Only the supplement is public, and no code. Whether the authors scale updates before the programme is not
+          known; as printed it stretches layers with short updates (``scale``).
         - The supplement is silent on the client. Its Eq. 9, and Eqs. 2-3 of ConFREE by the same authors, suggest
           FedRep's client, which trains the head first and then the body (``local="alternate"``). ``local="joint"``
           trains both together, as FedPer does.
