@@ -41,7 +41,7 @@ class FEDORA(Method[Message, PulledReply]):
     Departures:
         - The form is that of the authors' code, which made the published numbers. Their slides have w_kk' = Σ cos ζ_i
           over all clients, λ_k = max(1e-8, δ), and λ_k ‖θ_k − θ̂_k‖² in the loss: ``similarity="cosines",
-          neighbours=None, lam_form="difference"``. The cosines of rotated images are 0.84 to 0.99, so W is nearly
+          neighbours=None, lam_form="difference"``. The cosines of rotated images are 0.77 to 0.99, so W is nearly
           uniform, θ̂ serves nobody better than its own θ, and this is Local.
         - The code describes data with labels, which tell the server the class mix; ``FEDORA.released()`` does too.
         - δ is a mean over samples, not a sum over batches; for the code's one batch of 64 that is the same.
