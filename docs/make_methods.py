@@ -157,7 +157,7 @@ PUBLISHED = {
     ),
     "FedBN": (
         "° BatchNorm's parameters and statistics stay with the client",
-        "no difference known",
+        "not read",
     ),
     "FedBABU": (
         "° the head is never trained in rounds; fine-tuned for a few epochs at the end",
@@ -165,11 +165,11 @@ PUBLISHED = {
     ),
     "FedProto": (
         "° lam 1; judged by the nearest prototype",
-        "no difference known",
+        "not read",
     ),
     "GPFL": (
         "° lam 1e-4 to 1e-2, mu 0 to 0.1, tuned",
-        "no difference known",
+        "not read",
     ),
     "FedDBE": (
         "° kappa (around 50) and mu (0.1 to 1) tuned",
