@@ -155,6 +155,26 @@ PUBLISHED = {
         "line search of the supplement's Algorithm 1, s 1",
         "withheld; FedMDFG's line search is open (s 5, beta 1e-4)",
     ),
+    "FedBN": (
+        "° BatchNorm's parameters and statistics stay with the client",
+        "not read",
+    ),
+    "FedBABU": (
+        "° the head is never trained in rounds; fine-tuned for a few epochs at the end",
+        "PFLlib: 10 epochs of fine-tuning",
+    ),
+    "FedProto": (
+        "° lam 1; judged by the nearest prototype",
+        "not read",
+    ),
+    "GPFL": (
+        "° lam 1e-4 to 1e-2, mu 0 to 0.1, tuned",
+        "not read",
+    ),
+    "FedDBE": (
+        "° kappa (around 50) and mu (0.1 to 1) tuned",
+        "PFLlib's defaults, kappa 0 and mu 0.1, are FedAvg with a personal shift",
+    ),
 }
 """By method: as its paper has it, and as public code has it, where that differs."""
 

@@ -39,16 +39,19 @@ def replies_of(server: Server, cids: list[int], round: int) -> dict[int, Reply]:
     return {cid: Reply(theta=t + torch.randn(len(t), generator=random), size=cid + 1) for cid, t in sent.items()}
 
 
-@pytest.mark.parametrize("clip", [0.0, 2.0])
-def test_the_step_is_the_gradient_through_the_hypernetwork(tiny: dict[str, Any], clip: float) -> None:
+@pytest.mark.parametrize(("clip", "together"), [(0.0, 20), (2.0, 20), (0.0, 2)])
+def test_the_step_is_the_gradient_through_the_hypernetwork(
+    tiny: dict[str, Any], clip: float, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By autograd of Σ_i ⟨h(v_i; phi), Δ_i⟩ and torch's own SGD, over three rounds of all clients.
 
-    The mean gradient times as many rates as there are clients: one step for each of them, as in the paper.
+    The mean gradient times as many rates as there are clients, up to a limit: a step for each, as in the paper.
     """
+    monkeypatch.setattr("comity.methods.pfedhn.TOGETHER", together)
     server = server_of(tiny, server_clip=clip, server_lr=0.01, server_weight_decay=0.01)
     hyper, v = twin(server)
     cids = server.clients
-    groups = [{"params": hyper.parameters(), "lr": 0.01 * len(cids)}, {"params": [v], "lr": 0.01}]
+    groups = [{"params": hyper.parameters(), "lr": 0.01 * min(len(cids), together)}, {"params": [v], "lr": 0.01}]
     sgd = torch.optim.SGD(groups, momentum=0.9, weight_decay=0.01)
     for round in range(3):
         replies = replies_of(server, cids, round)

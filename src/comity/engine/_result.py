@@ -91,4 +91,4 @@ def falls(before: dict[int, float], columns: Columns) -> dict[int, float]:
     """By how much accuracy fell since the evaluation before, for clients where so large a fall is no chance."""
     tests = dict(zip(by_client(columns), columns[TEST_SAMPLES], strict=True))
     fell = {cid: before.get(cid, accuracy) - accuracy for cid, accuracy in by_client(columns).items()}
-    return {cid: by for cid, by in fell.items() if by > FALL and by * tests[cid] >= FALLEN_TESTS}
+    return {cid: by for cid, by in fell.items() if by > FALL and round(by * tests[cid]) >= FALLEN_TESTS}
