@@ -173,10 +173,16 @@ def test_a_component_is_complete_and_plain() -> None:
     ditto = Component.parse("method", {"name": "ditto", "lam": "0.5"})
     assert ditto.plain() == {"name": "Ditto", "lam": 0.5, "personal_epochs": None}
     assert Component.parse("method", ditto.plain()) == ditto
-    with pytest.raises(ComityError, match="method must be a name or a mapping with `name`, got 3"):
+    with pytest.raises(ComityError, match=r"method must be a name or a mapping with `name`, a subclass of"):
         Component.parse("method", 3)
     assert Component.parse("data", "Fashion_MNIST").name == "fashion-mnist"
-    assert Component.parse("data", "hub:owner/mnist").plain() == {"name": "hub:owner/mnist", "size": None}
+    assert Component.parse("data", "hub:owner/mnist").plain() == {
+        "name": "hub:owner/mnist",
+        "size": None,
+        "target": None,
+        "client": None,
+        "missing": "mean",
+    }
 
 
 def test_the_key_tells_runs_apart_by_what_decides_them() -> None:
