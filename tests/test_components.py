@@ -175,9 +175,7 @@ def test_a_component_is_complete_and_plain() -> None:
     ditto = Component.parse("method", {"name": "ditto", "lam": "0.5"})
     assert ditto.plain() == {"name": "Ditto", "lam": 0.5, "personal_epochs": None}
     assert Component.parse("method", ditto.plain()) == ditto
-    with pytest.raises(
-        ComityError, match="method must be a name or a mapping with `name`, a subclass .* or an object of one, got 3"
-    ):
+    with pytest.raises(ComityError, match=r"method must be a name or a mapping with `name`, a subclass of"):
         Component.parse("method", 3)
     assert Component.parse("data", "Fashion_MNIST").name == "fashion-mnist"
     assert Component.parse("data", "hub:owner/mnist").plain() == {

@@ -74,9 +74,6 @@ class Model:
 
     def parts(self, *names: str) -> tuple[str, ...]:
         """The parts that these names stand for, in the order in which they lie in a vector."""
-        for part in names:
-            if part in ("body", "head") and not self._tensors[part]:
-                raise ComityError(f"nothing is learnt in the {part} of model {type(self.net).__name__}; take another")
         wanted = {part for name in names or ("all",) for part in self._groups.get(name, (name,))}
         return tuple(part for part in self._tensors if part in wanted)
 
@@ -131,6 +128,8 @@ class Model:
     def training(self, *names: str) -> Iterator[list[Tensor]]:
         """Training mode, with gradients for the parameters of these parts alone."""
         params = self.parameters(*names)
+        if not params and names in (("body",), ("head",)):
+            raise ComityError(f"nothing is learnt in the {names[0]} of model {type(self.net).__name__}; take another")
         for param in self.parameters():
             param.requires_grad_(False)
         for param in params:
