@@ -107,7 +107,7 @@ def test_all_rules_inside_the_noise(tmp_path: Path) -> None:
     told = answer(tmp_path)
     assert told.effects == [
         "CALM changes FedRep by ≈ −2.50 points [−34.27, 29.27], inside the noise.",
-        "Of 2 comparisons with Mean 2 are inside the noise.",
+        "Both comparisons with Mean are inside the noise.",
     ]
     assert ("Keep the plain mean", "No rule changes a method beyond noise, of 2 tried.") in told.advice
 

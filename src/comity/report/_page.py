@@ -131,7 +131,7 @@ def _options(study: LoadedStudy) -> tuple[dict[str, str], dict[str, str]]:
     options = [cell.setting.options | cell.options for cell in cells]
     for key in dict.fromkeys(key for flat in options for key in flat):
         owners = [flat for flat in options if key in flat]
-        values = list(dict.fromkeys(show(flat[key]) for flat in owners))
+        values = list(dict.fromkeys(show(flat[key], key) for flat in owners))
         if len(values) == 1 and len(owners) == len(cells):
             same[key] = values[0]
         elif len(values) > 1 or key in study.varying.keys:

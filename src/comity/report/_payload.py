@@ -89,7 +89,7 @@ def payload(study: LoadedStudy) -> dict[str, Any]:
     conditions = [key for key in study.varying.keys if component_of(key) not in ("method", "rule")]
     return {
         "settings": [
-            {"label": setting.label, "options": {key: _value(setting.options.get(key)) for key in conditions}}
+            {"label": setting.label, "options": {key: _value(setting.options.get(key), key) for key in conditions}}
             for setting in study.settings
         ],
         "varying": [{"key": key, "name": key.rpartition(".")[2].replace("_", " ")} for key in study.varying.keys],
@@ -148,7 +148,7 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
         "plain": cell.rule == MEAN,
         "ref": cell.local,
         "label": cell.label,
-        "options": {key: _value(options[key]) for key in varying if key in options and not cell.local},
+        "options": {key: _value(options[key], key) for key in varying if key in options and not cell.local},
         "numbers": numbers,
         "diff": _difference(cell.difference),
         "curves": curves(cell),
@@ -171,8 +171,8 @@ def _difference(difference: Difference | None) -> list[float | None] | None:
     return [digits(difference.mean / 100, 6), None if difference.half is None else digits(difference.half / 100, 6)]
 
 
-def _value(option: Any) -> Any:
-    return option if isinstance(option, (int, float)) and not isinstance(option, bool) else show(option)
+def _value(option: Any, key: str) -> Any:
+    return option if isinstance(option, (int, float)) and not isinstance(option, bool) else show(option, key)
 
 
 def curves(cell: Cell) -> dict[str, Any]:

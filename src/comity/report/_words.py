@@ -217,6 +217,9 @@ def _rules(compared: Sequence[Cell], several: bool) -> list[str]:
         clauses = [f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in counts.items()]
         bases = dict.fromkeys(cell.base.rule_label for cell in known if cell.base is not None)
         tally = f"Of {len(known)} comparisons with {listed(bases)} {listed(clauses)}"
+        if len(counts) == 1:
+            each = "Both" if len(known) == 2 else f"All {len(known)}"
+            tally = f"{each} comparisons with {listed(bases)} are {next(iter(counts))}"
         if most_telling in ("gain", "loss"):
             stand = len(_real(compared, _difference))
             tally += f"; corrected for their number (Holm) {stand or 'none'} {'stands' if stand == 1 else 'stand'}"

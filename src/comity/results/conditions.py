@@ -106,8 +106,10 @@ def in_words(flat: Flat) -> str:
     )
 
 
-def show(value: Any) -> str:
+def show(value: Any, key: str = "") -> str:
     """The value of an option in words."""
+    if value is None and key == "guard":
+        return "none"
     if isinstance(value, (list, tuple)):
         return "×".join(map(str, value))
     return "default" if value is None else str(value)

@@ -148,7 +148,9 @@ PLOTS.push({
     const average = mean(clients.map(({ gain }) => gain)),
       faint = { "stroke-dasharray": "3 3", "stroke-opacity": 0.6 };
     frame.line(area.left, y(average), area.right, y(average), theme.ink, faint);
-    frame.text(area.left + 4, y(average) - 5, `mean ${points(average)}`, { colour: theme.ink });
+    // where no bar is: losses hang on the left, gains stand on the right
+    const [x, down, anchor] = average < 0 ? [area.right - 4, 13, "end"] : [area.left + 4, -5, "start"];
+    frame.text(x, y(average) + down, `mean ${points(average)}`, { colour: theme.ink, anchor });
     frame.text((area.left + area.right) / 2, area.bottom + 34, "client", {
       anchor: "middle",
       weight: 600,

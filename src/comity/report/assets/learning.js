@@ -35,7 +35,8 @@ function lines(frame, what, { across, label, share }) {
   const y = linear(low, high, area.bottom, area.top),
     clipped = (value) => y(Math.max(low, Math.min(high, value)));
   frame.yAxis(area, y, ticks(low, high, 6), share ? inPercent : brief, label);
-  frame.xAxis(area, x, ticks(...x.domain, frame.narrow ? 4 : 8), brief, ACROSS[across][1]);
+  const steps = ticks(...x.domain, frame.narrow ? 4 : 8).filter((step) => across !== "r" || Number.isInteger(step));
+  frame.xAxis(area, x, steps, brief, ACROSS[across][1]);
   for (const set of sets) {
     const { colour, dash } = styleOf(set.cell, theme),
       xs = set.xs.map(x),
@@ -174,7 +175,8 @@ PLOTS.push({
     );
     frame.xAxis(area, x, values, (value) => (numeric ? brief(value) : String(value)), sweptName());
     if (low < 0 && high > 0) frame.line(area.left, y(0), area.right, y(0), theme.axis);
-    const told = ([m, d]) => (difference ? `${points(m)} points` : percent(m)) + (d ? ` ± ${fixed(100 * d, 1)}` : "");
+    const interval = (m, d) => (d ? ` [${fixed(100 * (m - d), 1)}, ${fixed(100 * (m + d), 1)}]` : "");
+    const told = (number) => (difference ? `${points(number[0])} points${interval(...number)}` : spread(number));
     const apart = Math.min(4, 26 / Math.max(1, curves.length)); // so that error bars stand side by side
     curves.forEach((curve, place) => {
       const { colour, dash, shape } = curve.style(theme),
