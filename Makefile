@@ -65,9 +65,9 @@ dist: wheel
 	cd / && $(CURDIR)/$(VENV)/clean/bin/python -P $(CURDIR)/.ci/check_install.py
 	rm -rf $(VENV)/clean
 
-# The notebook's cells, one after another, in a folder of its own.
+# The notebook's cells, one after another, in a folder that is gone afterwards.
 notebook: $(VENV)/notebook
-	$(BIN)/python examples/run_notebook.py
+	folder=$$(mktemp -d) && cp examples/comity.ipynb $$folder && $(BIN)/jupyter execute $$folder/comity.ipynb && rm -r $$folder
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "comity needs Python 3.11 or newer; set PYTHON=python3.x")'

@@ -46,5 +46,6 @@ def test_the_command_says_so_and_ends_with_1(capsys: pytest.CaptureFixture[str],
     told = capsys.readouterr().err
     assert code == 1
     assert told == (
-        "comity: FedAvg + Mean diverged: the loss of 3 clients is not finite; a smaller --lr or a --clip may help\n"
+        "comity: FedAvg + Mean diverged: the model or the update of 3 clients is not finite; "
+        "a smaller --lr or a --clip may help\n"
     )

@@ -12,16 +12,7 @@ from comity._errors import unknown
 from comity.commands._command import Command
 
 COMMANDS = (
-    "run",
-    "study",
-    "report",
-    "table",
-    "reproduce",
-    "inspect",
-    "aggregate",
-    "flower",
-    "data",
-    "list",
+    *("run", "study", "report", "table", "reproduce", "inspect", "aggregate", "flower", "data", "list"),
     "completion",
 )
 

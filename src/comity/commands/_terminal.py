@@ -21,10 +21,8 @@ def told_of_divergence(results: Mapping[str, Result]) -> int:
     diverged = {title: result.diverged for title, result in results.items() if result.diverged}
     for title, clients in diverged.items():
         who = f"client {clients[0]}" if len(clients) == 1 else f"{len(clients)} clients"
-        print(
-            f"comity: {title} diverged: the loss of {who} is not finite; a smaller --lr or a --clip may help",
-            file=sys.stderr,
-        )
+        what = f"{title} diverged: the model or the update of {who} is not finite"
+        print(f"comity: {what}; a smaller --lr or a --clip may help", file=sys.stderr)
     return 1 if diverged else 0
 
 

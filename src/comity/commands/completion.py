@@ -44,20 +44,11 @@ def completion(shell: Literal["bash", "zsh"]) -> int:
         for flag, option in zip(words, taken, strict=True):
             if get_origin(option.type) is Literal:
                 choices.setdefault(flag, list(map(str, get_args(option.type))))
-        dotted = {
-            f"--{kind}.{o}"
-            for kind in KINDS
-            if kind in command.run_options
-            for d in described(kind).values()
-            for o in d.options
-        }
-        arguments = [
-            str(choice)
-            for option in command.arguments
-            if get_origin(option.type) is Literal
-            for choice in get_args(option.type)
-        ]
-        flags[name] = [*arguments, *words, *sorted(dotted), "--help"]
+        for kind in (kind for kind in KINDS if kind in command.run_options):
+            dotted = {option for description in described(kind).values() for option in description.options}
+            words += [f"--{kind}.{option}" for option in sorted(dotted)]
+        literals = (option.type for option in command.arguments if get_origin(option.type) is Literal)
+        flags[name] = [*(str(word) for literal in literals for word in get_args(literal)), *words, "--help"]
     if shell == "zsh":
         print("autoload -U +X compinit bashcompinit && compinit && bashcompinit")
     print(
