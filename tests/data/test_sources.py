@@ -815,7 +815,7 @@ def test_missing_known_set_says_where_and_how(name: str, tmp_path: Path) -> None
         str(tmp_path),
         "COMITY_DATA",
         "to get it: ",
-        DATASETS[name].hub or ("comity[watch]" if name == "watch" else "https://"),
+        DATASETS[name].hub or (install("watch") if name == "watch" else "https://"),
     ):
         assert part in line
 
@@ -849,7 +849,7 @@ def test_options_nobody_has_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ComityError, match=r"unknown option of data digits 'size'; there are none"):
         load("digits", size=32)
     with pytest.raises(
-        ComityError, match=r"unknown option of data mine 'colour'; known: client, missing, size, target"
+        ComityError, match=r"unknown option of data mine 'colour'; known: centred, client, missing, size, target"
     ):
         load("mine", tmp_path, colour=1)
     with pytest.raises(ComityError, match=r"data\.size must be left out, got 8: .* is no folder of images"):

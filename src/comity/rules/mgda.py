@@ -1,5 +1,7 @@
 """MGDA."""
 
+from dataclasses import KW_ONLY
+
 import numpy as np
 
 from comity._options import ShareAboveZero
@@ -30,8 +32,9 @@ class MGDA(Rule):
     certificate = "duality gap over the mean squared length"
     target = 1e-12
 
-    normalise: bool = False
     cap: ShareAboveZero = 1.0
+    _: KW_ONLY
+    normalise: bool = False
 
     def solve(self, block: GramBlock) -> Solution:
         r = np.sqrt(block.G.diagonal()) if self.normalise else np.ones(len(block.G))
