@@ -101,7 +101,7 @@ def test_nothing_is_sent_before_anybody_answered(tiny: dict[str, Any]) -> None:
     sent = server.method.send(server, 0)
     assert (len(sent.ids), sent.models.numel()) == (0, 0)
     first = run(**(tiny | {"rounds": 1}), method="FedFomo")
-    alone = run(**(tiny | {"rounds": 1, "val_share": 0.2}), method="Local")
+    alone = run(**(tiny | {"rounds": 1, "val_share": 0.2}), method="Local", local_on="train")
     assert all(torch.equal(a, b) for a, b in zip(kept(first, "own"), kept(alone, "personal"), strict=True))
 
 
@@ -153,7 +153,7 @@ def test_clients_hold_out_data_and_judge_by_it(tiny: dict[str, Any]) -> None:
 def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
     options = tiny | {"rounds": 3, "val_share": 0.2}
     done = run(**options, method="FedFomo")
-    own, alone = kept(done, "own"), kept(run(**options, method="Local"), "personal")
+    own, alone = kept(done, "own"), kept(run(**options, method="Local", local_on="train"), "personal")
     helped = (done.server.store["helped"] > 0).any(1).tolist()  # whom nobody helps trains alone
     assert sum(helped) >= 3
     assert [not torch.equal(a, b) for a, b in zip(own, alone, strict=True)] == helped

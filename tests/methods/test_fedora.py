@@ -362,7 +362,7 @@ def test_absent_clients_may_take_part_with_their_last_model(tiny: dict[str, Any]
 def test_without_flow_it_is_local(tiny: dict[str, Any]) -> None:
     """θ̂ is then θ, and the least λ is all that is left."""
     options = tiny | {"val_share": 0.2}
-    local = [keep["personal"] for keep in keeps(run(**options, method="Local")).values()]
+    local = [keep["personal"] for keep in keeps(run(**options, method="Local", local_on="train")).values()]
     still = own(run(**options, method={"name": "FEDORA"} | SLIDES | {"alpha": 0.0}))
     torch.testing.assert_close(torch.stack(still), torch.stack(local), rtol=0, atol=1e-6)
 
@@ -374,7 +374,7 @@ def test_it_is_neither_local_nor_fedavg() -> None:
     done = run(**options, method={"name": "FEDORA", "neighbours": 4})
     assert max(done.records[-1].method["pull"].values()) > 0.1
     models = torch.stack(own(done))
-    local = [keep["personal"] for keep in keeps(run(**options, method="Local")).values()]
+    local = [keep["personal"] for keep in keeps(run(**options, method="Local", local_on="train")).values()]
     assert ((models - torch.stack(local)).norm(dim=1) > 0.01 * models.norm(dim=1)).any()
     assert len(models.unique(dim=0)) == 12
     assert not (models == run(**options).server.theta).all(1).any()

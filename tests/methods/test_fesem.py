@@ -167,7 +167,7 @@ def test_a_newcomer_is_given_the_cluster_of_clients_like_it(tiny: dict[str, Any]
     """Each newcomer is a copy of a client, of another group each, and is judged like it."""
     config, federation = planted(tiny | {"rounds": 12, "lr": 0.2, "seed": 1})
     twins = (replace(federation.clients[0], id=8), replace(federation.clients[1], id=9))
-    federation = replace(federation, clients=(*federation.clients, *twins))
+    federation = replace(federation, clients=(*federation.clients, *twins), client_names=())
     config = config.with_(clients=10, newcomers=2, method={"name": method, "clusters": 2})
     done = run(config, federation=federation)
     newcomers = done.result.newcomers
