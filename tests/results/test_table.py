@@ -244,12 +244,12 @@ def test_which_local_is_the_reference(tmp_path: Path) -> None:
     for i, (local_on, share) in enumerate((("all", 0.2), ("train", 0.2), ("train", 0.0))):
         write(tmp_path / f"{i}", 0.8, options={"local_on": local_on, "val_share": share})
     everything = "Local, the reference, learns from all samples of a client but its tests"
-    assert f"{everything}." in table(tmp_path / "0").legend
-    assert "Local, the reference, learns from no validation samples either." in table(tmp_path / "1").legend
-    assert f"{everything}." in table(tmp_path / "2").legend  # there are none to leave out
-    assert f"{everything} (2 of 3 settings)." in table(tmp_path).legend
+    assert f"{everything}." in table(tmp_path / "0").reference
+    assert "Local, the reference, learns from no validation samples either." in table(tmp_path / "1").reference
+    assert f"{everything}." in table(tmp_path / "2").notes  # there are none to leave out
+    assert f"{everything} (2 of 3 settings)." in table(tmp_path).notes
     write(tmp_path / "3", 0.8, alone=None)
-    assert not any("the reference" in line for line in table(tmp_path / "3").legend)
+    assert table(tmp_path / "3").reference == []
 
 
 def test_losses_calibration_and_the_model_without_its_guard(tmp_path: Path) -> None:

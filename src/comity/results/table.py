@@ -107,7 +107,7 @@ class Table:
                 f"evaluations: {', '.join(jumpy)}."
             )
         remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
-        return cls(blocks, used, [*_legend(lines, study.base_label), *_reference(blocks)], remarks)
+        return cls(blocks, used, _legend(lines, study.base_label), remarks)
 
     @property
     def lines(self) -> list[Line]:
@@ -115,7 +115,19 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        return [*self.legend, *self.remarks]
+        return [*self.legend, *self.reference, *self.remarks]
+
+    @property
+    def reference(self) -> list[str]:
+        """Which Local gains and harm are measured against."""
+        words = {"all": "all samples of a client but its tests", "train": "no validation samples either"}
+        compared = [b.setting.local_on for b in self.blocks if any(line.cell and line.cell.balance for line in b.lines)]
+        counts = {kind: compared.count(kind) for kind in dict.fromkeys(compared)}
+        return [
+            f"Local, the reference, learns from {words[kind]}"
+            + (f" ({count} of {len(compared)} settings)." if len(counts) > 1 else ".")
+            for kind, count in counts.items()
+        ]
 
     @property
     def shown(self) -> list[Column]:
@@ -254,21 +266,6 @@ def _legend(lines: list[Line], base: str) -> list[str]:
         "more than the luck of their test samples. Seconds: training and aggregation."
     )
     return [over_seeds, numbers]
-
-
-def _reference(blocks: Sequence[Block]) -> list[str]:
-    """Which Local gains and harm are measured against."""
-    words = {
-        "all": "Local, the reference, learns from all samples of a client but its tests",
-        "train": "Local, the reference, learns from no validation samples either",
-    }
-    compared = [b.setting for b in blocks if any(line.cell and line.cell.balance for line in b.lines)]
-    kinds = dict.fromkeys(setting.local_on for setting in compared)
-    return [
-        words[kind]
-        + (f" ({sum(s.local_on == kind for s in compared)} of {len(compared)} settings)." if len(kinds) > 1 else ".")
-        for kind in kinds
-    ]
 
 
 _LATEX = {
