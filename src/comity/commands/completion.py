@@ -24,9 +24,12 @@ complete -o default -F _comity comity
 def completion(shell: Literal["bash", "zsh"]) -> int:
     """Print a script by which the shell completes commands, options and names.
 
+    For this session: eval "$(comity completion bash)". For good, that line goes into ~/.bashrc, or with zsh into
+    ~/.zshrc.
+
     Examples:
-        eval "$(comity completion bash)"
-        comity completion zsh >> ~/.zshrc
+        comity completion bash
+        comity completion zsh
 
     Options:
         shell: bash or zsh
