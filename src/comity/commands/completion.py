@@ -24,7 +24,8 @@ complete -o default -F _comity comity
 def completion(shell: Literal["bash", "zsh"]) -> int:
     """Print a script by which the shell completes commands, options and names.
 
-    Its output belongs into ~/.bashrc or ~/.zshrc.
+    For this session: eval "$(comity completion bash)". For good, that line goes into ~/.bashrc, or with zsh into
+    ~/.zshrc.
 
     Examples:
         comity completion bash
