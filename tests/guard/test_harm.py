@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from comity import ComityError
-from comity.guard import benjamini_hochberg, expected_calibration_error, harm_beyond_chance, mcnemar
+from comity.guard import benjamini_hochberg, expected_calibration_error, harm_beyond_chance, mcnemar, resampled
 
 
 def pairs(most):
@@ -116,3 +116,24 @@ def test_calibration_error_at_its_ends():
     assert expected_calibration_error([], []) == 0
     with pytest.raises(ComityError, match="confidence must be"):
         expected_calibration_error([1.2], [True])
+
+
+def test_harm_over_several_splits_is_seen_where_each_alone_is_too_small() -> None:
+    # 9 of 37 tests lost in each of 8 splits: alone no split stands a correction for four clients, together they do
+    local, joined = [11, 10, 12, 11, 9, 12, 10, 9], [2, 1, 2, 2, 3, 1, 2, 2]
+    assert mcnemar(10, 2, "less") * 4 > 0.05
+    assert resampled(local, joined, 0.3) * 4 < 0.03
+    assert resampled([0, 0], [0, 0], 0.3) == 1.0
+    assert resampled([1, 1], [0, 0], 0.3) > 0.05  # twice the same sample is no evidence
+    assert resampled(joined, local, 0.3) > 0.99
+
+
+def test_the_test_over_splits_keeps_its_level() -> None:
+    """Clients whose two models are equally good, tested on 6 random splits of their samples, which overlap."""
+    random, trials, splits, samples, tests = np.random.default_rng(5), 3000, 6, 120, 36
+    outcome = random.choice([-1, 0, 1], p=[0.15, 0.7, 0.15], size=(trials, samples))  # who is right, the same each time
+    wrong = 0
+    for each in outcome:
+        seen = [each[random.permutation(samples)[:tests]] for _ in range(splits)]
+        wrong += resampled([(s > 0).sum() for s in seen], [(s < 0).sum() for s in seen], 0.3) <= 0.05
+    assert wrong / trials <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / trials)

@@ -171,6 +171,10 @@ def test_harm_is_told_from_chance() -> None:
     assert [harm.client for harm in both.harmed] == [1, 0]
     assert both.beyond_chance == []
     assert both.sentence == f"{start}, none beyond chance"
+    # where seeds draw their own tests, what all of them say together counts
+    drawn = Balance.of(dict.fromkeys(range(4), known), same_clients=True, test_share=0.3)
+    assert drawn is not None
+    assert [harm.client for harm in drawn.beyond_chance] == [1, 0]
     # side by side, each seed's clients speak for themselves
     pooled = Balance.of({0: known, 1: slight}, same_clients=False)
     assert pooled is not None

@@ -65,6 +65,8 @@ class Federation:
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What was made of the data where they left it open, a line each."""
+    tests_drawn: bool = False
+    """Whether each seed draws its own tests from a client's samples."""
 
     def __post_init__(self) -> None:
         for field, count in (("client_names", len(self.clients)), ("class_names", self.classes)):
@@ -179,6 +181,7 @@ def federate(
         client_names=tuple(share.name or str(k) for k, share in enumerate(shares)),
         class_names=tuple(dataset.class_names),
         notes=dataset.notes,
+        tests_drawn=all(share.test is None for share in shares),
     )
     vars(federation)["fingerprint"] = fingerprint(dataset)
     return federation

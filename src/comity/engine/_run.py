@@ -303,6 +303,7 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
             counts=federation.counts.tolist(),
             client_names=list(federation.client_names),
             class_names=list(federation.class_names),
+            tests_drawn=federation.tests_drawn,
         )
     )
     saved = _checkpoint.read(folder / schema.CHECKPOINT, run.server, run.key) if resume else None

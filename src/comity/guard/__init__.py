@@ -21,7 +21,14 @@ from comity.guard.certificate import (
     exact_test,
 )
 from comity.guard.guards import GUARDS, Averaged, Certified, Choice, Guard, Mixture
-from comity.guard.harm import Harm, benjamini_hochberg, expected_calibration_error, harm_beyond_chance, mcnemar
+from comity.guard.harm import (
+    Harm,
+    benjamini_hochberg,
+    expected_calibration_error,
+    harm_beyond_chance,
+    mcnemar,
+    resampled,
+)
 from comity.guard.mixture import (
     Posterior,
     excess_risk_bound,
@@ -59,6 +66,7 @@ __all__ = [
     "harm_beyond_chance",
     "Harm",
     "mcnemar",
+    "resampled",
     "benjamini_hochberg",
     "expected_calibration_error",
 ]

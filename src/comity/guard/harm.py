@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr
+from scipy.special import bdtr, stdtr
 
 from comity._errors import ComityError
 
@@ -59,6 +59,22 @@ def mcnemar(
     if alternative == "two-sided":
         return np.asarray(np.minimum(1, 2 * np.minimum(less, greater)))
     return np.asarray(less if alternative == "less" else greater)
+
+
+def resampled(only_first: ArrayLike, only_second: ArrayLike, test_share: float) -> float:
+    """The p-value of "the second model is not worse", from counts on several random splits of the same samples.
+
+    The t-test of Nadeau and Bengio (Machine Learning, 2003): J splits that test on a share of the samples overlap, so
+    the variance of the mean difference is not σ²/J but σ²(1/J + share/(1 − share)). For σ² the larger one of two
+    estimates is taken, that of the differences seen and McNemar's, the mean number of samples on which models differ.
+    """
+    first, second = np.asarray(only_first, dtype=float), np.asarray(only_second, dtype=float)
+    lost, splits = first - second, len(first)
+    variance = max(lost.var(ddof=1), (first + second).mean())
+    if variance == 0:
+        return 1.0
+    error = np.sqrt(variance * (1 / splits + test_share / (1 - test_share)))
+    return float(stdtr(splits - 1, -lost.mean() / error))
 
 
 def benjamini_hochberg(p_values: ArrayLike, q: float) -> Flags:

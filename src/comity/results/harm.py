@@ -98,17 +98,30 @@ class HarmedClient:
         return number(-100 * self.gain, POINTS_DIGITS)
 
 
-def _p_values(transfers: Mapping[int, Transfer], pooled: bool) -> dict[tuple[int, int | None], float]:
+def _p_values(
+    transfers: Mapping[int, Transfer], pooled: bool, test_share: float | None
+) -> dict[tuple[int, int | None], float]:
     """By client, and seed where clients of several seeds are pooled.
 
-    A client's tests in several seeds are much the same samples. Twice the mean of their p-values is a p-value however
-    much they depend on each other (Vovk and Wang, Biometrika 2020).
+    Of one client in several seeds: where each seed draws its own tests, a ``test_share`` of the client's samples, by
+    the t-test for overlapping splits. Where the tests are the same in all seeds, twice the mean of the seeds' p-values,
+    which is a p-value however much they depend on each other (Vovk and Wang, Biometrika 2020).
     """
-    found: dict[tuple[int, int | None], list[float]] = {}
+    from comity.guard import resampled
+
+    found: dict[tuple[int, int | None], list[tuple[int, int]]] = {}
     for seed, known in transfers.items():
         for client, count in known.only_local.items():
-            found.setdefault((client, seed if pooled else None), []).append(p_value(count, known.only_joined[client]))
-    return {key: min(1.0, 2 * fmean(each)) if len(each) > 1 else each[0] for key, each in found.items()}
+            found.setdefault((client, seed if pooled else None), []).append((count, known.only_joined[client]))
+
+    def over_seeds(counts: list[tuple[int, int]]) -> float:
+        if len(counts) == 1:
+            return p_value(*counts[0])
+        if test_share is not None:
+            return resampled(*zip(*counts, strict=True), test_share)
+        return min(1.0, 2 * fmean(p_value(*each) for each in counts))
+
+    return {key: over_seeds(counts) for key, counts in found.items()}
 
 
 @dataclass(frozen=True)
@@ -131,9 +144,17 @@ class Balance:
 
     @classmethod
     def of(
-        cls, transfers: Mapping[int, Transfer], *, same_clients: bool, names: Mapping[int, Sequence[str]] | None = None
+        cls,
+        transfers: Mapping[int, Transfer],
+        *,
+        same_clients: bool,
+        names: Mapping[int, Sequence[str]] | None = None,
+        test_share: float | None = None,
     ) -> "Balance | None":
-        """From each client's gain by seed, with the clients' names by seed; ``None`` where no gain is known."""
+        """From each client's gain by seed, with the clients' names by seed; ``None`` where no gain is known.
+
+        ``test_share``: of a client's samples, where each seed draws its own tests from them.
+        """
         pooled = len(transfers) > 1 and not same_clients
         by_client: dict[tuple[int, int | None], list[float]] = {}
         for seed, known in transfers.items():
@@ -143,7 +164,7 @@ class Balance:
             return None
         means = {key: fmean(each) for key, each in by_client.items()}
         counted = all(known.only_local.keys() >= known.gain.keys() for known in transfers.values())
-        named = beyond_chance(_p_values(transfers, pooled)) if counted else []
+        named = beyond_chance(_p_values(transfers, pooled, test_share)) if counted else []
 
         def name(client: int, seed: int | None) -> str:
             known = (names or {}).get(next(iter(transfers)) if seed is None else seed, ())

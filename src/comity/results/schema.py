@@ -97,6 +97,8 @@ class PartitionTable:
     client_names: list[str] = field(default_factory=list)
     """Of each client, and of each class; empty in runs of an earlier comity."""
     class_names: list[str] = field(default_factory=list)
+    tests_drawn: bool = False
+    """Whether each seed draws its own tests from a client's samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,7 +139,14 @@ class Cell:
         """How many clients gain and which are harmed."""
         tables = {seed: self.runs[seed].partition for seed in self.transfers}
         names = {seed: table.client_names for seed, table in tables.items() if table is not None}
-        return Balance.of(self.transfers, same_clients=self._same_clients(self.transfers), names=names)
+        drawn = all(table is not None and table.tests_drawn for table in tables.values())
+        shares = {float(self.runs[seed].options["test_share"]) for seed in tables} if drawn else set()
+        return Balance.of(
+            self.transfers,
+            same_clients=self._same_clients(self.transfers),
+            names=names,
+            test_share=shares.pop() if len(shares) == 1 else None,
+        )
 
     def _same_clients(self, seeds: Iterable[int]) -> bool:
         """Whether client 3 is the same client in all of these seeds: true when they have the same partition."""
