@@ -153,7 +153,7 @@ class Expected:
         if same_partition or len(self.gains) == 1:
             gains = [fmean(each) for each in zip(*self.gains.values(), strict=True)]
             pairs = zip(*self.p_values.values(), strict=True)
-            p_values = [min(1, 2 * fmean(each)) if len(each) > 1 else each[0] for each in pairs]
+            p_values = [min(1.0, 2 * fmean(each)) if len(each) > 1 else each[0] for each in pairs]
         else:
             gains = [gain for each in self.gains.values() for gain in each]
             p_values = [p for each in self.p_values.values() for p in each]
