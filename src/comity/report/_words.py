@@ -255,6 +255,8 @@ def _advice(best: Cell, compared: Sequence[Cell]) -> list[Advice]:
         if not best.guarded:
             keeps = "With --guard mixture each client keeps its own model where that is better."
             advice.append(Advice("Or join guarded", keeps))
+        elif not sure:
+            advice.append(Advice("Or join guarded", f"With {best.label} nobody is worse off beyond chance."))
     if sure and gain.verdict != "loss" and not balance.pooled and not best.guarded:
         names = listed(map(str, sorted(sure, key=lambda harm: harm.client)))
         out = f"client{'' if len(sure) == 1 else 's'} {names}" if len(sure) <= MOST_NAMED else f"{len(sure)} clients"
@@ -270,6 +272,7 @@ def _about_rules(compared: Sequence[Cell]) -> list[Advice]:
             return []
         return [Advice("Keep the plain mean", f"No rule changes a method beyond noise, of {len(compared)} tried.")]
     gains = [cell for cell in real if cell.difference and cell.difference.verdict == "gain"]
+    gains = [cell for cell in gains if cell.gain is None or cell.gain.verdict != "loss"]  # alone would be better still
     best = max(gains, key=_accuracy, default=None)
     return [] if best is None else [Advice(f"Use {best.rule_label}", f"{_rule_sentence(best, False)}, corrected too.")]
 
