@@ -118,7 +118,7 @@ def _p_values(
         if len(counts) == 1:
             return p_value(*counts[0])
         if test_share is not None:
-            return resampled(*zip(*counts, strict=True), test_share)
+            return resampled([local for local, _ in counts], [joined for _, joined in counts], test_share)
         return min(1.0, 2 * fmean(p_value(*each) for each in counts))
 
     return {key: over_seeds(counts) for key, counts in found.items()}
