@@ -25,8 +25,8 @@ from comity.commands import COMMANDS, find  # noqa: E402
 
 
 def on_config(config: MkDocsConfig) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    config.repo_url = project["urls"]["Source"]
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    config.site_url, config.repo_url, config.repo_name = urls["Documentation"], urls["Source"], "source"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:

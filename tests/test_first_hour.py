@@ -53,13 +53,13 @@ def test_no_hint_is_written_out_by_hand() -> None:
 def test_a_dry_run_counts_and_measures_and_writes_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("comity.studies._study.a_round", lambda _: (2.0, 1.0))  # seconds to train, to evaluate
+    monkeypatch.setattr("comity.studies._study.a_round", lambda _: (2.0, 1.0, 1.5))
     study = ["study", *SMALL, "--method", "FedAvg,FedRep", "--rule", "Mean,MGDA", "--seeds", "2", "--out", "x"]
     assert main([*study, "--eval-every", "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("10 runs to do; 1 side by side")
     assert "a round of FedRep + MGDA: 3.00 s, 3 rounds" in out
-    assert out.endswith("About 80 s in all.\n")  # 10 runs, 3 rounds of 2 s, 2 evaluations of 1 s
+    assert out.endswith("About 85 s in all.\n")  # 10 runs, 3 rounds of 2 s, evaluations of 1 s and 1.5 s
     assert list(tmp_path.iterdir()) == []
     assert main([*study, "--tune", "rule.scale=0.5,1", "--val-share", "0.2", "--dry-run"]) == 2
 

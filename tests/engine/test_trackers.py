@@ -82,3 +82,13 @@ def test_in_a_study_local_is_logged_as_a_run_of_its_own(tiny: dict[str, Any], na
     assert getattr(local_of(config), name)
     assert not getattr(config.alone(), name)
     assert config.key == Config(**tiny).key
+
+
+def test_a_library_that_does_not_start_is_one_line(tiny: dict[str, Any], calls: Calls) -> None:
+    def nobody(**_: Any) -> None:
+        raise RuntimeError("no login")
+
+    sys.modules["mlflow"].start_run = nobody  # type: ignore[attr-defined]
+    with pytest.raises(ComityError, match="mlflow does not start: RuntimeError: no login"):
+        run(**tiny, mlflow=True)
+    assert calls == []

@@ -117,6 +117,12 @@ class Tracker(Callback):
     def __init__(self, folder: RunFolder | None) -> None:
         self.library: Any = import_module(self.module)
 
+    def on_start(self, run: "Run") -> None:
+        try:
+            self.start(run)
+        except Exception as error:  # nobody is logged in, or the server is not there
+            raise ComityError(f"{self.module} does not start: {type(error).__name__}: {error}") from error
+
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         scalars = {"train/loss": record.train_loss}
         scalars |= {f"eval/{name}/{how}": v for name, s in record.metrics.items() for how, v in vars(s).items()}
@@ -127,6 +133,9 @@ class Tracker(Callback):
         for cid, accuracy in zip(run.columns.get("client", ()), run.columns.get(schema.OWN, ()), strict=True):
             scalars[f"eval/{schema.OWN}/client_{cid:02d}"] = accuracy
         self.log(scalars, record.round)
+
+    def start(self, run: "Run") -> None:
+        raise NotImplementedError
 
     def log(self, scalars: dict[str, float], round: int) -> None:
         raise NotImplementedError
@@ -143,7 +152,7 @@ class TensorBoard(Tracker):
         super().__init__(folder)
         self.path = str(folder / "tensorboard")
 
-    def on_start(self, run: "Run") -> None:
+    def start(self, run: "Run") -> None:
         self.writer = self.library.SummaryWriter(self.path)
 
     def log(self, scalars: dict[str, float], round: int) -> None:
@@ -159,7 +168,7 @@ class WandB(Tracker):
 
     module = "wandb"
 
-    def on_start(self, run: "Run") -> None:
+    def start(self, run: "Run") -> None:
         project = os.environ.get("WANDB_PROJECT", "comity")
         self.writer = self.library.init(
             project=project, name=run.title, group=run.key, config=flat(run.config.plain()), reinit="create_new"
@@ -177,7 +186,7 @@ class MLflow(Tracker):
 
     module = "mlflow"
 
-    def on_start(self, run: "Run") -> None:
+    def start(self, run: "Run") -> None:
         self.library.start_run(run_name=run.title, tags={"comity.key": run.key}, nested=True)
         self.library.log_params(flat(run.config.plain()))
 

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -125,14 +125,16 @@ def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[
         tell({"end": "failed", "error": told, "traceback": traceback.format_exc()})
 
 
-def a_round(config: Config) -> tuple[float, float]:
-    """Seconds that one round takes to train and merge, and to evaluate, without a guard and without a Local."""
+def a_round(config: Config) -> tuple[float, float, float]:
+    """Seconds to train and merge one round, to evaluate it, and to do so with S-acc and G-acc; without a guard."""
     from comity.engine import run
 
     quiet = dict.fromkeys(TRACKERS, False) | {"guard": None, "reference": "none", "out": None, "eval_every": 1}
     asked = count()
-    seconds = run(config.with_(**quiet), stop=lambda: next(asked) > 0).records[0].seconds
-    return seconds.train + seconds.aggregate, seconds.evaluate
+    done = run(config.with_(**quiet), stop=lambda: next(asked) > 0)
+    seconds = replace(done.records[0].seconds)
+    done.server.evaluate(general=True)
+    return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
 
 
 class Worker:

@@ -158,17 +158,20 @@ class _Study:
             f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in self.groups)}; "
             f"{self.crew} side by side, workers in each: {self.workers}."
         )
-        measured: dict[str, tuple[float, float]] = {}
+        measured: dict[str, tuple[float, float, float]] = {}
         total = 0.0
         for key, config in configs.items():
             alike = config.with_(seed=0).key
             if alike not in measured:
                 measured[alike] = a_round(config.with_(workers=self.workers))
                 title = self.names.title(config).rpartition(", seed")[0]
-                self.show.say(f"  a round of {title}: {sum(measured[alike]):.2f} s, {config.last_round} rounds")
-            training, evaluating = measured[alike]
-            evaluations = -(-config.last_round // config.eval_every)
-            total += runs[key] * (training * config.last_round + evaluating * evaluations)
+                self.show.say(f"  a round of {title}: {sum(measured[alike][:2]):.2f} s, {config.last_round} rounds")
+            training, evaluating, general = measured[alike]
+            last = config.last_round
+            evaluated = [round for round in range(1, last + 1) if round % config.eval_every == 0 or round == last]
+            generals = sum(map(config.general_in, evaluated))
+            seconds = training * last + evaluating * (len(evaluated) - generals) + general * generals
+            total += runs[key] * seconds
         self.show.say(f"About {duration(total / self.crew)} in all.")
         return total / self.crew
 
