@@ -1,4 +1,4 @@
-"""comity: personalised federated learning that does no harm."""
+"""comity: personalised federated learning that shows whom joining hurts, and guards against it."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

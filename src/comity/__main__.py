@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from comity import __version__
 from comity._errors import ComityError, one_line
 
-HEAD = "comity: personalised federated learning that does no harm"
+HEAD = "comity: personalised federated learning that shows whom joining hurts, and guards against it"
 FOOT = """\
 Try      comity run --method FedRep --partition dirichlet --partition.alpha 0.1 --rounds 30
          comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first
