@@ -1,5 +1,6 @@
 """The tutorials do what they say: their files are written, their Python is run, and so are their commands."""
 
+import csv
 import re
 import shlex
 import sys
@@ -43,3 +44,17 @@ def test_every_command_is_one(page: str) -> None:
         _, name, *arguments = shlex.split(line, comments=True)
         find(name).parse(arguments)
     assert lines
+
+
+def test_the_measured_tables_are_those_of_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import make_guard
+
+    text = make_guard.PAGE.read_text()
+    assert make_guard.page(text, make_guard.read()) == text
+    with (DOCS / "results" / "direction-or-length.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    page = (DOCS / "results.md").read_text()
+    section = page[page.index("## direction-or-length") : page.index("## confree-table1")]
+    assert len(rows) == 26
+    assert all(f"{float(row['accuracy']):.2f} ± {float(row['accuracy std']):.2f}" in section for row in rows)
