@@ -25,11 +25,11 @@ types: $(VENV)/dev
 unit: $(VENV)/dev
 	$(BIN)/pytest -m "not slow"
 
-# Many processes, many clients, much memory: two or three minutes.
+# Many processes, many clients, much memory, every method on larger nets: about four minutes.
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -m slow
 
-# More than 5,000 damaged inputs, summed up by class; `make test` tries 20 of each kind. Four minutes of one core, and
+# More than 5,000 damaged inputs, summed up by class; `make test` tries 10 of each kind. Four minutes of one core, and
 # never more than a minute for each of some 25 tests.
 fuzz: export COMITY_FUZZ_EXAMPLES ?= 205
 fuzz: export COMITY_FUZZ_SECONDS ?= 60

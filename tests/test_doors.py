@@ -139,6 +139,7 @@ def test_what_is_typed_is_trusted() -> None:
     assert Config.of({"method": "typed.Mine"}).method.name == "typed.Mine"
 
 
+@pytest.mark.slow
 def test_a_study_side_by_side_finds_the_users_own_class(capfd: pytest.CaptureFixture[str]) -> None:
     Path("beside.py").write_text(MINE)
     Path("c.yaml").write_text(yaml.safe_dump(TINY | {"method": "beside.Mine", "jobs": 2, "seeds": 2, "rounds": 1}))
@@ -177,6 +178,7 @@ def test_a_module_among_downloads_is_not_imported(way: tuple[str, ...]) -> None:
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 def test_neither_is_one_in_a_studys_processes() -> None:
     Path("torch.py").write_text("from pathlib import Path\nPath('ran').touch()\nraise SystemExit\n")
     Path("c.yaml").write_text(yaml.safe_dump(TINY | {"jobs": 2, "seeds": 2, "rounds": 1}))

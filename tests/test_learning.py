@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -34,6 +35,7 @@ def test_fedavg_on_iid_digits_is_as_good_as_central_training() -> None:
     assert abs(fedavg - central) < 0.02, (fedavg, central)
 
 
+@pytest.mark.slow
 def test_personal_heads_are_clearly_above_one_model_where_clients_differ() -> None:
     options = BRISK | {"rounds": 6, "partition": {"name": "dirichlet", "alpha": 0.1}}
     accuracy = {m: run(**options, method=m).result.last.metrics["L-acc"].mean for m in ("FedAvg", "FedPer", "FedRep")}

@@ -330,6 +330,7 @@ class Dying(Method):
 """
 
 
+@pytest.mark.slow
 def test_side_by_side_gives_the_same_numbers_and_a_failing_cell_does_not_stop_the_others(
     small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -699,6 +700,7 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_rounds_and_says_how_to_go_on(elsewhere: Path) -> None:
     arguments = [*SMALL[:-2], "--jobs", "2", "--rounds", "100000", "--eval-every", "1000", "--checkpoint-every", "1"]
     arguments += ["--reference", "none"]

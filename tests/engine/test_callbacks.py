@@ -86,7 +86,7 @@ class Mark(Callback):
         (run.folder.path.parent / f"{run.folder.path.name}-{run.config.seed}.mark").write_text(run.title)
 
 
-@pytest.mark.parametrize("crew", [1, 2])
+@pytest.mark.parametrize("crew", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_studys_runs_make_their_callbacks_where_they_are_done(
     tiny: dict[str, Any], tmp_path: Path, crew: int
 ) -> None:

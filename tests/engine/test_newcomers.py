@@ -30,6 +30,7 @@ def late(done: Run) -> dict[str, list[float]]:
     return done.result.newcomers.clients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_serves_them_and_nobody_else_notices(tiny: dict[str, Any], tmp_path: Path, method: str) -> None:
     """The federation's bits are those of one that never had them; theirs are the same for any workers, and resumed."""

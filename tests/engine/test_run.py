@@ -24,7 +24,7 @@ RESNET = {"model": "resnet4", "rounds": 2, "clients": 3}
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("model", ["mlp", "resnet4"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("resnet4", marks=pytest.mark.slow)])
 def test_the_same_bits_for_any_number_of_workers_and_after_resume(
     tiny: dict[str, Any], tmp_path: Path, method: str, model: str
 ) -> None:

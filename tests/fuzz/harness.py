@@ -10,7 +10,7 @@
 ``attempt`` fails the test on any other exception, on an error that is not one short printable line, and on too much
 memory or time. Tests that are no Hypothesis tests count their cases with ``record``. The inputs are the same each time.
 
-COMITY_FUZZ_EXAMPLES   inputs for each test; 20 unless set, so that the suite stays fast
+COMITY_FUZZ_EXAMPLES   inputs for each test; 10 unless set, so that the suite stays fast
 COMITY_FUZZ_SECONDS    after so many seconds a test tries no further inputs; no limit unless set
 COMITY_FUZZ_REPORT     a file to which each test appends a line of JSON: class, test, tried, failed, seconds;
                        ``python tests/fuzz/harness.py FILE`` sums it up by class
@@ -33,7 +33,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from comity._errors import ComityError
 
-EXAMPLES = int(os.environ.get("COMITY_FUZZ_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("COMITY_FUZZ_EXAMPLES", "10"))
 SECONDS = float(os.environ.get("COMITY_FUZZ_SECONDS", "inf"))
 LONGEST_ERROR = 500
 T = TypeVar("T")

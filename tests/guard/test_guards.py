@@ -46,6 +46,7 @@ def test_certified_uses_what_is_shown_to_be_better(own: float, joined: float, wa
     assert choice.bound <= 0.02
 
 
+@pytest.mark.slow
 def test_certified_breaks_its_promise_no_more_often_than_it_says() -> None:
     """The federated model errs 4 points more often, the margin is 2; whoever uses it is worse off than promised."""
     random, guard, broken, trials = np.random.default_rng(3), Certified(delta=0.1, margin=0.02), 0, 400

@@ -64,6 +64,7 @@ def test_any_rule_takes_the_place_of_its_average(tiny: dict[str, Any], method: s
     assert ruled.result.last != plain.result.last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [{"name": "resnet4"}, {"name": "vit-tiny", "depth": 1}], ids=["resnet4", "vit-tiny"])
 @pytest.mark.parametrize("method", METHODS)
 def test_it_runs_with_batchnorm_and_with_a_transformer(
