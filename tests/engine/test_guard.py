@@ -29,6 +29,7 @@ def accuracy(run: Run, column: str = schema.OWN) -> np.ndarray:
     return np.array(run.columns[column])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", JOINED)
 def test_any_method_can_be_guarded(guarded: dict[str, Any], method: str) -> None:
     done = run(**guarded, method=method)

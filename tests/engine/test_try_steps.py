@@ -64,6 +64,7 @@ def test_a_search_takes_the_step_with_the_lowest_loss(tiny: dict[str, Any]) -> N
     assert found.records[0].bytes.down - plain.records[0].bytes.down == 5 * (model + 5 * 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_any_method_with_one_shared_part_can_search(tiny: dict[str, Any], method: str) -> None:
     options = tiny | {"rounds": 2, "method": method, "rule": {"name": "Mean", "length": "search"}, "val_share": 0.2}

@@ -38,6 +38,7 @@ def test_it_is_sgd_by_autograd(
     assert not torch.equal(client.model.read(), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("data", ["digits", {"name": "synthetic", "samples": 30, "classes": 3, "size": 5}], ids=str)
 @pytest.mark.parametrize("widths", [(16,), (33, 7), ()], ids=str)

@@ -27,7 +27,6 @@ from comity.config import (
     default,
     default_component,
     over,
-    plain_entry,
 )
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
@@ -275,7 +274,7 @@ def _config(entries: Entries, used: set[str]) -> Config:
                 continue
             used.add(key)
         kept[key] = value
-    if find("method", plain_entry(kept["method"])["name"]).name == LOCAL:
+    if Component.parse("method", kept["method"]).name == LOCAL:
         kept = {key: value for key, value in kept.items() if key.partition(".")[0] not in ("guard", "refit")}
     config = Config.of(kept)
     if config.is_local:
