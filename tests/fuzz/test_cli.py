@@ -69,7 +69,7 @@ def no_training() -> Iterator[None]:
             return SimpleNamespace(done=False, server=SimpleNamespace(round=0))
 
         patch.setattr(engine, "run", trained)
-        patch.setattr(_Study, "run", lambda _: SimpleNamespace(failed={}, table=lambda: ""))
+        patch.setattr(_Study, "run", lambda _: SimpleNamespace(runs=[], failed={}, table=lambda: ""))
         yield
     os.chdir(before)
 
