@@ -1,6 +1,6 @@
 """What each client has when it trains alone: to compare with, and for a guard to fall back on."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from threading import local
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class Alone:
     """The clients' models of a run of Local."""
 
-    def __init__(self, site: "Site", state: Callable[[int], ClientState | None]) -> None:
-        """``site`` is Local's; ``state`` gives what a client kept of that run, ``None`` where it took no part."""
-        self.site, self._state = site, state
+    def __init__(self, site: "Site", states: Mapping[int, ClientState]) -> None:
+        """``site`` is Local's; ``states`` are what clients kept of that run, without those who took no part."""
+        self.site, self._states = site, states
         self._known: dict[int, dict[int, Tensor]] = {}
         self._workers = local()
 
     def has(self, cid: int) -> bool:
-        return cid in self._known or self._state(cid) is not None
+        return cid in self._states
 
     def on_own(self, cid: int, split: Split) -> Tensor:
         """As ``predict`` for samples that the client keeps and is judged by again and again: computed once."""
@@ -46,12 +46,11 @@ class Alone:
         return self._vector(self._client(cid))
 
     def _client(self, cid: int) -> Client:
-        state = self._state(cid)
-        if state is None:
+        if cid not in self._states:
             raise ComityError(f"client {cid} has no model of its own: it took no part in Local's training")
         if not hasattr(self._workers, "model"):
             self._workers.model = self.site.model()
-        return self.site.client(cid, self._workers.model, state, verb="evaluate")
+        return self.site.client(cid, self._workers.model, self._states[cid], verb="evaluate")
 
     def _vector(self, client: Client) -> Tensor:
         nothing = Message(theta=torch.empty(0))

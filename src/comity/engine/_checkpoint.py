@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,7 @@ def read(file: Path, server: Server, key: str) -> Saved | None:
     if not file.exists():
         return None
     try:
-        if not _is_whole(file):
-            raise ComityError(f"checkpoint {file} cannot be read: it was changed after it was written; {ANEW}")
+        _check_whole(file)
         with safe_open(file, framework="pt") as opened:
             about = opened.metadata()
             if about["key"] != key:
@@ -92,31 +91,38 @@ def read(file: Path, server: Server, key: str) -> Saved | None:
     return saved
 
 
-def client_states(file: Path) -> Callable[[int], ClientState | None] | None:
-    """What each client kept, read when it is asked for; ``None`` when there is no checkpoint."""
-    if not file.exists():
-        return None
-    try:
-        if not _is_whole(file):
-            raise ComityError(f"checkpoint {file} cannot be read: it was changed after it was written; {ANEW}")
-        names: dict[int, list[str]] = {}
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118
-                if name.startswith("client/"):
-                    names.setdefault(int(name.split("/")[1]), []).append(name)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ComityError(f"checkpoint {file} cannot be read ({one_line(error, 200)}); {ANEW}") from error
+class SavedStates(Mapping[int, ClientState]):
+    """What each client kept in a run, by client; a state is read when it is asked for."""
 
-    def state(cid: int) -> ClientState | None:
-        if cid not in names:
-            return None
-        with safe_open(file, framework="pt") as opened:
-            kept = {
-                name.split("/", 2)[2]: opened.get_tensor(name).clone() for name in names[cid] if name.count("/") > 1
-            }
-        return ClientState.of(kept)
+    def __init__(self, file: Path) -> None:
+        self._file, self._names = file, dict[int, list[str]]()
+        try:
+            _check_whole(file)
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118
+                    if name.startswith("client/"):
+                        self._names.setdefault(int(name.split("/")[1]), []).append(name)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ComityError(f"checkpoint {file} cannot be read ({one_line(error, 200)}); {ANEW}") from error
 
-    return state
+    def __contains__(self, cid: object) -> bool:
+        return cid in self._names
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, cid: int) -> ClientState:
+        paths = {name: name.split("/", 2)[2:] for name in self._names[cid]}
+        with safe_open(self._file, framework="pt") as opened:
+            return ClientState.of({path[0]: opened.get_tensor(name).clone() for name, path in paths.items() if path})
+
+
+def _check_whole(file: Path) -> None:
+    if not _is_whole(file):
+        raise ComityError(f"checkpoint {file} cannot be read: it was changed after it was written; {ANEW}")
 
 
 def _entries(text: str) -> Any:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from comity.engine._client import Client, hits, losses
 from comity.engine._verbs import Scores, Weighed
 from comity.guard import expected_calibration_error
 from comity.methods import Method, Question
-from comity.results import schema
+from comity.results import schema, transfer
 
 if TYPE_CHECKING:
     from comity.engine._site import Site
@@ -153,29 +153,36 @@ def exported(site: "Site", client: Client, received: Question) -> Tensor:
     if site.guard is None or not site.guard.shares:
         return model
     weights, _ = guard_weights(site, client, model, None)
-    return average(site, client, model, float(weights[0]))
+    return averages(site, client, model, [float(weights[0])])[0]
 
 
 def evaluate(site: "Site", client: Client, received: Question) -> Scores:
     """All scores of one client. With ``received.general`` also S-acc and G-acc, which need other clients' tests."""
     model = judged(client, site.method, received, site.moment)
     common = site.method.general(client, received)
+    if common is not None and torch.equal(common, model):
+        common = model
     federated = predictor(client, model)
     data, cid, predict = client.data, client.id, federated
     predicted = federated(data.test)
+    by_common = None if common is None else predicted if common is model else predictor(client, common)(data.test)
     scores = Scores(n_train=len(data.train), n_test=len(data.test))
+    if by_common is not None:
+        scores.common = _share(hits(by_common, data.test))
     if site.guard is not None:
         scores.unguarded = _share(hits(predicted, data.test))
         weights, scores.bound = guard_weights(site, client, model, common)
         scores.own_weight = float(weights[0])
         if site.guard.shares:
-            predict = predictor(client, average(site, client, model, float(weights[0])))
+            predict = predictor(client, averages(site, client, model, [float(weights[0])])[0])
             predicted = predict(data.test)
         else:
             own = site.own_model(client.round)
-            others = [federated] if common is None or len(weights) == 2 else [federated, predictor(client, common)]
-            predict = mixed([partial(own.predict, cid), *others], weights)
-            predicted = mixed([partial(own.on_own, cid), *others], weights)(data.test)
+            experts: list[Predict] = [partial(own.predict, cid), federated]
+            known = [own.on_own(cid, data.test), predicted]
+            if len(weights) > 2 and common is not None and by_common is not None:
+                experts, known = [*experts, predictor(client, common)], [*known, by_common]
+            predict, predicted = mixed(experts, weights), mixture(known, weights)
 
     right = hits(predicted, data.test)
     scores.own, scores.loss = _share(right), float(losses(predicted, data.test).mean())
@@ -190,10 +197,6 @@ def evaluate(site: "Site", client: Client, received: Question) -> Scores:
     if received.general:
         alike = model if site.guard is None else None
         scores.some, scores.all = site.tests.general(cid, predict, alike, site.seed)
-    if common is not None and torch.equal(common, model):
-        scores.common = scores.own if scores.unguarded is None else scores.unguarded
-    elif common is not None:
-        scores.common = _share(hits(predictor(client, common)(data.test), data.test))
     return scores
 
 
@@ -221,7 +224,7 @@ def guard_weights(site: "Site", client: Client, model: Tensor, common: Tensor | 
         return torch.tensor([1.0, 0.0], dtype=torch.float64), None
     val, predicted = client.data.val, []
     if site.guard.shares:
-        models = [average(site, client, model, share) for share in site.guard.shares]
+        models = averages(site, client, model, site.guard.shares)
     else:
         models = [model] if common is None or torch.equal(common, model) else [model, common]
         predicted.append(site.own_model(client.round).on_own(client.id, val))
@@ -231,12 +234,12 @@ def guard_weights(site: "Site", client: Client, model: Tensor, common: Tensor | 
     return torch.from_numpy(choice.weights), choice.bound
 
 
-def average(site: "Site", client: Client, model: Tensor, share: float) -> Tensor:
-    """The mean of the client's own model, with this share, and the federated one."""
+def averages(site: "Site", client: Client, model: Tensor, shares: Sequence[float]) -> list[Tensor]:
+    """The mean of the client's own model, with each of these shares, and the federated one."""
     own = site.own_model(client.round).vector(client.id)
     if own.shape != model.shape:
         raise ComityError(f"guard averaged cannot take the network to which {type(site.method).__name__} adds parts")
-    return share * own + (1 - share) * model
+    return [share * own + (1 - share) * model for share in shares]
 
 
 def predictor(client: Client, model: Tensor) -> Predict:
@@ -250,11 +253,15 @@ def predictor(client: Client, model: Tensor) -> Predict:
 
 
 def mixed(experts: Sequence[Predict], weights: Tensor) -> Predict:
-    """The predictions of a mixture. Those without weight are not asked; one with all of it answers as it is."""
-    used = [(float(weight.log()), expert) for weight, expert in zip(weights, experts, strict=True) if weight > 0]
-    if len(used) == 1:
-        return used[0][1]
-    return lambda split: torch.stack([expert(split) + log_weight for log_weight, expert in used]).logsumexp(0)
+    """The predictions of a mixture. Those without weight are not asked."""
+    asked = [place for place, weight in enumerate(weights) if weight > 0]
+    return lambda split: mixture([experts[place](split) for place in asked], weights[asked])
+
+
+def mixture(predictions: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """Predictions mixed. Those with all of the weight stay as they are, to the bit."""
+    used = [(float(weight.log()), each) for weight, each in zip(weights, predictions, strict=True) if weight > 0]
+    return used[0][1] if len(used) == 1 else torch.stack([each + log_weight for log_weight, each in used]).logsumexp(0)
 
 
 def _share(hits: Tensor) -> float:
@@ -274,6 +281,14 @@ def columns_of(scores: dict[int, Scores]) -> schema.Columns:
 def counted(columns: schema.Columns, name: str) -> dict[int, int]:
     """A number of tests of each client; empty where it was not counted."""
     return {cid: int(number) for cid, number in by_client(columns, name).items()} if name in columns else {}
+
+
+def transfer_of(
+    columns: schema.Columns, local: Mapping[int, float], local_on: Literal["all", "train"]
+) -> schema.Transfer | None:
+    """What joining changed for the clients of an evaluation, against their accuracies alone."""
+    only = (counted(columns, name) for name in (schema.ONLY_LOCAL, schema.ONLY_JOINED))
+    return transfer(by_client(columns), local, *only, local_on=local_on)
 
 
 def by_client(columns: schema.Columns, name: str = schema.OWN) -> dict[int, float]:

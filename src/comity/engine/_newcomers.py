@@ -7,13 +7,12 @@ from comity.config import Config
 from comity.engine._alone import Alone
 from comity.engine._assemble import build
 from comity.engine._client import ClientState
-from comity.engine._evaluation import columns_of, counted, summarise
+from comity.engine._evaluation import columns_of, summarise, transfer_of
 from comity.engine._link import Threads
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._verbs import Scores
-from comity.results import transfer
-from comity.results.schema import METRICS, ONLY_JOINED, ONLY_LOCAL, Newcomers, RoundRecord
+from comity.results.schema import METRICS, Newcomers, RoundRecord
 
 if TYPE_CHECKING:
     from comity.engine._run import Run
@@ -25,7 +24,7 @@ def newcomers_of(run: "Run") -> Newcomers | None:
         return None
     config, guests = run.config, copy.copy(run.site)
     guests.reference = guests.held_out = None
-    local: dict[int, Scores] = {}
+    local: dict[int, Scores] = {}  # nobody's, where there is nothing to compare with
     if config.reference != "none" and not config.is_local:
         local, _, guests.reference = _alone(run, config.alone())
     if config.guard is not None:
@@ -34,12 +33,11 @@ def newcomers_of(run: "Run") -> Newcomers | None:
         guests.whole_from = None
     scores, failed, _ = serve(config, guests, run.server)
     columns = columns_of(scores) if scores else {}
-    joined, alone = ({cid: score.own for cid, score in each.items()} for each in (scores, local))
-    compared = transfer(joined, alone, counted(columns, ONLY_LOCAL), counted(columns, ONLY_JOINED))
+    alone = {cid: score.own for cid, score in local.items()}
     return Newcomers(
         clients=columns,
         metrics={name: summarise(columns, name) for name in METRICS if name in columns},
-        transfer=compared,
+        transfer=transfer_of(columns, alone, config.local_on) if columns else None,
         failed=failed,
     )
 
@@ -81,4 +79,4 @@ def serve(config: Config, site: Site, server: Server) -> Served:
         scores: dict[int, Any] = link.ask(desk.verbs["evaluate"], received, desk.round)
     except Exception as error:  # a method that cannot serve newcomers costs nobody the run
         scores, link.failures = {}, dict.fromkeys(cids, f"{type(error).__name__}: {error}")
-    return scores, link.failures, Alone(site, link.states().get)
+    return scores, link.failures, Alone(site, link.states())

@@ -7,15 +7,12 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from comity.engine._evaluation import by_client, counted
+from comity.engine._evaluation import by_client, transfer_of
 from comity.engine._newcomers import newcomers_of
-from comity.results import transfer
 from comity.results.schema import (
     FALL,
     FALLEN_TESTS,
     LOSS,
-    ONLY_JOINED,
-    ONLY_LOCAL,
     OWN,
     TEST_SAMPLES,
     VALIDATION,
@@ -25,7 +22,6 @@ from comity.results.schema import (
     Result,
     Seconds,
     Traffic,
-    Transfer,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +46,7 @@ def result_of(run: "Run") -> Result:
             general_error=best.general_error,
             chosen_by="validation" if validated else "test",
         ),
-        transfer=None if run.local is None else _transfer(run, run.local),
+        transfer=None if run.local is None else transfer_of(run.columns, run.local, run.config.local_on),
         clients=run.columns,
         newcomers=newcomers_of(run),
         malicious=sorted(run.site.attack.malicious),
@@ -80,11 +76,6 @@ def _diverged(run: "Run") -> list[int]:
     refused = {cid for cid, why in run.records[-1].failed.items() if "finite" in why}
     infinite = {cid for cid, loss in by_client(run.columns, LOSS).items() if not math.isfinite(loss)}
     return sorted((refused | infinite) - run.site.attack.malicious)
-
-
-def _transfer(run: "Run", local: dict[int, float]) -> Transfer | None:
-    only = (counted(run.columns, name) for name in (ONLY_LOCAL, ONLY_JOINED))
-    return transfer(by_client(run.columns), local, *only, local_on=run.config.local_on)
 
 
 def falls(before: dict[int, float], columns: Columns) -> dict[int, float]:

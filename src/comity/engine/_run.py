@@ -237,7 +237,7 @@ class _Runner:
         by_hand = any(each is not None and each.given is not None for each in (alone.model, alone.partition))
         if out is None or self.federation is not None or self.link is not threads or self.trainer or by_hand:
             done = self.run(alone, False, False)
-            models = Alone(done.site, done.server.link.states().get)
+            models = Alone(done.site, done.server.link.states())
             return (by_client(done.columns), models) if done.done else None
         name = f"{alone.key}-{run.federation.fingerprint}"
         folder = RunFolder(out.parent / schema.LOCAL_CACHE / name)
@@ -275,11 +275,11 @@ def read_local(folder: RunFolder, alone: Config, federation: Federation) -> Loca
         raise ComityError(f"reference {folder.path} has {count} clients, this run {len(federation)}")
     if data and data != federation.fingerprint:
         raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
-    state = _checkpoint.client_states(folder / schema.CHECKPOINT)
-    if state is None:
+    if not (checkpoint := folder / schema.CHECKPOINT).exists():
         return by_client(result.clients), None
+    states = _checkpoint.SavedStates(checkpoint)
     site = site_of(alone.with_(clients=len(federation), newcomers=0), federation)
-    return by_client(result.clients), Alone(site, state)
+    return by_client(result.clients), Alone(site, states)
 
 
 def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> list[RoundRecord]:

@@ -56,7 +56,8 @@ class Site:
         self.everybody = federation
         """With clients that join after training."""
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
-        self.s_acc_share, self.losses = s_acc_share, losses
+        self.s_acc_share = s_acc_share
+        self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
         self.above_local = above_local
         """Whether that loss is to be less the loss of a model which the client trained alone."""

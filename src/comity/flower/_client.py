@@ -163,7 +163,7 @@ class _Workshop:
         """What clients kept of the runs of Local, by the run's key."""
         for run in _alone(config):
             states = self.alone[run.key] = {}
-            models = Alone(site_of(run, self.site.federation), states.get)
+            models = Alone(site_of(run, self.site.federation), states)
             if run.key == config.alone().key:
                 self.site.reference = models
             else:
