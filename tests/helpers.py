@@ -1,11 +1,13 @@
 """What several tests need."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from comity.engine import Client, Run, Site
+from comity.rules import ClientUpdates, Mean, Outcome
 
 TINY: dict[str, Any] = {
     "data": {"name": "synthetic", "samples": 24, "classes": 4, "size": 8, "noise": 0.5},
@@ -52,3 +54,16 @@ def assert_same(a: Run, b: Run) -> None:
     for name in one:
         assert torch.equal(one[name], other[name]), name
     assert a.columns == b.columns
+
+
+def unmoving_rule() -> tuple[Mean, list[tuple[str, ...]]]:
+    """A rule that leaves all it is given as it was, and a list into which it writes the layers that it was given."""
+    seen: list[tuple[str, ...]] = []
+
+    class Watched(Mean):
+        def apply(self, updates: ClientUpdates) -> Outcome:
+            seen.append(updates.layout.names)
+            outcome = super().apply(updates)
+            return replace(outcome, update=torch.zeros_like(outcome.update))
+
+    return Watched(), seen

@@ -1,6 +1,5 @@
 """FedCP: the gate, the discrepancy, what is sent, and where its noise comes from."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from comity import ComityError, Config
 from comity.engine import build, run, site_of
 from comity.methods import FedCP, Message
 from comity.methods.fedcp import mmd
-from comity.rules import ClientUpdates, Mean, Outcome
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, unmoving_rule, used
 
 
 def logits_by_hand(net: nn.Module, z: Tensor, v: Tensor, gumbel: Tensor) -> Tensor:
@@ -134,16 +132,8 @@ def test_noise_comes_from_the_client_alone(tiny: dict[str, Any]) -> None:
 
 
 def test_the_rule_acts_on_the_body_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
-    seen = []
-
-    class Watched(Mean):
-        def apply(self, updates: ClientUpdates) -> Outcome:
-            seen.append(updates.layout.names)
-            outcome = super().apply(updates)
-            return replace(outcome, update=torch.zeros_like(outcome.update))
-
     site, server = build(Config(**(tiny | {"model": "resnet4"}), method="FedCP"))
-    server.rule = Watched()  # leaves alone all it is given
+    server.rule, seen = unmoving_rule()
     before, layout, model = server.theta.clone(), server.layout, site.model()
     server.step()
     assert seen == [tuple(name for name in layout.names if name.startswith("body"))]

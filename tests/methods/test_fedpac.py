@@ -1,6 +1,5 @@
 """FedPAC: the statistics, the heads' quadratic program, the pull to prototypes, and who gets which head."""
 
-from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -14,8 +13,7 @@ from comity import ComityError, Config
 from comity.engine import Client, build, run, site_of
 from comity.methods.fedpac import FedPACMessage, FedPACReply, head_weights
 from comity.nn import Model
-from comity.rules import ClientUpdates, Mean, Outcome
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, unmoving_rule, used
 
 
 def means_by_hand(model: Model, client: Client, classes: int = 4) -> dict[int, Tensor]:
@@ -215,16 +213,8 @@ def test_absent_and_lost_clients(tiny: dict[str, Any]) -> None:
 
 
 def test_the_rule_acts_on_the_body(tiny: dict[str, Any]) -> None:
-    seen = []
-
-    class Watched(Mean):
-        def apply(self, updates: ClientUpdates) -> Outcome:
-            seen.append(updates.layout.names)
-            outcome = super().apply(updates)
-            return replace(outcome, update=torch.zeros_like(outcome.update))
-
     _, server = build(Config(**tiny, method="FedPAC"))
-    server.rule, before = Watched(), server.theta.clone()
+    (server.rule, seen), before = unmoving_rule(), server.theta.clone()
     server.step()
     assert seen == [("body.fc1.weight", "body.fc1.bias")]
     assert torch.equal(server.theta, before)

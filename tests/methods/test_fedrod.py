@@ -1,6 +1,5 @@
 """FedROD: balanced softmax, two heads that do not disturb each other, and the hypernetwork."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from comity.engine import Client, build, run, site_of
 from comity.methods import Message
 from comity.methods.fedrod import balanced_softmax
 from comity.nn import Model
-from comity.rules import ClientUpdates, Mean, Outcome
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, unmoving_rule, used
 
 HYPER = {"name": "FedROD", "head": "hypernetwork"}
 
@@ -146,16 +144,8 @@ def test_the_hypernetwork_makes_the_head_from_class_frequencies(tiny: dict[str, 
 
 
 def test_the_rule_acts_on_the_generic_model_and_the_hypernetwork_is_averaged(tiny: dict[str, Any]) -> None:
-    seen = []
-
-    class Watched(Mean):
-        def apply(self, updates: ClientUpdates) -> Outcome:
-            seen.append(updates.layout.names)
-            outcome = super().apply(updates)
-            return replace(outcome, update=torch.zeros_like(outcome.update))
-
     site, server = build(Config(**tiny, method=HYPER))
-    server.rule = Watched()  # leaves alone all it is given
+    server.rule, seen = unmoving_rule()
     before, layout = server.theta.clone(), server.layout
     server.step()
     assert seen == [tuple(name for name in layout.names if not name.startswith("hypernetwork"))]

@@ -1,6 +1,5 @@
 """GPFL: the valve and its conditions, the three losses, and what is averaged how."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from comity import ComityError, Config
 from comity.engine import Site, build, run, site_of
 from comity.methods import GPFL, FedPer, Message
 from comity.nn import Model
-from comity.rules import ClientUpdates, Mean, Outcome
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, unmoving_rule, used
 
 
 def valve_by_hand(net: nn.Module, z: Tensor, c: Tensor) -> Tensor:
@@ -95,16 +93,8 @@ def test_the_distance_draws_features_to_their_embedding(tiny: dict[str, Any]) ->
 
 
 def test_the_rule_acts_on_the_body_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
-    seen = []
-
-    class Watched(Mean):
-        def apply(self, updates: ClientUpdates) -> Outcome:
-            seen.append(updates.layout.names)
-            outcome = super().apply(updates)
-            return replace(outcome, update=torch.zeros_like(outcome.update))
-
     site, server = build(Config(**tiny, method="GPFL"))
-    server.rule = Watched()  # leaves alone all it is given
+    server.rule, seen = unmoving_rule()
     before, body = server.theta.clone(), site.model().size("body")
     server.step()
     assert seen == [tuple(name for name in server.layout.names if name.startswith("body"))]

@@ -34,6 +34,7 @@ from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
 from comity.results import schema
+from comity.results.conditions import title_of
 from comity.results.folder import ANEW, RunFolder
 from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
 
@@ -86,8 +87,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        name = str(self.config.method) if self.own_rule else f"{self.config.method} + {self.config.rule}"
-        return name if self.config.guard is None else f"{name}, guarded ({self.config.guard})"
+        return title_of(self.config, self.own_rule)
 
     @property
     def done(self) -> bool:

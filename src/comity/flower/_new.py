@@ -15,6 +15,7 @@ from comity._write import write_text
 from comity.config import CLIENTS, Config, code_in
 from comity.engine import settled, verbs_for
 from comity.flower._settings import entries_of
+from comity.results.conditions import title_of
 
 PYPROJECT = """\
 [build-system]
@@ -128,11 +129,10 @@ def write_app(folder: Path, config: Config) -> None:
     package = package if package.isidentifier() else f"app_{package}"
     config = settled(config)
     clients = config.clients or CLIENTS
-    method = config.method.build()
     words = {
         "name": name,
         "package": package,
-        "title": str(config.method) if method.own_rule() is not None else f"{config.method} + {config.rule}",
+        "title": title_of(config, config.method.build().own_rule() is not None),
         "version": __version__,
         "data": str(config.data),
         "entries": toml(entries_of(config)),

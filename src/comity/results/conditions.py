@@ -14,6 +14,19 @@ Flat = dict[str, Any]
 GUARDED = {"mixture": "guarded"}
 """What a method is called under a guard, where it is not the guard's own name."""
 
+
+def titled(method: str, rule: str, guard: str | None) -> str:
+    """``FedAvg, guarded + Mean``: what a run, or a line of a table, is called; ``rule`` is empty where it has none."""
+    name = method if guard is None else f"{method}, {GUARDED.get(guard, guard)}"
+    return f"{name} + {rule}" if rule else name
+
+
+def title_of(config: Config, own_rule: bool) -> str:
+    """What a run is called; ``own_rule``: no rule can be chosen for it."""
+    guard = None if config.guard is None else str(config.guard)
+    return titled(str(config.method), "" if own_rule else str(config.rule), guard)
+
+
 _UNDECISIVE = {f.name for f in fields(Config) if not f.metadata["decides"]} | {"seed"}
 
 
@@ -82,12 +95,11 @@ class Varying:
 
     def label(self, flat: Flat, component: str) -> str:
         """``ConFREE (c=0.3)``: a rule with those of its options that vary; a method also with its guard."""
-        guard = flat.get("guard") if component == "method" else None
         name, options = show(flat.get(component, "")), self.of(flat, component)
         if component == "method":
             options |= self.of(flat, *compared(flat) - {"method", "rule"})
             options.pop("guard", None)
-        name += f", {GUARDED.get(guard, guard)}" if guard else ""
+            name = titled(name, "", flat.get("guard"))
         return f"{name} ({in_words(options)})" if options else name
 
 

@@ -101,10 +101,11 @@ class Table:
         if study.unfinished:
             total, are = len(study.runs) + study.waiting, "is" if study.unfinished == 1 else "are"
             remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")
-        if jumpy := sorted({run.title for run in study.runs if run.result and run.result.unstable}):
+        jumpy = {cell.label for cell in study.cells for run in cell.finished if run.result and run.result.unstable}
+        if jumpy:
             remarks.append(
                 f"Training was not stable, a client's accuracy fell by more than {100 * FALL:.0f} points between two "
-                f"evaluations: {', '.join(jumpy)}."
+                f"evaluations: {', '.join(sorted(jumpy))}."
             )
         remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
         return cls(blocks, used, _legend(lines, study.base_label), remarks)
