@@ -142,7 +142,7 @@ def summary(console: Console, run: Run) -> None:
 
 
 def _newcomers(late: Newcomers) -> str:
-    """“Newcomers: 83.1 %, alone 80.2 %; 4 of 5 clients gain over training alone, client 19 loses.”"""
+    """“Newcomers: 83.1 %, alone 80.2 %; 4 of 5 clients gain over training alone, 1 looks worse, …”"""
     words = f"Newcomers: {_percent(late.metrics[OWN].mean)}" if OWN in late.metrics else "Newcomers: nobody was served"
     if (balance := Balance.of_run(late)) is not None and late.transfer is not None:
         words += f", alone {_percent(late.transfer.local)}; {balance.sentence}"

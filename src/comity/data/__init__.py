@@ -10,7 +10,7 @@ from comity.data.federation import (
     Split,
     federate,
     fingerprint,
-    lie_as_trained,
+    in_training_layout,
     natural_clients,
 )
 from comity.data.given import NAME as GIVEN
@@ -43,7 +43,7 @@ __all__ = [
     "draw",
     "federate",
     "fingerprint",
-    "lie_as_trained",
+    "in_training_layout",
     "natural_clients",
     # data sets
     "DATASETS",

@@ -281,9 +281,9 @@ def _tensors(dataset: Dataset, index: Ints, share: Share, standardiser: Standard
         x = x.sub_(0.5).div_(0.5) if dataset.centred else x
     if share.transform is not None and len(index):
         x = share.transform(x)
-    return Split(lie_as_trained(x), torch.from_numpy(dataset.y[index]))
+    return Split(in_training_layout(x), torch.from_numpy(dataset.y[index]))
 
 
-def lie_as_trained(x: Tensor) -> Tensor:
+def in_training_layout(x: Tensor) -> Tensor:
     """The same samples in the memory layout that nets are fastest with."""
     return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)

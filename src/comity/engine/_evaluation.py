@@ -12,7 +12,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._random import generator, numpy_generator
-from comity.data import Federation, Split, lie_as_trained
+from comity.data import Federation, Split, in_training_layout
 from comity.engine._client import Client, hits, losses
 from comity.engine._verbs import Scores, Weighed
 from comity.guard import expected_calibration_error
@@ -79,7 +79,7 @@ class TestPool:
     def split(self) -> Split:
         """Everybody's tests: put together when they are first asked for, which some runs never do."""
         tests = [client.test for client in self.federation.clients]
-        x = lie_as_trained(torch.cat([test.x for test in tests]))
+        x = in_training_layout(torch.cat([test.x for test in tests]))
         return Split(x, torch.cat([test.y for test in tests]))
 
     @cached_property
@@ -92,7 +92,7 @@ class TestPool:
 
     def _some(self, chosen: Tensor) -> Split:
         chosen = chosen.to(self.split.y.device)
-        return Split(lie_as_trained(self.split.x[chosen]), self.split.y[chosen])
+        return Split(in_training_layout(self.split.x[chosen]), self.split.y[chosen])
 
     def general(self, cid: int, predict: Predict, model: Tensor | None, seed: int) -> tuple[float, float]:
         """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone."""

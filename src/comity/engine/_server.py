@@ -256,10 +256,11 @@ class Server:
 
     def _note_against(self, updates: Updates, outcome: Outcome) -> None:
         """Whom the plain mean and the rule's step hurt; groups have no client in common."""
-        noted = self.record.against = self.record.against or Against()
-        noted.clients += len(set(updates.ids).intersection(self.honest))
+        noted, honest = self.record.against or Against(), set(self.honest)
+        self.record.against = noted
+        noted.clients += len(honest.intersection(updates.ids))
         mean, rule = (
-            [cid for cid in against(rows, coefficients) if isinstance(cid, int) and cid in self.honest]
+            [cid for cid in against(rows, coefficients) if isinstance(cid, int) and cid in honest]
             for rows, coefficients in ((updates, updates.shares), (outcome.updates, outcome.coefficients))
         )
         noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)

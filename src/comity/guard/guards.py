@@ -36,7 +36,7 @@ class Guard(ABC):
     refits: ClassVar[bool] = False
     """Whether both models are fitted on the held-out samples too, when the weights are known."""
     shares: ClassVar[tuple[float, ...]] = ()
-    """Where parameters are averaged and not predictions: the shares of the own model that are tried, as experts."""
+    """Where parameters are averaged: the shares of the own model to try. Empty where predictions are mixed."""
 
     def __post_init__(self) -> None:
         check(self, "guard")
