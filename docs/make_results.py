@@ -1,19 +1,21 @@
 """Fills the pages' tables and numbers in from docs/results; with folders, makes those files from the studies first.
 
-``make results``, or ``python docs/make_results.py confree-table1=studies/confree-table1-desk guard=studies/guard-desk``.
+``make results``, or ``make results STUDIES='natural=studies/natural-desk guard=studies/guard-desk'``.
 
 A page says what it wants: what stands between ``<!-- = table("guard", "gain") -->`` and ``<!-- . -->`` is made by that
-expression, whose functions are those of docs/measured.py and docs/claims.py.
+expression, whose functions are those of docs/measured.py, docs/claims.py and docs/make_guard.py.
 """
 
 import csv
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import claims
+import make_guard
 import measured
 
 from comity.results.schema import ALL, COMMON, OWN, SOME, VALIDATION
@@ -21,13 +23,18 @@ from comity.results.study import Cell, LoadedStudy
 
 HERE = Path(__file__).parent
 PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md")]
-MADE = re.compile(r"(<!-- = (.*?) -->)(\s*).*?(\s*)(<!-- \. -->)", flags=re.DOTALL)
+MADE = re.compile(r"(^)?(<!-- = (.*?) -->).*?(<!-- \. -->)", flags=re.DOTALL | re.MULTILINE)
 
 
 def page(text: str) -> str:
-    """The page with everything that is made made anew."""
-    names = {name: made for module in (measured, claims) for name, made in vars(module).items() if callable(made)}
-    return MADE.sub(lambda found: found[1] + found[3] + eval(found[2], names) + found[4] + found[5], text)
+    """The page with everything that is made made anew: by itself where it begins a line, else amid the words."""
+    names = {name: made for module in (measured, claims, make_guard) for name, made in vars(module).items()}
+
+    def made(found: re.Match[str]) -> str:
+        apart = "\n\n" if found[1] is not None else ""
+        return found[2] + apart + str(eval(found[3], names)) + apart + found[4]
+
+    return MADE.sub(made, text)
 
 
 def keep(name: str, folder: Path) -> None:
@@ -35,16 +42,23 @@ def keep(name: str, folder: Path) -> None:
     study = LoadedStudy(folder)
     if study.unfinished or study.damaged:
         raise SystemExit(f"{folder} is not finished")
-    (measured.FOLDER / f"{name}.csv").write_text(study.table().csv())
-    rows = [row for cell in study.cells for row in runs(cell)]
-    with (measured.FOLDER / f"{name}-runs.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    if name == "guard":
+        write("guard.csv", map(make_guard.line, study.cells))
+    else:
+        (measured.FOLDER / f"{name}.csv").write_text(study.table().csv())
+        write(f"{name}-runs.csv", (row for cell in study.cells for row in runs(cell)))
     file = measured.FOLDER / "studies.json"
     told = json.loads(file.read_text()) if file.exists() else {}
     told[name] = about(name, study)
     file.write_text(json.dumps(dict(sorted(told.items())), indent=2, ensure_ascii=False) + "\n")
+
+
+def write(name: str, made: Iterable[dict[str, object]]) -> None:
+    rows = [row for row in made if row]
+    with (measured.FOLDER / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def runs(cell: Cell) -> Iterable[dict[str, object]]:
@@ -52,9 +66,9 @@ def runs(cell: Cell) -> Iterable[dict[str, object]]:
     for run in cell.finished:
         row: dict[str, object] = {"block": cell.setting.label, "method": cell.method_label, "rule": cell.rule_label}
         row |= {"seed": run.seed, "unstable": len(run.result.unstable) if run.result else 0}
-        for name in (VALIDATION, SOME, ALL, COMMON):
-            share = 100 * run.metric(name)
-            row[name] = "" if share != share else f"{share:.4f}"
+        shares = {name: run.metric(name) for name in (VALIDATION, SOME, ALL, COMMON)}
+        shares["worst10"] = run.metric(OWN, "worst10")
+        row |= {name: "" if math.isnan(share) else f"{100 * share:.4f}" for name, share in shares.items()}
         judged = [record for record in run.records if OWN in record.metrics]
         yield row | {f"round {each.round}": f"{100 * each.metrics[OWN].mean:.4f}" for each in judged}
 

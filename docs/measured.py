@@ -2,20 +2,22 @@
 
 ``NAME.csv`` is a study's table as ``comity table --format csv`` has it, ``NAME-runs.csv`` has a row for each run, and
 ``studies.json`` tells when, where and by which versions each ran. docs/make_results.py writes them, and puts what
-``about``, ``table``, ``rules``, ``difference``, ``value`` and ``claims`` return into the pages.
+``about``, ``table``, ``rules``, ``rule`` and ``value`` return into the pages.
 """
 
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
-from comity.config import COMPONENTS
+from comity.config import COMPONENTS, read_yaml
 from comity.results.statistics import Difference, Spread, holm
+from comity.studies._examples import examples
+from comity.studies._grid import SCALES
 
 FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER = "Mean", "Mean (by=uniform)", "Mean (length=2.0)"
@@ -25,9 +27,9 @@ Row = dict[str, str]
 
 def short(label: str) -> str:
     """``Mean (length=own, by=size)`` as ``Mean``: what is usual is not said."""
-    kept = [each for each in re.findall(r"[\w.]+=[^,)]+", label) if each not in ("length=own", "personal_model=post_local")]
-    kept = [each for each in kept if not (label.startswith("Mean") and each == "by=size" or each == "head_epochs=5")]
     name = label.partition(" (")[0]
+    usual = {"length=own", "personal_model=post_local", "head_epochs=5", "by=size" if name == MEAN else "by=uniform"}
+    kept = [each for each in re.findall(r"[\w.]+=[^,)]+", label) if each not in usual]
     return f"{name} ({', '.join(kept)})" if kept else name
 
 
@@ -45,6 +47,10 @@ def interval(difference: Difference, real: bool | None = None) -> str:
 def corrected(differences: Sequence[Difference]) -> list[bool]:
     """Which of them are real, corrected for their number by Holm's procedure at 5 %."""
     return holm([1.0 if each.p_value is None else each.p_value for each in differences])
+
+
+class NotRun(Exception):
+    """A study whose numbers are not here."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,16 @@ def lines(study: str) -> list[Line]:
         words = [row[key] if key in COMPONENTS else f"{key.rpartition('.')[2]}={row[key]}" for key in keys if row[key]]
         key = ", ".join(words), row["method"], row["rule"]
         found.append(Line(key[0], short(key[1]), short(key[2]), row, tuple(runs.get(key, ()))))
-    return found
+    if not found:
+        raise NotRun(study)
+    several = any(each.rule not in ("", MEAN) for each in found)
+    return found if several else [replace(each, rule="") for each in found]
 
 
 def line(study: str, label: str, block: str = "") -> Line:
-    """By its label as the page shows it: ``APFL + ConFREE``; a method alone is that with Mean."""
+    """By its label as the page shows it: ``APFL + ConFREE``."""
     for each in lines(study):
-        if each.block == block and label in (each.label, f"{each.method}" if each.rule == MEAN else None):
+        if each.block == block and label == each.label:
             return each
     raise KeyError(f"{study} has no line {label!r} in block {block!r}")
 
@@ -131,12 +140,16 @@ def about(study: str) -> str:
     )
     if not lines(study)[0].runs:
         return text
-    moved = {each.label: each.by_seed().mean - each.by_seed("late").mean for each in lines(study)}
+    moved = {
+        ", ".join(filter(None, (each.label, each.block))): each.by_seed().mean - each.by_seed("late").mean
+        for each in lines(study)
+    }
     most = max(moved, key=lambda label: abs(moved[label]))
     fell = sum(int(run["unstable"]) > 0 for each in lines(study) for run in each.runs)
     return (
         f"{text}\n\nConvergence: over the last fifth of the rounds a line's accuracy moves by "
-        f"{number(median(map(abs, moved.values())))} points (median over lines), at most by {number(moved[most])} ({most}). "
+        f"{number(median(map(abs, moved.values())))} points (median of all lines), at most by {number(moved[most])} "
+        f"({most}). "
         f"Stability: in {fell} of {told['runs']} runs some client fell by more than 20 points between two evaluations."
     )
 
@@ -152,9 +165,9 @@ HEADS = {
 }
 
 
-def table(study: str, *columns: str, block: str | None = None) -> str:
-    """Lines of the study's table. Differences outlast Holm's correction for all of their column, or are ``≈``."""
-    kept = [each for each in lines(study) if block in (None, each.block)]
+def table(study: str, *columns: str, only: Sequence[str] | None = None) -> str:
+    """Lines of the study's table, with these rules only; Holm's correction over each column of differences."""
+    kept = [each for each in lines(study) if only is None or each.rule in only]
     real: dict[int, dict[str, bool]] = {id(each): {} for each in kept}
     for column in {"gain", "difference"} & set(columns):
         known = [(each, noted) for each in kept if (noted := each.noted(column))]
@@ -165,8 +178,8 @@ def table(study: str, *columns: str, block: str | None = None) -> str:
         entries = [_entry(each, column, real[id(each)].get(column)) for column in columns]
         blocks.setdefault(each.block, []).append([each.label, *entries])
     heads = ["", *(HEADS.get(column, column) for column in columns)]
-    titled = block is None and len(blocks) > 1
-    return "\n\n".join((f"**{title}**\n\n" if titled else "") + _grid(heads, body) for title, body in blocks.items())
+    titles = {title: f"**{title}**\n\n" if len(blocks) > 1 else "" for title in blocks}
+    return "\n\n".join(titles[title] + grid(heads, body) for title, body in blocks.items())
 
 
 def _entry(each: Line, column: str, real: bool | None) -> str:
@@ -184,26 +197,44 @@ def _entry(each: Line, column: str, real: bool | None) -> str:
     return number(float(row[column]))
 
 
-def _grid(heads: list[str], body: list[list[str]]) -> str:
-    ruled = [heads, ["---", *["---:"] * (len(heads) - 1)], *body]
+def grid(heads: list[str], body: list[list[str]], left: int = 1) -> str:
+    """A Markdown table; so many columns on the left hold words."""
+    ruled = [heads, [*["---"] * left, *["---:"] * (len(heads) - left)], *body]
     return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
 
 
-def rules(study: str, block: str = "", *, transposed: bool = False) -> str:
-    """Each method's accuracy with Mean, and what other rules change; Holm's correction over the block."""
+def rules(study: str, block: str = "", what: str = LAST) -> str:
+    """Each method's accuracy with Mean, and what other rules change; Holm's correction over the table."""
     kept = [each for each in lines(study) if each.block == block and each.rule]
     means = {each.method: each for each in kept if each.rule == MEAN}
-    others = list(dict.fromkeys(each.rule for each in kept if each.rule != MEAN))
     rivals = [each for each in kept if each.rule != MEAN]
-    found = [each.over(means[each.method]) for each in rivals]
+    found = [each.over(means[each.method], what) for each in rivals]
     cells = {(e.method, e.rule): interval(d, real) for e, d, real in zip(rivals, found, corrected(found), strict=True)}
-    body = [[m, _entry(each, "accuracy", None), *(cells.get((m, rule), "–") for rule in others)] for m, each in means.items()]
-    return _grid(["", "with Mean", *(f"+ {rule}" for rule in others)], body)
+    others = list(dict.fromkeys(each.rule for each in rivals))
+    body = [
+        [method, number(mean.by_seed(what).mean), *(cells.get((method, name), "–") for name in others)]
+        for method, mean in means.items()
+    ]
+    return grid(["", "with Mean", *(f"+ {name}" for name in others)], body)
 
 
-def difference(study: str, label: str, base: str, block: str = "", what: str = LAST) -> str:
-    return interval(line(study, label, block).over(line(study, base, block), what))
+def rule(study: str, method: str, name: str, block: str = "", base: str = MEAN, what: str = LAST) -> str:
+    """What a method has more with one rule than with another."""
+    one, other = (line(study, f"{method} + {each}", block) for each in (name, base))
+    return interval(one.over(other, what))
 
 
 def value(study: str, label: str, column: str, block: str = "") -> str:
     return _entry(line(study, label, block), column, None)
+
+
+def experiments() -> str:
+    """Every example, at which scales it can be done, and what of it was done for these pages."""
+    told = json.loads((FOLDER / "studies.json").read_text())
+    rows = []
+    for name, path in examples().items():
+        entries = read_yaml(path)
+        scales = [scale for scale in SCALES if scale in entries] or ["desk"]
+        done = f"desk: {told[name]['runs']} runs" if name in told else "–"
+        rows.append([f"`{name}`", " ".join(entries["about"].split()), ", ".join(scales), done])
+    return grid(["`comity reproduce …`", "", "`--scale`", "on these pages"], rows, left=4)
