@@ -33,7 +33,7 @@ from comity.engine._trainer import TrainerName
 from comity.engine._verbs import Verb, verbs_of
 from comity.methods import Method
 from comity.nn import with_head
-from comity.rules import Rule, ServerStep, Sketch, seen_through
+from comity.rules import Rule, ServerStep, Sketch, check_sketch
 
 Links = Callable[[Config, Site], Link]
 """Makes the way to a run's clients."""
@@ -147,7 +147,7 @@ def rule_of(config: Config, method: Method[Any, Any]) -> Rule:
         if own is not None and (given := getattr(config, option)) != default(option):
             raise ComityError(f"method {config.method} brings its own rule; leave {option} out, got {given}")
     rule: Rule = own or config.rule.build()
-    seen_through(sketch_of(config), rule)
+    check_sketch(sketch_of(config), rule)
     return rule
 
 

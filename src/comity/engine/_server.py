@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Any, Literal
 
@@ -37,10 +36,10 @@ from comity.rules import (
     Rule,
     ServerStep,
     Sketch,
-    SketchedRows,
     TriedSteps,
     Updates,
     against,
+    behind,
     capped,
     conflict_rate,
     cosines,
@@ -117,15 +116,6 @@ class Server:
     def random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, "server", purpose, self.round)
 
-    @property
-    def _key(self) -> bytes:
-        """What this round's sketches are drawn from."""
-        return key_bytes(self.seed, "sketch", self.round)
-
-    @property
-    def _asks_for_bounds(self) -> bool:
-        return self.max_share < 1 or self.clip_updates != "none" or self.sketch is not None
-
     def sample(self) -> list[int]:
         """This round's clients."""
         clients = self.clients
@@ -184,7 +174,9 @@ class Server:
                 raise ComityError(f"{type(self.method).__name__} combines several things a round: no step can be tried")
             return self._try_steps(cids, moved(self.server_step.lr * update), factors)
 
-        updates = (Updates if self.sketch is None else partial(SketchedRows, sketch=self.sketch, key=self._key))(
+        updates = behind(
+            self.sketch,
+            key_bytes(self.seed, "sketch", self.round),
             [vector[: layout.size] for vector in vectors],
             base=base[: layout.size],
             layout=layout,
@@ -349,7 +341,8 @@ class Server:
                 f"method {type(self.method).__name__} could not merge the replies of round {self.round}: "
                 f"{type(error).__name__}: {brief(error)}"
             ) from error
-        if not self._bounded and self.theta.numel() and self._asks_for_bounds:
+        asked = self.max_share < 1 or self.clip_updates != "none" or self.sketch is not None
+        if asked and not self._bounded and self.theta.numel():
             self.record.warnings.append(
                 f"method {type(self.method).__name__} uses no rule: max_share, clip_updates and sketch change nothing"
             )

@@ -11,7 +11,7 @@ from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, capped, gram_matr
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
 from comity.rules._sketch import BUCKETS, LayerSketch, Sketch
-from comity.rules._sketched import SketchedRows, SketchedUpdates, seen_through
+from comity.rules._sketched import SketchedRows, SketchedUpdates, behind, check_sketch
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps
 from comity.rules.aligned_mtl import AlignedMTL
 from comity.rules.auto import Auto
@@ -96,6 +96,6 @@ __all__ = [
     # for updates that are held in another form
     "ClientUpdates", "Members", "Trial", "TriedSteps", "gram_matrix", "piece_width", "LONGEST_SQUARE",
     # for rules that see sketches of updates
-    "Sketch", "LayerSketch", "BUCKETS", "SketchedUpdates", "SketchedRows", "seen_through",
+    "Sketch", "LayerSketch", "BUCKETS", "SketchedUpdates", "SketchedRows", "behind", "check_sketch",
 ]
 # fmt: on

@@ -137,7 +137,7 @@ class Updates(ClientUpdates):
         columns = whole if layer is None else slice(*seen.layout.layers[layer][2:])
         if len(self) <= MANY or columns.stop - columns.start >= len(self):
             return None
-        return seen._take(columns)[self._usable].double()
+        return seen._take(columns)[self._usable].cpu().double()
 
     def lengths(self, coefficients: Tensor) -> Tensor:
         flat = [self.flat(layer) for layer in range(len(self.layout))]

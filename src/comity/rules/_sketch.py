@@ -104,7 +104,7 @@ class LayerSketch:
     def fold(self, folded: Tensor, piece: Tensor, start: int) -> None:
         """Add the columns from ``start`` on to the buckets; no bucket takes two numbers of one block."""
         for columns in self._blocks(start, start + piece.shape[1]):
-            part = piece[:, columns.start - start : columns.stop - start].to(folded.dtype)
+            part = piece[:, columns.start - start : columns.stop - start].to(folded)
             first = columns.start - self.layer.start
             block, first = divmod(first, self.buckets)
             signs, shift = self._signs(block) if self.folds else (None, 0)
