@@ -60,7 +60,17 @@ def test_one_of_three_may_be_lost_in_any_step(step: str) -> None:
     assert (1 in cohort.masked) == (step == "unmask")
 
 
-def test_a_large_cohort_masks_with_some_and_loses_a_tenth_in_each_of_two_steps() -> None:
+@pytest.mark.parametrize("lost", [{}, {"mask": [3, 9], "unmask": [14]}, {"shares": [20], "mask": [0], "unmask": [11]}])
+def test_clients_that_mask_with_some_of_the_others_alone(
+    lost: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.privacy._graph.degree", lambda _: 8)
+    cohort = Cohort(24, lost=lost)
+    assert np.array_equal(cohort.sum(), cohort.expected())
+
+
+@pytest.mark.slow
+def test_a_large_cohort_loses_a_tenth_in_each_of_two_steps() -> None:
     cohort = Cohort(130, lost={"mask": range(0, 130, 10), "unmask": range(5, 130, 10)})
     assert degree(130) < 129
     assert np.array_equal(cohort.sum(), cohort.expected())

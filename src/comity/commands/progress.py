@@ -75,6 +75,8 @@ class Progress(Callback):
             self.accuracy = f"accuracy {_percent(record.metrics[OWN].mean)}"
         seconds = sum(vars(record.seconds).values())
         numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
+        if record.epsilon is not None:
+            numbers += f" · ε {record.epsilon:.3g}"
         if self.bars is not None:
             self.bars.update(self.task, completed=record.round, numbers=numbers)
         elif record.round % max(1, run.config.last_round // 10) == 0 or run.done:

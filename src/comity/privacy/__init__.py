@@ -14,9 +14,9 @@ except ImportError as error:
 from comity.privacy._accountant import epsilon
 from comity.privacy._fixed_point import BOUND, FixedPoint
 from comity.privacy._graph import degree, members_of, threshold
-from comity.privacy._keys import ANNOUNCEMENT, SEALED, Refused
+from comity.privacy._keys import ANNOUNCEMENT, SEALED, Refused, derive
 from comity.privacy._masks import gaussian, keystream
-from comity.privacy._parties import Collector, Party, place_of
+from comity.privacy._parties import Collector, Party, hashed, place_of
 from comity.privacy._secrets import Secrets, rehearsed, write_secrets
 from comity.privacy._shamir import SHARE, join, recover, split
 from comity.privacy._weights import objection_to_weights
@@ -24,7 +24,7 @@ from comity.privacy._weights import objection_to_weights
 # fmt: off
 __all__ = [
     # the two sides of a masked sum
-    "Party", "Collector", "Refused", "place_of", "objection_to_weights", "ANNOUNCEMENT", "SEALED", "SHARE",
+    "Party", "Collector", "Refused", "place_of", "hashed", "derive", "objection_to_weights", "ANNOUNCEMENT", "SEALED", "SHARE",
     # numbers
     "FixedPoint", "BOUND", "gaussian", "keystream", "epsilon",
     # who holds whose shares

@@ -37,14 +37,19 @@ def derive(secret: bytes, *label: bytes) -> bytes:
     return HKDF(SHA256(), KEY, salt=None, info=info).derive(secret)
 
 
+def private_key(private: bytes) -> X25519PrivateKey:
+    """Ready to agree with many others."""
+    return X25519PrivateKey.from_private_bytes(private)
+
+
 def public(private: bytes) -> bytes:
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return private_key(private).public_key().public_bytes_raw()
 
 
-def agreed(private: bytes, other: bytes, *label: bytes) -> bytes:
+def agreed(private: X25519PrivateKey, other: bytes, *label: bytes) -> bytes:
     """What the owners of two keys, and nobody else, can know."""
     try:
-        secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
+        secret = private.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError as error:  # a point of low order
         raise Refused("a public key is none") from error
     return derive(secret, *label)

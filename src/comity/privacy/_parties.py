@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from comity.privacy._fixed_point import Words
 from comity.privacy._graph import members_of, threshold
@@ -24,6 +25,7 @@ from comity.privacy._keys import (
     derive,
     digest,
     is_signed,
+    private_key,
     public,
     seal,
     sign,
@@ -112,12 +114,14 @@ class Party:
         holders = sorted((*neighbours, self.me))
         each = [split(kept[name], len(holders), threshold(len(holders))) for name in (*_names("key"), *_names("seed"))]
         texts = dict(zip(holders, map(b"".join, zip(*each, strict=True)), strict=True))
-        known, sealed = [], []
+        channel, known, sealed = private_key(kept["channel"]), [], []
         for other in neighbours:
             member, announcement = self.secrets.members.get(other, b""), everyone[other]
             good = is_signed(member, self.place, other, announcement)
             known.append(announcement if good else NOBODY)
-            sealed.append(self._seal(transcript, other, announcement, texts[other]) if good else bytes(SEALED))
+            if good:
+                key = agreed(channel, announcement[:KEY], b"shares", _direction(self.me, other))
+            sealed.append(seal(key, texts[other], transcript) if good else bytes(SEALED))
         kept |= {"transcript": transcript, "neighbours": _packed(neighbours), "keys": b"".join(known)}
         kept["held"] = texts[self.me]  # its own share, behind those of its neighbours as they arrive
         return sealed
@@ -126,13 +130,13 @@ class Party:
         """What its neighbours sealed for it, in their order. One that cannot be opened is held as missing."""
         self._expect("transcript", "received")
         kept, held = self.kept, []
+        channel = private_key(kept.pop("channel"))
         for (other, announcement), text in zip(self._neighbours().items(), sealed, strict=True):
             opened = None
             if announcement != NOBODY and any(text):
-                key = agreed(kept["channel"], announcement[:KEY], b"shares", _direction(other, self.me))
+                key = agreed(channel, announcement[:KEY], b"shares", _direction(other, self.me))
                 opened = unseal(key, text, kept["transcript"])
             held.append(opened if opened is not None and len(opened) == UNSEALED else SECRETS * MISSING)
-        del kept["channel"]
         kept["held"], kept["received"] = b"".join(held) + kept["held"], b"1"
 
     def mask(self, sum: int, words: Words, present: Collection[int], about: bytes) -> Words:
@@ -152,7 +156,7 @@ class Party:
             raise Refused(f"{len(partners)} of the {len(neighbours)} clients that it masks with are left: too few")
         context = kept[f"context{sum}"] = _context(kept["transcript"], sum, present, about)
         kept[f"present{sum}"] = _packed(present)
-        key, seed = kept.pop(f"key{sum}"), kept.pop(f"seed{sum}")
+        key, seed = private_key(kept.pop(f"key{sum}")), kept.pop(f"seed{sum}")
         masked = np.append(words, np.uint64(1))
         add_mask(masked, derive(seed, b"own mask", context), 1)
         for other, announcement in partners.items():
@@ -192,10 +196,6 @@ class Party:
         ids = _unpacked(self.kept["neighbours"])
         return dict(zip(ids, _cut(self.kept["keys"], ANNOUNCEMENT), strict=True))
 
-    def _seal(self, transcript: bytes, other: int, announcement: bytes, text: bytes) -> bytes:
-        key = agreed(self.kept["channel"], announcement[:KEY], b"shares", _direction(self.me, other))
-        return seal(key, text, transcript)
-
 
 def _names(kind: str) -> list[str]:
     return [f"{kind}{sum}" for sum in range(SUMS)]
@@ -205,7 +205,7 @@ def _direction(sender: int, receiver: int) -> bytes:
     return _number(sender) + _number(receiver)
 
 
-def _pair_mask(private: bytes, announcement: bytes, sum: int, context: bytes) -> bytes:
+def _pair_mask(private: X25519PrivateKey, announcement: bytes, sum: int, context: bytes) -> bytes:
     return agreed(private, _mask_key(announcement, sum), b"pair mask", context)
 
 
@@ -264,7 +264,8 @@ class Collector:
                 add_mask(total, derive(seed, b"own mask", context), -1)
                 continue
             announced = _mask_key(self.everyone[cid], sum)
-            key = self._recover(cid, revealed, lambda s, a=announced: len(s) == KEY and public(s) == a)
+            secret = self._recover(cid, revealed, lambda s, a=announced: len(s) == KEY and public(s) == a)
+            key = private_key(secret)
             for other in self.neighbours[cid]:
                 if other in masked:
                     pair = _pair_mask(key, self.everyone[other], sum, context)

@@ -1,0 +1,175 @@
+"""The server's side where updates are masked: coefficients from sketches, sums without terms, and who may run so."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity._layout import Layout
+from comity.engine._masked_clients import MaskedClients, Noise, from_rows, hash_of, to_rows
+from comity.engine._masked_verbs import (
+    AGAINST,
+    UPDATES,
+    Coefficients,
+    EveryonesKeys,
+    MaskedReply,
+    MaskedWords,
+    Revealed,
+    SealedShares,
+    Step,
+    Survivors,
+    masked_verbs,
+)
+from comity.engine._server import Server
+from comity.methods import Combined, Payload, Reply
+from comity.privacy import Collector, FixedPoint, Refused, epsilon, objection_to_weights, place_of
+from comity.results.schema import Against
+from comity.rules import Outcome, Rule, SketchedUpdates, Updates, against, capped
+
+
+class MaskedServer(Server):
+    """A server that sees sketches, masked words and shares, and never an update."""
+
+    def __init__(self, *args: Any, masked: MaskedClients, delta: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.masked, self.delta = masked, delta
+        self.verbs = masked_verbs(self.verbs)
+
+    def aggregate(
+        self,
+        replies: Mapping[int, Reply],
+        rows: Mapping[int, Tensor] | None = None,
+        *,
+        base: Tensor | None = None,
+        layout: Layout | None = None,
+        rule: Rule | None = None,
+        group: str = "",
+    ) -> Combined:
+        """The step from a masked sum. Where the protocol refuses, the round is named and ``theta`` stays."""
+        if any(each is not None for each in (rows, base, layout, rule)) or group:
+            raise ComityError(f"method {type(self.method).__name__} combines other things than updates: not masked")
+        try:
+            return self._step(replies)  # type: ignore[arg-type]
+        except Refused as why:
+            self.record.warnings.append(f"round {self.round} is refused and changes nothing: {why}")
+            return Combined(self.theta, None)
+
+    def _step(self, replies: Mapping[int, MaskedReply]) -> Combined:
+        # 1. Clients share the secrets of their masks out among each other.
+        if len(replies) < self.masked.min_clients:
+            raise Refused(f"{len(replies)} clients are left; {self.masked.min_clients} are the fewest")
+        self._bounded = True
+        place = place_of(self.masked.run, self.round)
+        self._collector = Collector(place, {cid: from_rows(reply.keys[None])[0] for cid, reply in replies.items()})
+        everyone = self._collector.everyone
+        keys = EveryonesKeys(ids=torch.tensor(list(everyone)), keys=to_rows(list(everyone.values())))
+        sealed: dict[int, SealedShares] = self._ask("share", dict.fromkeys(everyone, keys))
+        refused = self._collector.receive({cid: from_rows(reply.sealed) for cid, reply in sealed.items()})
+        self.record.failed |= {cid: f"share: {why}" for cid, why in refused.items()}
+        present = self._collector.present
+        if len(present) < self.masked.min_clients:
+            raise Refused(f"{len(present)} clients are left; {self.masked.min_clients} are the fewest")
+
+        # 2. The rule finds coefficients, from sketches if it compares updates.
+        updates = self._seen({cid: replies[cid] for cid in present})
+        chosen = self.rule.coefficients(updates)
+        if list(chosen.ids) != present:
+            raise Refused("the rule leaves out sketches that are not finite")
+        weights = chosen.coefficients.numpy()
+        if (why := objection_to_weights(weights, self.masked.max_weight, self.masked.min_clients)) is not None:
+            raise Refused(f"clients would not lend their updates to the rule's coefficients: {why}")
+
+        # 3. The sum of the updates with these coefficients.
+        questions: dict[int, Payload] = {
+            cid: Coefficients(
+                sealed=to_rows(self._collector.sealed_for(cid)),
+                present=torch.tensor(present),
+                coefficients=chosen.coefficients,
+                shares=updates.shares,
+            )
+            for cid in present
+        }
+        words, survivors = self._sum(UPDATES, "mask", questions, hash_of(chosen.coefficients, updates.shares))
+        summed = torch.from_numpy(FixedPoint(len(present)).decode(words)).to(self.theta.dtype)
+        size = self.layout.size
+        self.server_step.state = self.step_states.setdefault("", {})
+        theta = self.theta + torch.cat([self.server_step(summed[:size]), summed[size:]])
+        for name, where in self.variances.items():
+            if bool((theta[where] < 0).any()):
+                raise Refused(f"the sum has a negative {name}")
+        outcome = Outcome(**vars(chosen), update=summed[:size], stretch=self._stretch(updates, summed[:size]))
+        if self.rule.needs_gram:
+            self._note("", updates, outcome)
+
+        # 4. How many clients the step is against, or what the noise promises.
+        if self.masked.noise is None:
+            self._count_against(survivors, theta, updates)
+        else:
+            self._account(self.masked.noise, present)
+        return Combined(theta, outcome)
+
+    def _seen(self, replies: Mapping[int, MaskedReply]) -> Updates:
+        """The updates as the rule sees them."""
+        sketch, cids = self.masked.sketch, sorted(replies)
+        sizes = torch.tensor([float(replies[cid].size) for cid in cids], dtype=torch.float64)
+        losses = [replies[cid].loss for cid in cids]
+        about: dict[str, Any] = {
+            "sizes": capped(sizes, self.max_share),
+            "losses": None if None in losses else torch.tensor(losses, dtype=torch.float64),
+            "ids": cids,
+        }
+        if sketch is None:  # the rule looks at sizes alone
+            return Updates(torch.zeros(len(cids), 1), **about)
+        sketches = [replies[cid].sketch for cid in cids]
+        return SketchedUpdates(sketches, sketch, self.masked.sketched, **about)  # type: ignore[arg-type]
+
+    def _sum(
+        self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes
+    ) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], list[int]]:
+        """What the masked words of these clients come to, and whose words arrived."""
+        arrived: dict[int, MaskedWords] = self._ask(verb, questions)
+        survivors = sorted(arrived)
+        if len(survivors) < self.masked.min_clients:
+            raise Refused(f"{len(survivors)} clients are left; {self.masked.min_clients} are the fewest")
+        told = Survivors(total=which, survivors=torch.tensor(survivors))
+        revealed: dict[int, Revealed] = self._ask("unmask", dict.fromkeys(survivors, told))
+        words = self._collector.open(
+            which,
+            list(questions),
+            about,
+            {cid: reply.words.numpy().view(np.uint64) for cid, reply in arrived.items()},
+            {cid: from_rows(reply.shares) for cid, reply in revealed.items()},
+        )
+        return words, survivors
+
+    def _stretch(self, updates: Updates, update: Tensor) -> Tensor:
+        """By layer of the sketches: the step's length over that of the plain mean as the sketches have it."""
+        if not self.rule.needs_gram:
+            return torch.full((1,), math.nan, dtype=torch.float64)
+        lengths = torch.stack([part.double().norm() for part in self.masked.sketched.split(update)])
+        return lengths / updates.lengths(updates.shares)
+
+    def _count_against(self, survivors: Sequence[int], theta: Tensor, updates: Updates) -> None:
+        """An exact count of those whom the step is against, without a word on who they are."""
+        question = Step(present=torch.tensor(survivors), theta=theta)
+        try:
+            words, counted = self._sum(AGAINST, "against", dict.fromkeys(survivors, question), hash_of(theta))
+        except Refused as why:
+            self.record.warnings.append(f"how many clients the step is against could not be counted: {why}")
+            return
+        count = int(words[0])
+        by_mean = len(against(updates, updates.shares)) if self.rule.needs_gram else count
+        self.record.against = Against(clients=len(counted), mean=by_mean, rule=count)
+
+    def _account(self, noise: Noise, present: Sequence[int]) -> None:
+        """What all rounds so far say of the client that took part in most of them."""
+        rounds = self.store.setdefault("rounds with noise", torch.zeros(len(self.clients), dtype=torch.int64))
+        rounds[list(present)] += 1
+        self.record.epsilon = epsilon(noise.multiplier, int(rounds.max()), self.delta)
+
+    def _objection(self, cid: int, reply: Reply) -> str | None:
+        return None  # neither the model nor the method has anything to look at
