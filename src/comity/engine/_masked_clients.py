@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity._layout import Layout
+from comity._layout import Layer, Layout
 from comity.config import Config
 from comity.engine._client import ClientState
 from comity.engine._masked_verbs import (
@@ -40,7 +41,7 @@ from comity.privacy import (
     place_of,
     rehearsed,
 )
-from comity.rules import COSINE_ROUNDING, Rule, Sketch
+from comity.rules import COSINE_ROUNDING, LayerSketch, Rule, Sketch
 
 SKETCH = 1024
 """Numbers of a sketch where the run does not say."""
@@ -94,7 +95,7 @@ class MaskedClients:
         sketch = None
         if self.sketch is not None:
             key = derive(secrets.group, b"sketch", place_of(self.run, round))
-            sketch = self.sketch.sketch(update[: self.layout.size], self.sketched, key)
+            sketch = self._sketch(update[: self.layout.size], key)
         secret = _tensors(kept) | {"update": update, "origin": received.theta}
         open_loss = self.noise is None  # noise on the sum is worth nothing where the loss tells the same
         told = MaskedReply(
@@ -110,6 +111,15 @@ class MaskedClients:
     def sketched(self) -> Layout:
         """Layers as the sketch has them: one, of the whole model, where the rule needs no more."""
         return self.layout if self.by_layer else Layout([("model", (self.layout.size,))])
+
+    def _sketch(self, update: Tensor, key: bytes) -> Tensor:
+        """(L, k) of its update; the map is drawn once where many clients are at one site."""
+        assert self.sketch is not None
+        sketch = torch.zeros(len(self.sketched), self.sketch.k, dtype=torch.float64)
+        for place, layer in enumerate(self.sketched.layers):
+            part = _drawn(self.sketch.k, place, layer, key).sketched(lambda _, columns: update[None, columns], slice(1))
+            sketch[place, : part.shape[1]] = part[0]
+        return sketch
 
     def work(self, cid: int, state: ClientState | None, received: Payload, round: int) -> tuple[Payload, ClientState]:
         """The answer to one of the masked verbs."""
@@ -204,13 +214,19 @@ def masked_clients(config: Config, model: Model, rule: Rule, clients: int) -> Ma
     return MaskedClients(
         run=config.key,
         layout=layout,
-        sketch=Sketch.of(config.sketch or SKETCH) if rule.needs_gram else None,
+        sketch=Sketch.of(getattr(config, "sketch", None) or SKETCH) if rule.needs_gram else None,
         by_layer=rule.scope == "layer",
         max_weight=config.max_weight,
         min_clients=config.min_clients,
         noise=noise,
         secrets=everybody.__getitem__,
     )
+
+
+@lru_cache(maxsize=8)
+def _drawn(k: int, place: int, layer: Layer, key: bytes) -> LayerSketch:
+    """The map of one layer in one round."""
+    return LayerSketch(k, place, layer, key)
 
 
 def _own(tensors: dict[str, Tensor], name: str) -> Tensor:

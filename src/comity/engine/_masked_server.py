@@ -79,8 +79,10 @@ class MaskedServer(Server):
         chosen = self.rule.coefficients(updates)
         if list(chosen.ids) != present:
             raise Refused("the rule leaves out sketches that are not finite")
-        weights = chosen.coefficients.numpy()
-        if (why := objection_to_weights(weights, self.masked.max_weight, self.masked.min_clients)) is not None:
+        coefficients = self._within_bounds(chosen.coefficients)
+        if (
+            why := objection_to_weights(coefficients.numpy(), self.masked.max_weight, self.masked.min_clients)
+        ) is not None:
             raise Refused(f"clients would not lend their updates to the rule's coefficients: {why}")
 
         # 3. The sum of the updates with these coefficients.
@@ -88,12 +90,12 @@ class MaskedServer(Server):
             cid: Coefficients(
                 sealed=to_rows(self._collector.sealed_for(cid)),
                 present=torch.tensor(present),
-                coefficients=chosen.coefficients,
+                coefficients=coefficients,
                 shares=updates.shares,
             )
             for cid in present
         }
-        words, survivors = self._sum(UPDATES, "mask", questions, hash_of(chosen.coefficients, updates.shares))
+        words, survivors = self._sum(UPDATES, "mask", questions, hash_of(coefficients, updates.shares))
         summed = torch.from_numpy(FixedPoint(len(present)).decode(words)).to(self.theta.dtype)
         size = self.layout.size
         self.server_step.state = self.step_states.setdefault("", {})
@@ -101,7 +103,11 @@ class MaskedServer(Server):
         for name, where in self.variances.items():
             if bool((theta[where] < 0).any()):
                 raise Refused(f"the sum has a negative {name}")
-        outcome = Outcome(**vars(chosen), update=summed[:size], stretch=self._stretch(updates, summed[:size]))
+        outcome = Outcome(
+            **vars(chosen) | {"coefficients": coefficients},
+            update=summed[:size],
+            stretch=self._stretch(updates, summed[:size]),
+        )
         if self.rule.needs_gram:
             self._note("", updates, outcome)
 
@@ -126,6 +132,14 @@ class MaskedServer(Server):
             return Updates(torch.zeros(len(cids), 1), **about)
         sketches = [replies[cid].sketch for cid in cids]
         return SketchedUpdates(sketches, sketch, self.masked.sketched, **about)  # type: ignore[arg-type]
+
+    def _within_bounds(self, coefficients: Tensor) -> Tensor:
+        """The rule's coefficients, with the largest ones lowered to what clients let one of them have."""
+        rows = [capped(row.abs(), self.masked.max_weight).copysign(row) for row in coefficients]
+        if not torch.equal(bounded := torch.stack(rows), coefficients):
+            ids = (bounded != coefficients).any(0).nonzero()[:, 0].tolist()
+            self.record.warnings.append(f"{len(ids)} coefficients were lowered to max_weight of their sum")
+        return bounded
 
     def _sum(
         self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes

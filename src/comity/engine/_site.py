@@ -212,7 +212,8 @@ class Site:
             client.engine_keep["counters"] = model.counters
         state = ClientState(client.keep, client.engine_keep)
         if verb == "fit" and self.masked is not None:
-            assert isinstance(reply, Reply) and isinstance(received, Message)
+            assert isinstance(reply, Reply)
+            assert isinstance(received, Message)
             return self.masked.fitted(cid, round, received, reply, state)
         return reply, state
 

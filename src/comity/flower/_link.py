@@ -83,7 +83,7 @@ class GridLink(Link):
         self._answered: set[str] = set()
         """Verbs that somebody has answered."""
         self._largest = 0
-        """Bytes of the largest question so far: what a reply may have goes by it, a masked sum is as long as a model."""
+        """Bytes of the largest question so far, which a reply's bound goes by: a masked sum is as long as a model."""
         self._singly = False
         """Whether replies are fetched one by one, so that one that Flower cannot read takes no other with it."""
 

@@ -24,7 +24,8 @@ from comity.privacy._weights import objection_to_weights
 # fmt: off
 __all__ = [
     # the two sides of a masked sum
-    "Party", "Collector", "Refused", "place_of", "hashed", "derive", "objection_to_weights", "ANNOUNCEMENT", "SEALED", "SHARE",
+    "Party", "Collector", "Refused", "place_of", "hashed", "derive", "objection_to_weights",
+    "ANNOUNCEMENT", "SEALED", "SHARE",
     # numbers
     "FixedPoint", "BOUND", "gaussian", "keystream", "epsilon",
     # who holds whose shares

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+ROUNDING = 1e-9
 LEAST = 0.1
 """A client counts where its weight is at least so much of what it would have in a uniform mean."""
 
@@ -20,7 +21,7 @@ def objection_to_weights(weights: NDArray[np.float64], most: float, least_client
     shares = sizes[moving] / totals[moving]
     if not len(shares):
         return None
-    if (largest := float(shares.max())) > most:
+    if (largest := float(shares.max())) > most * (1 + ROUNDING):
         return f"a client has {largest:.3g} of a layer's weight; {most:g} is the most"
     counting = int((shares >= LEAST / shares.shape[1]).sum(1).min())
     if counting < least_clients:
