@@ -191,9 +191,12 @@ class Updates(ClientUpdates):
         return both
 
     def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        return Updates(
+        return self._like(
             rows, base=self._base, layout=self.layout, threads=self._threads, trial=self._trial, **vars(members)
         )
+
+    def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":
+        return Updates(rows, **arguments)
 
     @cached_property
     def _given(self) -> list[Tensor]:

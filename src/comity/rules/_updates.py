@@ -11,6 +11,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity.rules._sketch import Sketch
 
 Id = int | str
 
@@ -66,6 +67,8 @@ class ClientUpdates(ABC):
         """Everybody whose update has the right shape, usable or not."""
         self.misshaped = dict(misshaped or {})
         """Everybody else, and what is wrong with the shape."""
+        self.sketch: Sketch | None = None
+        """What the Gram matrices are estimated with, if they are."""
         self._products: Tensor | None = None
 
     @abstractmethod
