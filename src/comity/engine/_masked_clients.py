@@ -145,8 +145,7 @@ class MaskedClients:
         return reply, ClientState(state.method, state.engine, _tensors(kept) | tensors)
 
     def _share(self, party: Party, received: EveryonesKeys) -> SealedShares:
-        if len(received.ids) < self.min_clients:
-            raise Refused(f"{len(received.ids)} clients are to be summed; {self.min_clients} are the fewest")
+        self.check_left(len(received.ids), len(received.ids))
         everyone = dict(zip(received.ids.tolist(), from_rows(received.keys), strict=True))
         return SealedShares(sealed=to_rows(party.share(everyone)))
 
@@ -179,6 +178,12 @@ class MaskedClients:
         secrets = party.secrets
         return derive(secrets.identity, b"noise", party.place) if secrets.rehearsal else os.urandom(32)
 
+    def check_left(self, survivors: int, present: int) -> None:
+        """Refuse a sum of so few of those who were to be summed that one might stand out, or the noise be too small."""
+        fewest = self.min_clients if self.noise is None else max(self.min_clients, self.noise.fewest(present))
+        if survivors < fewest:
+            raise Refused(f"{survivors} clients are left; {fewest} are the fewest")
+
     def _check_weights(self, weights: Tensor) -> None:
         if (why := objection_to_weights(weights.numpy(), self.max_weight, self.min_clients)) is not None:
             raise Refused(f"does not lend its update to these coefficients: {why}")
@@ -195,9 +200,7 @@ class MaskedClients:
     def _unmask(self, party: Party, received: Survivors, tensors: dict[str, Tensor]) -> Revealed:
         """Shares, where those who are left are enough for nobody to stand out."""
         survivors, present = received.survivors.tolist(), party.present(received.total)
-        fewest = self.min_clients if self.noise is None else max(self.min_clients, self.noise.fewest(len(present)))
-        if len(survivors) < fewest:
-            raise Refused(f"{len(survivors)} clients are left; {fewest} are the fewest")
+        self.check_left(len(survivors), len(present))
         if received.total == UPDATES:
             left = [present.index(cid) for cid in survivors if cid in present]
             self._check_weights(_own(tensors, "coefficients")[:, left])

@@ -60,8 +60,7 @@ class MaskedServer(Server):
 
     def _step(self, replies: Mapping[int, MaskedReply]) -> Combined:
         # 1. Clients share the secrets of their masks out among each other.
-        if len(replies) < self.masked.min_clients:
-            raise Refused(f"{len(replies)} clients are left; {self.masked.min_clients} are the fewest")
+        self.masked.check_left(len(replies), len(replies))
         self._bounded = True
         place = place_of(self.masked.run, self.round)
         self._collector = Collector(place, {cid: from_rows(reply.keys[None])[0] for cid, reply in replies.items()})
@@ -71,8 +70,7 @@ class MaskedServer(Server):
         refused = self._collector.receive({cid: from_rows(reply.sealed) for cid, reply in sealed.items()})
         self.record.failed |= {cid: f"share: {why}" for cid, why in refused.items()}
         present = self._collector.present
-        if len(present) < self.masked.min_clients:
-            raise Refused(f"{len(present)} clients are left; {self.masked.min_clients} are the fewest")
+        self.masked.check_left(len(present), len(present))
 
         # 2. The rule finds coefficients, from sketches if it compares updates.
         updates = self._seen({cid: replies[cid] for cid in present})
@@ -147,8 +145,7 @@ class MaskedServer(Server):
         """What the masked words of these clients come to, and whose words arrived."""
         arrived: dict[int, MaskedWords] = self._ask(verb, questions)
         survivors = sorted(arrived)
-        if len(survivors) < self.masked.min_clients:
-            raise Refused(f"{len(survivors)} clients are left; {self.masked.min_clients} are the fewest")
+        self.masked.check_left(len(survivors), len(questions))
         told = Survivors(total=which, survivors=torch.tensor(survivors))
         revealed: dict[int, Revealed] = self._ask("unmask", dict.fromkeys(survivors, told))
         words = self._collector.open(

@@ -95,10 +95,10 @@ def check_masked(config: Config, method: Method[Any, Any], rule: Rule, cohort: i
     asked = sorted(verbs_of(method).keys() - ENGINE_VERBS)
     if not method.shared:
         why = f"method {name} shares nothing"
-    elif more:
-        why = f"clients of method {name} also send {', '.join(more)}, which the server would see"
     elif asked:
         why = f"clients of method {name} are also asked for {', '.join(asked)}, which the server would see"
+    elif more:
+        why = f"clients of method {name} also send {', '.join(more)}, which the server would see"
     elif kind.send is not Method.send:
         why = f"method {name} sends clients what its server half makes of single updates"
     elif kind.merge is not Method.merge and not method.sums_only:

@@ -183,8 +183,8 @@ class _Workshop:
         assert self.site.masked is not None
         if secrets is None:
             raise ComityError(
-                "a masked run needs this client's secrets: --node-config \"secrets='/a/file'\", as `comity keys` "
-                "writes them; secrets='none' is a rehearsal that protects nothing"
+                "a masked run needs this client's secrets: --node-config \"secrets='/a/file'\", as `comity flower "
+                "keys` writes them; secrets='none' is a rehearsal that protects nothing"
             )
         if secrets != "none":
             self.site.masked = replace(self.site.masked, secrets=partial(Secrets.read, Path(secrets).expanduser()))

@@ -44,7 +44,7 @@ class Secrets:
                 group=_key(given["group"]),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = "" if isinstance(error, OSError) else " as `comity keys` writes them"
+            reason = "" if isinstance(error, OSError) else " as `comity flower keys` writes them"
             raise ComityError(f"secrets {file} cannot be read{reason}: {error}") from error
         if secrets.client != client or secrets.members.get(client) != _verifier(secrets.identity):
             raise ComityError(f"secrets {file} are not those of client {client} in their list of members")
