@@ -83,7 +83,7 @@ def test_a_node_that_dies_in_any_stage_costs_nobody_else(options: dict[str, Any]
     assert record.failed.keys() == {2}
     assert not [words for words in record.warnings if "refused" in words]
     assert record.against is not None
-    assert record.against.clients == (4 if verb == "unmask" else 3)
+    assert record.against.clients == 3
 
 
 def test_without_secrets_a_client_takes_no_part(options: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,12 @@ from comity.methods import Combined, Payload, Reply
 from comity.privacy import Collector, FixedPoint, Refused, epsilon, objection_to_weights, place_of
 from comity.results.schema import Against
 from comity.rules import Outcome, Rule, SketchedUpdates, Updates, against, capped
+
+
+class _Sum(NamedTuple):
+    words: np.ndarray[Any, np.dtype[np.uint64]]
+    clients: int  # of so many
+    left: list[int]  # who is still there after it
 
 
 class MaskedServer(Server):
@@ -93,8 +99,8 @@ class MaskedServer(Server):
             )
             for cid in present
         }
-        words, survivors = self._sum(UPDATES, "mask", questions, hash_of(coefficients, updates.shares))
-        summed = torch.from_numpy(FixedPoint(len(present)).decode(words)).to(self.theta.dtype)
+        total = self._sum(UPDATES, "mask", questions, hash_of(coefficients, updates.shares))
+        summed = torch.from_numpy(FixedPoint(len(present)).decode(total.words)).to(self.theta.dtype)
         size = self.layout.size
         self.server_step.state = self.step_states.setdefault("", {})
         theta = self.theta + torch.cat([self.server_step(summed[:size]), summed[size:]])
@@ -111,7 +117,7 @@ class MaskedServer(Server):
 
         # 4. How many clients the step is against, or what the noise promises.
         if self.masked.noise is None:
-            self._count_against(survivors, theta, updates)
+            self._count_against(total.left, theta, updates)
         else:
             self._account(self.masked.noise, present)
         return Combined(theta, outcome)
@@ -139,10 +145,8 @@ class MaskedServer(Server):
             self.record.warnings.append(f"{len(ids)} coefficients were lowered to max_weight of their sum")
         return bounded
 
-    def _sum(
-        self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes
-    ) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], list[int]]:
-        """What the masked words of these clients come to, and whose words arrived."""
+    def _sum(self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes) -> "_Sum":
+        """What the masked words of these clients come to."""
         arrived: dict[int, MaskedWords] = self._ask(verb, questions)
         survivors = sorted(arrived)
         self.masked.check_left(len(survivors), len(questions))
@@ -155,7 +159,7 @@ class MaskedServer(Server):
             {cid: reply.words.numpy().view(np.uint64) for cid, reply in arrived.items()},
             {cid: from_rows(reply.shares) for cid, reply in revealed.items()},
         )
-        return words, survivors
+        return _Sum(words, len(survivors), sorted(revealed))
 
     def _stretch(self, updates: Updates, update: Tensor) -> Tensor:
         """By layer of the sketches: the step's length over that of the plain mean as the sketches have it."""
@@ -164,17 +168,17 @@ class MaskedServer(Server):
         lengths = torch.stack([part.double().norm() for part in self.masked.sketched.split(update)])
         return lengths / updates.lengths(updates.shares)
 
-    def _count_against(self, survivors: Sequence[int], theta: Tensor, updates: Updates) -> None:
+    def _count_against(self, clients: Sequence[int], theta: Tensor, updates: Updates) -> None:
         """An exact count of those whom the step is against, without a word on who they are."""
-        question = Step(present=torch.tensor(survivors), theta=theta)
+        question = Step(present=torch.tensor(clients), theta=theta)
         try:
-            words, counted = self._sum(AGAINST, "against", dict.fromkeys(survivors, question), hash_of(theta))
+            total = self._sum(AGAINST, "against", dict.fromkeys(clients, question), hash_of(theta))
         except Refused as why:
             self.record.warnings.append(f"how many clients the step is against could not be counted: {why}")
             return
-        count = int(words[0])
+        count = int(total.words[0])
         by_mean = len(against(updates, updates.shares)) if self.rule.needs_gram else count
-        self.record.against = Against(clients=len(counted), mean=by_mean, rule=count)
+        self.record.against = Against(clients=total.clients, mean=by_mean, rule=count)
 
     def _account(self, noise: Noise, present: Sequence[int]) -> None:
         """What all rounds so far say of the client that took part in most of them."""
