@@ -24,7 +24,7 @@ from comity.privacy import Collector, FixedPoint, Party, place_of, rehearsed
 
 stages = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")  # a function of that name hides it
 
-CASES = (10, 100_000), (10, 1_000_000), (50, 100_000)
+CASES = (10, 100_000), (10, 1_000_000), (30, 100_000)
 REPEATS = 3
 CLIP, TARGET, MODULUS, WEIGHT = 8.0, 2**22, 2**32, 1000
 """SecAgg+'s defaults."""
