@@ -63,7 +63,11 @@ LOCAL_OPTIONS: Mapping[str, Any] = {
     "guard": None,
     "refit": 0,
     "masked": False,
+    "max_weight": 0.5,
+    "min_clients": 3,
     "dp_noise": 0.0,
+    "dp_clip": 1.0,
+    "dp_delta": 1e-5,
 }
 """What the Local that goes with a run has otherwise; all other options that decide numbers are the run's own."""
 

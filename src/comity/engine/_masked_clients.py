@@ -213,7 +213,6 @@ def masked_clients(config: Config, model: Model, rule: Rule, clients: int) -> Ma
     layout = model.layout("shared")
     if noise is not None and len(model.read("shared")) > layout.size:
         raise ComityError("dp_noise would make BatchNorm's variances negative; keep them at clients with buffers local")
-    everybody = rehearsed(config.seed, clients)
     return MaskedClients(
         run=config.key,
         layout=layout,
@@ -222,7 +221,7 @@ def masked_clients(config: Config, model: Model, rule: Rule, clients: int) -> Ma
         max_weight=config.max_weight,
         min_clients=config.min_clients,
         noise=noise,
-        secrets=everybody.__getitem__,
+        secrets=lambda cid: rehearsed(config.seed, clients)[cid],
     )
 
 

@@ -84,6 +84,9 @@ class MaskedServer(Server):
         if list(chosen.ids) != present:
             raise Refused("the rule leaves out sketches that are not finite")
         coefficients = self._within_bounds(chosen.coefficients)
+        shares = self._within_bounds(updates.shares[None])[0]
+        if lowered := int((coefficients != chosen.coefficients).any(0).sum()):
+            self.record.warnings.append(f"coefficients of {lowered} clients were changed so that max_weight holds")
         if (
             why := objection_to_weights(coefficients.numpy(), self.masked.max_weight, self.masked.min_clients)
         ) is not None:
@@ -95,11 +98,11 @@ class MaskedServer(Server):
                 sealed=to_rows(self._collector.sealed_for(cid)),
                 present=torch.tensor(present),
                 coefficients=coefficients,
-                shares=updates.shares,
+                shares=shares,
             )
             for cid in present
         }
-        total = self._sum(UPDATES, "mask", questions, hash_of(coefficients, updates.shares))
+        total = self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares))
         summed = torch.from_numpy(FixedPoint(len(present)).decode(total.words)).to(self.theta.dtype)
         size = self.layout.size
         self.server_step.state = self.step_states.setdefault("", {})
@@ -137,13 +140,14 @@ class MaskedServer(Server):
         sketches = [replies[cid].sketch for cid in cids]
         return SketchedUpdates(sketches, sketch, self.masked.sketched, **about)  # type: ignore[arg-type]
 
-    def _within_bounds(self, coefficients: Tensor) -> Tensor:
-        """The rule's coefficients, with the largest ones lowered to what clients let one of them have."""
-        rows = [capped(row.abs(), self.masked.max_weight).copysign(row) for row in coefficients]
-        if not torch.equal(bounded := torch.stack(rows), coefficients):
-            ids = (bounded != coefficients).any(0).nonzero()[:, 0].tolist()
-            self.record.warnings.append(f"{len(ids)} coefficients were lowered to max_weight of their sum")
-        return bounded
+    def _within_bounds(self, weights: Tensor) -> Tensor:
+        """Rows of weights with the largest ones lowered to what clients let one of them have, and their sums kept."""
+        rows = []
+        for row in weights:
+            lower = capped(row.abs(), self.masked.max_weight)
+            scale = row.abs().sum() / lower.sum() if not torch.equal(lower, row.abs()) else 1.0
+            rows.append((scale * lower).copysign(row))
+        return torch.stack(rows)
 
     def _sum(self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes) -> "_Sum":
         """What the masked words of these clients come to."""

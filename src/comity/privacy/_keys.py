@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from comity._errors import ComityError
 from comity.privacy._shamir import SHARE
 
 KEY = 32
@@ -27,7 +28,7 @@ SEALED = SECRETS * SHARE + 16
 """Bytes of one holder's shares, sealed."""
 
 
-class Refused(ValueError):
+class Refused(ComityError):
     """Somebody does not do what the protocol says: nothing more is told to them."""
 
 

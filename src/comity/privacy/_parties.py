@@ -100,6 +100,7 @@ class Party:
         announced = public(kept["channel"])
         announced += b"".join(public(kept[name]) for name in _names("key"))
         announced += b"".join(digest(kept[name]) for name in _names("seed"))
+        kept["place"] = self.place
         kept["announcement"] = sign(self.secrets.identity, self.place, self.me, announced)
         return kept["announcement"]
 
@@ -188,7 +189,7 @@ class Party:
         return revealed
 
     def _expect(self, done: str, not_yet: str) -> None:
-        if done not in self.kept or not_yet in self.kept:
+        if done not in self.kept or not_yet in self.kept or self.kept["place"] != self.place:
             raise Refused("was asked out of turn, again, or for another round")
 
     def _neighbours(self) -> dict[int, bytes]:

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def _verifier(identity: bytes) -> bytes:
     return Ed25519PrivateKey.from_private_bytes(identity).public_key().public_bytes_raw()
 
 
+@lru_cache(maxsize=2)
 def rehearsed(seed: int, clients: int) -> list[Secrets]:
     """Secrets that follow from a run's seed: for a simulation, whose clients are in one process anyway."""
     root = str(seed).encode()
