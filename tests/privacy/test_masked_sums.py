@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from comity.privacy import (
     Secrets,
     degree,
     join,
+    keystream,
     members_of,
     objection_to_weights,
     place_of,
@@ -27,6 +29,7 @@ from comity.privacy import (
     threshold,
     write_secrets,
 )
+from comity.privacy._masks import add_mask
 
 STEPS = ("keys", "shares", "mask", "unmask")
 few = settings(max_examples=25, deadline=None)
@@ -170,9 +173,24 @@ def test_no_more_than_half_a_lie_opens_both_secrets_of_a_client() -> None:
         assert clients - most >= clients // 3  # so many may be lost
 
 
-def test_the_server_sees_no_words_but_their_sum() -> None:
+def test_the_server_sees_no_words_but_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do any words lie open under a mask that it takes away from the sum."""
+    taken: list[np.ndarray[Any, Any]] = []
     cohort = Cohort(6, lost={"mask": [2], "unmask": [4]})
-    total = cohort.sum()
+    cohort.announce()
+    cohort.share()
+    cohort.mask()
+
+    def noting(words: np.ndarray[Any, Any], key: bytes, sign: int) -> None:
+        taken.append(keystream(key, len(words)))
+        add_mask(words, key, sign)
+
+    monkeypatch.setattr("comity.privacy._parties.add_mask", noting)
+    total = cohort.open()
+    assert len(taken) == 5 + 5  # five own masks, and those of client 2 with five others
+    for cid, words in cohort.masked.items():
+        for mask in taken:
+            assert not (words - mask == np.append(cohort.words[cid], np.uint64(1))).any()
     seen = b"".join(cohort.seen)
     assert all(word.tobytes() not in seen for words in cohort.words.values() for word in words)
     masked = np.stack(list(cohort.masked.values()))

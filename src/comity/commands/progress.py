@@ -71,6 +71,8 @@ class Progress(Callback):
     def on_round(self, run: Run, record: RoundRecord) -> None:
         for cid, why in record.failed.items():
             self.console.print(f"[yellow]round {record.round}: client {cid} left out: {why}[/]", highlight=False)
+        for words in record.warnings:
+            self.console.print(f"[yellow]round {record.round}: {words}[/]", highlight=False)
         if OWN in record.metrics:
             self.accuracy = f"accuracy {_percent(record.metrics[OWN].mean)}"
         seconds = sum(vars(record.seconds).values())
