@@ -163,6 +163,12 @@ def test_clients_do_not_lend_themselves_to_a_sum_of_one(options: dict[str, Any])
 
     assert "does not lend its update" in refusal(assembled(options, change=one)[1])
 
+    def more(verb: str, _: int, question: Any) -> Any:
+        padded = torch.cat([question.coefficients, question.coefficients], 1) if verb == "mask" else None
+        return question if padded is None else replace(question, coefficients=padded)
+
+    assert "of others than those who mask together" in refusal(assembled(options, change=more)[1])
+
     def few(verb: str, _: int, question: Any) -> Any:
         return replace(question, survivors=torch.tensor([0, 1])) if verb == "unmask" else question
 

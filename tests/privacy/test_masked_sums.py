@@ -152,6 +152,14 @@ def test_nothing_is_told_twice_or_out_of_turn() -> None:
     cohort.share()
     with pytest.raises(Refused, match="out of turn"):
         party.share(cohort.collector.everyone)
+    stale = Party(cohort.secrets[0], place_of("run", 4), party.kept)
+    with pytest.raises(Refused, match="out of turn"):
+        stale.receive(cohort.collector.sealed_for(0))
+    other = Party(cohort.secrets[0], cohort.place, dict(party.kept))
+    other.receive(cohort.collector.sealed_for(0))
+    for present, why in (([1, 2, 3], "count it in"), ([0, 0, 1, 2], "twice"), ([0, 1, 2, 3, 9], "never shown")):
+        with pytest.raises(Refused, match=why):
+            other.mask(0, cohort.words[0], present, b"")
     cohort.mask()
     with pytest.raises(Refused, match="out of turn"):
         party.mask(0, cohort.words[0], [0, 1, 2, 3], b"another")

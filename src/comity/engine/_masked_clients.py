@@ -151,26 +151,27 @@ class MaskedClients:
 
     def _mask(self, party: Party, received: Coefficients, tensors: dict[str, Tensor]) -> MaskedWords:
         """Its weighted update in fixed point, masked."""
-        present, size = received.present.tolist(), self.layout.size
-        weights = torch.cat([received.coefficients, received.shares[None]])
-        update = _own(tensors, "update")
-        buffers = len(update) > size
-        self._check_weights(weights if buffers else weights[:-1])
+        present, size, update = received.present.tolist(), self.layout.size, _own(tensors, "update")
+        weights = received.coefficients
+        if len(update) > size:
+            weights = torch.cat([weights, received.shares[None]])
+        if weights.shape[1] != len(present) or party.me not in present:
+            raise Refused("was sent coefficients of others than those who mask together")
+        self._check_weights(weights)
         mine, count = present.index(party.me), len(present)
         values = update.double().numpy().copy()
         if self.noise is not None:
             values = self.noise.added(values, count, self._noise_key(party))
-        rows = received.coefficients[:, mine].tolist()
-        if len(rows) == 1:
-            values[:size] *= rows[0]
-        for layer, weight in zip(self.layout.layers, rows if len(rows) > 1 else (), strict=len(rows) > 1):
+        for layer, weight in zip(
+            self.layout.layers, received.coefficients[:, mine].expand(len(self.layout)).tolist(), strict=True
+        ):
             values[layer.start : layer.stop] *= weight
         values[size:] *= float(received.shares[mine])
         words = FixedPoint(count).encode(values)
         party.receive(from_rows(received.sealed))
         about = hash_of(received.coefficients, received.shares)
         masked = party.mask(UPDATES, words, present, about)
-        tensors["coefficients"] = weights if buffers else weights[:-1]
+        tensors["coefficients"] = weights
         return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
 
     def _noise_key(self, party: Party) -> bytes:
@@ -187,6 +188,8 @@ class MaskedClients:
     def _check_weights(self, weights: Tensor) -> None:
         if (why := objection_to_weights(weights.numpy(), self.max_weight, self.min_clients)) is not None:
             raise Refused(f"does not lend its update to these coefficients: {why}")
+        if self.noise is not None and not bool((weights == weights[0, 0]).all()):
+            raise Refused("does not lend its update to these coefficients: with noise they must all be the same")
 
     def _against(self, party: Party, received: Step, tensors: dict[str, Tensor]) -> MaskedWords:
         """Whether the step points against its own update, more so than by rounding: one bit, masked."""

@@ -80,16 +80,17 @@ class MaskedServer(Server):
 
         # 2. The rule finds coefficients, from sketches if it compares updates.
         updates = self._seen({cid: replies[cid] for cid in present})
+        self.rule.state = self.rule_states.setdefault("", dict(self._fresh))
         chosen = self.rule.coefficients(updates)
+        self.rule_states[""] = self.rule.state
         if list(chosen.ids) != present:
             raise Refused("the rule leaves out sketches that are not finite")
         coefficients = self._within_bounds(chosen.coefficients)
         shares = self._within_bounds(updates.shares[None])[0]
         if lowered := int((coefficients != chosen.coefficients).any(0).sum()):
             self.record.warnings.append(f"coefficients of {lowered} clients were changed so that max_weight holds")
-        if (
-            why := objection_to_weights(coefficients.numpy(), self.masked.max_weight, self.masked.min_clients)
-        ) is not None:
+        why = objection_to_weights(coefficients.numpy(), self.masked.max_weight, self.masked.min_clients)
+        if why is not None:
             raise Refused(f"clients would not lend their updates to the rule's coefficients: {why}")
 
         # 3. The sum of the updates with these coefficients.
@@ -105,11 +106,11 @@ class MaskedServer(Server):
         total = self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares))
         summed = torch.from_numpy(FixedPoint(len(present)).decode(total.words)).to(self.theta.dtype)
         size = self.layout.size
+        for name, where in self.variances.items():
+            if bool((self.theta[where] + summed[where] < 0).any()):
+                raise Refused(f"the sum has a negative {name}")
         self.server_step.state = self.step_states.setdefault("", {})
         theta = self.theta + torch.cat([self.server_step(summed[:size]), summed[size:]])
-        for name, where in self.variances.items():
-            if bool((theta[where] < 0).any()):
-                raise Refused(f"the sum has a negative {name}")
         outcome = Outcome(
             **vars(chosen) | {"coefficients": coefficients},
             update=summed[:size],

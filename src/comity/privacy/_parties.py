@@ -123,6 +123,7 @@ class Party:
             if good:
                 key = agreed(channel, announcement[:KEY], b"shares", _direction(self.me, other))
             sealed.append(seal(key, texts[other], transcript) if good else bytes(SEALED))
+        kept["everyone"] = _packed(everyone)
         kept |= {"transcript": transcript, "neighbours": _packed(neighbours), "keys": b"".join(known)}
         kept["held"] = texts[self.me]  # its own share, behind those of its neighbours as they arrive
         return sealed
@@ -147,8 +148,10 @@ class Party:
         """
         self._expect("received", f"context{sum}")
         kept = self.kept
-        if self.me not in present:
-            raise Refused("was asked to mask with others who do not count it in")
+        if self.me not in present or len(set(present)) != len(present):
+            raise Refused("was asked to mask with others who do not count it in, or count somebody twice")
+        if not set(present) <= set(_unpacked(kept["everyone"])):
+            raise Refused("was asked to mask with clients whose keys it was never shown")
         neighbours = self._neighbours()
         partners = {other: key for other, key in neighbours.items() if other in present}
         if strangers := [other for other, announcement in partners.items() if announcement == NOBODY]:
