@@ -57,6 +57,7 @@ LOCAL_OPTIONS: Mapping[str, Any] = {
     "server_momentum": 0.0,
     "max_share": 1.0,
     "clip_updates": "none",
+    "sketch": None,
     "moment": None,
     "newcomer_rounds": 5,
     "reference": "none",
@@ -130,6 +131,12 @@ class Config:
     )
     clip_updates: Literal["none", "median"] = _option(
         "none", "learning", "scale updates that are longer than the round's median down to it, before the rule"
+    )
+    sketch: Count | ShareBetween | None = _option(
+        None,
+        "learning",
+        "rules see each layer of an update as so many random measurements, such as 1024, or below 1 as many as give "
+        "cosines this standard error; by default they see the products of whole updates",
     )
     guard: Any = _option(
         None,

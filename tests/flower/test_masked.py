@@ -20,9 +20,8 @@ REHEARSAL = {"secrets": "none"}
 
 
 @pytest.fixture
-def options(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr("comity.engine._masked_clients.SKETCH", 16)
-    return tiny | {"clients": 4, "rounds": 2, "reference": "none", "masked": True}
+def options(tiny: dict[str, Any]) -> dict[str, Any]:
+    return tiny | {"clients": 4, "rounds": 2, "reference": "none", "masked": True, "sketch": 16}
 
 
 class Lossy(InProcessGrid):

@@ -35,7 +35,7 @@ from comity.engine._trainer import TrainerName
 from comity.engine._verbs import Verb, verbs_of
 from comity.methods import Method
 from comity.nn import with_head
-from comity.rules import Rule, ServerStep
+from comity.rules import Rule, ServerStep, Sketch, seen_through
 
 Links = Callable[[Config, Site], Link]
 """Makes the way to a run's clients."""
@@ -160,7 +160,13 @@ def rule_of(config: Config, method: Method[Any, Any]) -> Rule:
         if own is not None and (given := getattr(config, option)) != default(option):
             raise ComityError(f"method {config.method} brings its own rule; leave {option} out, got {given}")
     rule: Rule = own or config.rule.build()
+    seen_through(sketch_of(config), rule)
     return rule
+
+
+def sketch_of(config: Config) -> Sketch | None:
+    """What rules see of updates, if that is not the products of whole ones."""
+    return None if config.sketch is None else Sketch.of(config.sketch)
 
 
 def verbs_for(config: Config) -> dict[str, Verb]:
@@ -207,6 +213,7 @@ def build(
         server_step=ServerStep(config.server_lr, config.server_momentum),
         max_share=config.max_share,
         clip_updates=config.clip_updates,
+        sketch=sketch_of(config),
     )
     return site, server
 

@@ -117,7 +117,7 @@ class MaskedClients:
         assert self.sketch is not None
         sketch = torch.zeros(len(self.sketched), self.sketch.k, dtype=torch.float64)
         for place, layer in enumerate(self.sketched.layers):
-            part = _drawn(self.sketch.k, place, layer, key).sketched(lambda _, columns: update[None, columns], slice(1))
+            part = _drawn(self.sketch.k, place, layer, key).sketched(lambda _, columns: update[None, columns], 1)
             sketch[place, : part.shape[1]] = part[0]
         return sketch
 
@@ -219,7 +219,7 @@ def masked_clients(config: Config, model: Model, rule: Rule, clients: int) -> Ma
     return MaskedClients(
         run=config.key,
         layout=layout,
-        sketch=Sketch.of(getattr(config, "sketch", None) or SKETCH) if rule.needs_gram else None,
+        sketch=Sketch.of(config.sketch or SKETCH) if rule.needs_gram else None,
         by_layer=rule.scope == "layer",
         max_weight=config.max_weight,
         min_clients=config.min_clients,

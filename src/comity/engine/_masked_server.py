@@ -42,7 +42,7 @@ class MaskedServer(Server):
 
     def __init__(self, *args: Any, masked: MaskedClients, delta: float, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.masked, self.delta = masked, delta
+        self.masked, self.delta, self.sketch = masked, delta, masked.sketch
         self.verbs = masked_verbs(self.verbs)
 
     def aggregate(

@@ -51,6 +51,7 @@ def result_of(run: "Run") -> Result:
         newcomers=newcomers_of(run),
         malicious=sorted(run.site.attack.malicious),
         conflict_rate=sum(rates) / len(rates) if rates else None,
+        conflict_error=max((record.conflict.error for record in records if record.conflict is not None), default=0.0),
         worst_residual=max((record.rule.residual for record in records if record.rule is not None), default=None),
         bytes_per_round=Traffic(
             down=sum(record.bytes.down for record in records) / len(records),

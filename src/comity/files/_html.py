@@ -100,9 +100,10 @@ def _table(listing: Listing, most: int | None = None) -> str:
 
 
 def _cosines(found: Inspection) -> str:
+    error = f" Each comes from sketches, ± {found.error:.3f}." if found.error else ""
     return _section(
         "Who goes along with whom",
-        "The cosine of each two updates over all layers: blue go the same way, red against each other.",
+        f"The cosine of each two updates over all layers: blue go the same way, red against each other.{error}",
         f'<div class="card body"><div class="scroll">{_matrix(found)}</div></div>',
     )
 

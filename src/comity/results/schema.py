@@ -137,6 +137,8 @@ class Conflict:
 
     rate: float = 0.0
     layers: dict[str, float] = field(default_factory=dict)
+    error: float = 0.0
+    """Share of the pairs and layers that are expected to be judged wrongly, where sketches tell; else 0."""
     loss_change: float = 0.0
     """Of all clients together under the plain mean, to first order (ConFREE, Equation 8)."""
     loss_change_by_others: float = 0.0
@@ -190,6 +192,8 @@ class Cosines:
     group: str
     ids: list[int | str]
     cosines: list[list[float]]
+    error: float = 0.0
+    """The standard error of those near 0, where sketches tell; else 0."""
 
 
 @dataclass(kw_only=True)
@@ -299,6 +303,8 @@ class Result:
     """The same of the rule's step."""
     epsilon: float | None = None
     """What all rounds come to, with the option dp_delta, where noise is added."""
+    conflict_error: float = 0.0
+    """The largest error of a round's conflict rate, where sketches tell; else 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
+from comity.rules._many import MANY
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
 
 T = TypeVar("T")
@@ -124,6 +125,27 @@ class Updates(ClientUpdates):
         for layer, G in self._sweep(product):
             grams[layer] += G
         return grams.triu() + grams.triu(1).mT
+
+    @property
+    def _seen(self) -> "Updates":
+        """What rules see: these rows themselves."""
+        return self
+
+    def flat(self, layer: int | None) -> Tensor | None:
+        seen = self._seen
+        whole = slice(0, seen.layout.size)
+        columns = whole if layer is None else slice(*seen.layout.layers[layer][2:])
+        if len(self) <= MANY or columns.stop - columns.start >= len(self):
+            return None
+        return seen._take(columns)[self._usable].double()
+
+    def lengths(self, coefficients: Tensor) -> Tensor:
+        flat = [self.flat(layer) for layer in range(len(self.layout))]
+        x = coefficients.expand(len(flat), -1)
+        parts = [own @ rows for own, rows in zip(x, flat, strict=True) if rows is not None]
+        if len(parts) < len(flat):
+            return super().lengths(coefficients)
+        return torch.stack([torch.linalg.vector_norm(part) for part in parts])
 
     def combine(self, coefficients: Tensor) -> Tensor:
         if not len(self):

@@ -9,7 +9,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -53,6 +52,10 @@ class Sketch:
         """The standard error of a cosine that comes from sketches; one of the whole model has at most this."""
         return math.sqrt((1 + cosine**2) / self.k)
 
+    def exact(self, layout: Layout) -> list[bool]:
+        """For each layer, whether its products are exact."""
+        return [layer.stop - layer.start <= self.k for layer in layout.layers]
+
     def sketch(self, update: Tensor, layout: Layout, key: bytes) -> Tensor:
         """(L, k) float64 of one update (P,), linear in it; no more memory than for it and the map of one layer."""
         return self.sketches(lambda _, columns: update[None, columns], 1, layout, key)[0]
@@ -60,12 +63,9 @@ class Sketch:
     def sketches(self, take: Take, count: int, layout: Layout, key: bytes, threads: int | None = None) -> Tensor:
         """(N, L, k) float64 of ``count`` updates, which are taken in pieces."""
         result = torch.zeros(count, len(layout), self.k, dtype=torch.float64)
-        tiles = [slice(start, min(start + _TILE, count)) for start in range(0, count, _TILE)]
-        for place, layer in enumerate(layout.layers):
-            drawn = LayerSketch(self.k, place, layer, key, threads)
-            parts = in_order(partial(drawn.sketched, take), tiles, threads)
-            for tile, part in zip(tiles, parts, strict=True):
-                result[tile, place, : part.shape[1]] = part
+        for place in range(len(layout)):
+            drawn = LayerSketch(self.k, place, layout.layers[place], key, threads)
+            result[:, place, : drawn.numbers] = drawn.sketched(take, count, threads)
         return result
 
 
@@ -83,12 +83,17 @@ class LayerSketch:
         """How many there are after the multiplication."""
         self._matrix = pad(matrix, (0, -self.numbers % _STEP, 0, -self.buckets % _STEP))
 
-    def sketched(self, take: Take, rows: slice) -> Tensor:
-        """(M, k) of at most as many rows as are multiplied at once."""
-        folded = self.start(take(rows, slice(0, 0)))
-        for columns in self._blocks(self.layer.start, self.layer.stop):
-            self.fold(folded, take(rows, columns), columns.start)
-        return self.finish(folded)
+    def sketched(self, take: Take, count: int, threads: int | None = None) -> Tensor:
+        """(N, k) of ``count`` updates, or fewer numbers for a layer that has fewer."""
+
+        def some(start: int) -> Tensor:
+            rows = slice(start, min(start + _TILE, count))
+            folded = self.start(take(rows, slice(0, 0)))
+            for columns in self._blocks(self.layer.start, self.layer.stop):
+                self.fold(folded, take(rows, columns), columns.start)
+            return self.finish(folded)
+
+        return torch.cat(list(in_order(some, range(0, count, _TILE), threads)))
 
     def start(self, like: Tensor) -> Tensor:
         """(M, buckets) of M updates like these, of which nothing is folded yet."""

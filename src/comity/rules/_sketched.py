@@ -10,10 +10,18 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity.rules._rows import Rows, Updates
+from comity.rules._rule import Rule
 from comity.rules._sketch import Sketch
 from comity.rules._updates import Id
 
-NOT_OF_ONE_ROUND = "sketches of two rounds cannot be compared: this rule remembers updates, so it cannot see sketches"
+NOT_OF_ONE_ROUND = "sketches of two rounds cannot be compared"
+
+
+def seen_through(sketch: Sketch | None, rule: Rule) -> Sketch | None:
+    """The sketch, if the rule can do with it; one that remembers updates is refused."""
+    if sketch is not None and rule.remembers:
+        raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
+    return sketch
 
 
 class SketchedUpdates(Updates):
@@ -30,7 +38,7 @@ class SketchedUpdates(Updates):
             wanted = f"{len(layout)} layers of {sketch.k} numbers"
             raise ComityError(f"sketches have shape {tuple(rows.shape[1:])}; with this layout they are {wanted}")
         super().__init__(rows.flatten(1), layout=Layout((layer.name, (sketch.k,)) for layer in layout.layers), **others)
-        self.sketch = sketch
+        self.sketch, self.original = sketch, layout
 
     def row(self, i: int) -> Tensor:
         raise ComityError(NOT_OF_ONE_ROUND)
@@ -58,8 +66,22 @@ class SketchedRows(Updates):
             part[: max(0, self._present - rows.start)] -= self._base[columns]
         return part
 
+    @property
+    def _seen(self) -> Updates:
+        return self.sketches
+
     def _multiply(self) -> Tensor:
         return self.sketches._multiply()
+
+    @property
+    def squares(self) -> Tensor:
+        return self._squares[self._usable]
+
+    def gains(self, coefficients: Tensor) -> Tensor:
+        """Exact, unlike what rules see: the rows are here."""
+        step = self.combine(coefficients).double()
+        parts = self._sweep(lambda _, columns: self._take(columns).double() @ step[columns])
+        return sum(parts, torch.zeros(len(self.members), dtype=torch.float64))[self._usable]
 
     def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":
         return SketchedRows(rows, self.sketch, self._key, **arguments)

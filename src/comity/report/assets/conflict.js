@@ -133,6 +133,7 @@ PLOTS.push({
   title: () => `Who pulls against whom: ${aboutRun()}`,
   how: "Cosine of two clients' updates. Blue: both want the same change. Red: what helps one hurts the other. No colour: unrelated, or never in the same round. Numbers of harmed clients are red.",
   there: () => data.runs.some((run) => run.cos),
+  note: () => (focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : ""),
   choices: () => [
     ...choose.run(),
     {
@@ -219,12 +220,18 @@ PLOTS.push({
   },
 });
 
+function misjudged() {
+  const most = Math.max(0, ...cellsHere().map((cell) => cell.numbers.conflict_error || 0));
+  return most ? `Where rules see sketches, ± ${fixed(100 * most, 1)} % of pairs may be on the wrong side of 0.` : "";
+}
+
 PLOTS.push({
   id: "conflict",
   section: "conflict",
   title: () => `How often updates conflict${here()}`,
   how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. They cancel each other in the plain mean; that alone harms nobody.",
   there: () => cellsHere().some((cell) => cell.curves.conflict),
+  note: misjudged,
   choices: () => [choose.setting()],
   draw: (frame) => lines(frame, "conflict", { across: "r", label: "pairs in conflict", share: true }),
 });
