@@ -71,10 +71,14 @@ class Progress(Callback):
     def on_round(self, run: Run, record: RoundRecord) -> None:
         for cid, why in record.failed.items():
             self.console.print(f"[yellow]round {record.round}: client {cid} left out: {why}[/]", highlight=False)
+        for words in record.warnings:
+            self.console.print(f"[yellow]round {record.round}: {words}[/]", highlight=False)
         if OWN in record.metrics:
             self.accuracy = f"accuracy {_percent(record.metrics[OWN].mean)}"
         seconds = sum(vars(record.seconds).values())
         numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
+        if record.epsilon is not None:
+            numbers += f" · ε {record.epsilon:.3g}"
         if self.bars is not None:
             self.bars.update(self.task, completed=record.round, numbers=numbers)
         elif record.round % max(1, run.config.last_round // 10) == 0 or run.done:

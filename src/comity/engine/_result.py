@@ -68,6 +68,7 @@ def result_of(run: "Run") -> Result:
         versions={name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
         machine={"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         unstable=sorted({cid for record in records for cid in record.fell}),
+        epsilon=max((record.epsilon for record in records if record.epsilon is not None), default=None),
         mean_against=sum(each.mean / each.clients for each in against) / len(against) if against else None,
         rule_against=sum(each.rule / each.clients for each in against) / len(against) if against else None,
     )

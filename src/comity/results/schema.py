@@ -222,6 +222,8 @@ class RoundRecord:
     method: dict[str, Any] = field(default_factory=dict)
     """What the method notes of its own."""
     against: Against | None = None
+    epsilon: float | None = None
+    """Of differential privacy so far, where noise is added: of the client that took part in most rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +301,8 @@ class Result:
     """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
     rule_against: float | None = None
     """The same of the rule's step."""
+    epsilon: float | None = None
+    """What all rounds come to, with the option dp_delta, where noise is added."""
     conflict_error: float = 0.0
     """The largest error of a round's conflict rate, where sketches tell; else 0."""
 
