@@ -338,13 +338,14 @@ class Server:
                 f"method {type(self.method).__name__} uses no rule: max_share and clip_updates change nothing"
             )
 
-    def evaluate(self, general: bool) -> Columns:
+    def evaluate(self, general: bool, by_class: bool = True) -> Columns:
         """Every honest client's scores as columns; their summary goes into the record.
 
-        ``general`` asks for S-acc and G-acc too.
+        ``general`` asks for S-acc and G-acc too, ``by_class`` for balanced accuracy and AUC.
         """
         started = time.perf_counter()
-        questions = {cid: replace(self.method.send(self, cid), general=general) for cid in self.honest}
+        sent = {cid: self.method.send(self, cid) for cid in self.honest}
+        questions = {cid: replace(message, general=general, by_class=by_class) for cid, message in sent.items()}
         scores: dict[int, Scores] = self._ask("evaluate", questions)
         if not scores:
             raise ComityError(f"no client could be evaluated in round {self.round}; {_first(self.record.failed)}")

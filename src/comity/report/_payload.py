@@ -29,6 +29,8 @@ from comity.results.columns import CONFLICT
 from comity.results.conditions import component_of, show
 from comity.results.schema import (
     ALL,
+    AUC,
+    BALANCED,
     COMMON,
     LOSS,
     OWN,
@@ -49,6 +51,8 @@ ENDS = 3  # layers kept at either end where all of them are too many, as FedCALM
 CURVES: dict[str, RoundNumber] = {
     "acc": metric(OWN),
     "worst": metric(OWN, "worst10"),
+    "balanced": metric(BALANCED),
+    "auc": metric(AUC),
     "val": metric(VALIDATION),
     "common": metric(COMMON),
     "S": metric(SOME),
@@ -59,6 +63,8 @@ CURVES: dict[str, RoundNumber] = {
     "against": against,
     "mean_against": lambda record: against(record, of_mean=True),
 }
+MEASURED_LAST = ("S", "G", "balanced", "auc")
+"""Curves that are none where the last round alone was measured."""
 NUMBERS = {"acc": (OWN, "mean"), "S": (SOME, "mean"), "G": (ALL, "mean"), "worst": (OWN, "worst10")}
 COSTS: dict[str, Callable[[Result], float]] = {
     "train": lambda result: result.seconds.train / result.last.round,
@@ -185,7 +191,7 @@ def curves(cell: Cell) -> dict[str, Any]:
     for name, number in CURVES.items():
         tables = [table for run in runs if (table := _by_round(run, number, last))]
         common = sorted(set.intersection(*map(set, tables))) if tables else []
-        if len(common) < (2 if name in ("S", "G") else 1):  # measured in the last round alone they are no curve
+        if len(common) < (2 if name in MEASURED_LAST else 1):
             continue
         rounds = thin(common, POINTS)
         values = np.array([[table[round] for round in rounds] for table in tables])
