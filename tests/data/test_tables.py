@@ -106,10 +106,7 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
         ("a,label\n1,0\n2\n", "line 3: 1 cells; the header has 2"),
         ("a,a,label\n1,1,0\n", "two columns are called a"),
         ("a,label\n1,0.5\n2,0.25\n3,0.5\n", "label holds 2 different numbers such as 0.25, .* make a column of bins"),
-        (
-            "a,y\n" + "".join(f"{row % 7},{18 + row % 60}\n" for row in range(600)),
-            "y holds 60 different numbers such as",
-        ),
+        ("a,y\n" + "".join(f"{row % 7},{18 + row % 60}\n" for row in range(600)), "y holds 60 different numbers"),
         ("a,label\n1,10\n2,11\n5,12\n", "label has 3 different values in 3 rows"),
         ("a,label\n1,0\n1,1\n1,1\n1,0\n", r"no column to learn from; left out: a \(always the same\)"),
         ("a,label\ninf,0\n1,1\n1,1\n1,0\n", "values that are not finite"),

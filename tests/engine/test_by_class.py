@@ -57,8 +57,9 @@ def test_what_is_nearly_certain_is_still_ranked() -> None:
     assert area_under_curve(predicted, 1 - y) == 0.0
 
 
-def test_what_is_no_number_has_no_area() -> None:
-    assert area_under_curve(torch.full((4, 3), math.nan), torch.tensor([0, 1, 2, 0])) is None
+@pytest.mark.parametrize("classes", [2, 3])
+def test_what_diverged_has_no_area(classes: int) -> None:
+    assert area_under_curve(torch.full((4, classes), -math.inf), torch.tensor([0, 1, 1, 0])) is None
 
 
 def uneven(val_share: float = 0.0) -> Federation:

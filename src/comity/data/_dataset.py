@@ -139,8 +139,8 @@ def _labels(name: str, y: ArrayLike, shift: bool) -> tuple[Ints, list[str]]:
         return places.astype(np.int64), names.tolist()
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise ComityError(
-            f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers or text: they "
-            "are classes, so make bins of a quantity first"
+            f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers or text, "
+            "for they are classes; make bins of a quantity first"
         )
     if len(labels) and labels.min() < 0:
         raise ComityError(f"data {name}: got label {labels.min()}; labels count from 0 or from 1")

@@ -19,11 +19,12 @@ def area_under_curve(predicted: Tensor, y: Tensor) -> float | None:
     """How often a sample of a class gets a higher probability of it than one of another class; a tie counts half.
 
     That is the AUC, a mean over the classes of ``y``, each against the rest. ``predicted`` are log-probabilities (n,
-    classes). ``None`` where ``y`` holds one class, or a prediction is no number.
+    classes). ``None`` where ``y`` holds one class, or a model diverged: it gives every class
+    the probability 0.
     """
     scores, labels = predicted.cpu().numpy(), y.cpu().numpy()
     held = np.bincount(labels).nonzero()[0]
-    if len(held) < 2 or np.isnan(scores).any():
+    if len(held) < 2 or not np.isfinite(scores.max(1)).all():
         return None
     if scores.shape[1] == 2:  # their difference: a float has no room for a probability that is nearly 1
         scores, held = scores - scores[:, ::-1], held[:1]

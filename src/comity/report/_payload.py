@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from comity._errors import one_line
 from comity.config import MEAN
 from comity.report._series import (
     Coefficients,
@@ -123,13 +124,19 @@ class _Partitions:
         self._places: dict[str, int] = {}
 
     def place(self, partition: PartitionTable) -> int:
-        key = f"{partition.name} {partition.client_names} {partition.counts}"
+        key = f"{partition.name} {partition.client_names} {partition.class_names} {partition.counts}"
         if key not in self._places:
             self._places[key] = len(self.tables)
-            names = [name if name != str(i) else "" for i, name in enumerate(partition.client_names)]
             table = {"name": partition.name, "how": partition.partition, "counts": partition.counts}
-            self.tables.append(table | {"clients": names if any(names) else []})
+            named = {"clients": _own_names(partition.client_names), "classes": _own_names(partition.class_names)}
+            self.tables.append(table | named)
         return self._places[key]
+
+
+def _own_names(names: Sequence[str]) -> list[str]:
+    """Empty where they are the numbers that there are anyway."""
+    own = ["" if name == str(i) else one_line(name, 40) for i, name in enumerate(names)]
+    return own if any(own) else []
 
 
 # Cells.
@@ -252,6 +259,7 @@ def pack(values: Floats) -> str:
 
 def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
     ids, joined, alone, transfer = run.client_ids, run.by_client(OWN), cell.alone(run), cell.transfer(run)
+    parts = run.result.contributions if run.result else {}
     return {
         "seed": run.seed,
         "done": run.finished,
@@ -265,6 +273,7 @@ def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
         "sure": _beyond_chance(cell, run),
         "only": [[transfer.only_local.get(i), transfer.only_joined.get(i)] for i in ids] if transfer else None,
         "against": _against(run),
+        "contribution": several(parts.get(client, math.nan) for client in ids) if parts else None,
         "train": several(run.evaluation.get(TRAINING_SAMPLES, [math.nan] * len(ids)), 0),
         "test": several(run.evaluation.get(TEST_SAMPLES, [math.nan] * len(ids)), 0),
         "bad": run.result.malicious if run.result else [],

@@ -232,6 +232,8 @@ class RoundRecord:
     method: dict[str, Any] = field(default_factory=dict)
     """What the method notes of its own."""
     against: Against | None = None
+    step_cosines: dict[int, float] = field(default_factory=dict)
+    """Cosine of each client's update with the rule's step; empty where that was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +311,10 @@ class Result:
     """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
     rule_against: float | None = None
     """The same of the rule's step."""
+    contributions: dict[int, float] = field(default_factory=dict)
+    """How much each client's updates went with the step over the run (CGSV), below 0 for against it; sizes sum to 1.
+
+    It says whose updates pointed where all went, and is no Shapley value by training again without a client."""
 
 
 @dataclass(frozen=True, kw_only=True)
