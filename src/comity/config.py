@@ -180,7 +180,9 @@ class Config:
         1, "evaluation", "rounds between evaluations of all clients; the last is always evaluated"
     )
     general_every: CountOrZero | Literal["never"] = _option(
-        0, "evaluation", "rounds between S-acc and G-acc, and the last; 0 for the last round alone, or never"
+        0,
+        "evaluation",
+        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round alone, or never for S and G",
     )
     s_acc_share: ShareAboveZero = _option(
         0.4, "evaluation", "share of the other clients whose tests join a client's own in S-acc (FedPG's c)"

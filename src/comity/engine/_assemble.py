@@ -53,6 +53,7 @@ def federation_of(config: Config, dataset: Dataset | Synthetic | None = None) ->
         seed=config.seed,
         test_share=config.test_share,
         val_share=config.val_share,
+        newcomers=config.newcomers,
     )
 
 

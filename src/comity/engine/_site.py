@@ -1,6 +1,7 @@
 """Where clients' data are: a verb is done here, whichever way it arrived."""
 
 import copy
+import threading
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,17 +18,19 @@ from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
-from comity.engine._trainer import Trainer, TrainerName, trainer_for
+from comity.engine._trainer import Autograd, Trainer, TrainerName, trainer_for
 from comity.engine._verbs import DIVERGED, MASKED_VERBS, READ_ONLY_VERBS, Export, StepLosses, verbs_of
 from comity.guard import Guard
 from comity.methods import Message, Method, Payload, Question, Reply
-from comity.nn import Model, line_up
+from comity.nn import Model, draws_random_numbers, line_up
 
 if TYPE_CHECKING:
     from comity.engine._masked_clients import MaskedClients
 
 MOST_TRIED = 256
 """Samples on which a client tries steps."""
+_DRAWING = threading.Lock()
+"""Held while a client works with a net that draws random numbers: torch has one generator for all threads."""
 EPOCHS_ALONE = 10
 """Epochs that a client trains alone, once, where a rule asks how much worse off than that it is."""
 
@@ -85,6 +88,8 @@ class Site:
         self.trainer = trainer_for(training, model, trainer)
         self.masked: MaskedClients | None = None
         """How clients hide their updates from the server, where they do."""
+        self.net_draws = isinstance(self.trainer, Autograd) and draws_random_numbers(net, federation.shape)
+        """Whether the net draws random numbers while it trains."""
 
     def model(self) -> Model:
         """A model of its own for each worker."""
@@ -167,6 +172,22 @@ class Site:
         if verb in MASKED_VERBS:
             assert self.masked is not None
             return self.masked.work(cid, state, received, round)
+        if not self.net_draws:
+            return self._work(model, cid, state, verb, received, round, trainer)
+        with _DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator(self.seed, "layers", round, cid).initial_seed())
+            return self._work(model, cid, state, verb, received, round, trainer)
+
+    def _work(
+        self,
+        model: Model,
+        cid: int,
+        state: ClientState | None,
+        verb: str,
+        received: Payload,
+        round: int,
+        trainer: Trainer | None,
+    ) -> tuple[Payload, ClientState]:
         alone = None
         if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
             alone = self._trained_alone(cid, model, round, trainer)

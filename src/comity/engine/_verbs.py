@@ -37,6 +37,10 @@ class Scores(Payload):
     own: float = math.nan
     """On the client's own tests."""
     loss: float = math.nan
+    balanced: float | None = None
+    """Each class of the client's own tests counts the same; ``None`` where they hold one class."""
+    auc: float | None = None
+    """Of the probabilities on the client's own tests; ``None`` where they hold one class."""
     validation: float | None = None
     validation_loss: float | None = None
     some: float | None = None
