@@ -1,8 +1,10 @@
 """What ``comity inspect`` and ``comity aggregate`` share."""
 
+import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEAST = 16_000_000  # bytes to work with, below which pieces are too small to be of use
+BASES = re.compile("base|start|init|global|server", re.IGNORECASE)
+"""What the name of a base has in it where it says that it is one."""
+
+
+class BaseWarning(UserWarning):
+    """What was taken for the base may be a client's model."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,10 @@ class FileInputs:
     """The clients' files and what is taken of them.
 
     Options:
-        base: the model that the clients started from: a safetensors, torch (.pt, .pth, .bin, .ckpt) or npz file, an
-            index of shards, or a folder with one model or one PEFT adapter
-        clients: the clients' models, in any of these forms
-        as_updates: there is no BASE; the files are the updates themselves
+        files: the base, unless --base names it, then the clients' models: safetensors, torch (.pt, .pth, .bin, .ckpt)
+            or npz files, indices of shards, or folders with one model or one PEFT adapter
+        base: the model that the clients started from
+        as_updates: there is no base; the files are the updates themselves
         only: tensors that take part, by name or its end after a dot, 'lora_*'; may be repeated
         exclude: tensors that do not; may be repeated
         weights: CSV file with the columns name and size (and loss, for rules that need it)
@@ -34,9 +42,9 @@ class FileInputs:
         skip_bad: leave bad files out and say so; without it they stop the command with nothing written
     """
 
-    base: Path | None = None
-    clients: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
     _: KW_ONLY
+    base: Path | None = None
     as_updates: bool = False
     only: Repeated = ()
     exclude: Repeated = ()
@@ -46,13 +54,22 @@ class FileInputs:
     skip_bad: bool = False
 
     def arguments(self, command: str) -> dict[str, Any]:
-        """For the functions of ``comity.files``. Where the files are updates, what stands first is a client's too."""
-        if self.base is None or not (self.clients or self.as_updates):
+        """For the functions of ``comity.files``."""
+        if self.base is not None and self.as_updates:
+            raise ComityError("updates have no base: give --base or --as-updates, not both")
+        base, clients = self.base, self.files
+        if base is None and not self.as_updates and self.files:
+            base, *clients = self.files
+            if clients and _like_a_client(base, clients):
+                told = f"{base} is taken for the base that the clients started from, and looks like one of the clients"
+                offer = "give the base with --base, or say --as-updates if these are updates"
+                warnings.warn(f"{told}; {offer}", BaseWarning, stacklevel=1)
+        if not clients:
             needed = "the clients' updates" if self.as_updates else "a base and the clients' files"
             raise ComityError(f"comity {command} takes {needed}; see comity {command} --help")
         return {
-            "base": None if self.as_updates else self.base,
-            "clients": [self.base, *self.clients] if self.as_updates else list(self.clients),
+            "base": base,
+            "clients": list(clients),
             "only": self.only,
             "exclude": self.exclude,
             "lora": self.lora,
@@ -74,6 +91,17 @@ class FileInputs:
         return limit - taken
 
 
+def _like_a_client(base: Path, clients: Sequence[Path]) -> bool:
+    """Whether the base lies where the clients' files lie and is called as they are: it was forgotten, perhaps."""
+    places = [file.absolute() for file in (base, *clients)]
+    if len({place.name for place in places}) == 1:  # site-1/model.pt, site-2/model.pt
+        places = [place.parent for place in places]
+    if len({place.parent for place in places}) > 1 or BASES.search(places[0].stem):
+        return False
+    first, *names = (re.sub(r"\d+", "0", place.stem) for place in places)
+    return first.startswith(os.path.commonprefix(names))  # noqa: RUF071 (names, not paths)
+
+
 @contextmanager
 def reading(console: "Console") -> Iterator[Any]:
     """While files are read: a bar on a terminal, and warnings of ours as one line each; others stay as they are."""
@@ -81,7 +109,7 @@ def reading(console: "Console") -> Iterator[Any]:
 
     from comity.rules import DroppedWarning, SolverWarning
 
-    ours = (DroppedWarning, SolverWarning)
+    ours = (BaseWarning, DroppedWarning, SolverWarning)
     columns = [TextColumn("reading"), BarColumn(bar_width=30), DownloadColumn(), TextColumn("·"), TimeRemainingColumn()]
     shown = console.is_terminal and not console.quiet
     with warnings.catch_warnings(record=True) as caught:

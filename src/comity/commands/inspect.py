@@ -14,8 +14,8 @@ def inspect(inputs: FileInputs, *, html: Path | None = None, lr: Positive | None
     It also says what a rule would change. Nothing is written but the page, if one is asked for.
 
     Examples:
-        comity inspect base.safetensors clients/*.safetensors --html conflict.html
-        comity inspect adapters/start adapters/clinic-* --lora products
+        comity inspect --base base.safetensors clients/*.safetensors --html conflict.html
+        comity inspect --base adapters/start adapters/clinic-* --lora products
 
     Options:
         html: write the same as a page, with all pairs and layers
