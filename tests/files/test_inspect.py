@@ -198,7 +198,7 @@ def test_a_base_that_looks_like_a_client(
     files = [f"{name}.safetensors" for name in names]
     assert command("inspect", files) == 0
     warned = (
-        f"comity: {files[0]} is taken for the base that the clients started from, and looks like one of the clients"
+        f"comity: {files[0]} was taken for the base that the clients started from, and looks like one of the clients"
     )
     offer = "; give the base with --base, or say --as-updates if these are updates\n"
     assert capsys.readouterr().err == (warned + offer) * told

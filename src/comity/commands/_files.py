@@ -21,10 +21,6 @@ BASES = re.compile("base|start|init|global|server", re.IGNORECASE)
 """What the name of a base has in it where it says that it is one."""
 
 
-class BaseWarning(UserWarning):
-    """What was taken for the base may be a client's model."""
-
-
 @dataclass(frozen=True)
 class FileInputs:
     """The clients' files and what is taken of them.
@@ -57,13 +53,7 @@ class FileInputs:
         """For the functions of ``comity.files``."""
         if self.base is not None and self.as_updates:
             raise ComityError("updates have no base: give --base or --as-updates, not both")
-        base, clients = self.base, self.files
-        if base is None and not self.as_updates and self.files:
-            base, *clients = self.files
-            if clients and _like_a_client(base, clients):
-                told = f"{base} is taken for the base that the clients started from, and looks like one of the clients"
-                offer = "give the base with --base, or say --as-updates if these are updates"
-                warnings.warn(f"{told}; {offer}", BaseWarning, stacklevel=1)
+        base, clients = self._base_and_clients
         if not clients:
             needed = "the clients' updates" if self.as_updates else "a base and the clients' files"
             raise ComityError(f"comity {command} takes {needed}; see comity {command} --help")
@@ -77,6 +67,19 @@ class FileInputs:
             "memory": self._memory_left(),
             "skip_bad": self.skip_bad,
         }
+
+    @property
+    def _base_and_clients(self) -> tuple[Path | None, Sequence[Path]]:
+        by_place = self.base is None and not self.as_updates and self.files
+        return (self.files[0], self.files[1:]) if by_place else (self.base, self.files)
+
+    def doubt(self) -> None:
+        """Say so where the base was not named and may be a client's model, when all else went well."""
+        base, clients = self._base_and_clients
+        if base is not None and self.base is None and _like_a_client(base, clients):
+            told = f"{base} was taken for the base that the clients started from, and looks like one of the clients"
+            offer = "give the base with --base, or say --as-updates if these are updates"
+            print(f"comity: {told}; {offer}", file=sys.stderr)
 
     def _memory_left(self) -> int:
         """What the process may still take."""
@@ -109,7 +112,7 @@ def reading(console: "Console") -> Iterator[Any]:
 
     from comity.rules import DroppedWarning, SolverWarning
 
-    ours = (BaseWarning, DroppedWarning, SolverWarning)
+    ours = (DroppedWarning, SolverWarning)
     columns = [TextColumn("reading"), BarColumn(bar_width=30), DownloadColumn(), TextColumn("·"), TimeRemainingColumn()]
     shown = console.is_terminal and not console.quiet
     with warnings.catch_warnings(record=True) as caught:

@@ -61,6 +61,7 @@ def aggregate(
             overwrite=overwrite,
             progress=progress,
         )
+    inputs.doubt()
     _print(done, console, time.perf_counter() - started)
     return 0
 

@@ -34,6 +34,7 @@ def inspect(inputs: FileInputs, *, html: Path | None = None, lr: Positive | None
     console = Console()
     with reading(console) as progress:
         inspection = inspect(**inputs.arguments("inspect"), lr=lr, progress=progress)
+    inputs.doubt()
     show(inspection, console)
     if html is not None:
         write_text(html, page(inspection))
