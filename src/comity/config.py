@@ -207,7 +207,7 @@ class Config:
 
     seed: int = _option(0, "running", "decides every random number")
     workers: CountOrZero = _option(0, "running", "clients trained side by side; 0 for one a core", decides=False)
-    device: str = _option("cpu", "running", "torch device")
+    device: str = _option("auto", "running", "torch device; auto is cuda where there is one, else cpu")
     out: Path | None = _option(
         None, "running", "run folder; by default runs/<method>-<rule>-<data>-<seed>", decides=False
     )

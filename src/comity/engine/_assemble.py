@@ -69,10 +69,12 @@ def _dataset_of(config: Config) -> Dataset | Synthetic:
 
 
 def settled(config: Config, federation: Federation | None = None) -> Config:
-    """The configuration with the clients and the model that its data ask for where it names none.
+    """The configuration with the device that is here, and the clients and the model that its data ask for.
 
     ``federation`` stands in for the configuration's own data.
     """
+    if config.device == "auto":
+        config = config.with_(device="cuda" if torch.cuda.is_available() else "cpu")
     if federation is not None and config.clients not in (None, len(federation)):
         raise ComityError(f"clients is {config.clients}, but the federation that was given has {len(federation)}")
     if config.clients is not None and config.model is not None:

@@ -112,7 +112,7 @@ def _table(listing: Listing, most: int | None = None) -> str:
     kind = "scroll long" if len(lines) > LONG else "scroll"
     return (
         f'<div class="card body"><div class="{kind}"><table class="facts names-{listing.names}"><thead><tr>{heads}'
-        f"{'' if listing.bars is None else '<th></th>'}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
+        f"{'' if listing.bars is None else '<td></td>'}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
     )
 
 

@@ -287,7 +287,7 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
     vectors: list[Tensor] = []
     misshaped: dict[int, str] = {}
     if isinstance(rows[0], Mapping):
-        dicts = [{name: _tensor(tensor) for name, tensor in cast(Mapping[str, Tensor], row).items()} for row in rows]
+        dicts = [_floating(cast(Mapping[str, Tensor], row)) for row in rows]
         layout = layout or Counter(map(Layout.of, dicts)).most_common(1)[0][0]
         for i, member in enumerate(dicts):
             try:
@@ -306,6 +306,12 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
                 misshaped[i] = f"it has shape {tuple(tensor.shape)}, not {(layout.size,)}"
     alike = [vector.to(vectors[0])[None] for vector in vectors]
     return alike or [torch.zeros(0, layout.size)], layout, misshaped
+
+
+def _floating(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without BatchNorm's counters and other whole numbers, which no rule combines."""
+    floating = {name: values for name, values in row.items() if torch.as_tensor(values).is_floating_point()}
+    return {name: _tensor(values) for name, values in (floating or row).items()}
 
 
 def _tensor(values: Any) -> Tensor:

@@ -4,20 +4,20 @@ const REASONS = {
   agree: [
     "agreement",
     "mean cosine of its updates with the others'",
-    (run, i, id) => run.agree?.[id],
+    (run, _, id) => run.agree?.[id],
     (v) => fixed(v, 2),
   ],
   overlap: [
     "class overlap",
     "part of its class mix that the others have too",
-    (run, i, id) => run.overlap?.[id],
+    (run, _, id) => run.overlap?.[id],
     (v) => percent(v, 0),
   ],
   train: ["training samples", "training samples", (run, i) => run.train[i], brief],
   pull: [
     "weight",
     "part of all the weight ÷ part of all samples",
-    (run, i, id) => pullOf(run, id),
+    (run, _, id) => pullOf(run, id),
     (v) => `${fixed(v, 2)}×`,
   ],
   contribution: [
@@ -378,14 +378,7 @@ PLOTS.push({
     }));
     roundsBelow(frame, area, w.rounds);
     const labels = [signed ? brief(-high) : "0", signed ? "0" : brief(high / 4), `${cut ? "≥ " : ""}${brief(high)}`];
-    frame.scaleBar(
-      area.left,
-      area.bottom + 46,
-      Math.min(220, (area.right - area.left) * 0.5),
-      colour,
-      labels,
-      word,
-    );
+    frame.scaleBar(area.left, area.bottom + 46, Math.min(220, (area.right - area.left) * 0.5), colour, labels, word);
     frame.end(area.bottom + 74);
     return shares.length ? [{ label: "share of the samples", colour: theme.ink, tick: true }] : null;
   },
