@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from comity._errors import ComityError
+from comity._layout import STATISTICS
 from comity._options import Count, convert
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import COUNTERS, FLOATS, StoredTensor
@@ -16,9 +17,6 @@ Lora = Literal["factors", "products", "residual", "stack"]
 """A and B each for itself, or their products: cut to a rank, with the rest apart, or one after another."""
 Rank = Count | Literal["auto"] | None
 """Of the new factors: so many, as many as need be, or as many as in the template."""
-
-STATISTICS = ("running_mean", "running_var")
-"""Running statistics of BatchNorm and similar layers; they are no parameters."""
 
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
 """PEFT's name of the factor A; that of B has B in its place."""
