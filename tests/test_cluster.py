@@ -12,7 +12,9 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load
 
 from comity import ComityError, Config
 from comity.__main__ import main
@@ -193,9 +195,13 @@ def test_a_node_with_a_disk_of_its_own_sends_the_run_back(
     assert end["end"] == "done"
     assert not (node / folder).exists()
     unpack(end["files"], home / "fetched", home / ".fetched")
-    for name, content in packed(home / "fetched").items():
-        if name not in ("result.json", "rounds.jsonl", "run.json"):  # which hold times
-            assert content == expected[name], name
+    fetched = packed(home / "fetched")
+    assert fetched.keys() == expected.keys()
+    state, other = (load(files["checkpoint/state.safetensors"]) for files in (fetched, expected))
+    assert state.keys() == other.keys()
+    assert all(torch.equal(state[name], other[name]) for name in state)
+    for name in ("clients.csv", "config.yaml", "partition.json", "weights.jsonl"):  # others hold times
+        assert fetched[name] == expected[name]
     assert not (home / ".fetched").exists()
     # The same again where the folder is shared: nothing is sent.
     (node / "x" / ".token").write_text(place.token)
