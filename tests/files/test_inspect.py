@@ -236,7 +236,13 @@ def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert command("aggregate", [str(start), *map(str, files), "--lora", "products", "-o", str(tmp_path / "new")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" % lost in ")[1] for line in lines[:4]]
-    assert "of the merged products is lost by keeping their rank" in lines[4]
+    assert "of the merged products is lost at rank 4" in lines[4]
+    assert "lose nothing" not in lines[4]
+    arguments = [str(start), *map(str, files), "-o", str(tmp_path / "new"), "--overwrite", "--lora"]
+    assert command("aggregate", [*arguments, "products", "--rank", "2"]) == 0
+    assert "--rank auto, --lora stack and --lora residual lose nothing" in capsys.readouterr().out
+    assert command("aggregate", [*arguments, "residual"]) == 0
+    assert f"{tmp_path / 'new' / 'base_delta.safetensors'}: to be added to" in capsys.readouterr().out
 
 
 def test_sketches_estimate_the_same_and_say_their_error(found: Inspection, tmp_path: Path) -> None:

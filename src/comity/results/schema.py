@@ -34,6 +34,8 @@ TABLE = "table"
 """``table.md``, ``table.tex`` and ``table.csv``."""
 LOG = "log.txt"
 LOCK = ".lock"
+TOKEN = ".token"
+FETCHED = ".fetched"
 
 # Metrics of a client's model.
 OWN = "L-acc"

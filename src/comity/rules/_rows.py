@@ -112,17 +112,7 @@ class Updates(ClientUpdates):
         """Float32 products of pieces of columns, added up in float64."""
         count = len(self.members)
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
-
-        def product(layer: int, columns: slice) -> tuple[int, Tensor]:
-            U = self._take(columns)
-            # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
-            U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
-            G = torch.zeros(count, count, dtype=U.dtype, device=U.device)
-            for i in range(0, count, _BAND):
-                torch.mm(U[i : i + _BAND], U[i:].mT, out=G[i : i + _BAND, i:])
-            return layer, G.cpu()
-
-        for layer, G in self._sweep(product):
+        for layer, G in self._sweep(lambda layer, columns: (layer, _products(self._take(columns)))):
             grams[layer] += G
         return grams.triu() + grams.triu(1).mT
 
@@ -266,8 +256,19 @@ def capped(sizes: Tensor, share: float) -> Tensor:
 
 
 def gram_matrix(rows: Tensor) -> Tensor:
-    """(N, N) float64, the products of the rows of an (N, P) matrix, finite or not, with the bits of `Updates.gram`."""
-    return Updates(rows)._multiply()[0]
+    """(N, N) float64, the products of the rows of a piece, finite or not, with the bits of `Updates.gram`."""
+    G = _products(rows).double()
+    return G.triu() + G.triu(1).mT
+
+
+def _products(U: Tensor) -> Tensor:
+    """Of the rows of a piece with each other, above the diagonal and on it."""
+    # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
+    U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
+    G = torch.zeros(len(U), len(U), dtype=U.dtype, device=U.device)
+    for i in range(0, len(U), _BAND):
+        torch.mm(U[i : i + _BAND], U[i:].mT, out=G[i : i + _BAND, i:])
+    return G.cpu()
 
 
 def _at_least_float32(U: Tensor) -> Tensor:
