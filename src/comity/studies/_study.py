@@ -204,10 +204,10 @@ class _Study:
 
     def estimate(self) -> float:
         """Try one round of each cell, and say how many runs there are to do and about how many seconds they take."""
-        runs = Counter({config.key: 1 for config in (*_locals(self.cells), *self.cells) if not self.finished(config)})
+        runs = Counter({config.key: 1 for config in (*_locals(self.asked), *self.asked) if not self.finished(config)})
         for group in self.groups:
             runs.update({cell.key: sum(search.most for search in group.searches) for cell in group.cells})
-        configs = {config.key: config for config in (*_locals(self.cells), *self.cells) if runs[config.key]}
+        configs = {config.key: config for config in (*_locals(self.asked), *self.asked) if runs[config.key]}
         self.check(list(configs.values()))
         self.show.say(
             f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in self.groups)}; "
