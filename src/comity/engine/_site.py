@@ -17,11 +17,11 @@ from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
-from comity.engine._trainer import Trainer, TrainerName, trainer_for
+from comity.engine._trainer import TrainerName, trainer_for
 from comity.engine._verbs import DIVERGED, READ_ONLY_VERBS, Export, StepLosses, verbs_of
 from comity.guard import Guard
 from comity.methods import Message, Method, Payload, Question, Reply
-from comity.nn import Model, line_up
+from comity.nn import Model
 
 MOST_TRIED = 256
 """Samples on which a client tries steps."""
@@ -83,14 +83,8 @@ class Site:
 
     def model(self) -> Model:
         """A model of its own for each worker."""
-        return self.models(1)[0]
-
-    def models(self, count: int) -> list[Model]:
-        """Models for clients that train as one."""
-        nets = (copy.deepcopy(self._net).to(self.device) for _ in range(count))
-        models = [Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm) for net in nets]
-        line_up(models)
-        return models
+        net = copy.deepcopy(self._net).to(self.device)
+        return Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm)
 
     @cached_property
     def tests(self) -> TestPool:
@@ -123,7 +117,6 @@ class Site:
         *,
         verb: str = "fit",
         round: int = 1,
-        trainer: Trainer | None = None,
     ) -> Client:
         """A client at work. One without a state was never asked before: the method starts it."""
         client = Client(
@@ -133,7 +126,7 @@ class Site:
             keep={} if state is None else dict(state.method),
             engine_keep={} if state is None else dict(state.engine),
             training=self.training,
-            trainer=trainer or self.trainer,
+            trainer=self.trainer,
             seed=self.seed,
             round=round,
             verb=verb,
@@ -153,7 +146,6 @@ class Site:
         verb: str,
         received: Payload,
         round: int,
-        trainer: Trainer | None = None,
     ) -> tuple[Payload, ClientState]:
         """Do ``verb`` for a client with this state (``None``: it was never asked before); its state afterwards.
 
@@ -161,10 +153,10 @@ class Site:
         """
         alone = None
         if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
-            alone = self._trained_alone(cid, model, round, trainer)
+            alone = self._trained_alone(cid, model, round)
         # what is exported is what was judged, also where a method trains on the way
         drawn = "evaluate" if verb in READ_ONLY_VERBS else verb
-        client = self.client(cid, model, state, verb=drawn, round=round, trainer=trainer)
+        client = self.client(cid, model, state, verb=drawn, round=round)
         if alone is not None:
             client.engine_keep["alone"] = alone
         counted = len(model.counters) > 0
@@ -204,9 +196,9 @@ class Site:
             client.engine_keep["counters"] = model.counters
         return reply, ClientState(client.keep, client.engine_keep)
 
-    def _trained_alone(self, cid: int, model: Model, round: int, trainer: Trainer | None) -> Tensor:
+    def _trained_alone(self, cid: int, model: Model, round: int) -> Tensor:
         """The training loss of a model that the client trained by itself, from the common beginning."""
-        client = self.client(cid, model, round=round, trainer=trainer)
+        client = self.client(cid, model, round=round)
         client.sgd(EPOCHS_ALONE)
         return torch.tensor(client.loss(), dtype=torch.float64)
 
