@@ -1,6 +1,7 @@
 """Where clients' data are: a verb is done here, whichever way it arrived."""
 
 import copy
+import math
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -43,6 +44,7 @@ class Site:
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
         s_acc_share: float = default("s_acc_share"),
+        training_passes: float = math.inf,
         losses: bool = False,
         above_local: bool = False,
         tries_steps: bool = False,
@@ -57,6 +59,8 @@ class Site:
         """With clients that join after training."""
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.s_acc_share = s_acc_share
+        self.training_passes = training_passes
+        """What the run's training costs, for each time that everybody's tests are asked for."""
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
         self.above_local = above_local
@@ -88,7 +92,7 @@ class Site:
 
     @cached_property
     def tests(self) -> TestPool:
-        return TestPool.of(self.federation, self.s_acc_share)
+        return TestPool.of(self.federation, self.s_acc_share, self.training_passes)
 
     def holds_out(self, round: int) -> bool:
         """Whether validation samples are still unseen."""
