@@ -113,6 +113,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         above_local=rule.above_local,
         tries_steps=rule.tries_steps,
         s_acc_share=config.s_acc_share,
+        training_passes=_training_passes(config, federation),
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,
         trainer=trainer,
@@ -132,6 +133,16 @@ def _mask(site: Site, config: Config, rule: Rule) -> None:
     check_masked(config, site.method, rule, cohort_size(len(site.federation), config.participation))
     site.masked = masked_clients(config, site.model(), rule, len(site.federation))
     site.verbs = masked_verbs(site.verbs)
+
+
+def _training_passes(config: Config, federation: Federation) -> float:
+    """Samples that go through the net in a run's training, forward and backward (which is twice the work), for each
+    time that it asks for S-acc and G-acc.
+    """
+    samples = sum(len(client.train) for client in federation.clients)
+    of_a_round = config.epochs * samples if config.steps is None else config.steps * config.batch_size * len(federation)
+    times = sum(config.general_in(round) for round in range(1, config.last_round + 1))
+    return 3 * config.rounds * config.participation * of_a_round / max(times, 1)
 
 
 def _without_newcomers(everybody: Federation, config: Config) -> Federation:

@@ -99,7 +99,7 @@ class Run:
         self.server.record.fell = falls(self.accuracy, self.columns)
         self.accuracy = by_client(self.columns)
         if schema.ALL in self.columns:
-            self.server.record.general_error = general_error(self.federation)
+            self.server.record.general_error = general_error(self.site.tests.sample)
         for callback in self.callbacks:
             callback.on_evaluate(self, self.columns)
 
