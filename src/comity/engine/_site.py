@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -23,7 +24,7 @@ from comity.guard import Guard
 from comity.methods import Message, Method, Payload, Question, Reply
 from comity.nn import Model, line_up
 
-MOST_TRIED = 256
+MOST_TRIED = 128
 """Samples on which a client tries steps."""
 EPOCHS_ALONE = 10
 """Epochs that a client trains alone, once, where a rule asks how much worse off than that it is."""
@@ -211,19 +212,19 @@ class Site:
         return torch.tensor(client.loss(), dtype=torch.float64)
 
     def _try_steps(self, client: Client, received: Message) -> StepLosses:
-        """Losses on the way from the shared part that the client last started from to the one that it received."""
+        """Losses on the way from the shared part that the client last started from to each that it received."""
         assert received.factors is not None
         origin, size = client.engine_keep["origin"], client.model.layout("shared").size
         split = client.data.val if len(client.data.val) else client.data.train
         chosen = torch.randperm(len(split), generator=client.random("trial"))[:MOST_TRIED].to(split.y.device)
         split = Split(split.x[chosen], split.y[chosen])
         losses = [self._loss(client, replace(received, theta=origin), split)]
-        for factor in received.factors.tolist():
-            theta = received.theta.clone()  # with the new buffers, whatever the step
-            theta[:size] = torch.lerp(origin[:size], theta[:size], factor)
+        for end, factor in product(received.theta, received.factors.tolist()):
+            theta = end.clone()  # with the new buffers, whatever the step
+            theta[:size] = torch.lerp(origin[:size], end[:size], factor)
             losses.append(self._loss(client, replace(received, theta=theta), split))
         known = torch.tensor(losses, dtype=torch.float64).nan_to_num(DIVERGED).clamp(max=DIVERGED)
-        return StepLosses(before=float(known[0]), after=known[1:], samples=len(split))
+        return StepLosses(before=float(known[0]), after=known[1:].view(len(received.theta), -1), samples=len(split))
 
     def _loss(self, client: Client, received: Payload, split: Split) -> float:
         """The loss of the model as received: of the one for everybody, or the client's own if there is none."""

@@ -17,8 +17,8 @@ from comity._threads import in_order
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
 
 T = TypeVar("T")
-Trial = Callable[[Tensor, Sequence[float]], TriedSteps]
-"""Asks clients what multiples of a step (P,) would do to their losses."""
+Trial = Callable[[Sequence[Tensor], Sequence[float]], TriedSteps]
+"""Asks clients what multiples of steps (P,) would do to their losses."""
 Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]]
 
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
@@ -147,10 +147,8 @@ class Updates(ClientUpdates):
             pass
         return result
 
-    def try_steps(self, coefficients: Tensor, factors: Sequence[float]) -> TriedSteps:
-        if self._trial is None:
-            return super().try_steps(coefficients, factors)
-        return self._trial(self.combine(coefficients), factors)
+    def try_steps(self, steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
+        return super().try_steps(steps, factors) if self._trial is None else self._trial(steps, factors)
 
     def row(self, i: int) -> Tensor:
         return self._row(self._usable[i])

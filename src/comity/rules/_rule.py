@@ -148,6 +148,11 @@ class Rule(_Declared):
         return {}
 
     @property
+    def verdicts(self) -> dict[str, tuple[float, int]]:
+        """If clients judged these choices in the last step: the mean change of their losses, and how many it harms."""
+        return {}
+
+    @property
     def draws(self) -> bool:
         """Whether coefficients depend on random numbers; then ``state`` counts the calls."""
         return False

@@ -49,7 +49,7 @@ class TriedSteps(NamedTuple):
     """What several steps do to the losses of the n clients that answered."""
 
     before: Tensor  # (n,) float64, without a step
-    after: Tensor  # (n, F) float64, after each step
+    after: Tensor  # (n, S, F) float64, after each of S steps at each of F lengths
     samples: Tensor  # (n,) on how many samples each client's losses are
 
 
@@ -149,8 +149,8 @@ class ClientUpdates(ABC):
         """(L,) how long a combination is in each layer, from coefficients (N,), (1, N) or (L, N)."""
         return combined_lengths(self.grams, coefficients)
 
-    def try_steps(self, coefficients: Tensor, factors: Sequence[float]) -> TriedSteps:
-        """What these multiples of a combination would do to the clients' losses, by asking them."""
+    def try_steps(self, steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
+        """What these multiples of steps (P,) would do to the clients' losses, by asking them."""
         raise ComityError(NOBODY_TO_ASK)
 
     # Their rows.
