@@ -24,10 +24,10 @@ LENGTHS = ["own", "mean", 1.5, 2.0]
 DIRICHLET = {"partition": {"name": "dirichlet", "alpha": 0.3}}
 DATA: dict[str, dict[str, Any]] = {
     "digits": DIRICHLET | {"model": {"name": "mlp", "widths": (64,)}, "rounds": 30},
-    "watch": {"rounds": 20},
+    "watch": {"model": {"name": "mlp", "widths": (64,)}, "rounds": 30},
     "heart": {"rounds": 30},
     "fashion-mnist": DIRICHLET | {"model": {"name": "mlp", "widths": (64,)}, "steps": 50, "rounds": 20},
-    "flowers102": DIRICHLET | {"model": "lenet5", "rounds": 20},
+    "flowers102": DIRICHLET | {"model": "lenet5", "steps": 10, "rounds": 10},
 }
 SHARED = {"eval_every": 1000, "general_every": "never", "reference": "none", "workers": 1}
 

@@ -335,3 +335,10 @@ class Tuned:
     chosen_by: str
     seeds: list[int]
     tried: list[Trial]
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the chosen number is the smallest or the largest of several that were tried."""
+        values = [trial.value for trial in self.tried]
+        numbers = len(values) > 1 and all(isinstance(value, (int, float)) for value in values)
+        return numbers and self.chosen in (min(values), max(values))

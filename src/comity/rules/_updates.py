@@ -66,6 +66,8 @@ class ClientUpdates(ABC):
         """Everybody whose update has the right shape, usable or not."""
         self.misshaped = dict(misshaped or {})
         """Everybody else, and what is wrong with the shape."""
+        self.base: Tensor | None = None
+        """Where the clients present began, if models were given."""
         self._products: Tensor | None = None
 
     @abstractmethod
@@ -167,11 +169,15 @@ class ClientUpdates(ABC):
         """(P,) the update of ``ids[i]``."""
         raise ComityError(NO_ROWS)
 
+    def given(self, i: int) -> Tensor:
+        """(P,) what was given of ``ids[i]``, not copied: its update, or a model where there is a ``base``."""
+        raise ComityError(NO_ROWS)
+
     def only(self, chosen: Sequence[int]) -> "ClientUpdates":
         """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the order that they have here."""
         raise ComityError(NO_ROWS)
 
-    def joined(self, ids: Sequence[Id], rows: Tensor, ages: Tensor) -> "ClientUpdates":
+    def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> "ClientUpdates":
         """These updates followed by those that absent clients sent ``ages`` rounds ago.
 
         Absent clients have size 0, so the plain mean stays that of the clients present.

@@ -111,6 +111,7 @@ class Auto(Rule):
         self._collect()
 
     def _collect(self) -> None:
+        self.state = {name: tensor for name, tensor in self.state.items() if "/" not in name}
         for place, rule in enumerate(self.rules):
             self.state |= {f"{place}/{name}": tensor for name, tensor in rule.state.items()}
 

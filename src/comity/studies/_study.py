@@ -20,7 +20,7 @@ from comity.results.schema import PlannedRun, Trial, Tuned
 from comity.studies._crew import Job, Message, a_round, execute
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
 from comity.studies._show import Show, duration
-from comity.studies._tune import Group, Search, groups
+from comity.studies._tune import Group, Search, groups, spelled_out
 
 
 def study(
@@ -66,7 +66,7 @@ def _entries(
     entries = override(at_scale(entries, scale), options)
     if entries.get("out") is None:
         raise ComityError("a study needs out, the folder that its runs go into")
-    return entries
+    return spelled_out(entries)
 
 
 def _settled(cells: Sequence[Config]) -> list[Config]:
