@@ -13,6 +13,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._random import generator, numpy_generator
 from comity.data import Federation, Split, in_training_layout
+from comity.engine._by_class import area_under_curve, balanced_accuracy
 from comity.engine._client import Client, hits, losses
 from comity.engine._verbs import Scores, Weighed
 from comity.guard import expected_calibration_error
@@ -30,6 +31,8 @@ COLUMNS = {
     "n_train": "n_train",
     "n_test": "n_test",
     schema.OWN: "own",
+    schema.BALANCED: "balanced",
+    schema.AUC: "auc",
     schema.LOSS: "loss",
     schema.VALIDATION: "validation",
     schema.VALIDATION_LOSS: "validation_loss",
@@ -186,6 +189,8 @@ def evaluate(site: "Site", client: Client, received: Question) -> Scores:
 
     right = hits(predicted, data.test)
     scores.own, scores.loss = _share(right), float(losses(predicted, data.test).mean())
+    if received.by_class:
+        scores.balanced, scores.auc = balanced_accuracy(right, data.test.y), area_under_curve(predicted, data.test.y)
     scores.calibration = expected_calibration_error(predicted.exp().amax(1).clamp(max=1).cpu(), right.cpu())
     if site.reference is not None and site.reference.has(cid):
         alone = hits(site.reference.on_own(cid, data.test), data.test)
@@ -269,10 +274,12 @@ def _share(hits: Tensor) -> float:
 
 
 def columns_of(scores: dict[int, Scores]) -> schema.Columns:
-    """A list over clients for each score that all of them have."""
+    """A list over clients for each score that all of them have, or that those have whose tests hold several classes."""
     columns: schema.Columns = {"client": list(scores)}
     for name, field in COLUMNS.items():
         values = [getattr(each, field) for each in scores.values()]
+        if name in schema.BY_CLASS and any(value is not None for value in values):
+            values = [math.nan if value is None else value for value in values]
         if None not in values:
             columns[name] = values
     return columns
@@ -297,9 +304,11 @@ def by_client(columns: schema.Columns, name: str = schema.OWN) -> dict[int, floa
 
 
 def summarise(columns: schema.Columns, name: str) -> schema.Summary:
-    """One metric over all clients."""
-    values = torch.tensor(columns[name], dtype=torch.float64)
-    weights = torch.tensor(columns["n_test"], dtype=torch.float64)
+    """One metric over all clients, or over those that have it."""
+    values, weights = (torch.tensor(columns[each], dtype=torch.float64) for each in (name, "n_test"))
+    if name in schema.BY_CLASS:
+        has_it = ~values.isnan()
+        values, weights = values[has_it], weights[has_it]
     worst = values.sort(descending=name in (schema.LOSS, schema.VALIDATION_LOSS)).values
     return schema.Summary(
         mean=float(values.mean()),

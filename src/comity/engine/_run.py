@@ -95,7 +95,7 @@ class Run:
 
     def evaluate(self, general: bool) -> None:
         """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
-        self.columns = self.server.evaluate(general)
+        self.columns = self.server.evaluate(general, general or self.done)
         self.server.record.fell = falls(self.accuracy, self.columns)
         self.accuracy = by_client(self.columns)
         if schema.ALL in self.columns:

@@ -1,10 +1,11 @@
 """Where clients' data are: a verb is done here, whichever way it arrived."""
 
 import copy
+import threading
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,19 @@ from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
-from comity.engine._trainer import Trainer, TrainerName, trainer_for
-from comity.engine._verbs import DIVERGED, READ_ONLY_VERBS, Export, StepLosses, verbs_of
+from comity.engine._trainer import Autograd, Trainer, TrainerName, trainer_for
+from comity.engine._verbs import DIVERGED, MASKED_VERBS, READ_ONLY_VERBS, Export, StepLosses, verbs_of
 from comity.guard import Guard
 from comity.methods import Message, Method, Payload, Question, Reply
-from comity.nn import Model, line_up
+from comity.nn import Model, draws_random_numbers, line_up
+
+if TYPE_CHECKING:
+    from comity.engine._masked_clients import MaskedClients
 
 MOST_TRIED = 128
 """Samples on which a client tries steps."""
+_DRAWING = threading.Lock()
+"""Held while a client works with a net that draws random numbers: torch has one generator for all threads."""
 EPOCHS_ALONE = 10
 """Epochs that a client trains alone, once, where a rule asks how much worse off than that it is."""
 
@@ -81,6 +87,10 @@ class Site:
         self.parameters = model.layout("shared").size
         """How many numbers of the shared part are parameters; buffers lie behind them."""
         self.trainer = trainer_for(training, model, trainer)
+        self.masked: MaskedClients | None = None
+        """How clients hide their updates from the server, where they do."""
+        self.net_draws = isinstance(self.trainer, Autograd) and draws_random_numbers(net, federation.shape)
+        """Whether the net draws random numbers while it trains."""
 
     def model(self) -> Model:
         """A model of its own for each worker."""
@@ -160,6 +170,25 @@ class Site:
 
         A client that fails on the way keeps what it had.
         """
+        if verb in MASKED_VERBS:
+            assert self.masked is not None
+            return self.masked.work(cid, state, received, round)
+        if not self.net_draws:
+            return self._work(model, cid, state, verb, received, round, trainer)
+        with _DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator(self.seed, "layers", round, cid).initial_seed())
+            return self._work(model, cid, state, verb, received, round, trainer)
+
+    def _work(
+        self,
+        model: Model,
+        cid: int,
+        state: ClientState | None,
+        verb: str,
+        received: Payload,
+        round: int,
+        trainer: Trainer | None,
+    ) -> tuple[Payload, ClientState]:
         alone = None
         if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
             alone = self._trained_alone(cid, model, round, trainer)
@@ -189,9 +218,9 @@ class Site:
             before_fit = self._loss(client, received, client.data.train)
             before_fit -= float(client.engine_keep["alone"]) if self.above_local else 0.0
         reply: Payload = getattr(self.method, verb)(client, received)
-        if type(reply) is not self.verbs[verb].reply:
-            declared = self.verbs[verb].reply.__name__
-            raise TypeError(f"{type(self.method).__name__}.{verb} gave {type(reply).__name__}, not {declared}")
+        declared = self.method.reply_type if verb == "fit" else self.verbs[verb].reply
+        if type(reply) is not declared:
+            raise TypeError(f"{type(self.method).__name__}.{verb} gave {type(reply).__name__}, not {declared.__name__}")
         if verb == "fit":
             assert isinstance(reply, Reply)
             reply.train_loss, reply.loss = client.train_loss, before_fit
@@ -203,7 +232,12 @@ class Site:
                 client.engine_keep["fitted"] = model.read()
         if counted:
             client.engine_keep["counters"] = model.counters
-        return reply, ClientState(client.keep, client.engine_keep)
+        state = ClientState(client.keep, client.engine_keep)
+        if verb == "fit" and self.masked is not None:
+            assert isinstance(reply, Reply)
+            assert isinstance(received, Message)
+            return self.masked.fitted(cid, round, received, reply, state)
+        return reply, state
 
     def _trained_alone(self, cid: int, model: Model, round: int, trainer: Trainer | None) -> Tensor:
         """The training loss of a model that the client trained by itself, from the common beginning."""

@@ -2,7 +2,7 @@
 
 from comity.nn._chain import Descent, Step, chain_of, line_up, lines, stack_size
 from comity.nn._cnn import CNN, CNN1d, CNNFedPG, LeNet5
-from comity.nn._foreign import foreign, with_head
+from comity.nn._foreign import draws_random_numbers, foreign, with_head
 from comity.nn._mlp import MLP, Logistic
 from comity.nn._model import BUFFERS, Model
 from comity.nn._net import Net
@@ -46,6 +46,7 @@ __all__ = [
     "ViTTiny",
     "chain_of",
     "foreign",
+    "draws_random_numbers",
     "line_up",
     "lines",
     "stack_size",
