@@ -176,6 +176,16 @@ class Against:
     rule_ids: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What clients say that a step would do to them."""
+
+    change: float
+    """Of their mean loss."""
+    harmed: int
+    """Clients whose loss it would raise, of those with enough samples to tell."""
+
+
 @dataclass(kw_only=True)
 class RuleNote:
     """What the rule's solver says of its own step."""
@@ -186,6 +196,8 @@ class RuleNote:
     """By layer: the length of the step over that of the plain mean."""
     choice: dict[str, float] = field(default_factory=dict)
     """Of a rule that chooses among others: each with its weight. The heaviest made the step."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """In rounds in which clients were asked: what they said of each choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,3 +367,10 @@ class Tuned:
     chosen_by: str
     seeds: list[int]
     tried: list[Trial]
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the chosen number is the smallest or the largest of several that were tried."""
+        values = [trial.value for trial in self.tried]
+        numbers = len(values) > 1 and all(isinstance(value, (int, float)) for value in values)
+        return numbers and self.chosen in (min(values), max(values))
