@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit test-slow fuzz test-flower bench docs wheel dist notebook clean
+.PHONY: demo test lint types unit test-slow fuzz test-flower js bench docs wheel dist notebook clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -41,6 +41,17 @@ fuzz: $(VENV)/dev
 # Real SuperLinks and SuperNodes on loopback; a few minutes.
 test-flower: $(VENV)/dev
 	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py
+
+# The report's script: formatter and linter (of the whole, which is one scope), unit tests, and axe on the drawn page.
+# It needs node; installing comity does not.
+BIOME := tests/js/node_modules/.bin/biome
+js: $(VENV)/dev
+	npm install --prefix tests/js --silent --no-package-lock
+	$(BIOME) format --config-path tests/js src/comity/report/assets tests/js
+	$(BIN)/python -c 'from comity.report._assets import script; print(script())' > $(VENV)/report.js
+	$(BIOME) lint --config-path tests/js --error-on-warnings $(VENV)/report.js tests/js
+	node --test tests/js
+	$(BIN)/pytest -n 0 -rs tests/report/test_axe.py
 
 # Speed as ratios in one run, with generous bounds; docs/performance.md has the measurements.
 bench: $(VENV)/dev

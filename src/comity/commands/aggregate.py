@@ -32,11 +32,11 @@ def aggregate(
     """Merge clients' checkpoints into one by any rule, at any size.
 
     Examples:
-        comity aggregate base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors
-        comity aggregate adapters/start adapters/clinic-* --only 'lora_*' -o merged
+        comity aggregate --base base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors
+        comity aggregate --base adapters/start adapters/clinic-* --only 'lora_*' -o merged
 
     Options:
-        output: the new model, or the update; names, shapes, dtypes, metadata and files as in BASE
+        output: the new model, or the update; names, shapes, dtypes, metadata and files as in the base
         buffers: what becomes of running_mean and running_var
         overwrite: replace an output that exists
         quiet: print nothing but errors
@@ -61,6 +61,7 @@ def aggregate(
             overwrite=overwrite,
             progress=progress,
         )
+    inputs.doubt()
     _print(done, console, time.perf_counter() - started)
     return 0
 

@@ -26,6 +26,7 @@ class StudyOptions:
         jobs: runs side by side; by default one a core
         most_cells: the most cells that the study may have; by default 10,000
         callbacks: dotted names of your own Callback classes, which see every run
+        keep_checkpoints: keep the checkpoints of finished runs too; else only those of Local stay
         dry_run: say how many runs it would be and about how long, by a measured round of each; write nothing
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
@@ -39,6 +40,7 @@ class StudyOptions:
     jobs: Count | None = None
     most_cells: Count | None = None
     callbacks: tuple[str, ...] = ()
+    keep_checkpoints: bool = False
     dry_run: bool = False
     overwrite: bool = False
     quiet: bool = False
@@ -46,7 +48,7 @@ class StudyOptions:
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
         sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
-        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells")}
+        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells", "keep_checkpoints")}
         entries = {"sweep": sweep, "tune": tune, "callbacks": list(self.callbacks)} | whole
         return {name: value for name, value in entries.items() if value}
 

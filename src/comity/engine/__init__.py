@@ -13,7 +13,7 @@ from comity.engine._assemble import (
     threads,
     verbs_for,
 )
-from comity.engine._callbacks import Callback, callback_class
+from comity.engine._callbacks import Callback, Prune, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, summarise
@@ -28,7 +28,7 @@ from comity.engine._verbs import JUDGING_VERBS, READ_ONLY_VERBS, Scores, Verb, v
 # fmt: off
 __all__ = [
     # a run
-    "run", "Run", "Callback", "callback_class",
+    "run", "Run", "Callback", "Prune", "callback_class",
     # its parts
     "build", "settled", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link",
     "Threads", "Server", "Site",

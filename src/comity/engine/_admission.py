@@ -118,7 +118,7 @@ def _value_objection(reply: Payload, name: str, value: Any) -> str | None:
             return None if 0 <= value <= reply.n_test else f"that is {value}; there are {reply.n_test} tests"
         # The loss of a model that diverged is honestly infinite, or no number.
         return None if not value < 0 else f"that is {value:g}; it must not be negative"
-    if isinstance(reply, Reply) and name == "train_loss" and math.isnan(value):
+    if name == "train_loss" and math.isnan(value):
         return None  # where nothing was trained; what most others have decides
     return None if math.isfinite(value) else f"that is {value}; it must be a finite number"
 

@@ -165,7 +165,7 @@ class Threads(Link):
             return {name: t if t is old.get(name) else self.hold(t) for name, t in tensors.items()}
 
         known = before or ClientState()
-        return ClientState(held(state.method, known.method), held(state.engine, known.engine))
+        return ClientState(held(state.method, known.method), held(state.engine, known.engine), state.secret)
 
     def states(self) -> dict[int, ClientState]:
         return self._states

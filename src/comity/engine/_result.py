@@ -53,6 +53,7 @@ def result_of(run: "Run") -> Result:
         newcomers=newcomers_of(run),
         malicious=sorted(run.site.attack.malicious),
         conflict_rate=sum(rates) / len(rates) if rates else None,
+        conflict_error=max((record.conflict.error for record in records if record.conflict is not None), default=0.0),
         worst_residual=max((record.rule.residual for record in records if record.rule is not None), default=None),
         bytes_per_round=Traffic(
             down=sum(record.bytes.down for record in records) / len(records),
@@ -69,6 +70,7 @@ def result_of(run: "Run") -> Result:
         versions={name: version(name) for name in ("comity", "torch", "numpy", "scipy")},
         machine={"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         unstable=sorted({cid for record in records for cid in record.fell}),
+        epsilon=max((record.epsilon for record in records if record.epsilon is not None), default=None),
         mean_against=sum(each.mean / each.clients for each in against) / len(against) if against else None,
         contributions=contributions_of(records),
         rule_against=sum(each.rule / each.clients for each in against) / len(against) if against else None,

@@ -4,7 +4,7 @@ import copy
 import threading
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,13 @@ from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
 from comity.engine._trainer import Autograd, Trainer, TrainerName, trainer_for
-from comity.engine._verbs import DIVERGED, READ_ONLY_VERBS, Export, StepLosses, verbs_of
+from comity.engine._verbs import DIVERGED, MASKED_VERBS, READ_ONLY_VERBS, Export, StepLosses, verbs_of
 from comity.guard import Guard
 from comity.methods import Message, Method, Payload, Question, Reply
 from comity.nn import Model, draws_random_numbers, line_up
+
+if TYPE_CHECKING:
+    from comity.engine._masked_clients import MaskedClients
 
 MOST_TRIED = 256
 """Samples on which a client tries steps."""
@@ -83,6 +86,8 @@ class Site:
         self.parameters = model.layout("shared").size
         """How many numbers of the shared part are parameters; buffers lie behind them."""
         self.trainer = trainer_for(training, model, trainer)
+        self.masked: MaskedClients | None = None
+        """How clients hide their updates from the server, where they do."""
         self.net_draws = isinstance(self.trainer, Autograd) and draws_random_numbers(net, federation.shape)
         """Whether the net draws random numbers while it trains."""
 
@@ -164,6 +169,9 @@ class Site:
 
         A client that fails on the way keeps what it had.
         """
+        if verb in MASKED_VERBS:
+            assert self.masked is not None
+            return self.masked.work(cid, state, received, round)
         if not self.net_draws:
             return self._work(model, cid, state, verb, received, round, trainer)
         with _DRAWING, torch.random.fork_rng(devices=[]):
@@ -209,9 +217,9 @@ class Site:
             before_fit = self._loss(client, received, client.data.train)
             before_fit -= float(client.engine_keep["alone"]) if self.above_local else 0.0
         reply: Payload = getattr(self.method, verb)(client, received)
-        if type(reply) is not self.verbs[verb].reply:
-            declared = self.verbs[verb].reply.__name__
-            raise TypeError(f"{type(self.method).__name__}.{verb} gave {type(reply).__name__}, not {declared}")
+        declared = self.method.reply_type if verb == "fit" else self.verbs[verb].reply
+        if type(reply) is not declared:
+            raise TypeError(f"{type(self.method).__name__}.{verb} gave {type(reply).__name__}, not {declared.__name__}")
         if verb == "fit":
             assert isinstance(reply, Reply)
             reply.train_loss, reply.loss = client.train_loss, before_fit
@@ -223,7 +231,12 @@ class Site:
                 client.engine_keep["fitted"] = model.read()
         if counted:
             client.engine_keep["counters"] = model.counters
-        return reply, ClientState(client.keep, client.engine_keep)
+        state = ClientState(client.keep, client.engine_keep)
+        if verb == "fit" and self.masked is not None:
+            assert isinstance(reply, Reply)
+            assert isinstance(received, Message)
+            return self.masked.fitted(cid, round, received, reply, state)
+        return reply, state
 
     def _trained_alone(self, cid: int, model: Model, round: int, trainer: Trainer | None) -> Tensor:
         """The training loss of a model that the client trained by itself, from the common beginning."""

@@ -12,7 +12,11 @@ from comity.methods import Method, Payload, field_types
 
 READ_ONLY_VERBS = ("evaluate", "export")
 """Verbs of the engine's own that are its own business, and change nothing that a client keeps."""
-WITHOUT_TRAINING = (*READ_ONLY_VERBS, "try_steps", "weigh")
+MASKED_VERBS = ("share", "mask", "against", "unmask")
+"""Verbs of the engine's own by which updates are summed that nobody may see."""
+ENGINE_VERBS = ("fit", *READ_ONLY_VERBS, "weigh")
+"""Those that every method's clients have."""
+WITHOUT_TRAINING = (*READ_ONLY_VERBS, "try_steps", "weigh", *MASKED_VERBS)
 """Verbs of the engine's own in which nobody is trained, beside others or alone."""
 JUDGING_VERBS = ("evaluate", "weigh")
 """Verbs of the engine's own in which a client's model is compared with what the client has alone."""

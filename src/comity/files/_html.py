@@ -112,14 +112,15 @@ def _table(listing: Listing, most: int | None = None) -> str:
     kind = "scroll long" if len(lines) > LONG else "scroll"
     return (
         f'<div class="card body"><div class="{kind}"><table class="facts names-{listing.names}"><thead><tr>{heads}'
-        f"{'' if listing.bars is None else '<th></th>'}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
+        f"{'' if listing.bars is None else '<td></td>'}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
     )
 
 
 def _cosines(found: Inspection) -> str:
+    error = f" Each comes from sketches, ± {found.error:.3f}." if found.error else ""
     return _section(
         "Who goes along with whom",
-        "The cosine of each two updates over all layers: blue go the same way, red against each other.",
+        f"The cosine of each two updates over all layers: blue go the same way, red against each other.{error}",
         f'<div class="card body"><div class="scroll">{_matrix(found)}</div></div>',
     )
 

@@ -17,6 +17,7 @@ from comity.rules import (
     ConFREE,
     Mean,
     Rule,
+    Sketch,
     conflict_rate,
     cosines,
     improvement,
@@ -65,6 +66,8 @@ class Inspection:
     step_cosines: Tensor
     """(N,) of each client's update with the plain mean's step."""
     dropped: dict[str, str]
+    error: float
+    """The standard error of a cosine near 0 where sketches tell, else 0."""
     lr: float | None
     """The clients' learning rate times local steps, if it was given: effects times |Δ|²/lr are changes of loss."""
 
@@ -100,17 +103,21 @@ def inspect(
     sizes: Mapping[str, float] | str | Path | None = None,
     memory: str | float = "2GB",
     skip_bad: bool = False,
+    sketch: float | None = None,
     progress: Progress | None = None,
 ) -> Inspection:
     """Read the clients' files once and say what is in them; inputs as for `aggregate`.
 
     ``rules`` come after the plain mean, by default ConFREE and CALM. All are judged at the length of the mean, so that
-    they are compared by where they lead and not by how far.
+    they are compared by where they lead and not by how far. With ``sketch`` the products of large tensors are estimated
+    from so many random measurements of each, or below 1 from as many as give cosines this standard error: the work then
+    grows with the number of clients and not with its square.
     """
     if lr is not None:
         convert(lr, Positive, "lr")
+    seen = None if sketch is None else Sketch.of(sketch)
     inputs = collect(base, clients, Choice(only, exclude, "keep", lora), skip_bad)
-    u = FileUpdates(inputs, read_sizes(sizes)[0], None, memory, skip_bad, progress, passes=1)
+    u = FileUpdates(inputs, read_sizes(sizes)[0], None, memory, skip_bad, progress, passes=1, sketch=seen)
     others = (ConFREE(), CALM()) if rules is None else rules
     squares = u.gram.diagonal()
     plain = float(torch.linalg.vector_norm(u.lengths(u.shares)))
@@ -136,5 +143,6 @@ def inspect(
         verdicts=tuple(verdicts),
         step_cosines=step_cosines(u, u.shares),
         dropped={str(name): why for name, why in u.dropped.items()},
+        error=0.0 if seen is None else seen.error(),
         lr=lr,
     )

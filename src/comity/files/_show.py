@@ -82,16 +82,16 @@ def _layers(found: Inspection, console: Console) -> None:
 
 
 def _cosines(found: Inspection, console: Console) -> None:
-    count = len(found.ids)
+    count, off = len(found.ids), f" (each ± {found.error:.3f})" if found.error else ""
     if count > MATRIX:
         values = found.cosines[~found.cosines.new_ones(count, count).bool().tril()]
         low, middle, high = (f"{float(value):.2f}" for value in (values.min(), values.median(), values.max()))
-        spread = f"between {low} and {high}, half of them below {middle}".replace("-", "−")
+        spread = f"between {low} and {high}, half of them below {middle}{off}".replace("-", "−")
         console.print(
             Text(f"\nCosines of {len(values):,} pairs: {spread}. The page (--html) has them all.", style="dim")
         )
         return
-    table = _table(console, "Cosines", ["", *(str(j + 1) for j in range(count))])
+    table = _table(console, f"Cosines{off}", ["", *(str(j + 1) for j in range(count))])
     for i, name in enumerate(found.ids):
         cells = []
         for j, value in enumerate(found.cosines[i].tolist()):

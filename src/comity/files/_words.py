@@ -67,7 +67,10 @@ def numbers(found: Inspection) -> str:
 def conflict(found: Inspection) -> str:
     if len(found.ids) == 1:
         return "There is one client; conflict takes two."
-    return f"{percent(found.conflict.overall, False)} of pairs and layers are in conflict."
+    rate = percent(found.conflict.overall, False)
+    if found.error:
+        rate += f" (± {percent(found.conflict.error, False)}; cosines come from sketches, ± {found.error:.3f})"
+    return f"{rate} of pairs and layers are in conflict."
 
 
 def answer(found: Inspection) -> str:

@@ -151,6 +151,7 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
         numbers[name] = None if spread is None else digits(spread.mean, 6)
     rate = CONFLICT.spread(cell)
     numbers["conflict"] = None if rate is None else digits(rate.mean / 100)
+    numbers["conflict_error"] = digits(CONFLICT.error(cell) / 100)
     numbers["gain"] = _difference(cell.gain)
     options = cell.setting.options | cell.options
     return {
@@ -322,6 +323,7 @@ class _Cosines:
                 "mean": _pack_cosines(agreement.mean),
                 "rounds": rounds,
                 "each": [_pack_cosines(agreement.rounds[number]) for number in rounds],
+                "error": max(record.error for record in run.cosines()),
             }
         }
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from comity.config import MEAN
@@ -77,6 +77,19 @@ class SpreadColumn(Column):
             return NOTHING
         small = f"± {self.number(spread.std)}" if self.with_std and spread.std is not None else ""
         return Entry(self.number(spread.mean), small, spread.mean, (spread.std,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConflictColumn(SpreadColumn):
+    """A number that sketches may have estimated; then with their error."""
+
+    def error(self, cell: Cell) -> float:
+        """The largest of its runs, in percent."""
+        return max((100 * run.result.conflict_error for run in cell.finished if run.result), default=0.0)
+
+    def entry(self, cell: Cell) -> Entry:
+        entry, error = super().entry(cell), self.error(cell)
+        return replace(entry, small=f"± {self.number(error)}") if error else entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +238,10 @@ BY_CLASS = (
     ),
 )
 """Shown unasked where accuracy leaves much open: of two classes, and of classes of very different size."""
-CONFLICT = SpreadColumn(
+CONFLICT = ConflictColumn(
     *("conflict", "conflict", "%", 0),
-    "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds",
+    "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds; ± the share that "
+    "sketches are expected to judge wrongly",
     with_std=False,
     of=_conflict,
 )

@@ -152,6 +152,8 @@ class Conflict:
 
     rate: float = 0.0
     layers: dict[str, float] = field(default_factory=dict)
+    error: float = 0.0
+    """Share of the pairs and layers that are expected to be judged wrongly, where sketches tell; else 0."""
     loss_change: float = 0.0
     """Of all clients together under the plain mean, to first order (ConFREE, Equation 8)."""
     loss_change_by_others: float = 0.0
@@ -205,6 +207,8 @@ class Cosines:
     group: str
     ids: list[int | str]
     cosines: list[list[float]]
+    error: float = 0.0
+    """The standard error of those near 0, where sketches tell; else 0."""
 
 
 @dataclass(kw_only=True)
@@ -233,6 +237,8 @@ class RoundRecord:
     method: dict[str, Any] = field(default_factory=dict)
     """What the method notes of its own."""
     against: Against | None = None
+    epsilon: float | None = None
+    """Of differential privacy so far, where noise is added: of the client that took part in most rounds."""
     step_cosines: dict[int, float] = field(default_factory=dict)
     """Cosine of each client's update with the rule's step; empty where that was not measured."""
 
@@ -312,6 +318,10 @@ class Result:
     """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
     rule_against: float | None = None
     """The same of the rule's step."""
+    epsilon: float | None = None
+    """What all rounds come to, with the option dp_delta, where noise is added."""
+    conflict_error: float = 0.0
+    """The largest error of a round's conflict rate, where sketches tell; else 0."""
     contributions: dict[int, float] = field(default_factory=dict)
     """How much each client's updates went with the step over the run (CGSV), below 0 for against it; sizes sum to 1.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from comity._errors import unknown
 from comity.config import LOCAL, MEAN
-from comity.results.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, KEPT, NOTHING, Column, Entry
+from comity.results.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, KEPT, NOTHING, Column, Entry
 from comity.results.conditions import Flat, show
 from comity.results.schema import AUC, FALL
 from comity.results.study import Cell, LoadedStudy, Setting
@@ -152,7 +152,9 @@ class Table:
 
     @property
     def on_page(self) -> list[Column]:
-        return [column for column in self.columns if column.shown != "asked"]
+        """Whom it harms stands beside the accuracy, where a phone shows it too."""
+        shown = [column for column in self.columns if column.shown != "asked"]
+        return sorted(shown, key=lambda column: (ACCURACY.name, HARMED.name, column.name).index(column.name))
 
     def only(self, names: Sequence[str]) -> "Table":
         """With these columns, by their names in CSV; accuracy and its difference come first in any case."""

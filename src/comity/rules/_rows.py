@@ -14,6 +14,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
+from comity.rules._many import MANY
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
 
 T = TypeVar("T")
@@ -125,6 +126,27 @@ class Updates(ClientUpdates):
             grams[layer] += G
         return grams.triu() + grams.triu(1).mT
 
+    @property
+    def _seen(self) -> "Updates":
+        """What rules see: these rows themselves."""
+        return self
+
+    def flat(self, layer: int | None) -> Tensor | None:
+        seen = self._seen
+        whole = slice(0, seen.layout.size)
+        columns = whole if layer is None else slice(*seen.layout.layers[layer][2:])
+        if len(self) <= MANY or columns.stop - columns.start >= len(self):
+            return None
+        return seen._take(columns)[self._usable].cpu().double()
+
+    def lengths(self, coefficients: Tensor) -> Tensor:
+        flat = [self.flat(layer) for layer in range(len(self.layout))]
+        x = coefficients.expand(len(flat), -1)
+        parts = [own @ rows for own, rows in zip(x, flat, strict=True) if rows is not None]
+        if len(parts) < len(flat):
+            return super().lengths(coefficients)
+        return torch.stack([torch.linalg.vector_norm(part) for part in parts])
+
     def combine(self, coefficients: Tensor) -> Tensor:
         if not len(self):
             return self._combined(coefficients.new_zeros(1, 1, 0))[0]
@@ -191,9 +213,12 @@ class Updates(ClientUpdates):
         return both
 
     def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        return Updates(
+        return self._like(
             rows, base=self._base, layout=self.layout, threads=self._threads, trial=self._trial, **vars(members)
         )
+
+    def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":
+        return Updates(rows, **arguments)
 
     @cached_property
     def _given(self) -> list[Tensor]:
@@ -262,7 +287,7 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
     vectors: list[Tensor] = []
     misshaped: dict[int, str] = {}
     if isinstance(rows[0], Mapping):
-        dicts = [{name: _tensor(tensor) for name, tensor in cast(Mapping[str, Tensor], row).items()} for row in rows]
+        dicts = [_floating(cast(Mapping[str, Tensor], row)) for row in rows]
         layout = layout or Counter(map(Layout.of, dicts)).most_common(1)[0][0]
         for i, member in enumerate(dicts):
             try:
@@ -281,6 +306,12 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
                 misshaped[i] = f"it has shape {tuple(tensor.shape)}, not {(layout.size,)}"
     alike = [vector.to(vectors[0])[None] for vector in vectors]
     return alike or [torch.zeros(0, layout.size)], layout, misshaped
+
+
+def _floating(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without BatchNorm's counters and other whole numbers, which no rule combines."""
+    floating = {name: values for name, values in row.items() if torch.as_tensor(values).is_floating_point()}
+    return {name: _tensor(values) for name, values in (floating or row).items()}
 
 
 def _tensor(values: Any) -> Tensor:

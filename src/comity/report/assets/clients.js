@@ -113,7 +113,8 @@ PLOTS.push({
     clients.forEach(({ id, gain, harmed, sure, only, acc, alone, train, test }, place) => {
       const x = area.left + step * (place + 0.5),
         samples = Math.round(gain * test);
-      if (isNamed(id, run)) frame.rect(x - step / 2, area.top, step, area.bottom - area.top + 20, theme.line, { rx: 3 });
+      if (isNamed(id, run))
+        frame.rect(x - step / 2, area.top, step, area.bottom - area.top + 20, theme.line, { rx: 3 });
       frame.bar(
         x - width / 2,
         Math.min(y(0), y(gain)),
@@ -213,7 +214,7 @@ PLOTS.push({
     );
     const table = html("table", { class: "facts" }, html("thead", {}, head), html("tbody", {}, rows));
     const more = harmed.length > 40 ? html("p", { class: "quiet" }, `and ${harmed.length - 40} more`) : "";
-    return node.replaceChildren(html("div", { class: "scroll" }, table), more);
+    return node.replaceChildren(html("div", scrolling(this.title()), table), more);
   },
 });
 
@@ -267,7 +268,7 @@ PLOTS.push({
     const part = partitionOf(focusRun());
     return part ? `Who holds what: ${part.name}, ${part.how}, seed ${focusRun().seed}` : "Who holds what";
   },
-  how: "A row is a client, a column a class; the area of a dot is the number of samples, the bar their total. Harmed clients are red. Short rows and lonely dots are what makes a federation heterogeneous.",
+  how: "A row is a client, a column a class; the area of a dot is the number of samples, the bar their total. The darker a dot, the more of all samples of that class this client holds: nobody else can teach it a class that it has alone. The numbers and bars of harmed clients are red.",
   there: () => data.partitions.length > 0,
   choices: choose.run,
   note() {
@@ -292,6 +293,8 @@ PLOTS.push({
     const area = { left, right: left + across * classes, top: 18, bottom: 18 + down * counts.length },
       from = area.right + (frame.narrow ? 8 : 18);
     // dots may touch neighbours of the same client; they never reach far into another client's row
+    const ofClass = Array.from({ length: classes }, (_, k) => sum(part.counts.map((row) => row[k]))),
+      colour = ramp(theme.ramp.slice(1));
     const radius = Math.min(0.6 * down, Math.max(across, 0.5 * down) * 0.62),
       tall = Math.min(0.5 * down, 10);
     frame.text(from, 10, "samples", { weight: 600, colour: theme.ink });
@@ -307,11 +310,11 @@ PLOTS.push({
     });
     for (let k = 0; k < classes; k++) {
       const x = left + across * (k + 0.5),
-        group = frame.add("g", { "fill-opacity": 0.8 });
+        group = frame.add("g", {});
       if (k % every(across, 20) === 0) frame.text(x, area.bottom + 14, fitting(part.classes[k], k, across), { anchor: "middle", size: 10 });
       counts.forEach((row, client) => {
         const r = Math.max(0.8, radius * Math.sqrt(row[k] / most));
-        if (row[k]) frame.dot(x, area.top + down * (client + 0.5), r, theme.series[k % theme.series.length], {}, group);
+        if (row[k]) frame.dot(x, area.top + down * (client + 0.5), r, css(colour(row[k] / ofClass[k])), {}, group);
       });
     }
     frame.text((area.left + area.right) / 2, area.bottom + 33, "class", {
@@ -323,11 +326,14 @@ PLOTS.push({
       title: nameOf(client, run),
       rows: [
         [part.classes[k] || `class ${k}`, brief(counts[client][k])],
+        ["of all samples of that class", percent(ofClass[k] ? counts[client][k] / ofClass[k] : 0, 0)],
         ["all its samples", brief(sizes[client])],
         ["classes held", `${counts[client].filter(Boolean).length} of ${classes}`],
       ],
     }));
-    frame.end(area.bottom + 40);
+    const scale = Math.min(220, (area.right - left) * 0.5);
+    frame.scaleBar(left, area.bottom + 46, scale, colour, ["0 %", "", "100 %"], "of all samples of the class");
+    frame.end(area.bottom + 74);
     return harmed.size ? [{ label: "harmed client", colour: theme.harm, box: true }] : null;
   },
 });

@@ -95,8 +95,8 @@ function sweptCurves(swept = state.sweep) {
   const methods = [...new Set(others.map((curve) => curve.cell.methodName))];
   const rules = [...new Set(others.filter((curve) => !curve.cell.plain).map((curve) => curve.rule))];
   list.forEach((curve) => {
-    const labels = [others.indexOf(curve), curve.cell.methodName, curve.rule];
-    curve.style = (theme) => looks(theme, curve.cell, methods, labels, rules);
+    const place = { line: curve, lines: others, method: curve.cell.methodName, methods, rule: curve.rule, rules };
+    curve.style = (theme) => looks(theme, curve.cell, place);
   });
   return list;
 }
