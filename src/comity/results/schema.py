@@ -73,6 +73,7 @@ FALL, FALLEN_TESTS = 0.2, 5
 CLIENT, TRAINING_SAMPLES, TEST_SAMPLES = "client", "n_train", "n_test"
 ONLY_LOCAL, ONLY_JOINED = "only-local", "only-joined"
 """Own tests that only Local, and only the client's model in this run, gets right."""
+CLIENT_NAME = "name"
 CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, ONLY_LOCAL, ONLY_JOINED, *METRICS)
 Columns = dict[str, list[float]]
 """One evaluation: a list over clients for each of CLIENT_COLUMNS that was measured."""
