@@ -56,6 +56,11 @@ class Sketch:
         """For each layer, whether its products are exact."""
         return [layer.stop - layer.start <= self.k for layer in layout.layers]
 
+    def needs(self, layout: Layout, count: int) -> int:
+        """How many bytes at most: the widest layer's folded updates, and the matrix that they go through."""
+        wide = [layer.stop - layer.start for layer in layout.layers if layer.stop - layer.start > self.k]
+        return 8 * min(max(wide, default=0), BUCKETS * self.k) * (count + self.k)
+
     def sketch(self, update: Tensor, layout: Layout, key: bytes) -> Tensor:
         """(L, k) float64 of one update (P,), linear in it; no more memory than for it and the map of one layer."""
         return self.sketches(lambda _, columns: update[None, columns], 1, layout, key)[0]
