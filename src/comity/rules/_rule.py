@@ -145,8 +145,7 @@ class Rule(_Declared):
         if self.needs_losses and updates.members.losses is None:
             name = type(self).__name__
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
-        with one_thread():
-            coefficients, residuals, notes = self.weigh(updates)
+        coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
         if self.draws:
             self.state["calls"] = torch.tensor(self._calls + 1)
@@ -211,8 +210,8 @@ class Rule(_Declared):
             if not present[moved].any():
                 continue
             unit = float(np.sqrt(squares[moved].mean()))
-            solution = self.solve(
-                GramBlock(
+            with one_thread():
+                block = GramBlock(
                     A=factor(moved, unit),
                     unit=unit,
                     present=int(present.sum()),
@@ -221,7 +220,7 @@ class Rule(_Declared):
                     ages=ages[moved],
                     layer=layer,
                 )
-            )
+                solution = self.solve(block)
             coefficients[layer, torch.from_numpy(moved)] = torch.from_numpy(solution.x)
             residuals[layer] = solution.residual
             for name, value in solution.notes.items():
