@@ -22,7 +22,7 @@ def rows(count: int, seed: int = 0, size: int = LAYOUT.size) -> torch.Tensor:
 
 
 @settings(quick, max_examples=8)
-@given(seed=st.integers(0, 99), a=st.floats(-3, 3), k=st.sampled_from([1, 5, 64, 128]))
+@given(seed=st.integers(0, 99), a=st.floats(-3, 3), k=st.sampled_from([1, 5, 64]))
 def test_it_is_linear(seed, a, k):
     x, y = rows(2, seed).double()
     one, two, both = (Sketch(k).sketch(vector, LAYOUT, KEY) for vector in (x, y, x + a * y))
