@@ -44,6 +44,7 @@ from comity.rules import (
     conflict_rate,
     cosines,
     loss_change,
+    step_cosines,
 )
 
 MOST = 256
@@ -263,7 +264,7 @@ class Server:
         self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles, error=error))
 
     def _note_against(self, updates: Updates, outcome: Outcome) -> None:
-        """Whom the plain mean and the rule's step hurt; groups have no client in common."""
+        """Whom the plain mean and the rule's step hurt, and who moved its way; groups have no client in common."""
         noted, honest = self.record.against or Against(), set(self.honest)
         self.record.against = noted
         noted.clients += len(honest.intersection(updates.ids))
@@ -273,6 +274,9 @@ class Server:
         )
         noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)
         noted.mean_ids, noted.rule_ids = (noted.mean_ids + mean)[:MOST_NAMED], (noted.rule_ids + rule)[:MOST_NAMED]
+        used = outcome.updates
+        angles = zip(used.ids, step_cosines(used, outcome.coefficients).tolist(), used.ages.tolist(), strict=True)
+        self.record.step_cosines |= {cid: angle for cid, angle, age in angles if isinstance(cid, int) and age == 0}
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""
@@ -347,13 +351,14 @@ class Server:
                 f"method {type(self.method).__name__} uses no rule: max_share, clip_updates and sketch change nothing"
             )
 
-    def evaluate(self, general: bool) -> Columns:
+    def evaluate(self, general: bool, by_class: bool = True) -> Columns:
         """Every honest client's scores as columns; their summary goes into the record.
 
-        ``general`` asks for S-acc and G-acc too.
+        ``general`` asks for S-acc and G-acc too, ``by_class`` for balanced accuracy and AUC.
         """
         started = time.perf_counter()
-        questions = {cid: replace(self.method.send(self, cid), general=general) for cid in self.honest}
+        sent = {cid: self.method.send(self, cid) for cid in self.honest}
+        questions = {cid: replace(message, general=general, by_class=by_class) for cid, message in sent.items()}
         scores: dict[int, Scores] = self._ask("evaluate", questions)
         if not scores:
             raise ComityError(f"no client could be evaluated in round {self.round}; {_first(self.record.failed)}")

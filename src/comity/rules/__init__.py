@@ -29,6 +29,7 @@ from comity.rules.diagnose import (
     harm,
     improvement,
     loss_change,
+    step_cosines,
 )
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
@@ -86,7 +87,7 @@ __all__ = [
     "capped",
     # who hurts whom
     "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "LossChange",
-    "COSINE_ROUNDING",
+    "step_cosines", "COSINE_ROUNDING",
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own
