@@ -242,22 +242,6 @@ class Updates(ClientUpdates):
         return in_order(lambda piece: work(*piece), pieces, self._threads if len(pieces) >= _MANY else None)
 
 
-def capped(sizes: Tensor, share: float) -> Tensor:
-    """The sizes, the largest ones lowered to one bound such that none is more than ``share`` of their sum.
-
-    Where that cannot be, because there are too few, all count the same.
-    """
-    if share >= 1 or not len(sizes):
-        return sizes
-    ordered = sizes.sort(descending=True).values
-    for count in range(len(sizes)):  # so many of the largest are lowered
-        rest = float(ordered[count:].sum())
-        bound = share * rest / (1 - share * count) if share * count < 1 else 0.0
-        if bound >= float(ordered[count]):
-            return sizes if count == 0 else sizes.clamp(max=bound)
-    return torch.full_like(sizes, float(ordered[-1]))
-
-
 def gram_matrix(rows: Tensor) -> Tensor:
     """(N, N) float64, the products of the rows of a piece, finite or not, with the bits of `Updates.gram`."""
     G = _products(rows).double()
