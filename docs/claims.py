@@ -170,12 +170,12 @@ CLAIMS = (
     Claim(
         "FedCALM",
         "the second stage adds to the projection",
-        lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCALM (stages=1)"], DEPTHS),
+        lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCALM (stages=1)"]),
     ),
     Claim(
         "FedCALM",
         "FedCALM is above FedCP and FedPAC",
-        lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCP", "FedPAC"], DEPTHS),
+        lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCP", "FedPAC"]),
     ),
     Claim(
         "FedCALM",
