@@ -19,6 +19,7 @@ import comity
 from comity._layout import Layout
 from comity._memory import peak
 from comity._threads import one_thread
+from comity.results.schema import OWN
 from comity.rules import CALM, MGDA, ConFREE, LayerSketch, Rule, Sketch, SketchedUpdates
 
 TILE = 64
@@ -49,7 +50,7 @@ def scale(clients: int, numbers: int, k: int) -> None:
         spent += time.process_time() - started
     print(f"  clients: sketches            {spent:8.1f} s in all, {1e3 * spent / clients:.2f} ms each", flush=True)
     steps = {}
-    rules: list[Rule] = [ConFREE(), CALM(scope="model", scale="layer"), MGDA(normalise=True, length="mean")]
+    rules: list[Rule] = [ConFREE(), CALM(eps=1.0, scope="model", scale="layer"), MGDA(normalise=True, length="mean")]
     for rule in rules:
         updates = SketchedUpdates(sketches, sketch, layout)
         started = time.process_time()
@@ -80,21 +81,24 @@ def scale(clients: int, numbers: int, k: int) -> None:
     print(f"  peak memory {peak() / 1e9:.1f} GB, the rows that the benchmark makes included")
 
 
-def runs(seeds: int, k: int) -> None:
-    for rule in ("ConFREE", {"name": "CALM", "scale": "layer"}):
+def runs(seeds: int, k: int, rounds: int) -> None:
+    for rule in ("ConFREE", "CALM"):
         accuracy: dict[int | None, list[float]] = {None: [], k: []}
+        against: dict[int | None, list[float]] = {None: [], k: []}
         for seed in range(seeds):
             for size in accuracy:
-                found = comity.run(rule=rule, sketch=size, seed=seed, rounds=30, out=None, compare=False)
-                accuracy[size].append(100 * found.accuracy)
-        exact, sketched = accuracy.values()
-        apart = [b - a for a, b in zip(exact, sketched, strict=True)]
-        print(
-            f"{rule}: exact {statistics.mean(exact):.2f} ± {statistics.stdev(exact):.2f}, "
-            f"k = {k}: {statistics.mean(sketched):.2f} ± {statistics.stdev(sketched):.2f}, "
-            f"apart by {statistics.mean(apart):+.2f} ± {statistics.stdev(apart):.2f} over {seeds} seeds",
-            flush=True,
+                config = {"rule": rule, "sketch": size, "seed": seed, "rounds": rounds, "model": "mlp"}
+                result = comity.run(**config, reference="none", workers=1, eval_every=rounds).result
+                accuracy[size].append(100 * result.last.metrics[OWN].mean)
+                against[size].append(100 * (result.rule_against or 0.0))
+        apart = [b - a for a, b in zip(*accuracy.values(), strict=True)]
+        exact, sketched = (
+            f"{statistics.mean(accuracy[size]):.2f} ± {statistics.stdev(accuracy[size]):.2f} % "
+            f"(steps against {statistics.mean(against[size]):.2f} % of clients)"
+            for size in accuracy
         )
+        print(f"{rule}, {rounds} rounds, {seeds} seeds: exact {exact}; k = {k} {sketched};")
+        print(f"  apart by {statistics.mean(apart):+.2f} ± {statistics.stdev(apart):.2f} points", flush=True)
 
 
 def main() -> None:
@@ -103,13 +107,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--numbers", type=float, default=1e6)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--k", type=int, default=1024)
     given = parser.parse_args()
     with one_thread():
         if given.what == "scale":
             scale(given.clients, int(given.numbers), given.k)
         else:
-            runs(given.seeds, given.k)
+            runs(given.seeds, given.k, given.rounds)
 
 
 if __name__ == "__main__":

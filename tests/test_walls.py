@@ -28,6 +28,7 @@ ROOMS = {
     "studies": ("engine", "results"),
     "report": ("results",),
     "files": ("rules",),
+    "nvflare": ("rules",),
     "flower": ("engine", "methods", "rules", "nn", "data", "results", "privacy"),
 }
 """What each room may know beside the ground floor. ``commands`` and ``__main__`` stand on top and may know all."""

@@ -180,7 +180,9 @@ class Config:
         1, "evaluation", "rounds between evaluations of all clients; the last is always evaluated"
     )
     general_every: CountOrZero | Literal["never"] = _option(
-        0, "evaluation", "rounds between S-acc and G-acc, and the last; 0 for the last round alone, or never"
+        0,
+        "evaluation",
+        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round alone, or never for S and G",
     )
     s_acc_share: ShareAboveZero = _option(
         0.4, "evaluation", "share of the other clients whose tests join a client's own in S-acc (FedPG's c)"
@@ -205,7 +207,7 @@ class Config:
 
     seed: int = _option(0, "running", "decides every random number")
     workers: CountOrZero = _option(0, "running", "clients trained side by side; 0 for one a core", decides=False)
-    device: str = _option("cpu", "running", "torch device")
+    device: str = _option("auto", "running", "torch device; auto is cuda where there is one, else cpu")
     out: Path | None = _option(
         None, "running", "run folder; by default runs/<method>-<rule>-<data>-<seed>", decides=False
     )

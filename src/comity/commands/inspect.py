@@ -20,8 +20,8 @@ def inspect(
     It also says what a rule would change. Nothing is written but the page, if one is asked for.
 
     Examples:
-        comity inspect base.safetensors clients/*.safetensors --html conflict.html
-        comity inspect adapters/start adapters/clinic-* --lora products
+        comity inspect --base base.safetensors clients/*.safetensors --html conflict.html
+        comity inspect --base adapters/start adapters/clinic-* --lora products
 
     Options:
         html: write the same as a page, with all pairs and layers
@@ -42,6 +42,7 @@ def inspect(
     console = Console()
     with reading(console) as progress:
         inspection = inspect(**inputs.arguments("inspect"), lr=lr, sketch=sketch, progress=progress)
+    inputs.doubt()
     show(inspection, console)
     if html is not None:
         write_text(html, page(inspection))

@@ -20,10 +20,11 @@ LONGEST_WORDS = 300
 """Characters of a reason that are recorded."""
 LARGEST_COUNT = 2**53
 """Whole numbers are exact in float64 up to this one."""
-SHARES = ("own", "validation", "some", "all", "common", "calibration", "unguarded", "own_weight")
-"""Scores that are shares of correct answers."""
-PERHAPS_ABSENT = ("validation", "validation_loss", "only_local", "only_joined", "bound")
-"""Fields that one client may have and another not: a site may have no validation data, or no model of its own."""
+SHARES = ("own", "balanced", "auc", "validation", "some", "all", "common", "calibration", "unguarded", "own_weight")
+"""Scores that are shares."""
+PERHAPS_ABSENT = ("balanced", "auc", "validation", "validation_loss", "only_local", "only_joined", "bound")
+"""Fields that one client may have and another not: a site may have no validation data, tests of one class, or
+no model of its own."""
 
 
 def admit(

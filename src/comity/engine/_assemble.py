@@ -35,7 +35,7 @@ from comity.engine._trainer import TrainerName
 from comity.engine._verbs import Verb, verbs_of
 from comity.methods import Method
 from comity.nn import with_head
-from comity.rules import Rule, ServerStep, Sketch, seen_through
+from comity.rules import Rule, ServerStep, Sketch, check_sketch
 
 Links = Callable[[Config, Site], Link]
 """Makes the way to a run's clients."""
@@ -53,6 +53,7 @@ def federation_of(config: Config, dataset: Dataset | Synthetic | None = None) ->
         seed=config.seed,
         test_share=config.test_share,
         val_share=config.val_share,
+        newcomers=config.newcomers,
     )
 
 
@@ -68,10 +69,12 @@ def _dataset_of(config: Config) -> Dataset | Synthetic:
 
 
 def settled(config: Config, federation: Federation | None = None) -> Config:
-    """The configuration with the clients and the model that its data ask for where it names none.
+    """The configuration with the device that is here, and the clients and the model that its data ask for.
 
     ``federation`` stands in for the configuration's own data.
     """
+    if config.device == "auto":
+        config = config.with_(device="cuda" if torch.cuda.is_available() else "cpu")
     if federation is not None and config.clients not in (None, len(federation)):
         raise ComityError(f"clients is {config.clients}, but the federation that was given has {len(federation)}")
     if config.clients is not None and config.model is not None:
@@ -110,6 +113,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         above_local=rule.above_local,
         tries_steps=rule.tries_steps,
         s_acc_share=config.s_acc_share,
+        training_passes=_training_passes(config, federation),
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,
         trainer=trainer,
@@ -129,6 +133,16 @@ def _mask(site: Site, config: Config, rule: Rule) -> None:
     check_masked(config, site.method, rule, cohort_size(len(site.federation), config.participation))
     site.masked = masked_clients(config, site.model(), rule, len(site.federation))
     site.verbs = masked_verbs(site.verbs)
+
+
+def _training_passes(config: Config, federation: Federation) -> float:
+    """Samples that go through the net in a run's training, forward and backward (which is twice the work), for each
+    time that it asks for S-acc and G-acc.
+    """
+    samples = sum(len(client.train) for client in federation.clients)
+    of_a_round = config.epochs * samples if config.steps is None else config.steps * config.batch_size * len(federation)
+    times = sum(config.general_in(round) for round in range(1, config.last_round + 1))
+    return 3 * config.rounds * config.participation * of_a_round / max(times, 1)
 
 
 def _without_newcomers(everybody: Federation, config: Config) -> Federation:
@@ -160,7 +174,7 @@ def rule_of(config: Config, method: Method[Any, Any]) -> Rule:
         if own is not None and (given := getattr(config, option)) != default(option):
             raise ComityError(f"method {config.method} brings its own rule; leave {option} out, got {given}")
     rule: Rule = own or config.rule.build()
-    seen_through(sketch_of(config), rule)
+    check_sketch(sketch_of(config), rule)
     return rule
 
 

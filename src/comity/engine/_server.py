@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Any, Literal
 
@@ -37,14 +36,15 @@ from comity.rules import (
     Rule,
     ServerStep,
     Sketch,
-    SketchedRows,
     TriedSteps,
     Updates,
     against,
+    behind,
     capped,
     conflict_rate,
     cosines,
     loss_change,
+    step_cosines,
 )
 
 MOST = 256
@@ -117,15 +117,6 @@ class Server:
     def random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, "server", purpose, self.round)
 
-    @property
-    def _key(self) -> bytes:
-        """What this round's sketches are drawn from."""
-        return key_bytes(self.seed, "sketch", self.round)
-
-    @property
-    def _asks_for_bounds(self) -> bool:
-        return self.max_share < 1 or self.clip_updates != "none" or self.sketch is not None
-
     def sample(self) -> list[int]:
         """This round's clients."""
         clients = self.clients
@@ -184,7 +175,9 @@ class Server:
                 raise ComityError(f"{type(self.method).__name__} combines several things a round: no step can be tried")
             return self._try_steps(cids, moved(self.server_step.lr * update), factors)
 
-        updates = (Updates if self.sketch is None else partial(SketchedRows, sketch=self.sketch, key=self._key))(
+        updates = behind(
+            self.sketch,
+            key_bytes(self.seed, "sketch", self.round),
             [vector[: layout.size] for vector in vectors],
             base=base[: layout.size],
             layout=layout,
@@ -271,7 +264,7 @@ class Server:
         self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles, error=error))
 
     def _note_against(self, updates: Updates, outcome: Outcome) -> None:
-        """Whom the plain mean and the rule's step hurt; groups have no client in common."""
+        """Whom the plain mean and the rule's step hurt, and who moved its way; groups have no client in common."""
         noted, honest = self.record.against or Against(), set(self.honest)
         self.record.against = noted
         noted.clients += len(honest.intersection(updates.ids))
@@ -281,6 +274,9 @@ class Server:
         )
         noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)
         noted.mean_ids, noted.rule_ids = (noted.mean_ids + mean)[:MOST_NAMED], (noted.rule_ids + rule)[:MOST_NAMED]
+        used = outcome.updates
+        angles = zip(used.ids, step_cosines(used, outcome.coefficients).tolist(), used.ages.tolist(), strict=True)
+        self.record.step_cosines |= {cid: angle for cid, angle, age in angles if isinstance(cid, int) and age == 0}
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""
@@ -349,18 +345,20 @@ class Server:
                 f"method {type(self.method).__name__} could not merge the replies of round {self.round}: "
                 f"{type(error).__name__}: {brief(error)}"
             ) from error
-        if not self._bounded and self.theta.numel() and self._asks_for_bounds:
+        asked = self.max_share < 1 or self.clip_updates != "none" or self.sketch is not None
+        if asked and not self._bounded and self.theta.numel():
             self.record.warnings.append(
                 f"method {type(self.method).__name__} uses no rule: max_share, clip_updates and sketch change nothing"
             )
 
-    def evaluate(self, general: bool) -> Columns:
+    def evaluate(self, general: bool, by_class: bool = True) -> Columns:
         """Every honest client's scores as columns; their summary goes into the record.
 
-        ``general`` asks for S-acc and G-acc too.
+        ``general`` asks for S-acc and G-acc too, ``by_class`` for balanced accuracy and AUC.
         """
         started = time.perf_counter()
-        questions = {cid: replace(self.method.send(self, cid), general=general) for cid in self.honest}
+        sent = {cid: self.method.send(self, cid) for cid in self.honest}
+        questions = {cid: replace(message, general=general, by_class=by_class) for cid, message in sent.items()}
         scores: dict[int, Scores] = self._ask("evaluate", questions)
         if not scores:
             raise ComityError(f"no client could be evaluated in round {self.round}; {_first(self.record.failed)}")

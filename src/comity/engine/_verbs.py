@@ -16,8 +16,6 @@ MASKED_VERBS = ("share", "mask", "against", "unmask")
 """Verbs of the engine's own by which updates are summed that nobody may see."""
 ENGINE_VERBS = ("fit", *READ_ONLY_VERBS, "weigh")
 """Those that every method's clients have."""
-WITHOUT_TRAINING = (*READ_ONLY_VERBS, "try_steps", "weigh", *MASKED_VERBS)
-"""Verbs of the engine's own in which nobody is trained, beside others or alone."""
 JUDGING_VERBS = ("evaluate", "weigh")
 """Verbs of the engine's own in which a client's model is compared with what the client has alone."""
 
@@ -37,6 +35,10 @@ class Scores(Payload):
     own: float = math.nan
     """On the client's own tests."""
     loss: float = math.nan
+    balanced: float | None = None
+    """Each class of the client's own tests counts the same; ``None`` where they hold one class."""
+    auc: float | None = None
+    """Of the probabilities on the client's own tests; ``None`` where they hold one class."""
     validation: float | None = None
     validation_loss: float | None = None
     some: float | None = None

@@ -38,6 +38,10 @@ def show(found: Inspection, console: Console) -> None:
             _print(console, pairs, PAIRS)
         if len(pairs.rows) > PAIRS:
             console.print(Text(f"and {len(pairs.rows) - PAIRS:,} more", style="dim"))
+        parts = words.contributions(found)
+        _print(console, parts, MATRIX)
+        more = f"and {len(parts.rows) - MATRIX:,} more. " if len(parts.rows) > MATRIX else ""
+        console.print(Text(more + parts.intro, style="dim"))
         _layers(found, console)
         _cosines(found, console)
 

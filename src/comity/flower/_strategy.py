@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from copy import copy
 from fnmatch import fnmatch
-from functools import partial
 from inspect import Signature, getdoc, signature
 from logging import INFO, WARNING
 from typing import Any, ClassVar, Literal
@@ -28,10 +27,9 @@ from comity.rules import (
     Outcome,
     Rule,
     Sketch,
-    SketchedRows,
-    Updates,
+    behind,
+    check_sketch,
     conflict_rate,
-    seen_through,
 )
 
 STATISTICS = ("*running_mean", "*running_var")
@@ -77,7 +75,8 @@ class WithRule(Strategy):
         sketch: float | None = None,
         **options: Any,
     ) -> None:
-        self.sketch = seen_through(None if sketch is None else Sketch.of(sketch), rule)
+        self.sketch = None if sketch is None else Sketch.of(sketch)
+        check_sketch(self.sketch, rule)
         if clip not in ("none", "median"):
             raise ComityError(f"clip must be none | median, got {clip!r}")
         if strategy is not None and options:
@@ -229,10 +228,11 @@ class WithRule(Strategy):
         double = any(self._sent[name].dtype == np.float64 for name in names)
         base = self._vector(layout, self._sent).to(torch.float64 if double else torch.float32)
         rows = torch.stack([self._vector(layout, _arrays(answer)).to(base).sub_(base) for answer in answers])
-        make = Updates if self.sketch is None else partial(SketchedRows, sketch=self.sketch, key=self._key)
         with catch_warnings():
             simplefilter("ignore", DroppedWarning)  # it is in the log, where Flower's users look
-            updates = make(
+            updates = behind(
+                self.sketch,
+                self._key,
                 rows,
                 layout=layout,
                 sizes=[float(_metric(answer, self._weighted_by)) for answer in answers],

@@ -17,11 +17,15 @@ from comity.rules._updates import Id
 NOT_OF_ONE_ROUND = "sketches of two rounds cannot be compared"
 
 
-def seen_through(sketch: Sketch | None, rule: Rule) -> Sketch | None:
-    """The sketch, if the rule can do with it; one that remembers updates is refused."""
+def check_sketch(sketch: Sketch | None, rule: Rule) -> None:
+    """Refuse a sketch for a rule that compares updates with those of earlier rounds."""
     if sketch is not None and rule.remembers:
         raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
-    return sketch
+
+
+def behind(sketch: Sketch | None, key: bytes, rows: Rows, **others: Any) -> Updates:
+    """Updates as rules are to see them: as they are, or behind a sketch drawn from ``key``."""
+    return Updates(rows, **others) if sketch is None else SketchedRows(rows, sketch, key, **others)
 
 
 class SketchedUpdates(Updates):
@@ -52,7 +56,8 @@ class SketchedRows(Updates):
 
     def __init__(self, rows: Rows, sketch: Sketch, key: bytes, **others: Any) -> None:
         super().__init__(rows, **others)
-        self.sketch, self._key = sketch, key
+        self.sketch: Sketch = sketch
+        self._key = key
 
     @cached_property
     def sketches(self) -> SketchedUpdates:
@@ -80,7 +85,7 @@ class SketchedRows(Updates):
     def gains(self, coefficients: Tensor) -> Tensor:
         """Exact, unlike what rules see: the rows are here."""
         step = self.combine(coefficients).double()
-        parts = self._sweep(lambda _, columns: self._take(columns).double() @ step[columns])
+        parts = self._sweep(lambda _, columns: (self._take(columns).double() @ step[columns]).cpu())
         return sum(parts, torch.zeros(len(self.members), dtype=torch.float64))[self._usable]
 
     def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":

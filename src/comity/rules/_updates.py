@@ -202,3 +202,19 @@ def combined_lengths(grams: Tensor, coefficients: Tensor) -> Tensor:
     """(B,) how long the combination is in each of B Gram matrices, from coefficients (N,), (1, N) or (B, N)."""
     x = coefficients.expand(len(grams), -1)
     return ((x[:, :, None] * grams).sum(1) * x).sum(1).clamp_min(0).sqrt()
+
+
+def capped(sizes: Tensor, share: float) -> Tensor:
+    """The sizes, the largest ones lowered to one bound such that none is more than ``share`` of their sum.
+
+    Where that cannot be, because there are too few, all count the same.
+    """
+    if share >= 1 or not len(sizes):
+        return sizes
+    ordered = sizes.sort(descending=True).values
+    for count in range(len(sizes)):  # so many of the largest are lowered
+        rest = float(ordered[count:].sum())
+        bound = share * rest / (1 - share * count) if share * count < 1 else 0.0
+        if bound >= float(ordered[count]):
+            return sizes if count == 0 else sizes.clamp(max=bound)
+    return torch.full_like(sizes, float(ordered[-1]))
