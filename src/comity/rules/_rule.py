@@ -127,6 +127,11 @@ class Rule(_Declared):
         return {}
 
     @property
+    def verdicts(self) -> dict[str, tuple[float, int]]:
+        """If clients judged these choices in the last step: the mean change of their losses, and how many it harms."""
+        return {}
+
+    @property
     def remembers(self) -> bool:
         """Whether it compares updates with those of earlier rounds, of which sketches say nothing."""
         return False
