@@ -110,7 +110,7 @@ def test_masked_with_a_supernode_killed_in_each_stage(tmp_path: Path, tiny: dict
             here.kill(f"node-{cid}")
         record = here.wait("the round", lambda: rounds(tmp_path / "run"))[0]
         assert {cid: why.partition(":")[0] for cid, why in record.failed.items()} == lost
-        assert not record.warnings
+        assert not [words for words in record.warnings if "refused" in words]
         assert record.against is not None  # the model went out, and the six that are left were counted
         assert record.against.clients == 6
 
