@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ pytestmark = [
 ]
 
 NODES = 3
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-quickstart"
 
 
 @pytest.fixture
@@ -50,26 +52,39 @@ def assert_same_bits(out: Path, here: Run) -> None:
         assert torch.equal(file.get_tensor("server/theta"), here.server.theta)
 
 
+def node(here: Deployment, cid: int) -> list[str]:
+    address = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--port", str(here.node_ports[cid])]
+    return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={NODES}"]
+
+
+def start(here: Deployment) -> None:
+    """A SuperLink that is called here, and its SuperNodes, without certificates."""
+    (here.home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n')
+    loopback = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
+    here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation"])
+    here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
+    for cid in range(NODES):
+        here.start(f"node-{cid}", node(here, cid))
+    for cid in range(NODES):
+        here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
+
+
+def test_the_quickstart_runs_to_its_end(tmp_path: Path) -> None:
+    """`flwr run` says that a run was started also where it dies at once: what counts is the model at its end."""
+    shutil.copytree(EXAMPLE, tmp_path / "app")
+    with Deployment(tmp_path) as here:
+        start(here)
+        said = here.call(["flwr", "run", "app", "here", "--stream", "-c", "num-server-rounds=2"])
+        here.wait("the model at its end", lambda: list(tmp_path.rglob("final_model.pt")))
+        assert "conflict-rate" in said + here.log("superlink")
+        assert "finished:completed" in here.call(["flwr", "list", "here"])
+
+
 def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
     """Two rounds give the simulator's bits. Then a node is killed at work: the round ends without it; it returns."""
     write_app(tmp_path / "app", config)
     with Deployment(tmp_path) as here:
-        (here.home / "config.toml").write_text(
-            f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n'
-        )
-
-        def node(cid: int) -> list[str]:
-            address = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--port", str(here.node_ports[cid])]
-            return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={NODES}"]
-
-        loopback = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
-        here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation"])
-        here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
-        for cid in range(NODES):
-            here.start(f"node-{cid}", node(cid))
-        for cid in range(NODES):
-            here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
-
+        start(here)
         two = tmp_path / "two"
         here.call(["flwr", "run", "app", "here", "-c", f"out='{two}'"])
         here.wait("the end of two rounds", lambda: list(two.glob("*/result.json")))
@@ -84,7 +99,7 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
         lost = here.wait("a round without it", lambda: [r for r in rounds(long) if 2 in r.failed])[0]
         assert lost.failed.keys() == {2}
         assert lost.conflict is not None  # of those that were there
-        here.start("node-2", node(2))
+        here.start("node-2", node(here, 2))
         back = here.wait(
             "a round with it again",
             lambda: [r for r in rounds(long) if r.round > lost.round and 2 not in r.failed],
