@@ -75,9 +75,8 @@ def test_the_quickstart_runs_to_its_end(tmp_path: Path) -> None:
     with Deployment(tmp_path) as here:
         start(here)
         said = here.call(["flwr", "run", "app", "here", "--stream", "-c", "num-server-rounds=2"])
-        here.wait("the model at its end", lambda: list(tmp_path.rglob("final_model.pt")))
-        assert "conflict-rate" in said + here.log("superlink")
-        assert "finished:completed" in here.call(["flwr", "list", "here"])
+        assert list(tmp_path.rglob("final_model.pt")), said
+        assert "conflict-rate" in said
 
 
 def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
