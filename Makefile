@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo picture check-picture test lint types types-tests unit coverage test-slow fuzz test-flower js bench docs wheel dist notebook clean
+.PHONY: demo picture check-picture test lint types types-tests unit coverage test-slow fuzz test-flower test-ray test-lora
+.PHONY: test-nvflare js bench docs wheel dist notebook clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -70,6 +71,18 @@ js: $(VENV)/dev
 	node --test tests/js
 	$(BIN)/pytest -n 0 -rs tests/report/test_axe.py
 
+# A Ray cluster of several nodes on this machine, one of which is lost on the way; a minute or two.
+test-ray: $(VENV)/dev $(VENV)/ray
+	$(BIN)/pytest -n 0 tests/test_cluster.py -k ray
+
+# PEFT's own adapters; half a minute.
+test-lora: $(VENV)/dev $(VENV)/lora
+	$(BIN)/pytest -n 0 tests/files/test_peft.py
+
+# NVFlare's simulator, in an environment of its own: it brings a web server and its own ideas of versions along.
+test-nvflare: .venv-nvflare/ready
+	.venv-nvflare/bin/pytest -n 0 tests/nvflare
+
 # Speed as ratios in one run, with generous bounds; docs/performance.md has the measurements.
 bench: $(VENV)/dev
 	$(BIN)/pytest -n 0 -q benchmarks
@@ -109,9 +122,14 @@ $(VENV)/dev: $(BIN)/python constraints.txt pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(VENV)/core $@
 
-$(VENV)/docs $(VENV)/notebook: $(VENV)/core
+$(VENV)/docs $(VENV)/notebook $(VENV)/ray $(VENV)/lora: $(VENV)/core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(@F)]'
 	touch $@
 
+.venv-nvflare/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-nvflare
+	.venv-nvflare/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[nvflare]' pytest pytest-xdist
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs studies dist site
+	rm -rf $(VENV) .venv-nvflare runs studies dist site

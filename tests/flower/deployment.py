@@ -48,9 +48,10 @@ def free_ports(count: int) -> list[int]:
 class Deployment:
     """Starts programs, each in a process group of its own with its output in a file, and ends them on the way out."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.until = folder, time.monotonic() + LIMIT
-        self.port, *self.node_ports = free_ports(4)
+    def __init__(self, folder: Path, nodes: int = 3, limit: float = LIMIT) -> None:
+        self.folder, self.limit = folder, limit
+        self.until = time.monotonic() + limit
+        self.port, *self.node_ports = free_ports(1 + nodes)
         self.home = folder / "flwr-home"
         self.home.mkdir()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -124,7 +125,7 @@ class Deployment:
             for name, process in self.running.items():
                 assert process.poll() is None, f"{name} ended with {process.returncode}:\n{self.log(name)[-3000:]}"
             time.sleep(0.2)
-        raise AssertionError(f"{what} did not come within {LIMIT:g} s")
+        raise AssertionError(f"{what} did not come within {self.limit:g} s")
 
     def replaced(self, command: list[str], other: Mapping[str, str] | None = None) -> list[str]:
         """A command of the page for this machine."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from deployment import Deployment, commands, connection
+from deployment import LIMIT, Deployment, commands, connection
 from safetensors import safe_open
 
 from comity import Config
@@ -52,20 +52,21 @@ def assert_same_bits(out: Path, here: Run) -> None:
         assert torch.equal(file.get_tensor("server/theta"), here.server.theta)
 
 
-def node(here: Deployment, cid: int) -> list[str]:
+def node(here: Deployment, cid: int, nodes: int, more: str = "") -> list[str]:
+    """The command that starts a SuperNode."""
     address = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--port", str(here.node_ports[cid])]
-    return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={NODES}"]
+    return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={nodes} {more}".strip()]
 
 
-def start(here: Deployment) -> None:
-    """A SuperLink that is called here, and its SuperNodes, without certificates."""
+def start_all(here: Deployment, nodes: int, more: str = "") -> None:
+    """A SuperLink and all SuperNodes, without TLS; ``{cid}`` in ``more`` is the client's number."""
     (here.home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n')
     loopback = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
     here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation"])
     here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
-    for cid in range(NODES):
-        here.start(f"node-{cid}", node(here, cid))
-    for cid in range(NODES):
+    for cid in range(nodes):
+        here.start(f"node-{cid}", node(here, cid, nodes, more.format(cid=cid)))
+    for cid in range(nodes):
         here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
 
 
@@ -73,7 +74,7 @@ def test_the_quickstart_runs_to_its_end(tmp_path: Path) -> None:
     """`flwr run` says that a run was started also where it dies at once: what counts is the model at its end."""
     shutil.copytree(EXAMPLE, tmp_path / "app")
     with Deployment(tmp_path) as here:
-        start(here)
+        start_all(here, NODES)
         said = here.call(["flwr", "run", "app", "here", "--stream", "-c", "num-server-rounds=2"])
         assert list(tmp_path.rglob("final_model.pt")), said
         assert "conflict-rate" in said
@@ -83,7 +84,8 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
     """Two rounds give the simulator's bits. Then a node is killed at work: the round ends without it; it returns."""
     write_app(tmp_path / "app", config)
     with Deployment(tmp_path) as here:
-        start(here)
+        start_all(here, NODES)
+
         two = tmp_path / "two"
         here.call(["flwr", "run", "app", "here", "-c", f"out='{two}'"])
         here.wait("the end of two rounds", lambda: list(two.glob("*/result.json")))
@@ -98,12 +100,31 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
         lost = here.wait("a round without it", lambda: [r for r in rounds(long) if 2 in r.failed])[0]
         assert lost.failed.keys() == {2}
         assert lost.conflict is not None  # of those that were there
-        here.start("node-2", node(here, 2))
+        here.start("node-2", node(here, 2, NODES))
         back = here.wait(
             "a round with it again",
             lambda: [r for r in rounds(long) if r.round > lost.round and 2 not in r.failed],
         )[0]
         assert back.cohort == [0, 1, 2]
+
+
+def test_masked_with_a_supernode_killed_in_each_stage(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    """In one round four of ten nodes are killed, each when it gets its message of another stage: there is a sum."""
+    lost = {6: "fit", 7: "share", 8: "mask", 9: "unmask"}
+    options = {"clients": 10, "rounds": 2, "eval_every": 2, "reference": "none", "masked": True}
+    write_app(tmp_path / "app", Config(**(tiny | options)))
+    assert command("flower", ["keys", str(tmp_path / "secrets"), "--clients", "10"]) == 0
+    with Deployment(tmp_path, nodes=10, limit=2 * LIMIT) as here:
+        start_all(here, 10, f"secrets='{tmp_path}/secrets/client-{{cid}}.json'")
+        here.call(["flwr", "run", "app", "here", "-c", f"out='{tmp_path / 'run'}'"])
+        for cid, stage in lost.items():
+            here.wait(stage, lambda cid=cid, stage=stage: f"Receiving: train.{stage}" in here.log(f"node-{cid}"))
+            here.kill(f"node-{cid}")
+        record = here.wait("the round", lambda: rounds(tmp_path / "run"))[0]
+        assert {cid: why.partition(":")[0] for cid, why in record.failed.items()} == lost
+        assert not record.warnings
+        assert record.against is not None  # the model went out, and the six that are left were counted
+        assert record.against.clients == 6
 
 
 def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

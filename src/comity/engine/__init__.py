@@ -22,7 +22,7 @@ from comity.engine._optimiser import Training
 from comity.engine._run import Run, run
 from comity.engine._server import Server
 from comity.engine._site import Site
-from comity.engine._trainer import Autograd, Chain, Stacked, Trainer
+from comity.engine._trainer import Autograd, Chain, Compiled, Trainer
 from comity.engine._verbs import JUDGING_VERBS, READ_ONLY_VERBS, Scores, Verb, verbs_of
 
 # fmt: off
@@ -33,7 +33,7 @@ __all__ = [
     "build", "settled", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link",
     "Threads", "Server", "Site",
     # a client at work
-    "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Stacked",
+    "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Compiled",
     # what it can be asked
     "Verb", "verbs_of", "verbs_for", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief", "unlike_most",
     # what comes out

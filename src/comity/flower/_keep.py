@@ -43,7 +43,7 @@ class Keep:
     def write(self, state: ClientState) -> None:
         if self.folder is not None:
             self._save(self.folder / f"{self.name}.safetensors", state.flat())
-        self.context.state[self.name] = Arrays().record(state.flat())
+        self.context.state[self.name] = Arrays().record(state.flat(secret=True))
 
     def save_model(self, method: str, state_dict: Mapping[str, Tensor]) -> None:
         """The site's own model under the network's own names, for the site itself to use; Local's is beside it."""

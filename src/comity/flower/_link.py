@@ -82,6 +82,8 @@ class GridLink(Link):
         """Nodes that gave no good answer, and until when they are not asked again."""
         self._answered: set[str] = set()
         """Verbs that somebody has answered."""
+        self._largest = 0
+        """Bytes of the largest question so far, which a reply's bound goes by: a masked sum is as long as a model."""
         self._singly = False
         """Whether replies are fetched one by one, so that one that Flower cannot read takes no other with it."""
 
@@ -94,6 +96,7 @@ class GridLink(Link):
         self._gather()
         nodes, limit, arrays = self.nodes, self.patience.of(verb.name), _wire.Arrays()
         header = _wire.Header(self.run, round)
+        self._largest = max(self._largest, *(question.bytes for question in questions.values()))
         there = [cid for cid in questions if cid in nodes]
         waiting = self._push(
             {
@@ -119,7 +122,7 @@ class GridLink(Link):
                     self.failures[cid] = _error(reply)
                     raised += reply.error.code not in AWAY
                 else:
-                    most = _wire.most_bytes(questions[cid].bytes)
+                    most = _wire.most_bytes(self._largest)
                     replies[cid] = _wire.read_answer(reply.content, verb.reply, most)
             except Exception as error:  # whatever a stranger sent, it is this client's failure alone
                 self.failures[cid] = f"sent what cannot be read: {brief(error)}"

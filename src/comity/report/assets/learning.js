@@ -3,6 +3,8 @@
 const CURVES = {
   acc: ["accuracy", "accuracy on own tests", true],
   worst: ["worst tenth", "accuracy of the worst tenth of clients", true],
+  balanced: ["balanced accuracy", "accuracy on own tests, each class alike,", true],
+  auc: ["AUC", "AUC on own tests", true],
   val: ["validation", "accuracy on own validation samples", true],
   common: ["common model", "accuracy of the common model", true],
   S: ["S-acc", "accuracy on own and some others' tests (S-acc)", true],

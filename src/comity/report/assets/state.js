@@ -43,6 +43,9 @@ function nameOf(client, run) {
   const name = partitionOf(run)?.clients[client];
   return `client ${client}${name ? `, ${name}` : ""}${run.bad.includes(client) ? " (malicious)" : ""}`;
 }
+const classOf = (part, k) => part.classes[k] || String(k);
+// A name where there is room for it, else the number.
+const fitting = (name, number, width) => (name && 6.5 * name.length < width ? name : String(number));
 const here = () => (data.settings.length > 1 ? ` (${data.settings[state.setting].label})` : "");
 const aboutRun = () => `${focus().label}, seed ${focusRun().seed}${here()}`;
 
