@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ pytestmark = [
 ]
 
 NODES = 3
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-quickstart"
 
 
 @pytest.fixture
@@ -66,6 +68,16 @@ def start_all(here: Deployment, nodes: int, more: str = "") -> None:
         here.start(f"node-{cid}", node(here, cid, nodes, more.format(cid=cid)))
     for cid in range(nodes):
         here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
+
+
+def test_the_quickstart_runs_to_its_end(tmp_path: Path) -> None:
+    """`flwr run` says that a run was started also where it dies at once: what counts is the model at its end."""
+    shutil.copytree(EXAMPLE, tmp_path / "app")
+    with Deployment(tmp_path) as here:
+        start_all(here, NODES)
+        said = here.call(["flwr", "run", "app", "here", "--stream", "-c", "num-server-rounds=2"])
+        assert list(tmp_path.rglob("final_model.pt")), said
+        assert "conflict-rate" in said
 
 
 def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
