@@ -71,7 +71,7 @@ class Deployment:
     ) -> None:
         for name in list(self.running):
             self.kill(name)
-        self._sweep()
+        self.kill_all()  # what has left its group all the same
         if kind is not None:
             for file in sorted(self.folder.glob("*.log")):
                 print(f"--- {file.name}\n{file.read_text()[-3000:]}")
@@ -89,15 +89,16 @@ class Deployment:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
 
-    def _sweep(self) -> None:
-        """What has left its group all the same: whoever has our own FLWR_HOME is ours."""
-        ours = f"FLWR_HOME={self.home}\0".encode()
+    def kill_all(self, program: str = "") -> int:
+        """Every process of ours (it has our own FLWR_HOME) of this program, at once; how many there were."""
+        ours, found = f"FLWR_HOME={self.home}\0".encode(), 0
         for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if ours in (process / "environ").read_bytes():
+            with suppress(OSError):
+                is_it = program.encode() in (process / "cmdline").read_bytes()
+                if is_it and ours in (process / "environ").read_bytes():
                     os.kill(int(process.name), signal.SIGKILL)
-            except (OSError, ProcessLookupError):
-                continue
+                    found += 1
+        return found
 
     def call(self, command: list[str], fails: bool = False) -> str:
         """A program that ends by itself; what it said. What it left running ends with it."""

@@ -40,6 +40,5 @@ def on_grid(config: Config, **settings: Any) -> tuple[Run, InProcessGrid]:
 
 def kept(grid: InProcessGrid, config: Config, cid: int) -> ClientState:
     """What a client has in its context."""
-    state = Keep(grid.contexts[grid.node_of(cid)], config.key, cid).read()
-    assert state is not None
-    return state
+    states = Keep(grid.contexts[grid.node_of(cid)], config.key, cid).states
+    return states[max(states)].state

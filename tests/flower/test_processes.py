@@ -92,6 +92,84 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
         assert back.cohort == [0, 1, 2]
 
 
+DIES = """
+
+import os
+import signal
+from pathlib import Path
+
+import comity.engine._checkpoint as checkpoint
+
+save = checkpoint.write_tensors
+
+
+def dying(path, tensors, about):
+    \"\"\"The first server is killed when half of the second checkpoint is written.\"\"\"
+    save(path, tensors, about)
+    if about["round"] == "2" and not Path("{died}").exists():
+        Path("{died}").touch()
+        os.truncate(path, os.path.getsize(path) // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+checkpoint.write_tensors = dying
+"""
+
+
+def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, config: Config) -> None:
+    """SIGKILL in a checkpoint and in a round of the ServerApp, of the SuperLink and of a SuperNode; the same bits."""
+    nodes, runs, died = 2, tmp_path / "runs", tmp_path / "died"
+    config = config.with_(clients=nodes, rounds=4, eval_every=4, checkpoint_every=1)
+    write_app(tmp_path / "app", config)
+    with (tmp_path / "app" / "app" / "server_app.py").open("a") as file:
+        file.write(DIES.format(died=died))
+    with Deployment(tmp_path) as here:
+        address = f"127.0.0.1:{here.port}"
+        (here.home / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
+
+        def start_superlink(again: int) -> None:
+            options = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port), "--database", "flower.db"]
+            command = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
+            here.start("superlink", command)
+            here.wait("the SuperLink", lambda: here.log("superlink").count("startup complete") > again)
+
+        def start_node(cid: int) -> None:
+            kept = f"partition-id={cid} num-partitions={nodes} keep='{tmp_path / 'keep'}'"
+            options = ["--insecure", "--superlink", address, "--port", str(here.node_ports[cid])]
+            here.start(f"node-{cid}", ["flower-supernode", *options, "--node-config", kept])
+
+        def go_on() -> None:
+            resume = f" flower.resume='{the_only(runs)}'" if runs.exists() else ""
+            here.call(["flwr", "run", "app", "here", "-c", f"out='{runs}' flower.wait-absent=600.0{resume}"])
+
+        def at_work(round: int, times: int) -> None:
+            """Wait until client 1 got its question of this round for so many times."""
+            received = re.compile(rf"ROUND {round}\].{{,60}}Receiving: train.fit", re.DOTALL)
+            here.wait(f"round {round}", lambda: len(received.findall(here.log("node-1"))) == times)
+
+        start_superlink(0)
+        for cid in range(nodes):
+            start_node(cid)
+        go_on()
+        here.wait("the death in a checkpoint", died.exists)
+
+        go_on()  # from round 1: both clients are a round ahead
+        at_work(3, times=1)
+        assert here.kill_all("flwr-serverapp")
+
+        go_on()  # from round 2
+        at_work(4, times=1)
+        here.kill("superlink")
+        start_superlink(1)
+
+        go_on()  # from round 3
+        at_work(4, times=2)
+        here.kill("node-1")
+        start_node(1)  # under another id, which it is asked for when Flower has noticed that the other one is gone
+        here.wait("the end", lambda: list(runs.glob("*/result.json")))
+    assert_same_bits(runs, run(config))
+
+
 def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of docs/deploy.md. A node whose key is not registered does not get in."""
     monkeypatch.chdir(tmp_path)
@@ -124,7 +202,7 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
         for cid in range(NODES):
             here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
 
-        start, _ = commands("flwr run")  # the other one shows how seats are bound, with made-up keys
+        start, *_ = commands("flwr run")  # others show how seats are bound, with made-up keys, and how to go on
         assert start[-1] == "rounds=2 out='/srv/runs'"
         start = here.replaced([word for word in start if word != "--stream"], {"/srv": str(tmp_path)})
         start[-1] += " eval_every=2 reference='none'"  # so that it does not take longer than it must

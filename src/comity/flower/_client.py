@@ -130,9 +130,9 @@ class _ClientApp(ClientApp):
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
         if verb in JUDGING_VERBS:
             for run, states in workshop.alone.items():
-                if cid not in states and (state := Keep(context, run, cid).read()) is not None:
+                if cid not in states and (state := Keep(context, run, cid).newest(header.place.run)) is not None:
                     states[cid] = state
-        reply = workshop.work(cid, Keep(context, header.run, cid), verb, received, header.round)
+        reply = workshop.work(cid, Keep(context, header.run, cid), verb, received, header)
         return Message(_wire.answer(reply), reply_to=message)
 
     def _workshop(self, runs: dict[str, Config], message: Message, context: Context) -> "_Workshop":
@@ -170,13 +170,13 @@ class _Workshop:
                 self.site.held_out = models
         self._models: SimpleQueue[Model] = SimpleQueue()
 
-    def work(self, cid: int, keep: Keep, verb: str, received: Payload, round: int) -> Payload:
+    def work(self, cid: int, keep: Keep, verb: str, received: Payload, header: _wire.Header) -> Payload:
         if isinstance(received, Question) and not self.general:
             received = replace(received, general=False)  # S-acc and G-acc need the tests of others, which are not here
-        before, model = keep.read(), self._borrow()
+        before, model, round = keep.read(header.place), self._borrow(), header.round
         try:
             reply, after = self.site.work(model, cid, before, verb, received, round)
-            keep.write(after)
+            keep.write(header.place, after)
             if verb == "evaluate" and keep.folder is not None:
                 exported, _ = self.site.work(model, cid, after, "export", received, round)
                 model.write(exported.tensors()["model"])
