@@ -38,9 +38,9 @@ fuzz: $(VENV)/dev
 	rm -f fuzz.jsonl
 	$(BIN)/pytest tests/fuzz; code=$$?; $(BIN)/python tests/fuzz/harness.py fuzz.jsonl; exit $$code
 
-# Real SuperLinks and SuperNodes on loopback; a few minutes.
-test-flower: $(VENV)/dev
-	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py
+# Real SuperLinks and SuperNodes on loopback, killed and started again, and LoRA on them: about ten minutes.
+test-flower: $(VENV)/dev $(VENV)/lora
+	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py tests/flower/test_lora.py
 
 # Speed as ratios in one run, with generous bounds; docs/performance.md has the measurements.
 bench: $(VENV)/dev
@@ -81,7 +81,7 @@ $(VENV)/dev: $(BIN)/python constraints.txt pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(VENV)/core $@
 
-$(VENV)/docs $(VENV)/notebook: $(VENV)/core
+$(VENV)/docs $(VENV)/notebook $(VENV)/lora: $(VENV)/core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(@F)]'
 	touch $@
 

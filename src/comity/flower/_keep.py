@@ -28,6 +28,7 @@ from comity.engine import ClientState, write_tensors
 from comity.flower._wire import Arrays, Place, tensors
 
 FIRST = "first"
+"""Beside each state: which question was the first of its run."""
 
 
 class Label(NamedTuple):
@@ -98,18 +99,20 @@ class Keep:
         file = None if self.folder is None else self.folder / f"{self.name}.safetensors"
         if file is not None and file.exists():
             with safe_open(file, framework="pt") as opened:
-                # cloned, so that it lies in memory as it did before
-                flat = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
+                if "by question" in (opened.metadata() or {}):  # an earlier version's is of another run
+                    # cloned, so that it lies in memory as it did before
+                    flat = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
         elif file is None and self.name in self.context.state.array_records:
             flat = tensors(self.context.state.array_records[self.name])
         states: dict[Label, dict[str, Tensor]] = {}
         for name, tensor in flat.items():
             run, start, step, key = name.split("/", 3)
             states.setdefault(Label(int(start), int(step), run), {})[key] = tensor
-        return {
-            label: Kept(first=Label(*each.pop(FIRST).tolist(), label.run), state=ClientState.of(each))
-            for label, each in states.items()
-        }
+        kept = {}
+        for label, each in states.items():
+            start, step = each.pop(FIRST).tolist()
+            kept[label] = Kept(ClientState.of(each), Label(start, step, label.run))
+        return kept
 
     def save_model(self, method: str, state_dict: Mapping[str, Tensor]) -> None:
         """The site's own model under the network's own names, for the site itself to use; Local's is beside it."""
@@ -121,7 +124,7 @@ class Keep:
         file.parent.chmod(0o700)
         with atomically(file) as part:
             os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
-            write_tensors(part, tensors, {"run": str(self.context.run_id)})
+            write_tensors(part, tensors, {"by question": ""})
             part.chmod(0o600)
 
 

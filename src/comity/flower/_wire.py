@@ -93,13 +93,11 @@ def read_header(content: RecordDict) -> Header:
     run, round, id, place = config[RUN], config[ROUND], config[ID], config[PLACE]
     if not isinstance(run, str) or type(round) is not int:
         raise ValueError(f"the header is {run!r}, {round!r}; it must be a configuration's key and a whole number")
-    whole = isinstance(place, list) and all(type(number) is int for number in place)
-    if not isinstance(id, str) or "/" in id or not whole or len(place) < 4 or len(place) % 2:
-        raise ValueError(
-            f"the header has {_short(id)}, {_short(place)}; it must say which run it is, and where that is"
-        )
-    step, saved, *starts = place
-    half = len(starts) // 2
+    numbers = [number for number in place if type(number) is int] if isinstance(place, list) else []
+    half = len(numbers) // 2 - 1
+    if not isinstance(id, str) or "/" in id or half < 1 or len(numbers) % 2 or numbers != place:
+        raise ValueError(f"the header has {_short(id)}, {_short(place)}; it must say which run it is, and where")
+    step, saved, *starts = numbers
     return Header(run, round, Place(id, step, saved, tuple(starts[:half]), tuple(starts[half:])))
 
 
