@@ -70,6 +70,9 @@ class _ClientApp(ClientApp):
         self._workshops: dict[tuple[str, int | None], _Workshop] = {}
         self._ready, self._lock = False, Lock()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _app_of, (self._config, self._own, self._fit_mods, self._allow_code)
+
     def __call__(self, message: Message, context: Context) -> Message:
         with self._lock:
             if not self._ready:
@@ -152,6 +155,15 @@ class _ClientApp(ClientApp):
                 mine = None if own is None else own.federation(clients, replace(own.load(context), id=cid))
                 self._workshops[name] = _Workshop(config, mine)
             return self._workshops[name]
+
+
+_APPS: dict[str, _ClientApp] = {}
+
+
+def _app_of(config: Config | None, own: OwnData | None, mods: list[Mod], allow_code: bool) -> _ClientApp:
+    """An app that arrives in a worker of Flower's simulation, with each message: the same one, with its workshops."""
+    app = _ClientApp(config, own, mods, allow_code)
+    return app if config is None or own is not None or mods else _APPS.setdefault(config.key, app)
 
 
 class _Workshop:
