@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit test-slow fuzz test-flower bench docs wheel dist notebook clean
+.PHONY: demo test lint types unit test-slow fuzz test-flower test-ray test-lora test-nvflare js bench docs wheel dist notebook clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -41,6 +41,29 @@ fuzz: $(VENV)/dev
 # Real SuperLinks and SuperNodes on loopback, killed and started again, and LoRA on them: about ten minutes.
 test-flower: $(VENV)/dev $(VENV)/lora
 	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py tests/flower/test_lora.py
+
+# The report's script: formatter and linter (of the whole, which is one scope), unit tests, and axe on the drawn page.
+# It needs node; installing comity does not.
+BIOME := tests/js/node_modules/.bin/biome
+js: $(VENV)/dev
+	npm install --prefix tests/js --silent --no-package-lock
+	$(BIOME) format --config-path tests/js src/comity/report/assets tests/js
+	$(BIN)/python -c 'from comity.report._assets import script; print(script())' > $(VENV)/report.js
+	$(BIOME) lint --config-path tests/js --error-on-warnings $(VENV)/report.js tests/js
+	node --test tests/js
+	$(BIN)/pytest -n 0 -rs tests/report/test_axe.py
+
+# A Ray cluster of several nodes on this machine, one of which is lost on the way; a minute or two.
+test-ray: $(VENV)/dev $(VENV)/ray
+	$(BIN)/pytest -n 0 tests/test_cluster.py -k ray
+
+# PEFT's own adapters; half a minute.
+test-lora: $(VENV)/dev $(VENV)/lora
+	$(BIN)/pytest -n 0 tests/files/test_peft.py
+
+# NVFlare's simulator, in an environment of its own: it brings a web server and its own ideas of versions along.
+test-nvflare: .venv-nvflare/ready
+	.venv-nvflare/bin/pytest -n 0 tests/nvflare
 
 # Speed as ratios in one run, with generous bounds; docs/performance.md has the measurements.
 bench: $(VENV)/dev
@@ -81,9 +104,14 @@ $(VENV)/dev: $(BIN)/python constraints.txt pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(VENV)/core $@
 
-$(VENV)/docs $(VENV)/notebook $(VENV)/lora: $(VENV)/core
+$(VENV)/docs $(VENV)/notebook $(VENV)/ray $(VENV)/lora: $(VENV)/core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(@F)]'
 	touch $@
 
+.venv-nvflare/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-nvflare
+	.venv-nvflare/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[nvflare]' pytest pytest-xdist
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs studies dist site
+	rm -rf $(VENV) .venv-nvflare runs studies dist site

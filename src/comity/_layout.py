@@ -6,6 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+STATISTICS = ("running_mean", "running_var")
+"""Running statistics of BatchNorm and similar layers: no parameters, so they are averaged and no rule touches them."""
+
 
 class Layer(NamedTuple):
     """One parameter tensor (weight and bias apart) and its place in the vector."""

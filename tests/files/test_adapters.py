@@ -11,8 +11,9 @@ from torch import Tensor
 
 from comity import ComityError
 from comity.files import aggregate, inspect
+from comity.files._checkpoint import open_checkpoint
 from comity.files._lora import Factors, minus, norm, stacked, truncated
-from comity.rules import CALM, ConFREE, DroppedWarning, Rule, Updates
+from comity.rules import CALM, ConFREE, DroppedWarning, Mean, Rule, Updates
 
 CONFIG = {
     "alpha_pattern": {},
@@ -172,6 +173,150 @@ def test_updates_of_other_ranks_and_strengths(tmp_path: Path) -> None:
             aggregate(start, files[:1], tmp_path / "other", "Mean", only=only)
 
 
+def exact(rule: Rule, base: Path, clients: list[Path]) -> dict[str, Tensor]:
+    """The base's products plus the rule's combination of the clients'."""
+    before, *others = (
+        {m: W * open_checkpoint(path).scale(m, RANKS[path.name]) for m, W in products(load(path), 1.0).items()}
+        for path in (base, *clients)
+    )
+    update = rule([{m: W - before[m] for m, W in each.items()} for each in others])
+    return {m: before[m] + update[m] for m in MODULES}
+
+
+def load(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "adapter_model.safetensors")
+
+
+RANKS = {"base": 4, "low": 2, "same": 4, "high": 6}
+
+
+def mixed(folder: Path, **config: Any) -> tuple[Path, list[Path]]:
+    """A base that has learnt already, and clients of other ranks and strengths."""
+    paths = [
+        save_adapter(folder / name, adapter(seed, rank=rank), **{"r": rank, "lora_alpha": 2 + seed} | config)
+        for seed, (name, rank) in enumerate(RANKS.items())
+    ]
+    return paths[0], paths[1:]
+
+
+@pytest.mark.parametrize("rule", [ConFREE(0.4), Mean()], ids=["ConFREE", "Mean"])
+@pytest.mark.parametrize(
+    "config", [{}, {"use_rslora": True, "alpha_pattern": {"v_proj": 2}}], ids=["plain", "patterns"]
+)
+@pytest.mark.parametrize(
+    ("how", "rank"),
+    [
+        ({"lora": "stack"}, {"ConFREE": 16, "Mean": 12}),  # the base adds nothing where coefficients add up to 1
+        ({"lora": "products", "rank": "auto"}, {"ConFREE": 16, "Mean": 12}),
+        ({"lora": "residual"}, {"ConFREE": 4, "Mean": 4}),
+        ({"lora": "residual", "rank": "auto"}, {"ConFREE": 6, "Mean": 6}),
+        ({"lora": "residual", "rank": 3}, {"ConFREE": 3, "Mean": 3}),
+    ],
+    ids=str,
+)
+def test_nothing_is_lost_at_mixed_ranks(
+    rule: Rule, config: dict[str, Any], how: dict[str, Any], rank: dict[str, int], tmp_path: Path
+) -> None:
+    base, clients = mixed(tmp_path / "in", **config)
+    done = aggregate(base, clients, tmp_path / "new", rule, **how)
+    found, ranks = load(tmp_path / "new"), set(done.ranks.values())
+    assert ranks == {rank[type(rule).__name__]}
+    whole = {m: W * open_checkpoint(tmp_path / "new").scale(m, *ranks) for m, W in products(found, 1.0).items()}
+    if done.base_delta is not None:
+        delta = load_file(done.base_delta)
+        assert delta.keys() == {f"{m.removeprefix('base_model.model.')}.weight" for m in MODULES}
+        whole = {m: W + delta[f"{m.removeprefix('base_model.model.')}.weight"] for m, W in whole.items()}
+    for module, W in exact(rule, base, clients).items():
+        torch.testing.assert_close(whole[module], W, rtol=0, atol=1e-5)
+    assert 0 < done.lost_overall < 1e-6  # of float32
+    assert done.lost.keys() == set(MODULES)
+
+
+def test_a_stack_is_the_clients_factors_one_after_another(tmp_path: Path) -> None:
+    start, files, _, clients = federation(tmp_path / "in")
+    done = aggregate(start, files, tmp_path / "new", ConFREE(0.4), lora="stack")
+    found, config = load(tmp_path / "new"), json.loads((tmp_path / "new" / "adapter_config.json").read_text())
+    for module in MODULES:  # the base begins with B = 0 and takes up no rank
+        assert torch.equal(
+            found[f"{module}.lora_A.weight"], torch.cat([own[f"{module}.lora_A.weight"] for own in clients])
+        )
+        rows = done.coefficients.expand(4, -1)[MODULES.index(module)]
+        B = torch.cat([x * own[f"{module}.lora_B.weight"] for x, own in zip(rows, clients, strict=True)], 1)
+        torch.testing.assert_close(found[f"{module}.lora_B.weight"], B.float())
+    assert config == CONFIG | {"r": 12, "lora_alpha": 48}
+    assert (tmp_path / "new" / "README.md").exists()
+
+
+def test_a_residual_leaves_the_mean_of_the_factors(tmp_path: Path) -> None:
+    start, files, _, clients = federation(tmp_path / "in")
+    sizes = {"clinic-0": 1, "clinic-1": 1, "clinic-2": 2}
+    aggregate(start, files, tmp_path / "new", "Mean", lora="residual", sizes=sizes)
+    for name, value in load(tmp_path / "new").items():
+        torch.testing.assert_close(value, clients[0][name] / 4 + clients[1][name] / 4 + clients[2][name] / 2)
+    assert (tmp_path / "new" / "adapter_config.json").read_text() == (start / "adapter_config.json").read_text()
+    # The next round begins with it, the delta being in the model; it is not taken for the adapter.
+    aggregate(tmp_path / "new", files, tmp_path / "newer", "Mean", lora="residual")
+    aggregate(tmp_path / "new", files, tmp_path / "newer", "Mean", lora="residual", overwrite=True)
+
+
+@pytest.mark.parametrize("rank", [1, 5, 20])
+def test_products_of_another_rank(rank: int, tmp_path: Path) -> None:
+    base, clients = mixed(tmp_path / "in")
+    done = aggregate(base, clients, tmp_path / "new", ConFREE(0.4), lora="products", rank=rank)
+    for module, W in exact(ConFREE(0.4), base, clients).items():
+        sigma = torch.linalg.svdvals(W)
+        assert done.lost[module] == pytest.approx(float(sigma[rank:].norm() / sigma.norm()), rel=1e-4, abs=1e-6)
+    assert set(done.ranks.values()) == {rank}
+
+
+def test_new_ranks_keep_what_else_an_adapter_has(tmp_path: Path) -> None:
+    """Tensors of other kinds and shapes, a module that does not take part, and the torch format becomes safetensors."""
+    extra = {"base_model.model.score.weight": torch.ones(3, 5), "base_model.model.steps": torch.tensor([7])}
+    conv = {"conv.lora_A.weight": torch.ones(4, 5, 3, 3), "conv.lora_B.weight": torch.ones(7, 4, 1, 1)}
+    base = save_adapter(tmp_path / "base", adapter(0) | extra | conv, ".bin")
+    client = save_adapter(tmp_path / "client", adapter(1) | {k: v + 1 for k, v in (extra | conv).items()}, ".bin")
+    aggregate(base, [client], tmp_path / "new", "Mean", lora="products", rank=2, exclude=["layers.1.*"])
+    found = load(tmp_path / "new")
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    assert torch.equal(found["base_model.model.score.weight"], torch.full((3, 5), 2.0))
+    assert torch.equal(found["base_model.model.steps"], torch.tensor([7]))
+    assert found["conv.lora_A.weight"].shape == (2, 5, 3, 3)
+    assert found["conv.lora_B.weight"].shape == (7, 2, 1, 1)
+    config = json.loads((tmp_path / "new" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"]) == (4, 16)
+    changed = ["conv", *(module.removeprefix("base_model.model.") for module in MODULES[:2])]
+    for pattern, value in (("rank_pattern", 2), ("alpha_pattern", 8)):
+        assert {key.replace("\\", ""): number for key, number in config[pattern].items()} == {
+            f"^{module}": value for module in changed
+        }
+    for module in MODULES[2:]:
+        assert torch.equal(found[f"{module}.lora_A.weight"], adapter(0)[f"{module}.lora_A.weight"])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"rank": 3}, "--rank goes with --lora products or residual; --lora factors"),
+        ({"lora": "stack", "rank": "auto"}, "--rank goes with --lora products or residual; --lora stack"),
+        ({"lora": "products", "rank": 0}, "rank must be at least 1, got 0"),
+        ({"lora": "products", "rank": "much"}, "rank must be"),
+        ({"lora": "stack", "output": "new.safetensors"}, "must be a folder"),
+        ({"lora": "residual", "output": "new.safetensors"}, "must be a folder"),
+        ({"lora": "stack", "base": "base/adapter_model.safetensors"}, "must be a folder"),
+    ],
+)
+def test_ranks_that_cannot_be(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    start, files, *_ = federation(tmp_path)
+    output, base = tmp_path / options.pop("output", "new"), tmp_path / options.pop("base", start.name)
+    with pytest.raises(ComityError, match=told):
+        aggregate(base, files, output, **options)
+    assert not output.exists()
+
+
 def test_other_tensors_of_an_adapter(tmp_path: Path) -> None:
     """A head that is trained whole, a convolution, an embedding."""
     extra = {
@@ -288,10 +433,10 @@ def test_truncation(rank: int) -> None:
     ]
     whole = stacked(parts)
     W = sum(part.left @ part.right for part in parts)
-    best, length = truncated(whole, rank)
+    best = truncated(whole, rank)
     assert best.left.shape == (10, rank)
     assert best.right.shape == (rank, 8)
     sigma = torch.linalg.svdvals(W)
-    assert length == pytest.approx(float(sigma.norm()))
+    assert norm(whole) == pytest.approx(float(sigma.norm()))
     assert float((best.left @ best.right - W).norm()) == pytest.approx(float(sigma[rank:].norm()), abs=1e-12)
     torch.testing.assert_close(best.left.norm(dim=0), best.right.norm(dim=1))  # both of one size

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from deployment import Deployment
+from deployment import Deployment, start_all
 from safetensors import safe_open
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-lora"
@@ -83,15 +83,7 @@ def test_one_matrix_of_each_adapter_travels_and_the_other_stays(tmp_path: Path) 
 def test_three_sites_on_real_nodes(tmp_path: Path) -> None:
     with Deployment(tmp_path) as here:
         here.env |= {"HF_HUB_OFFLINE": "1"}
-        address = f"127.0.0.1:{here.port}"
-        (here.home / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
-        loopback = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
-        here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation"])
-        here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
-        for cid in range(SITES):
-            options = ["--insecure", "--superlink", address, "--port", str(here.node_ports[cid])]
-            site = f"partition-id={cid} num-partitions={SITES}"
-            here.start(f"node-{cid}", ["flower-supernode", *options, "--node-config", site])
+        start_all(here, SITES)
         here.call(["flwr", "run", str(EXAMPLE), "here", "-c", f"num-server-rounds=2 local-steps=20 out='{tmp_path}'"])
         here.wait("the end", (tmp_path / "shared.safetensors").exists)
         here.wait("the history", lambda: len(losses(here.log("superlink"))) == 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from deployment import Deployment, commands, connection
+from deployment import LIMIT, Deployment, commands, connection, node, start_all, start_superlink
 from safetensors import safe_open
 
 from comity import Config
@@ -54,21 +54,7 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
     """Two rounds give the simulator's bits. Then a node is killed at work: the round ends without it; it returns."""
     write_app(tmp_path / "app", config)
     with Deployment(tmp_path) as here:
-        (here.home / "config.toml").write_text(
-            f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n'
-        )
-
-        def node(cid: int) -> list[str]:
-            address = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--port", str(here.node_ports[cid])]
-            return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={NODES}"]
-
-        loopback = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
-        here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation"])
-        here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
-        for cid in range(NODES):
-            here.start(f"node-{cid}", node(cid))
-        for cid in range(NODES):
-            here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
+        start_all(here, NODES)
 
         two = tmp_path / "two"
         here.call(["flwr", "run", "app", "here", "-c", f"out='{two}'"])
@@ -84,7 +70,7 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
         lost = here.wait("a round without it", lambda: [r for r in rounds(long) if 2 in r.failed])[0]
         assert lost.failed.keys() == {2}
         assert lost.conflict is not None  # of those that were there
-        here.start("node-2", node(2))
+        here.start("node-2", node(here, 2, NODES))
         back = here.wait(
             "a round with it again",
             lambda: [r for r in rounds(long) if r.round > lost.round and 2 not in r.failed],
@@ -124,19 +110,7 @@ def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, c
     with (tmp_path / "app" / "app" / "server_app.py").open("a") as file:
         file.write(DIES.format(died=died))
     with Deployment(tmp_path) as here:
-        address = f"127.0.0.1:{here.port}"
-        (here.home / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
-
-        def start_superlink(again: int) -> None:
-            options = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port), "--database", "flower.db"]
-            command = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
-            here.start("superlink", command)
-            here.wait("the SuperLink", lambda: here.log("superlink").count("startup complete") > again)
-
-        def start_node(cid: int) -> None:
-            kept = f"partition-id={cid} num-partitions={nodes} keep='{tmp_path / 'keep'}'"
-            options = ["--insecure", "--superlink", address, "--port", str(here.node_ports[cid])]
-            here.start(f"node-{cid}", ["flower-supernode", *options, "--node-config", kept])
+        database, keep = ("--database", "flower.db"), f"keep='{tmp_path / 'keep'}'"
 
         def go_on() -> None:
             resume = f" flower.resume='{the_only(runs)}'" if runs.exists() else ""
@@ -147,9 +121,7 @@ def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, c
             received = re.compile(rf"ROUND {round}\].{{,60}}Receiving: train.fit", re.DOTALL)
             here.wait(f"round {round}", lambda: len(received.findall(here.log("node-1"))) == times)
 
-        start_superlink(0)
-        for cid in range(nodes):
-            start_node(cid)
+        start_all(here, nodes, keep, *database)
         go_on()
         here.wait("the death in a checkpoint", died.exists)
 
@@ -160,14 +132,33 @@ def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, c
         go_on()  # from round 2
         at_work(4, times=1)
         here.kill("superlink")
-        start_superlink(1)
+        start_superlink(here, *database)
 
         go_on()  # from round 3
         at_work(4, times=2)
         here.kill("node-1")
-        start_node(1)  # under another id, which it is asked for when Flower has noticed that the other one is gone
+        here.start("node-1", node(here, 1, nodes, keep))  # another id; Flower has yet to notice that the first is gone
         here.wait("the end", lambda: list(runs.glob("*/result.json")))
     assert_same_bits(runs, run(config))
+
+
+def test_masked_with_a_supernode_killed_in_each_stage(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    """In one round four of ten nodes are killed, each when it gets its message of another stage: there is a sum."""
+    lost = {6: "fit", 7: "share", 8: "mask", 9: "unmask"}
+    options = {"clients": 10, "rounds": 2, "eval_every": 2, "reference": "none", "masked": True}
+    write_app(tmp_path / "app", Config(**(tiny | options)))
+    assert command("flower", ["keys", str(tmp_path / "secrets"), "--clients", "10"]) == 0
+    with Deployment(tmp_path, nodes=10, limit=2 * LIMIT) as here:
+        start_all(here, 10, f"secrets='{tmp_path}/secrets/client-{{cid}}.json'")
+        here.call(["flwr", "run", "app", "here", "-c", f"out='{tmp_path / 'run'}'"])
+        for cid, stage in lost.items():
+            here.wait(stage, lambda cid=cid, stage=stage: f"Receiving: train.{stage}" in here.log(f"node-{cid}"))
+            here.kill(f"node-{cid}")
+        record = here.wait("the round", lambda: rounds(tmp_path / "run"))[0]
+        assert {cid: why.partition(":")[0] for cid, why in record.failed.items()} == lost
+        assert not record.warnings
+        assert record.against is not None  # the model went out, and the six that are left were counted
+        assert record.against.clients == 6
 
 
 def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from comity import ComityError, Config
-from comity.engine import ClientState, Run, run
+from comity.engine import ClientState, Run, run, settled
 from comity.flower import InProcessGrid, client_app, server_app
 from comity.flower._keep import Keep
 from comity.flower._server import over
@@ -90,7 +90,7 @@ def test_a_server_that_dies_anywhere_goes_on_to_the_same_bits(
     straight = run(config, out=folder / "straight" / "run")
     mine, theirs = bits(straight), bits(done)
     for cid in straight.server.link.states():
-        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, config, cid).flat().items()}
+        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, done.config, cid).flat().items()}
     assert mine.keys() == theirs.keys()
     for name, tensor in mine.items():
         assert torch.equal(tensor, theirs[name]), name
@@ -100,7 +100,7 @@ def test_a_server_that_dies_anywhere_goes_on_to_the_same_bits(
 
 
 def test_local_is_not_trained_again(tiny: dict[str, Any], tmp_path: Path) -> None:
-    config = Config(**(tiny | {"clients": 2, "reference": "auto", "rounds": 3, "eval_every": 3}))
+    config = settled(Config(**(tiny | {"clients": 2, "reference": "auto", "rounds": 3, "eval_every": 3})))
     of_local = config.clients * (config.rounds + 1)  # the rounds, and an evaluation
     asked: list[str] = []
 
@@ -193,11 +193,11 @@ def test_late_answers_are_ignored(tiny: dict[str, Any]) -> None:
 class Site:
     """One client with a folder of its own, which a new process opens for every message."""
 
-    def __init__(self, folder: Path) -> None:
-        self.context = Context(1, 1, {"keep": str(folder)}, RecordDict(), {})
+    def __init__(self, folder: Path, one_way: bool = False) -> None:
+        self.context, self.one_way = Context(1, 1, {"keep": str(folder)}, RecordDict(), {}), one_way
 
     def keep(self) -> Keep:
-        return Keep(self.context, "key", 0)
+        return Keep(self.context, "key", 0, self.one_way)
 
     def leave(self, place: Place, number: float) -> None:
         self.keep().write(place, ClientState({"w": torch.tensor(number)}, {}))
@@ -243,6 +243,24 @@ def test_late_questions_and_other_runs(tmp_path: Path) -> None:
     site.leave(newer, 1)
     assert site.keep().newest("run") is None
     assert site.keep().newest("other") is not None
+
+
+def test_a_client_whose_update_is_masked_never_goes_back(tmp_path: Path) -> None:
+    """Two answers to one question would undo what masks hide; and what is secret is in no file."""
+    site, place = Site(tmp_path, one_way=True), Place("run", 1, 0, (10,), (0,))
+    for step in (1, 2):
+        secret = {"seed": torch.tensor(step)}
+        site.keep().write(place._replace(step=step, saved=1), ClientState({}, {}, secret))
+    for again in (place._replace(step=2), Place("run", 2, 1, (10, 20), (0, 1))):
+        with pytest.raises(ComityError, match="no question is answered twice, and nobody goes back"):
+            site.keep().read(again)
+    now = site.keep().read(place._replace(step=3))
+    assert now is not None
+    assert int(now.secret["seed"]) == 2
+    site.context.state.clear()  # the SuperNode was started again
+    now = site.keep().read(place._replace(step=3))
+    assert now is not None
+    assert now.secret == {}
 
 
 def test_a_server_that_went_back_too_far_is_told_so(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from comity._components import Component
-from comity._options import convert, options
+from comity._options import Count, convert, options
 from comity.commands._command import Command
 from comity.commands._files import FileInputs
 from comity.config import Config, Entries, nested
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from comity.files import Merge
+
+MUCH = 0.1
+"""Of the merged products: who loses more should know how to lose nothing."""
 
 RUN_OPTIONS = [replace(options(Config)["rule"], default="ConFREE"), options(Config)["server_lr"]]
 
@@ -26,18 +29,21 @@ def aggregate(
     given: Entries,
     output: Path,
     buffers: Literal["average", "keep"] = "average",
+    rank: Count | Literal["auto"] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
     """Merge clients' checkpoints into one by any rule, at any size.
 
     Examples:
-        comity aggregate base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors
-        comity aggregate adapters/start adapters/clinic-* --only 'lora_*' -o merged
+        comity aggregate --base base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors
+        comity aggregate --base adapters/start adapters/clinic-* --only 'lora_*' -o merged
 
     Options:
-        output: the new model, or the update; names, shapes, dtypes, metadata and files as in BASE
+        output: the new model, or the update; names, shapes, dtypes, metadata and files as in the base
         buffers: what becomes of running_mean and running_var
+        rank: of the new factors with --lora products or residual: a number, or auto for as many as need be; by default
+            as in BASE
         overwrite: replace an output that exists
         quiet: print nothing but errors
     """
@@ -58,9 +64,11 @@ def aggregate(
             rule=chosen.build(),
             server_lr=convert(given.get("server_lr", server_lr.default), server_lr.type, "server_lr"),
             buffers=buffers,
+            rank=rank,
             overwrite=overwrite,
             progress=progress,
         )
+    inputs.doubt()
     _print(done, console, time.perf_counter() - started)
     return 0
 
@@ -78,8 +86,12 @@ def _print(done: "Merge", console: "Console", seconds: float) -> None:
         if rest := worst[LAYERS:]:
             line = f"{100 * rest[0][1]:6.2f} % or less in {several(len(rest), 'more layer')}"
             console.print(Text(line, style="dim"))
-        line = f"{100 * done.lost_overall:.2f} % of the merged products is lost"
-        console.print(Text(f"{line} by keeping their rank and by rounding (relative error)"), soft_wrap=True)
+        ranks = "–".join(map(str, sorted({min(done.ranks.values()), max(done.ranks.values())})))
+        line = f"{100 * done.lost_overall:.2f} % of the merged products is lost at rank {ranks}"
+        hint = "; --rank auto, --lora stack and --lora residual lose nothing" if done.lost_overall > MUCH else ""
+        console.print(Text(f"{line}, by what is cut off and by rounding (relative error){hint}"), soft_wrap=True)
+    if done.base_delta:
+        console.print(Text(f"{done.base_delta}: to be added to the weights of the adapted model"), soft_wrap=True)
     clients, layers = several(len(done.ids), "client"), several(len(done.layers), "layer")
     stretch = [f"{length:.2f}" for length in done.stretch.tolist() if not math.isnan(length)]
     span = "–".join(dict.fromkeys((min(stretch, key=float), max(stretch, key=float)))) if stretch else ""

@@ -24,8 +24,11 @@ class StudyOptions:
             or lr=0.01,0.05,0.1
         budget: the most runs that --tune may take
         jobs: runs side by side; by default one a core
+        shard: 3/16 does the third of 16 parts, one for each task of a Slurm array, all with the same --out
+        on: ray does the runs on a Ray cluster, the one that Ray finds or a new one here; ray:ADDRESS on the one there
         most_cells: the most cells that the study may have; by default 10,000
         callbacks: dotted names of your own Callback classes, which see every run
+        keep_checkpoints: keep the checkpoints of finished runs too; else only those of Local stay
         dry_run: say how many runs it would be and about how long, by a measured round of each; write nothing
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
@@ -37,8 +40,11 @@ class StudyOptions:
     tune: Repeated = ()
     budget: Count | None = None
     jobs: Count | None = None
+    shard: str | None = None
+    on: str | None = None
     most_cells: Count | None = None
     callbacks: tuple[str, ...] = ()
+    keep_checkpoints: bool = False
     dry_run: bool = False
     overwrite: bool = False
     quiet: bool = False
@@ -46,7 +52,7 @@ class StudyOptions:
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
         sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
-        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells")}
+        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells", "keep_checkpoints")}
         entries = {"sweep": sweep, "tune": tune, "callbacks": list(self.callbacks)} | whole
         return {name: value for name, value in entries.items() if value}
 
@@ -85,15 +91,19 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     if options.dry_run:
         dry_run(entries, scale=options.scale, overwrite=options.overwrite, show=Show(console), **given)
         return 0
+    where = {"shard": options.shard, "on": options.on}
     try:
         with interruptible(console, "these rounds") as stopped:
-            done = study(entries, scale=options.scale, overwrite=options.overwrite, show=show, stop=stopped, **given)
+            done = study(
+                entries, scale=options.scale, overwrite=options.overwrite, show=show, stop=stopped, **where, **given
+            )
             interrupted = stopped()
     except KeyboardInterrupt:
         interrupted = True
     out = (entries | given)["out"]
     if interrupted:
         flag = " --allow-code" if code_in([entries, given]) else ""
+        flag += "".join(f" --{name} {value}" for name, value in where.items() if value)
         console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml{flag}", highlight=False)
         return 130
     if not options.quiet:

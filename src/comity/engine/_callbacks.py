@@ -109,6 +109,14 @@ class Checkpoint(Callback):
             _checkpoint.save(self.folder / schema.CHECKPOINT, run.server, run.key, marks)
 
 
+class Prune(Callback):
+    """Removes the checkpoint of a finished run: result, records and models stay. Local's stays, for others to use."""
+
+    def on_end(self, run: "Run") -> None:
+        if run.done and run.folder is not None and not run.config.is_local:
+            (run.folder / schema.CHECKPOINT).unlink(missing_ok=True)
+
+
 class Tracker(Callback):
     """Scalars of every round under the field's usual keys (``train/loss``, ``eval/L-acc/mean``), to a library."""
 

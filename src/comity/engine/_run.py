@@ -98,11 +98,11 @@ class Run:
 
     def evaluate(self, general: bool) -> None:
         """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
-        self.columns = self.server.evaluate(general)
+        self.columns = self.server.evaluate(general, general or self.done)
         self.server.record.fell = falls(self.accuracy, self.columns)
         self.accuracy = by_client(self.columns)
         if schema.ALL in self.columns:
-            self.server.record.general_error = general_error(self.federation)
+            self.server.record.general_error = general_error(self.site.tests.sample)
         for callback in self.callbacks:
             callback.on_evaluate(self, self.columns)
 
@@ -112,6 +112,7 @@ def run(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    wait: bool = False,
     callbacks: Sequence[Callback | str] = (),
     stop: Callable[[], bool] = lambda: False,
     federation: Federation | None = None,
@@ -124,8 +125,9 @@ def run(
     In Python ``method``, ``rule``, ``model`` and ``partition`` may also be classes or objects, and ``data`` may be
     ``(x, y, client)``, a data frame (with ``data.target`` and ``data.client``), a ``Dataset`` or a ``Federation``.
 
-    Without ``out`` nothing is written. ``callbacks`` are objects, or dotted names of ``Callback`` classes. ``stop`` is
-    asked after every round. A ``federation`` of your own stands in for the configuration's, and another ``link`` for
+    Without ``out`` nothing is written. With ``wait`` a run that another process has at work there is waited for first.
+    ``callbacks`` are objects, or dotted names of ``Callback`` classes. ``stop`` is asked after
+    every round. A ``federation`` of your own stands in for the configuration's, and another ``link`` for
     the threads of this machine. ``trainer`` names the way to train where the fastest possible one is not wanted.
     """
     for name in options:
@@ -143,7 +145,8 @@ def run(
     # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)
     try:
-        return _Runner(federation, link, trainer, make_callbacks(callbacks), stop).run(config, resume, overwrite)
+        runner = _Runner(federation, link, trainer, make_callbacks(callbacks), stop)
+        return runner.run(config, resume, overwrite, wait)
     finally:
         torch.set_num_threads(before)
 
@@ -163,10 +166,10 @@ class _Runner:
     callbacks: list[Callback]
     stop: Callable[[], bool]
 
-    def run(self, config: Config, resume: bool, overwrite: bool) -> Run:
+    def run(self, config: Config, resume: bool = False, overwrite: bool = False, wait: bool = False) -> Run:
         run = self.assemble(config)
-        with nullcontext() if run.folder is None else run.folder.locked():
-            return self.perform(run, resume, overwrite)
+        with nullcontext(True) if run.folder is None else run.folder.locked(self.stop if wait else None) as held:
+            return self.perform(run, resume, overwrite) if held else run
 
     def assemble(self, config: Config, part_of: Run | None = None) -> Run:
         # 1. Both sides of the run. What cannot run is refused here, before anything is written.

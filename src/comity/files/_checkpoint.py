@@ -27,6 +27,9 @@ FORMATS: dict[str, type[WeightFile]] = {
 
 INDEX = ".index.json"
 ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+WRAPPED = "base_model.model."
+"""What PEFT puts before the name that a module had."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,12 @@ class Adapter:
     """Alphas of single modules, by regular expression."""
     dora: bool = False
     """Whether columns are rescaled after BA is added (DoRA)."""
+    transposed: bool = False
+    """Whether the base stores its weights the other way round, inputs first (``fan_in_fan_out``)."""
 
     def scale(self, module: str, rank: int) -> float:
         # PEFT takes the first pattern that matches the end of the name that a module had before PEFT wrapped it.
-        module = module.removeprefix("base_model.model.")
+        module = module.removeprefix(WRAPPED)
         fits = (alpha for pattern, alpha in self.patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
         alpha = next(fits, self.alpha)
         return float(alpha / (rank**0.5 if self.rooted else rank))
@@ -120,7 +125,7 @@ def open_file(path: Path) -> WeightFile:
 def _folder(path: Path) -> Checkpoint:
     config = path / ADAPTER
     if config.exists():
-        for name in ("adapter_model.safetensors", "adapter_model.bin"):
+        for name in (ADAPTER_WEIGHTS, "adapter_model.bin"):
             if (path / name).exists():
                 return Checkpoint(path, [open_file(path / name)], path, config)
         raise ComityError(f"{path}: it has {ADAPTER}, but neither adapter_model.safetensors nor adapter_model.bin")
@@ -176,7 +181,23 @@ def _adapter(config: Path) -> Adapter:
             re.compile(pattern)
     except re.error as error:
         raise ComityError(f"{config}: alpha_pattern {pattern!r} is no regular expression ({error})") from error
-    return Adapter(about["lora_alpha"], bool(about.get("use_rslora")), patterns, bool(about.get("use_dora")))
+    rooted, dora, transposed = (bool(about.get(key)) for key in ("use_rslora", "use_dora", "fan_in_fan_out"))
+    return Adapter(about["lora_alpha"], rooted, patterns, dora, transposed)
+
+
+def with_ranks(config: Path, modules: Mapping[str, tuple[int, int]]) -> bytes:
+    """An adapter's configuration for other ranks, old and new by module; the strength of each stays what it was."""
+    adapter, about = _adapter(config), _json(config)
+    ranks = {module: new for module, (_, new) in modules.items()}
+    alphas = {
+        module: adapter.scale(module, old) * (new**0.5 if adapter.rooted else new)
+        for module, (old, new) in modules.items()
+    }
+    for key, pattern, numbers in (("r", "rank_pattern", ranks), ("lora_alpha", "alpha_pattern", alphas)):
+        about[key] = max(numbers.values())
+        others = {module: number for module, number in numbers.items() if number != about[key]}
+        about[pattern] = {f"^{re.escape(module.removeprefix(WRAPPED))}": number for module, number in others.items()}
+    return json.dumps(about, indent=2).encode()
 
 
 def _json(path: Path) -> dict[str, Any]:

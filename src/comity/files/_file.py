@@ -50,7 +50,7 @@ class StoredTensor:
 
     @property
     def dtype(self) -> torch.dtype:
-        return FLOATS[self.kind]
+        return DTYPES[self.kind]
 
     @property
     def nbytes(self) -> int:

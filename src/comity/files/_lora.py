@@ -9,7 +9,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._memory import show_bytes
 from comity.files._checkpoint import Checkpoint
-from comity.files._plan import Pair
+from comity.files._plan import Choice, Pair
 from comity.files._reader import Reader
 
 
@@ -20,6 +20,15 @@ class Factors(NamedTuple):
     right: Tensor
 
 
+class Part(NamedTuple):
+    """What one model brings to a merged product: so much of it."""
+
+    share: float
+    scale: float
+    """Of its factors; the left one below has it in it."""
+    product: Factors
+
+
 class MergedFactors(NamedTuple):
     """The new factors of a module, as they are written."""
 
@@ -27,8 +36,8 @@ class MergedFactors(NamedTuple):
     B: Tensor
     length: float
     """Of the exact merged product, which may have a higher rank."""
-    error: float
-    """The distance from the exact product to that of A and B, by the rank that was cut off and by rounding."""
+    rest: Factors
+    """The exact product less that of A and B: the rank that was cut off, and rounding."""
 
 
 class Products:
@@ -53,31 +62,46 @@ class Products:
         belongs = torch.nn.functional.one_hot(owners, count).double()
         return belongs.mT @ ((left.mT @ left) * (right @ right.mT)) @ belongs
 
-    def merged(self, pair: Pair, coefficients: Tensor) -> MergedFactors:
-        """The base's product plus the combination of the updates, as factors of the template's rank again."""
+    def merged(self, pair: Pair, coefficients: Tensor, choice: Choice) -> MergedFactors:
+        """The base's product plus the combination of the updates, as factors again."""
         self._check_room(pair, self.reader.good, 6)
+        parts = self._parts(pair, coefficients)
+        # What adds nothing, as a base that begins with B = 0, would only take up ranks.
+        adding = [part for part in parts if part.share and part.product.left.any()] or parts[:1]
+        whole = stacked([Factors(part.product.left * part.share, part.product.right) for part in adding])
+        A, B = self.template.entries[pair.A], self.template.entries[pair.B]
+        scale = self._scale(self.template, pair)
+        usual = A.shape[0] if choice.rank in (None, "auto") else choice.rank
+        if choice.lora == "stack":
+            new = Factors(whole.left / scale, whole.right)
+        elif choice.lora == "residual":
+            largest = max(part.product.right.shape[0] for part in parts)
+            new = mean_of_factors(parts, scale, largest if choice.rank == "auto" else usual)
+        else:
+            best = truncated(whole, usual, torch.finfo(A.dtype).eps if choice.rank == "auto" else None)
+            # Each factor takes √s of the scale, so that both stay of one size.
+            new = Factors(best.left / scale**0.5, best.right / scale**0.5)
+        new_A, new_B = new.right.to(A.dtype), new.left.to(B.dtype)
+        if not torch.isfinite(new_A).all() or not torch.isfinite(new_B).all():
+            raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
+        rest = stacked((whole, Factors(new_B.double() * -scale, new_A.double())))
+        return MergedFactors(
+            new_A.reshape(-1, *A.shape[1:]), new_B.reshape(B.shape[0], -1, *B.shape[2:]), norm(whole), rest
+        )
+
+    def _parts(self, pair: Pair, coefficients: Tensor) -> list[Part]:
+        """All that a merged product is the sum of."""
         parts = []
         base = self._base(pair)
-        if base is not None:
-            parts.append(Factors(base.left * (1 - coefficients.sum()), base.right))
-        for x, i in zip(coefficients, self.reader.good, strict=True):
+        own_share = 1 - float(coefficients.sum())
+        if base is not None and abs(own_share) > 1e-12:  # it is 0, but for rounding, where coefficients add up to 1
+            parts.append(Part(own_share, self._scale(self.template, pair), base))
+        for x, i in zip(coefficients.tolist(), self.reader.good, strict=True):
             own = self._client(i, pair)
             if own is None:
                 raise ComityError(self.reader.bad[i])
-            parts.append(Factors(own.left * x, own.right))
-        whole = stacked(parts)
-        A, B = self.template.entries[pair.A], self.template.entries[pair.B]
-        rank = A.shape[0]
-        scale = self._scale(self.template, pair)
-        best, length = truncated(whole, rank)
-        # Each factor takes √s of the scale, so that both stay of one size.
-        new_A = (best.right / scale**0.5).to(A.dtype)
-        new_B = (best.left / scale**0.5).to(B.dtype)
-        written = Factors(new_B.double() * -scale, new_A.double())
-        error = norm(stacked((whole, written)))
-        if not torch.isfinite(new_A).all() or not torch.isfinite(new_B).all():
-            raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
-        return MergedFactors(new_A.reshape(-1), new_B.reshape(-1), length, error)
+            parts.append(Part(x, self._scale(self.reader.clients[i], pair), own))
+        return parts
 
     def _base(self, pair: Pair) -> Factors | None:
         return None if self.reader.base is None else self._factors(self.reader.base, pair)
@@ -129,15 +153,32 @@ def stacked(parts: Sequence[Factors]) -> Factors:
     return Factors(torch.cat([part.left for part in parts], 1), torch.cat([part.right for part in parts]))
 
 
-def truncated(whole: Factors, rank: int) -> tuple[Factors, float]:
-    """The nearest product of this rank, its singular values shared by both factors, and the length of the whole."""
+def mean_of_factors(parts: Sequence[Part], scale: float, rank: int) -> Factors:
+    """Left and right factors added up each for themselves, at one rank and for one scale of their product."""
+    left = torch.zeros(len(parts[0].product.left), rank, dtype=torch.float64)
+    right = torch.zeros(rank, parts[0].product.right.shape[1], dtype=torch.float64)
+    for part in parts:
+        own = slice(min(rank, part.product.right.shape[0]))
+        left[:, own] += part.share / (part.scale * scale) ** 0.5 * part.product.left[:, own]
+        right[own] += part.share * (part.scale / scale) ** 0.5 * part.product.right[own]
+    return Factors(left, right)
+
+
+def truncated(whole: Factors, rank: int, tolerance: float | None = None) -> Factors:
+    """The nearest product of this rank, its singular values shared by both factors.
+
+    With a tolerance the rank is the lowest whose product is as near as that, relative to the whole's length.
+    """
     (Q, R), (P, S) = torch.linalg.qr(whole.left), torch.linalg.qr(whole.right.mT)
     U, sigma, Vh = torch.linalg.svd(R @ S.mT, full_matrices=False)
+    if tolerance is not None:
+        tails = sigma.square().flip(0).cumsum(0).flip(0).sqrt()
+        rank = max(1, int((tails > tolerance * tails[0]).sum()))
     kept = min(rank, len(sigma))
     left, right = torch.zeros(len(Q), rank, dtype=Q.dtype), torch.zeros(rank, len(P), dtype=Q.dtype)
     left[:, :kept] = Q @ (U[:, :kept] * sigma[:kept].sqrt())
     right[:kept] = (sigma[:kept].sqrt()[:, None] * Vh[:kept]) @ P.mT
-    return Factors(left, right), float(torch.linalg.vector_norm(sigma))
+    return Factors(left, right)
 
 
 def norm(whole: Factors) -> float:

@@ -2,18 +2,31 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from comity._errors import ComityError
 from comity.files._checkpoint import FORMATS, Checkpoint
-from comity.files._file import NewTensors
+
+Write = Callable[[BinaryIO], object]
+"""Writes one file."""
 
 
-def becomes_folder(output: Path, template: Checkpoint, inputs: Iterable[Path], overwrite: bool) -> bool:
-    """Whether the output is a folder or a file, as the base is; refused before any work if it cannot be written."""
+def becomes_folder(
+    output: Path, template: Checkpoint, inputs: Iterable[Path], files: Iterable[str], overwrite: bool
+) -> bool:
+    """Whether the output is a folder or a file, as the base is; refused before any work if it cannot be written.
+
+    ``files`` are the names of what will be written anew, beside what is copied from a template's folder.
+    """
+    files = list(files)
     whole = template.folder is not None
+    if len(files) > len(template.files) and (not whole or output.suffix in FORMATS):
+        raise ComityError(
+            f"output {output} must be a folder, as {template.path} must: {' and '.join(files)} go into it"
+        )
     if whole and len(template.files) == 1 and output.suffix in FORMATS:
         whole = False  # the one weight file of a folder may be asked for without the folder
     if whole and output.suffix in FORMATS:
@@ -33,7 +46,7 @@ def becomes_folder(output: Path, template: Checkpoint, inputs: Iterable[Path], o
         if output.is_dir() != whole:
             raise ComityError(f"output {output} is a {'folder' if output.is_dir() else 'file'}; it cannot be replaced")
         if whole:
-            names = {path.name for path in (*template.sidecars(), *(file.path for file in template.files))}
+            names = {*files, *(path.name for path in (*template.sidecars(), *(file.path for file in template.files)))}
             if other := {path.name for path in output.iterdir()} - names:
                 raise ComityError(
                     f"output {output} holds {min(other)!r} too; a folder with other things stays as it is"
@@ -41,8 +54,8 @@ def becomes_folder(output: Path, template: Checkpoint, inputs: Iterable[Path], o
     return whole
 
 
-def write(output: Path, template: Checkpoint, new: NewTensors, folder: bool) -> None:
-    """Write the template again under another name, with the tensors in ``new`` replaced."""
+def write(output: Path, template: Checkpoint, files: Mapping[str, Write], folder: bool) -> None:
+    """Write files under a new name: a folder with what else is in the template's, or the one file alone."""
     with _whole(output) as part:
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
@@ -50,10 +63,9 @@ def write(output: Path, template: Checkpoint, new: NewTensors, folder: bool) -> 
                 part.mkdir()
                 for path in template.sidecars():
                     shutil.copyfile(path, part / path.name)
-            for file in template.files:
-                own = {name: numbers for name, numbers in new.items() if name in file.entries}
-                with (part / file.path.name if folder else part).open("w+b") as target:
-                    file.write(target, own)
+            for name, write_to in files.items():
+                with (part / name if folder else part).open("w+b") as target:
+                    write_to(target)
                     target.flush()
                     os.fsync(target.fileno())
         except OSError as error:

@@ -7,15 +7,16 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from comity._errors import ComityError
-from comity._options import convert
+from comity._layout import STATISTICS
+from comity._options import Count, convert
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import COUNTERS, FLOATS, StoredTensor
 
 Buffers = Literal["average", "keep"]
-Lora = Literal["factors", "products"]
-
-STATISTICS = ("running_mean", "running_var")
-"""Running statistics of BatchNorm and similar layers; they are no parameters."""
+Lora = Literal["factors", "products", "residual", "stack"]
+"""A and B each for itself, or their products: cut to a rank, with the rest apart, or one after another."""
+Rank = Count | Literal["auto"] | None
+"""Of the new factors: so many, as many as need be, or as many as in the template."""
 
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
 """PEFT's name of the factor A; that of B has B in its place."""
@@ -29,10 +30,21 @@ class Choice:
     exclude: Sequence[str] = ()
     buffers: Buffers = "average"
     lora: Lora = "factors"
+    rank: Rank = None
 
     def __post_init__(self) -> None:
         convert(self.buffers, Buffers, "buffers")
         convert(self.lora, Lora, "lora")
+        convert(self.rank, Rank, "rank")
+        if self.rank is not None and self.lora not in ("products", "residual"):
+            raise ComityError(
+                f"--rank goes with --lora products or residual; --lora {self.lora} leaves no choice of it"
+            )
+
+    @property
+    def new_ranks(self) -> bool:
+        """Whether factors may come out of another rank than they have in the template."""
+        return self.lora == "stack" or self.rank is not None
 
     def takes(self, name: str) -> bool:
         chosen = not self.only or any(fits(name, pattern) for pattern in self.only)
@@ -86,7 +98,7 @@ class MergePlan:
                 (averaged if choice.buffers == "average" else left).append(name)
             else:
                 merged.append(name)
-        pairs = _pairs(template, merged) if choice.lora == "products" else []
+        pairs = _pairs(template, merged) if choice.lora != "factors" else []
         factors = {name for pair in pairs for name in (pair.A, pair.B)}
         merged = [name for name in merged if name not in factors]
         if not merged and not pairs:
@@ -137,7 +149,7 @@ def _check_scales(client: Checkpoint, template: Checkpoint, names: Collection[st
 def _check_product(pair: Pair, client: Checkpoint, template: Checkpoint) -> None:
     """Refuse factors whose product has another shape than the template's; their rank may be another."""
     if client.adapter is None:
-        raise client.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
+        raise client.wrong("it is no PEFT adapter (adapter_config.json is missing), so its factors have no product")
     if client.adapter.dora:
         raise client.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
     A, B = client.entries[pair.A].shape, client.entries[pair.B].shape
@@ -156,7 +168,7 @@ def _second(first: re.Match[str]) -> str:
 
 def _pairs(template: Checkpoint, names: Iterable[str]) -> list[Pair]:
     if template.adapter is None:
-        raise template.wrong("it is no PEFT adapter (adapter_config.json is missing); --lora products needs one")
+        raise template.wrong("it is no PEFT adapter (adapter_config.json is missing), so its factors have no product")
     names, pairs = list(names), []
     for name in names:
         if factor := FACTOR.fullmatch(name):

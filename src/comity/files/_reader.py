@@ -1,8 +1,10 @@
 """The updates of all clients, a piece of a tensor at a time, in as little memory as is given."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +14,11 @@ from comity._memory import show_bytes
 from comity._threads import in_order, one_thread
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import StoredTensor
-from comity.rules import LONGEST_SQUARE, gram_matrix, piece_width
+from comity.rules import LONGEST_SQUARE, LayerSketch, gram_matrix, piece_width
 
-MOST = 2**28  # bytes of updates held at once, even where there is room for more: larger pieces are no faster
+T = TypeVar("T")
+
+MOST = 2**27  # bytes held at once, even where there is room for more: larger pieces are no faster
 SPARE = 1e8  # bytes for what threads and allocators keep to themselves, where there is room for it
 
 
@@ -37,7 +41,6 @@ class Reader:
         self.base, self.clients, self.skip, self.advance = base, clients, skip, advance
         self.room = memory - min(SPARE, memory / 2)
         self.bad: dict[int, str] = {}
-        self._space = torch.empty(0, dtype=torch.uint8)
 
     @property
     def good(self) -> list[int]:
@@ -51,54 +54,51 @@ class Reader:
         """(N, N) float64: the products of all clients' updates of one tensor; those of bad clients mean nothing."""
         every = range(len(self.clients))
         products = torch.zeros(len(self.clients), len(self.clients), dtype=torch.float64)
-        for start, stop in self.pieces(name, every):
-            U, _ = self.updates(name, start, stop, every)
-            G = gram_matrix(U)
-            self._judge(name, U, G.diagonal())
+        for piece in self._pieces_of(name, every):
+            G = sum(piece.each(lambda U, _: gram_matrix(U)), torch.zeros_like(products))
+            self._judge(name, piece, G.diagonal())
             products += G
         return products
 
+    def sketched(self, name: str, drawn: LayerSketch) -> Tensor:
+        """(N, k) float64: the sketches of all clients' updates of one tensor; those of bad clients mean nothing."""
+        every = range(len(self.clients))
+        folded: Tensor | None = None
+        for start, stop in self.pieces(name, every):
+            U, _ = self.updates(name, start, stop, every)
+            self._judge(name, U, torch.linalg.vector_norm(U, dim=1).double() ** 2)
+            folded = drawn.start(U) if folded is None else folded
+            drawn.fold(folded, U, drawn.layer.start + start)
+        assert folded is not None
+        return drawn.finish(folded)
+
     def combined(self, entry: StoredTensor, coefficients: Tensor) -> Iterator[Tensor]:
         """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients."""
-        rows = self.good
-        width = piece_width(1)
-        for start, stop in self.pieces(entry.name, rows):
-            U, base = self.updates(entry.name, start, stop, rows)
-            new = torch.empty(stop - start, dtype=entry.dtype)
-            combine = partial(_combine, coefficients.to(U), U, base, new, width)
-            if not all(in_order(combine, range(0, stop - start, width))):
+        for piece in self._pieces_of(entry.name, self.good):
+            new = torch.empty(piece.length, dtype=entry.dtype)
+            if not all(piece.each(partial(_combine, coefficients.to(piece.dtype), piece.base, new))):
                 raise ComityError(f"tensor {entry.name!r} would not be finite as {entry.kind}; nothing is written")
             yield new
 
-    def updates(self, name: str, start: int, stop: int, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """(n, stop − start) updates, in memory that the next call uses again, and the base they start from."""
+    def _pieces_of(self, name: str, rows: Sequence[int]) -> Iterator["Piece"]:
+        """A tensor of these clients, read piece by piece."""
         dtype = self._precision(name)
-        base = None if self.base is None else self._base(self.base, name, start, stop, dtype)
-        needed = len(rows) * (stop - start) * dtype.itemsize
-        if len(self._space) < needed:
-            self._space = torch.empty(0, dtype=torch.uint8)  # given back before more is taken
-            self._space = torch.empty(needed, dtype=torch.uint8)
-        U = self._space[:needed].view(dtype).view(len(rows), stop - start)
+        for start, stop in self.pieces(name, rows):
+            base = None if self.base is None else self._base(self.base, name, start, stop, dtype)
+            numbers = list(in_order(partial(self._numbers, name, start, stop), rows))
+            self.advance(sum(own.nbytes for own in numbers if own is not None))
+            yield Piece(numbers, base, dtype, stop - start)
+            numbers.clear()  # before the next ones are read
 
-        def load(place: int) -> int:
-            i, row = rows[place], U[place]
-            try:
-                if i in self.bad:
-                    row.zero_()
-                    return 0
-                numbers = self.clients[i].read(name, start, stop)
-                row.copy_(numbers)
-                if base is not None:
-                    row -= base
-                return numbers.nbytes
-            except ComityError as error:
-                self.leave(i, error)
-                row.zero_()
-                return 0
-
-        for count in in_order(load, range(len(rows))):
-            self.advance(count)
-        return U, base
+    def _numbers(self, name: str, start: int, stop: int, i: int) -> Tensor | None:
+        """As they are in a client's file; ``None`` for a bad one."""
+        if i in self.bad:
+            return None
+        try:
+            return self.clients[i].read(name, start, stop)
+        except ComityError as error:
+            self.leave(i, error)
+            return None
 
     def pieces(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Where to cut a tensor so that all its updates fit; at the places where `Updates` cuts its matrix."""
@@ -106,13 +106,14 @@ class Reader:
         size = self._precision(name).itemsize
         # Numbers that are not stored row by row are held whole, and laid out anew.
         whole = sum(2 * entry.nbytes for entry in entries if entry.stride is not None)
-        # The updates, the base, their sum, its copy in the file's dtype, and what is being read.
-        column = len(rows) * size + 3 * size + torch.get_num_threads() * 8
-        fits = int(min(self.room - whole, MOST) // column)
+        # What is read, the base, the new numbers, and them in the file's dtype; and on each thread a block of updates.
+        column = sum(entry.dtype.itemsize for entry in entries) + 3 * size
+        block = torch.get_num_threads() * (len(rows) + 2) * size
+        step, room = piece_width(len(rows)), min(self.room - whole, MOST)
+        fits = int(max((room - step * block) // column, min(step, room // (column + block))))
         if fits < 1:
-            needed, left = show_bytes(whole + column), show_bytes(max(self.room, 0))
+            needed, left = show_bytes(whole + column + block), show_bytes(max(self.room, 0))
             raise ComityError(f"tensor {name!r} needs {needed} of memory at least; {left} are left for it")
-        step = piece_width(len(rows))
         width = fits - fits % step if fits >= step else fits
         numel = entries[0].numel
         return ((start, min(start + width, numel)) for start in range(0, numel, width))
@@ -131,11 +132,12 @@ class Reader:
             raise base.wrong(f"tensor {name!r} is not finite; leave it as it is with --exclude {name!r}")
         return wide
 
-    def _judge(self, name: str, U: Tensor, squares: Tensor) -> None:
+    def _judge(self, name: str, piece: "Piece", squares: Tensor) -> None:
         """Leave out clients whose numbers are not finite, which shows in the squared lengths of their rows."""
         for i, square in enumerate(squares.tolist()):
             if not square < LONGEST_SQUARE and i not in self.bad:
-                wrong = int((~torch.isfinite(U[i])).sum())
+                numbers = piece.numbers[i]
+                wrong = 0 if numbers is None else int((~torch.isfinite(numbers)).sum())
                 reason = f"is not finite in {wrong:,} of its numbers" if wrong else "has an update too long for float32"
                 self.leave(i, self.clients[i].wrong(f"tensor {name!r} {reason}"))
 
@@ -146,10 +148,39 @@ class Reader:
         self.bad[i] = str(error)
 
 
-def _combine(x: Tensor, U: Tensor, base: Tensor | None, new: Tensor, width: int, start: int) -> bool:
+class Piece:
+    """Some of a tensor's numbers of several clients, as they are in their files, and of the base, widened."""
+
+    def __init__(self, numbers: list[Tensor | None], base: Tensor | None, dtype: torch.dtype, length: int) -> None:
+        self.numbers, self.base, self.dtype, self.length = numbers, base, dtype, length
+
+    def each(self, work: Callable[[Tensor, slice], T]) -> Iterator[T]:
+        """``work`` on the updates of block after block, each made where it is used, in the processor's cache."""
+        width, own = piece_width(len(self.numbers)), threading.local()
+
+        def block(start: int) -> T:
+            columns = slice(start, min(start + width, self.length))
+            if not hasattr(own, "space"):
+                own.space = torch.empty(len(self.numbers) * min(width, self.length), dtype=self.dtype)
+            count = columns.stop - start
+            U = own.space[: len(self.numbers) * count].view(len(self.numbers), count)
+            for row, numbers in zip(U, self.numbers, strict=True):
+                if numbers is not None:
+                    row.copy_(numbers[columns])
+                elif self.base is not None:
+                    row.copy_(self.base[columns])
+                else:
+                    row.zero_()
+            if self.base is not None:
+                U -= self.base[columns]
+            return work(U, columns)
+
+        return in_order(block, range(0, self.length, width))
+
+
+def _combine(x: Tensor, base: Tensor | None, new: Tensor, U: Tensor, columns: slice) -> bool:
     """Put ``x @ U`` plus the base into some columns of ``new``; whether all of that is finite in its dtype."""
-    columns = slice(start, start + width)
-    total = x @ U[:, columns]
+    total = x @ U
     new[columns] = total if base is None else total.add_(base[columns])
     return is_finite(total, new.dtype)
 

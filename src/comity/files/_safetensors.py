@@ -1,11 +1,14 @@
 """Safetensors files."""
 
 import json
-from typing import BinaryIO
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import BinaryIO, NamedTuple
 
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
-from comity.files._file import FLOATS, NewTensors, StoredTensor, WeightFile
+from comity.files._file import DTYPES, FLOATS, NewTensors, StoredTensor, WeightFile, view
 
 
 class SafetensorsFile(WeightFile):
@@ -44,3 +47,29 @@ class SafetensorsFile(WeightFile):
     def write(self, target: BinaryIO, new: NewTensors) -> None:
         for block in self.renewed(0, self.size(), new):
             target.write(block)
+
+
+class FreshTensor(NamedTuple):
+    """A tensor of a new file, its numbers in pieces, row by row."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    pieces: Iterator[Tensor]
+
+
+def write_fresh(target: BinaryIO, axes: Mapping[str, int], tensors: Iterable[FreshTensor]) -> None:
+    """Write a new file of tensors, of which names and numbers of axes are known before; the header is put in last."""
+    room = 64 + sum(len(json.dumps(name)) + 96 + 22 * count for name, count in axes.items())
+    start = 8 + room + -room % 8
+    target.seek(start)
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    here = 0
+    for name, shape, kind, pieces in tensors:
+        for piece in pieces:
+            target.write(view(piece.contiguous()))
+        stop = here + math.prod(shape) * DTYPES[kind].itemsize
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [here, stop]}
+        here = stop
+    target.seek(0)
+    target.write((start - 8).to_bytes(8, "little") + json.dumps(header).encode().ljust(start - 8))

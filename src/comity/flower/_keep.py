@@ -50,8 +50,10 @@ class Kept:
 class Keep:
     """One client's private states in the runs of one configuration."""
 
-    def __init__(self, context: Context, key: str, cid: int) -> None:
+    def __init__(self, context: Context, key: str, cid: int, one_way: bool = False) -> None:
         self.context, self.name = context, f"keep-{key}"
+        self.one_way = one_way
+        """Whether the client never goes back: two answers to one question would undo what masks hide."""
         folder = context.node_config.get("keep")
         self.folder = Path(str(folder)).expanduser() / f"client-{cid}" if folder is not None else None
 
@@ -60,6 +62,9 @@ class Keep:
         kept = self.states
         if kept and max(kept)[:2] > (place.starts[-1], place.step):
             raise ComityError("this question is late: a newer one was answered before it")
+        mine = [label for label in kept if label.run == place.run]
+        if self.one_way and mine and not _counts(max(mine), place):
+            raise ComityError("updates are masked in this run: no question is answered twice, and nobody goes back")
         if found := [label for label in kept if _counts(label, place)]:
             return kept[max(found)].state
         if any(_counts(each.first, place) for each in kept.values()):
@@ -77,14 +82,16 @@ class Keep:
         needed = {max(labels): kept[max(labels)] for labels in (found, saved) if labels}
         needed[new] = Kept(state, min((each.first for each in needed.values()), default=new))
         flat: dict[str, Tensor] = {}
-        for label, each in needed.items():
+        for label, each in needed.items():  # the new one is the last
             name = f"{label.run}/{label.start}/{label.step}"
             flat |= {f"{name}/{key}": tensor for key, tensor in each.state.flat().items()}
             flat[f"{name}/{FIRST}"] = torch.tensor(each.first[:2])
+        in_memory = {f"{name}/secret/{key}": tensor for key, tensor in state.secret.items()}
         if self.folder is None:
-            self.context.state[self.name] = Arrays().record(flat)
+            in_memory |= flat
         else:
             self._save(self.folder / f"{self.name}.safetensors", flat)
+        self.context.state[self.name] = Arrays().record(in_memory)
         self.states = needed
 
     def newest(self, run: str) -> ClientState | None:
@@ -102,16 +109,17 @@ class Keep:
                 if "by question" in (opened.metadata() or {}):  # an earlier version's is of another run
                     # cloned, so that it lies in memory as it did before
                     flat = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-        elif file is None and self.name in self.context.state.array_records:
-            flat = tensors(self.context.state.array_records[self.name])
+        if self.name in self.context.state.array_records:
+            flat |= tensors(self.context.state.array_records[self.name])
         states: dict[Label, dict[str, Tensor]] = {}
         for name, tensor in flat.items():
             run, start, step, key = name.split("/", 3)
             states.setdefault(Label(int(start), int(step), run), {})[key] = tensor
         kept = {}
         for label, each in states.items():
-            start, step = each.pop(FIRST).tolist()
-            kept[label] = Kept(ClientState.of(each), Label(start, step, label.run))
+            if FIRST in each:  # else a secret is left of what is no longer in the folder
+                start, step = each.pop(FIRST).tolist()
+                kept[label] = Kept(ClientState.of(each), Label(start, step, label.run))
         return kept
 
     def save_model(self, method: str, state_dict: Mapping[str, Tensor]) -> None:

@@ -88,6 +88,8 @@ class GridLink(Link):
         """The newest question's number, and that of the last one before the newest checkpoint."""
         self._starts = [(time.time_ns(), 0)]
         """When this run was started, and started again, each with the last question before that."""
+        self._largest = 0
+        """Bytes of the largest question so far, which a reply's bound goes by: a masked sum is as long as a model."""
         self._singly = False
         """Whether replies are fetched one by one, so that one that Flower cannot read takes no other with it."""
 
@@ -116,6 +118,7 @@ class GridLink(Link):
         starts, begun = zip(*self._starts, strict=True)
         header = _wire.Header(self.run, round, _wire.Place(self.run_id, self._step, self._saved, starts, begun))
         replies: dict[int, Payload] = {}
+        self._largest = max([self._largest, *(question.bytes for question in questions.values())])
         missing, raised, until = dict(questions), 0, time.monotonic() + self.patience.absent
         self.failures = {}
         while True:
@@ -162,7 +165,7 @@ class GridLink(Link):
                 if isinstance(reply, Exception):
                     raise reply
                 if not reply.has_error():
-                    most = _wire.most_bytes(questions[cid].bytes)
+                    most = _wire.most_bytes(self._largest)
                     replies[cid] = _wire.read_answer(reply.content, verb.reply, most)
                     self.failures.pop(cid, None)
                     continue

@@ -131,7 +131,7 @@ def write_app(folder: Path, config: Config) -> None:
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
     package = name.replace("-", "_")
     package = package if package.isidentifier() else f"app_{package}"
-    config = settled(config)
+    config = settled(config.with_(device="cpu") if config.device == "auto" else config)
     clients = config.clients or CLIENTS
     words = {
         "name": name,

@@ -58,6 +58,8 @@ class Question(Payload):
 
     general: bool = False
     """For evaluation, set by the engine: whether to measure on other clients' tests too."""
+    by_class: bool = False
+    """For evaluation, set by the engine: whether to measure balanced accuracy and AUC too, which takes a while."""
     factors: Tensor | None = None
     """For a trial of steps, set by the engine: multiples of the way from where the client started to what it gets."""
 

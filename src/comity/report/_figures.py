@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from comity._errors import ComityError, install
+from comity._errors import ComityError, install, one_line
 from comity.config import MEAN
 from comity.report._assets import themes
 from comity.report._payload import COSTS, curves, mean_cost
@@ -21,6 +21,9 @@ from comity.results import Cell, LoadedStudy, Setting, Spread
 from comity.results.conditions import component_of, show
 from comity.results.harm import harmed
 from comity.results.schema import ALL, OWN
+
+MOST_NAMED = 8
+"""Clients or classes whose names have room beside an axis; more are numbered."""
 
 WEIGHT_ROUNDS = 500  # columns of a heat map
 
@@ -202,7 +205,9 @@ def _gain(pen: Pen) -> bool:
         )
     axes.axhline(0, color=pen.theme["ink"], linewidth=0.7)
     places = range(len(known)) if len(known) <= 40 else range(0, len(known), 5)
-    axes.set_xticks(list(places), [str(known[place][1]) for place in places], fontsize=6)
+    clients = [known[place][1] for place in places]
+    named = map(pen.run.client_name, clients) if len(known) <= MOST_NAMED else map(str, clients)
+    axes.set_xticks(list(places), list(named), fontsize=6, parse_math=False)
     axes.grid(axis="x", visible=False)
     axes.set(xlabel="client", ylabel="gain over training alone, points", title=f"{pen.cell.label}, seed {pen.run.seed}")
     axes.title.set_size(7)
@@ -221,6 +226,10 @@ def _partition(pen: Pen) -> bool:
     axes.scatter(columns, rows, s=60 * sizes, c=[series[k % len(series)] for k in columns], linewidths=0, alpha=0.85)
     for axis in (axes.xaxis, axes.yaxis):
         _whole(axis)
+    if clients <= MOST_NAMED:
+        axes.set_yticks(range(clients), [pen.run.client_name(client) for client in range(clients)], parse_math=False)
+    if classes <= MOST_NAMED and (names := pen.run.partition.class_names):
+        axes.set_xticks(range(classes), [one_line(name, 20) for name in names], parse_math=False)
     axes.set(xlabel="class", ylabel="client", xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7))
     return True
 

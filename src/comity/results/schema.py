@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA = 2
+SCHEMA = 3
 
 # Files of a run folder.
 INFO = "run.json"
@@ -34,6 +34,8 @@ TABLE = "table"
 """``table.md``, ``table.tex`` and ``table.csv``."""
 LOG = "log.txt"
 LOCK = ".lock"
+TOKEN = ".token"
+FETCHED = ".fetched"
 
 # Metrics of a client's model.
 OWN = "L-acc"
@@ -47,6 +49,12 @@ COMMON = "global-acc"
 LOSS = "loss"
 VALIDATION = "val-acc"
 VALIDATION_LOSS = "val-loss"
+BALANCED = "balanced-acc"
+"""Mean over the classes of the client's own tests of the share that is told right."""
+AUC = "AUC"
+"""Area under the ROC curve on the client's own tests, a mean over their classes, each against the rest."""
+BY_CLASS = (BALANCED, AUC)
+"""Metrics that are NaN for a client whose tests hold one class; their summaries are over the other clients."""
 CALIBRATION = "ECE"
 """How far the confidence of answers on own tests is from their accuracy: the expected calibration error."""
 UNGUARDED = "unguarded"
@@ -55,7 +63,9 @@ OWN_WEIGHT = "own-weight"
 """What the client's own model counts for under the guard."""
 BOUND = "bound"
 """The guard's promise: the error is above that of the client's own model by at most so much."""
-METRICS = (OWN, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION, UNGUARDED, OWN_WEIGHT, BOUND)
+METRICS = (
+    *(OWN, *BY_CLASS, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION, UNGUARDED, OWN_WEIGHT, BOUND),
+)
 
 FALL, FALLEN_TESTS = 0.2, 5
 """Training is not stable where a client's accuracy falls by more than this, and by so many tests or more."""
@@ -102,6 +112,12 @@ class PartitionTable:
     tests_drawn: bool = False
     """Whether each seed draws its own tests from a client's samples."""
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether accuracy leaves much open: of two classes, or where one has over twice the samples of another."""
+        totals = [total for total in map(sum, zip(*self.counts, strict=True)) if total]
+        return self.classes == 2 or max(totals, default=0) > 2 * min(totals, default=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
@@ -139,6 +155,8 @@ class Conflict:
 
     rate: float = 0.0
     layers: dict[str, float] = field(default_factory=dict)
+    error: float = 0.0
+    """Share of the pairs and layers that are expected to be judged wrongly, where sketches tell; else 0."""
     loss_change: float = 0.0
     """Of all clients together under the plain mean, to first order (ConFREE, Equation 8)."""
     loss_change_by_others: float = 0.0
@@ -192,6 +210,8 @@ class Cosines:
     group: str
     ids: list[int | str]
     cosines: list[list[float]]
+    error: float = 0.0
+    """The standard error of those near 0, where sketches tell; else 0."""
 
 
 @dataclass(kw_only=True)
@@ -220,6 +240,10 @@ class RoundRecord:
     method: dict[str, Any] = field(default_factory=dict)
     """What the method notes of its own."""
     against: Against | None = None
+    epsilon: float | None = None
+    """Of differential privacy so far, where noise is added: of the client that took part in most rounds."""
+    step_cosines: dict[int, float] = field(default_factory=dict)
+    """Cosine of each client's update with the rule's step; empty where that was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +321,14 @@ class Result:
     """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
     rule_against: float | None = None
     """The same of the rule's step."""
+    epsilon: float | None = None
+    """What all rounds come to, with the option dp_delta, where noise is added."""
+    conflict_error: float = 0.0
+    """The largest error of a round's conflict rate, where sketches tell; else 0."""
+    contributions: dict[int, float] = field(default_factory=dict)
+    """How much each client's updates went with the step over the run (CGSV), below 0 for against it; sizes sum to 1.
+
+    It says whose updates pointed where all went, and is no Shapley value by training again without a client."""
 
 
 @dataclass(frozen=True, kw_only=True)

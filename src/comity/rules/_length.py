@@ -22,7 +22,9 @@ def needs_gram(length: Length) -> bool:
     return length in ("mean", "fedexp")
 
 
-def with_length(length: Length, coefficients: Tensor, G: Tensor, updates: ClientUpdates) -> Tensor:
+def with_length(
+    length: Length, coefficients: Tensor, scope: Literal["model", "layer"], updates: ClientUpdates
+) -> Tensor:
     """The coefficients (B, N), rescaled in each row so that the step has the length that the option asks for."""
     if length == "own" or not len(updates):
         return coefficients
@@ -31,6 +33,7 @@ def with_length(length: Length, coefficients: Tensor, G: Tensor, updates: Client
         return coefficients * FACTORS[best_step(tried, FACTORS.index(1.0))]
     if not isinstance(length, str):
         return coefficients * length
+    G = updates.grams if scope == "layer" else updates.gram[None]
     wanted = combined_lengths(G, updates.shares)
     if length == "fedexp":
         squares = G.diagonal(dim1=1, dim2=2) @ updates.shares  # Σ pᵢ|Δᵢ|²

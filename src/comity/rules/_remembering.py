@@ -27,6 +27,10 @@ class Remembering(Rule):
         """The largest window that may come; older updates are forgotten."""
         return torch.inf
 
+    @property
+    def remembers(self) -> bool:
+        return self.reach > 0
+
     def recall(self, updates: ClientUpdates) -> ClientUpdates:
         if not self.state:
             return updates
@@ -62,6 +66,10 @@ LAST_STEP = "last step"
 
 class SeesLastStep(Rule):
     """A rule that sees, behind the updates, the step that it made in the round before."""
+
+    @property
+    def remembers(self) -> bool:
+        return True
 
     def recall(self, updates: ClientUpdates) -> ClientUpdates:
         if "step" not in self.state:

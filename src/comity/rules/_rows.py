@@ -14,6 +14,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
+from comity.rules._many import MANY
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
 
 T = TypeVar("T")
@@ -111,19 +112,30 @@ class Updates(ClientUpdates):
         """Float32 products of pieces of columns, added up in float64."""
         count = len(self.members)
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
-
-        def product(layer: int, columns: slice) -> tuple[int, Tensor]:
-            U = self._take(columns)
-            # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
-            U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
-            G = torch.zeros(count, count, dtype=U.dtype, device=U.device)
-            for i in range(0, count, _BAND):
-                torch.mm(U[i : i + _BAND], U[i:].mT, out=G[i : i + _BAND, i:])
-            return layer, G.cpu()
-
-        for layer, G in self._sweep(product):
+        for layer, G in self._sweep(lambda layer, columns: (layer, _products(self._take(columns)))):
             grams[layer] += G
         return grams.triu() + grams.triu(1).mT
+
+    @property
+    def _seen(self) -> "Updates":
+        """What rules see: these rows themselves."""
+        return self
+
+    def flat(self, layer: int | None) -> Tensor | None:
+        seen = self._seen
+        whole = slice(0, seen.layout.size)
+        columns = whole if layer is None else slice(*seen.layout.layers[layer][2:])
+        if len(self) <= MANY or columns.stop - columns.start >= len(self):
+            return None
+        return seen._take(columns)[self._usable].cpu().double()
+
+    def lengths(self, coefficients: Tensor) -> Tensor:
+        flat = [self.flat(layer) for layer in range(len(self.layout))]
+        x = coefficients.expand(len(flat), -1)
+        parts = [own @ rows for own, rows in zip(x, flat, strict=True) if rows is not None]
+        if len(parts) < len(flat):
+            return super().lengths(coefficients)
+        return torch.stack([torch.linalg.vector_norm(part) for part in parts])
 
     def combine(self, coefficients: Tensor) -> Tensor:
         if not len(self):
@@ -191,9 +203,12 @@ class Updates(ClientUpdates):
         return both
 
     def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        return Updates(
+        return self._like(
             rows, base=self._base, layout=self.layout, threads=self._threads, trial=self._trial, **vars(members)
         )
+
+    def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":
+        return Updates(rows, **arguments)
 
     @cached_property
     def _given(self) -> list[Tensor]:
@@ -241,8 +256,19 @@ def capped(sizes: Tensor, share: float) -> Tensor:
 
 
 def gram_matrix(rows: Tensor) -> Tensor:
-    """(N, N) float64, the products of the rows of an (N, P) matrix, finite or not, with the bits of `Updates.gram`."""
-    return Updates(rows)._multiply()[0]
+    """(N, N) float64, the products of the rows of a piece, finite or not, with the bits of `Updates.gram`."""
+    G = _products(rows).double()
+    return G.triu() + G.triu(1).mT
+
+
+def _products(U: Tensor) -> Tensor:
+    """Of the rows of a piece with each other, above the diagonal and on it."""
+    # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
+    U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
+    G = torch.zeros(len(U), len(U), dtype=U.dtype, device=U.device)
+    for i in range(0, len(U), _BAND):
+        torch.mm(U[i : i + _BAND], U[i:].mT, out=G[i : i + _BAND, i:])
+    return G.cpu()
 
 
 def _at_least_float32(U: Tensor) -> Tensor:
@@ -262,7 +288,7 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
     vectors: list[Tensor] = []
     misshaped: dict[int, str] = {}
     if isinstance(rows[0], Mapping):
-        dicts = [{name: _tensor(tensor) for name, tensor in cast(Mapping[str, Tensor], row).items()} for row in rows]
+        dicts = [_floating(cast(Mapping[str, Tensor], row)) for row in rows]
         layout = layout or Counter(map(Layout.of, dicts)).most_common(1)[0][0]
         for i, member in enumerate(dicts):
             try:
@@ -281,6 +307,12 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
                 misshaped[i] = f"it has shape {tuple(tensor.shape)}, not {(layout.size,)}"
     alike = [vector.to(vectors[0])[None] for vector in vectors]
     return alike or [torch.zeros(0, layout.size)], layout, misshaped
+
+
+def _floating(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without BatchNorm's counters and other whole numbers, which no rule combines."""
+    floating = {name: values for name, values in row.items() if torch.as_tensor(values).is_floating_point()}
+    return {name: _tensor(values) for name, values in (floating or row).items()}
 
 
 def _tensor(values: Any) -> Tensor:

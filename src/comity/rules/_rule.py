@@ -3,8 +3,9 @@
 import inspect
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform
 
 import numpy as np
@@ -17,6 +18,7 @@ from comity._options import check
 from comity._random import numpy_generator
 from comity._threads import one_thread
 from comity.rules._length import Length, with_length
+from comity.rules._many import MANY, Factored
 from comity.rules._rows import Rows, Updates
 from comity.rules._updates import ClientUpdates, Id
 from comity.rules.solvers import Array, Integers, Solution, gram, root
@@ -31,17 +33,53 @@ class SolverWarning(UserWarning):
     """A rule's certificate misses its target: the coefficients are not the optimum that they should be."""
 
 
-class GramBlock(NamedTuple):
+@dataclass(frozen=True)
+class GramBlock:
     """What a rule sees of one layer, or of the whole model: the n members whose updates are not 0 there."""
 
-    G: Array  # (n, n) Gram matrix, positive semidefinite, with mean diagonal 1
-    A: Array  # a square root of it: AᵀA = G
+    A: Array  # its columns are the members' updates, turned into few dimensions: AᵀA = G
     unit: float  # the length of an update that has length 1 in G
     present: int  # how many clients are present, those whose update is 0 included: a mean divides by this number
     shares: Array  # of the samples of all clients present; 0 for absent clients
     losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
     ages: Integers  # how many rounds ago each update was sent, 0 for those present
     layer: int  # which layer; 0 for the whole model
+
+    def __len__(self) -> int:
+        return self.A.shape[1]
+
+    @cached_property
+    def G(self) -> Array:
+        """(n, n) Gram matrix, positive semidefinite, with mean diagonal 1."""
+        return gram(self.A)
+
+    @property
+    def products(self) -> Array | Factored:
+        """G, for solvers: with many members it is not made, and what G does goes through A."""
+        return Factored(self.A) if len(self) > MANY else self.G
+
+    def scaled(self, r: Array) -> Array | Factored:
+        """The products of the updates divided by ``r``."""
+        return Factored(self.A / r) if len(self) > MANY else self.G / r / r[:, None]
+
+    @cached_property
+    def squares(self) -> Array:
+        """(n,) the squared length of each update."""
+        return np.asarray((self.A * self.A).sum(0) if len(self) > MANY else self.G.diagonal())
+
+    @property
+    def lengths(self) -> Array:
+        return np.sqrt(self.squares)
+
+    def bands(self) -> Iterator[tuple[slice, Array]]:
+        """G in bands of rows, and which: all at once, or with many members some at a time."""
+        if len(self) <= MANY:
+            yield slice(0, len(self)), self.G
+        else:
+            A = torch.from_numpy(self.A)
+            for start in range(0, len(self), MANY):
+                rows = slice(start, start + MANY)
+                yield rows, np.asarray((A[:, rows].mT @ A).numpy())
 
     def weights(self, by: By) -> Array:
         """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
@@ -148,6 +186,11 @@ class Rule(_Declared):
         return {}
 
     @property
+    def remembers(self) -> bool:
+        """Whether it compares updates with those of earlier rounds, of which sketches say nothing."""
+        return False
+
+    @property
     def draws(self) -> bool:
         """Whether coefficients depend on random numbers; then ``state`` counts the calls."""
         return False
@@ -161,16 +204,13 @@ class Rule(_Declared):
         if self.needs_losses and updates.members.losses is None:
             name = type(self).__name__
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
-        G = torch.empty(0)
-        if self.needs_gram:
-            G = updates.grams if self.scope == "layer" else updates.gram[None]
         with one_thread():
-            coefficients, residuals, notes = self.weigh(G, updates)
+            coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
         if self.draws:
             self.state["calls"] = torch.tensor(self._calls + 1)
         return Combination(
-            coefficients=with_length(self.length, coefficients, G, updates),
+            coefficients=with_length(self.length, coefficients, self.scope, updates),
             ids=updates.ids,
             residual=float(residuals.max()),
             certificate=self.certificate,
@@ -212,26 +252,32 @@ class Rule(_Declared):
         """Coefficients (n,) of one block's members, their residual, and notes if there are any."""
         raise NotImplementedError
 
-    def weigh(self, G: Tensor, updates: ClientUpdates) -> Weighed:
-        """Coefficients (B, N) for the Gram matrices (B, N, N) of the model or of its layers.
+    def weigh(self, updates: ClientUpdates) -> Weighed:
+        """Coefficients (B, N) for the whole model, or for each of its layers.
 
         Each block is solved by itself, without the members whose update is 0 there; their coefficient is 0.
         """
-        coefficients = torch.zeros(G.shape[:2], dtype=torch.float64)
-        residuals = torch.zeros(len(G), dtype=torch.float64)
+        layers = range(len(updates.layout)) if self.scope == "layer" else [None]
+        coefficients = torch.zeros(len(layers), len(updates), dtype=torch.float64)
+        residuals = torch.zeros(len(layers), dtype=torch.float64)
         notes: dict[str, Tensor] = {}
         ages, shares = updates.ages.numpy(), updates.shares.numpy()
         losses = np.full(len(ages), math.nan) if updates.losses is None else updates.losses.numpy()
         present = ages == 0
-        for layer, whole in enumerate(G.numpy()):
-            moved = np.flatnonzero(whole.diagonal() > STILL**2)
+        for layer, place in enumerate(layers):
+            flat = updates.flat(place)
+            whole = (updates.gram if place is None else updates.grams[place]).numpy() if flat is None else None
+            squares = whole.diagonal() if flat is None else (flat**2).sum(1).numpy()
+            moved = np.flatnonzero(squares > STILL**2)
             if not present[moved].any():
                 continue
-            unit = float(np.sqrt(whole.diagonal()[moved].mean()))
-            A = root(whole[np.ix_(moved, moved)] / unit**2)
+            unit = float(np.sqrt(squares[moved].mean()))
+            if flat is None:
+                A = root(whole[np.ix_(moved, moved)] / unit**2)
+            else:
+                A = np.ascontiguousarray(flat.numpy()[moved].T / unit)
             solution = self.solve(
                 GramBlock(
-                    G=gram(A),
                     A=A,
                     unit=unit,
                     present=int(present.sum()),
@@ -248,7 +294,7 @@ class Rule(_Declared):
                     row = notes.setdefault(name, torch.zeros_like(coefficients))[layer]
                     row[torch.from_numpy(moved)] = torch.from_numpy(value)
                 else:
-                    notes.setdefault(name, torch.full((len(G),), math.nan, dtype=torch.float64))[layer] = value
+                    notes.setdefault(name, torch.full((len(layers),), math.nan, dtype=torch.float64))[layer] = value
         return Weighed(coefficients, residuals, notes)
 
     def recall(self, updates: ClientUpdates) -> ClientUpdates:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity.rules._sketch import Sketch
 
 Id = int | str
 
@@ -66,6 +67,10 @@ class ClientUpdates(ABC):
         """Everybody whose update has the right shape, usable or not."""
         self.misshaped = dict(misshaped or {})
         """Everybody else, and what is wrong with the shape."""
+        self.sketch: Sketch | None = None
+        """What the Gram matrices are estimated with, if they are."""
+        self.original = layout
+        """That of the updates, where the layout is that of their sketches."""
         self._products: Tensor | None = None
 
     @abstractmethod
@@ -144,6 +149,20 @@ class ClientUpdates(ABC):
     def gram(self) -> Tensor:
         """(N, N) float64, the Gram matrix of the whole model."""
         return self.grams.sum(0)
+
+    def flat(self, layer: int | None) -> Tensor | None:
+        """(N, r) float64 with the products of a layer, or of the model, if there are many clients and r is below N."""
+        return None
+
+    @property
+    def squares(self) -> Tensor:
+        """(N,) float64, the squared length of each update."""
+        return self.gram.diagonal()
+
+    def gains(self, coefficients: Tensor) -> Tensor:
+        """(N,) the product of each update with a combination, from coefficients (N,), (1, N) or (L, N)."""
+        x = coefficients.reshape(-1, len(self))
+        return torch.einsum("li,lij->j", x, self.grams) if len(x) > 1 else x[0] @ self.gram
 
     def lengths(self, coefficients: Tensor) -> Tensor:
         """(L,) how long a combination is in each layer, from coefficients (N,), (1, N) or (L, N)."""

@@ -57,6 +57,10 @@ class Auto(Rule):
         return any(rule.needs_gram for rule in self.rules)
 
     @property
+    def remembers(self) -> bool:
+        return any(rule.remembers for rule in self.rules)
+
+    @property
     def tries_steps(self) -> bool:
         return len(self.rules) > 1 or self.rules[0].tries_steps
 

@@ -1,4 +1,4 @@
-"""Runs side by side: each in a process of its own, or one after another in this one.
+"""Runs side by side: each in a process of its own, on a Ray cluster, or one after another in this process.
 
 A process is fed one configuration after another through its standard input and answers in JSON lines. When the study
 is killed, that input ends and the process ends with it; its run folder is as good as any that was killed.
@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 from comity._errors import ComityError
 from comity.config import TRACKERS, Config
@@ -45,9 +46,32 @@ class Job:
 Hear = Callable[[Job, Message], None]
 
 
-def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool], log: Path) -> dict[Job, Message]:
-    """How each run ended; those that a stop kept from beginning are missing. Ready ones begin in their order."""
+class Worker(Protocol):
+    """Who does one run after another somewhere, and tells of it by putting messages into an inbox."""
+
+    tries: int
+    """How often a run is begun whose worker is lost on the way."""
+
+    def tell(self, order: Any) -> None:
+        """A run's ``order``, or ``"stop"``."""
+
+    def close(self) -> None:
+        """It ends, whatever it is at."""
+
+
+Inbox = SimpleQueue[tuple[Worker, Message]]
+Hire = Callable[[Inbox], Worker]
+
+
+def execute(
+    jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool], hire: Hire | None
+) -> dict[Job, Message]:
+    """How each run ended; those that a stop kept from beginning are missing. Ready ones begin in their order.
+
+    As many are done at a time as the crew is large, by workers that are hired, or without any one after another here.
+    """
     ends: dict[Job, Message] = {}
+    lost: Counter[Job] = Counter()
     waiting = list(jobs)
 
     def listen(job: Job, message: Message) -> None:
@@ -67,18 +91,18 @@ def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool]
                 listen(job, before | {"error": f"its Local failed: {before['error']}"})
         return None
 
-    if crew == 1:
+    if hire is None:
         while not stop() and (job := following()):
             work(job.order, lambda message, job=job: listen(job, message), stop)  # type: ignore[misc]
         return ends
-    inbox: SimpleQueue[tuple[Worker, Message]] = SimpleQueue()
+    inbox: Inbox = SimpleQueue()
     idle: list[Worker] = []
     busy: dict[Worker, Job] = {}
     told = False
     try:
         while True:
             while not stop() and (len(busy) < crew) and (job := following()):
-                worker = idle.pop() if idle else Worker(inbox, log)
+                worker = idle.pop() if idle else hire(inbox)
                 busy[worker] = job
                 worker.tell(job.order)
             if not busy:
@@ -101,12 +125,26 @@ def execute(jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool]
                 if message.get("gone"):
                     worker.close()
                     message = {"end": "stopped"} if stop() else message
+                    lost[job] += 1
+                    if lost[job] < worker.tries and not stop():
+                        waiting.insert(0, job)
+                        continue
                 else:
                     idle.append(worker)
             listen(job, message)
     finally:
         for worker in (*idle, *busy):
             worker.close()
+
+
+def ray_address(on: str | None) -> tuple[bool, str | None]:
+    """Whether runs are done on Ray, and where it is: ``ray``, ``ray:10.0.0.1:6379`` or ``ray://10.0.0.1:10001``."""
+    if on is None:
+        return False, None
+    name, _, address = on.partition(":")
+    if name != "ray":
+        raise ComityError(f"on must be ray or ray:ADDRESS, got {on!r}")
+    return True, on if address.startswith("//") else address or None
 
 
 def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[[], bool]) -> None:
@@ -118,7 +156,8 @@ def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[
             tell({"round": record.round, "accuracy": record.metrics[OWN].mean if OWN in record.metrics else None})
 
     try:
-        done = run(Config.of(order["config"]), resume=True, callbacks=[Tell(), *order["callbacks"]], stop=stop)
+        callbacks = [Tell(), *order["callbacks"]]
+        done = run(Config.of(order["config"]), resume=True, wait=True, callbacks=callbacks, stop=stop)
         tell({"end": "done" if done.done else "stopped"})
     except Exception as error:
         told = str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"
@@ -137,10 +176,12 @@ def a_round(config: Config) -> tuple[float, float, float]:
     return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
 
 
-class Worker:
-    """A process that does one run after another."""
+class Process:
+    """A process of this machine. One that dies (out of memory?) would die again."""
 
-    def __init__(self, inbox: "SimpleQueue[tuple[Worker, Message]]", log: Path) -> None:
+    tries = 1
+
+    def __init__(self, inbox: Inbox, log: Path) -> None:
         paths = os.pathsep.join(path for path in sys.path if path)
         with log.open("a") as errors:
             self.process = subprocess.Popen(
@@ -155,7 +196,7 @@ class Worker:
         self.listener = Thread(target=self._listen, args=(inbox,), daemon=True)
         self.listener.start()
 
-    def _listen(self, inbox: "SimpleQueue[tuple[Worker, Message]]") -> None:
+    def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as answers:
             for line in answers:

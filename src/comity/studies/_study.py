@@ -4,7 +4,9 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,10 +19,15 @@ from comity.config import Config, Entries, read_yaml
 from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
 from comity.results.folder import other_configuration, other_data
 from comity.results.schema import PlannedRun, Trial, Tuned
-from comity.studies._crew import Job, Message, a_round, execute
+from comity.studies._crew import Hire, Job, Message, Process, a_round, execute, ray_address
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
+from comity.studies._shard import part
 from comity.studies._show import Show, duration
 from comity.studies._tune import Group, Search, groups
+
+LONG = 1000
+"""Rounds of all runs together, from which on a study first tries one round of each of its cells."""
+PRUNE = "comity.engine.Prune"
 
 
 def study(
@@ -31,6 +38,8 @@ def study(
     overwrite: bool = False,
     show: Show | None = None,
     stop: Callable[[], bool] = lambda: False,
+    shard: str | None = None,
+    on: str | None = None,
     **options: Any,
 ) -> LoadedStudy:
     """Run every cell of a grid that is not done yet, and Local for each seed and setting; then write the table.
@@ -40,9 +49,11 @@ def study(
     ``**{"rule.c": 0.4}``. ``callbacks`` are dotted names of ``comity.engine.Callback`` classes, made once for each run
     in the process that does it. ``allow_code``: the file may name classes that do not come with comity, whose code is
     then run. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
-    is asked after every round.
+    is asked after every round. ``shard="3/16"`` does the third of 16 parts; ``on="ray"`` does the runs on a Ray cluster
+    (``on="ray:ADDRESS"`` on the one there).
     """
-    return _Study(_entries(config, scale, allow_code, options), overwrite, show or Show(), stop).run()
+    entries = _entries(config, scale, allow_code, options)
+    return _Study(entries, overwrite, show or Show(), stop, shard, on).run()
 
 
 def dry_run(
@@ -70,22 +81,32 @@ def _entries(
 
 
 def _settled(cells: Sequence[Config]) -> list[Config]:
-    """The cells with the clients and the model that their data ask for where none is named; data are read once."""
+    """The cells with the device, clients and model that they get where none is named; data are read once."""
     from comity.engine import settled
 
     known: dict[str, Config] = {}
     result = []
     for cell in cells:
-        about = repr((cell.data, cell.data_dir, cell.partition, cell.clients, cell.model))
+        about = repr((cell.data, cell.data_dir, cell.partition, cell.clients, cell.model, cell.device))
         if about not in known:
             known[about] = settled(cell)
-        result.append(cell.with_(clients=known[about].clients, model=known[about].model))
+        like = known[about]
+        result.append(cell.with_(clients=like.clients, model=like.model, device=like.device))
     return result
 
 
 class _Study:
-    def __init__(self, entries: Entries, overwrite: bool, show: Show, stop: Callable[[], bool]) -> None:
-        self.entries, self.overwrite, self.show, self.stop = entries, overwrite, show, stop
+    def __init__(
+        self,
+        entries: Entries,
+        overwrite: bool,
+        show: Show,
+        stop: Callable[[], bool],
+        shard: str | None = None,
+        on: str | None = None,
+    ) -> None:
+        self.entries, self.overwrite, self.show, self.stop, self.shard = entries, overwrite, show, stop, shard
+        self.on_ray, self.address = ray_address(on)
         self.out = Path(entries["out"])
         self.folder = StudyFolder(self.out)
         if self.out.is_file() or (self.out.is_dir() and not (self.folder / schema.STUDY).exists() and _shown(self.out)):
@@ -100,7 +121,11 @@ class _Study:
             self.cells = list({cell.key: cell.with_(reference="none") for cell in every}.values())
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
-        self.callbacks = callback_names(entries)
+        keep = convert(entries.get("keep_checkpoints", False), bool, "keep_checkpoints")
+        self.callbacks = (*callback_names(entries), *([] if keep else [PRUNE]))
+        self.asked = self.cells if shard is None else part(self.cells, shard)
+        if shard is not None and tune:
+            raise ComityError("a shard cannot tune: what is tried next depends on all that was tried; use --on ray")
         self.groups = groups(self.cells, tune, convert(entries.get("budget"), Count | None, "budget"))
         self.names = Names([*_locals(self.cells), *self.cells], tune)
         self.folders = _folders(self.out)
@@ -118,41 +143,71 @@ class _Study:
 
         The same for all runs of the study, so that their seconds can be compared.
         """
-        cores, first = os.cpu_count() or 1, self.cells[0]
+        first, most = self.cells[0], convert(self.entries.get("jobs"), Count | None, "jobs")
+        if self.on_ray:  # which has them wait until there is room
+            return most or 2 * len(self.cells), max(1, first.workers)
+        # What this process may use: Slurm gives an array's tasks some of a node's cores.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         usual = cores // max(1, first.workers) if first.device == "cpu" else 1  # a GPU is for one run at a time
-        crew = convert(self.entries.get("jobs"), Count | None, "jobs") or max(1, min(usual, len(self.cells)))
+        crew = most or max(1, min(usual, len(self.asked)))
         return crew, first.workers or max(1, cores // crew)
 
     def run(self) -> LoadedStudy:
         known = [cell for group in self.groups if not group.searches for cell in group.cells]
-        known = [*_locals(self.cells), *known]
-        self.check([config for config in (*known, *self.cells) if not self.finished(config)])
-        # Two studies in one folder would write over each other.
-        with locked(self.folder / schema.LOCK, f"another study is running in {self.out}"):
+        known = [*_locals(self.asked), *(self.asked if self.shard else known)]
+        to_do = {config.key: config for config in (*known, *self.asked) if not self.finished(config)}.values()
+        if sum(config.last_round for config in to_do) >= LONG:
+            self.estimate()  # what fails in its first round must not fail in the last hour
+        else:
+            self.check(list(to_do))
+        with self.held(), self.cluster() as self.hire:
             self.ours = {config.key for config in known}
             for config in known:
                 self.place(config)  # refuses what is in the way
             self.show.say(
-                f"{len(self.cells)} cells and {len(_locals(self.cells))} times Local, {self.crew} runs side by side, "
-                f"workers in each: {self.workers}."
+                f"{f'Shard {self.shard}: ' if self.shard else ''}{len(self.asked)} cells and "
+                f"{len(_locals(self.asked))} times Local, "
+                + ("on Ray, " if self.on_ray else f"{self.crew} runs side by side, ")
+                + f"workers in each: {self.workers}."
             )
-            self.folder.write_entries(_plain(self.entries))
             self.note()
             self.search()
             if not self.stop():
                 final = [cell for group in self.groups if not group.failed for cell in group.settled()]
+                final = self.asked if self.shard else final
                 for config in final:
                     self.move_in(config)
                 self.perform([*_locals(final), *final])
             self.note()
         return LoadedStudy(self.out)
 
+    def held(self) -> AbstractContextManager[bool]:
+        """Two studies in one folder would write over each other; two shards do not, but for what is the study's."""
+        if self.shard is None:
+            return locked(self.folder / schema.LOCK, f"another study is running in {self.out}")
+        name = f"{schema.LOCK}-{self.shard.replace('/', '-of-')}"
+        return locked(self.folder / name, f"shard {self.shard} of this study is running in {self.out} already")
+
+    @contextmanager
+    def cluster(self) -> Iterator[Hire | None]:
+        """Who is hired to do runs where it is not a process of this machine."""
+        if not self.on_ray:
+            yield None
+            return
+        from comity.studies._ray import Cluster
+
+        cluster = Cluster(self.address, self.out, self.workers, self.cells[0].device != "cpu")
+        try:
+            yield cluster.hire
+        finally:
+            cluster.close()
+
     def estimate(self) -> float:
         """Try one round of each cell, and say how many runs there are to do and about how many seconds they take."""
-        runs = Counter({config.key: 1 for config in (*_locals(self.cells), *self.cells) if not self.finished(config)})
+        runs = Counter({config.key: 1 for config in (*_locals(self.asked), *self.asked) if not self.finished(config)})
         for group in self.groups:
             runs.update({cell.key: sum(search.most for search in group.searches) for cell in group.cells})
-        configs = {config.key: config for config in (*_locals(self.cells), *self.cells) if runs[config.key]}
+        configs = {config.key: config for config in (*_locals(self.asked), *self.asked) if runs[config.key]}
         self.check(list(configs.values()))
         self.show.say(
             f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in self.groups)}; "
@@ -163,8 +218,12 @@ class _Study:
         for key, config in configs.items():
             alike = config.with_(seed=0).key
             if alike not in measured:
-                measured[alike] = a_round(config.with_(workers=self.workers))
                 title = self.names.title(config).rpartition(", seed")[0]
+                try:
+                    measured[alike] = a_round(config.with_(workers=self.workers))
+                except Exception as error:
+                    reason = str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"
+                    raise ComityError(f"{title} fails in its first round: {reason}") from error
                 self.show.say(f"  a round of {title}: {sum(measured[alike][:2]):.2f} s, {config.last_round} rounds")
             training, evaluating, general = measured[alike]
             last = config.last_round
@@ -265,10 +324,12 @@ class _Study:
         log = self.folder / schema.LOG
         self.show.begin(list(jobs.values()), len(wanted) - len(jobs))
         try:
-            ends = execute(list(jobs.values()), min(self.crew, len(jobs)), self.show.hear, self.stop, log)
+            crew = min(self.crew, len(jobs))
+            hire = self.hire or (partial(Process, log=log) if crew > 1 else None)
+            ends = execute(list(jobs.values()), crew, self.show.hear, self.stop, hire)
         finally:
             self.show.end()
-            if log.exists() and not log.stat().st_size:
+            if log.exists() and not log.stat().st_size and self.shard is None:  # another shard may have it open
                 log.unlink()
         self.ends |= {job.config.key: end for job, end in ends.items()}
 
@@ -283,6 +344,10 @@ class _Study:
             under_way = [(group, search) for group in self.groups if (search := group.current)]
             batch = [(s, value, group.with_(s, value)) for group, s in under_way for value in s.wanted()]
             if not batch:
+                for tuned in (self.tuned(*pair) for pair in searches):
+                    best = max((trial.validation or 0 for trial in tuned.tried), default=0)
+                    how = f"{100 * best:.2f} % on validation samples, of {len(tuned.tried)} values"
+                    self.show.say(f"  {tuned.option} for {tuned.cell}: {tuned.chosen} ({how})")
                 return
             for search, value, cells in batch:
                 for config in cells:
@@ -312,13 +377,22 @@ class _Study:
         )
 
     def note(self) -> None:
-        """Write down the plan and, as soon as a run is done, the table."""
+        """Write down the study, its plan and, as soon as a run is done, the table; shards do so one after another."""
+        with locked(self.folder / schema.LOCK, "", lambda: False) if self.shard else nullcontext():
+            self._note()
+
+    def _note(self) -> None:
+        self.folder.write_entries(_plain(self.entries))
+        before = {run.folder: run for run in self.folder.planned()} if self.shard else {}
         planned: dict[tuple[str, str], PlannedRun] = {}
         for group in [Group(_locals(self.cells), []), *self.groups]:
             settled = not (group.current or group.failed)
             for config in group.settled() if settled else group.cells:
                 folder = self.folders.get(config.key, self.home(config)) if settled else self.home(config)
                 end = self.ends.get(config.key, {})
+                other = before.get(str(folder.relative_to(self.out)))
+                if other and config.key not in self.ours and not RunFolder(folder).finished:  # another shard's
+                    end = {"error": other.error, "traceback": other.traceback}
                 if group.failed:
                     end = {"error": f"every value that was tried for {group.failed.key} failed"}
                 run = PlannedRun(

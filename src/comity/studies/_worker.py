@@ -1,4 +1,4 @@
-"""``python -m comity.studies._worker``: the other end of ``_crew.Worker``."""
+"""``python -m comity.studies._worker``: the other end of ``_crew.Process``."""
 
 import json
 import os

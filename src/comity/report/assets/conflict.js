@@ -4,21 +4,27 @@ const REASONS = {
   agree: [
     "agreement",
     "mean cosine of its updates with the others'",
-    (run, i, id) => run.agree?.[id],
+    (run, _, id) => run.agree?.[id],
     (v) => fixed(v, 2),
   ],
   overlap: [
     "class overlap",
     "part of its class mix that the others have too",
-    (run, i, id) => run.overlap?.[id],
+    (run, _, id) => run.overlap?.[id],
     (v) => percent(v, 0),
   ],
   train: ["training samples", "training samples", (run, i) => run.train[i], brief],
   pull: [
     "weight",
     "part of all the weight ÷ part of all samples",
-    (run, i, id) => pullOf(run, id),
+    (run, _, id) => pullOf(run, id),
     (v) => `${fixed(v, 2)}×`,
+  ],
+  contribution: [
+    "contribution",
+    "how far its updates went with the step (CGSV)",
+    (run, i) => run.contribution?.[i],
+    (v) => percent(v, 1),
   ],
   alone: ["accuracy alone", "accuracy when it trains alone", (run, i) => run.alone?.[i], (v) => percent(v, 0)],
 };
@@ -48,7 +54,7 @@ PLOTS.push({
   id: "reasons",
   section: "conflict",
   title: () => `What goes with the gain: ${REASONS[state.reason][0]}`,
-  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with more of it gain more.",
+  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with more of it gain more. A contribution is the moving average of the cosine of a client's update with the step, over the sum of all clients' (CGSV); it is no Shapley value by training again without the client.",
   there: anyGains,
   choices: () => [
     ...choose.run(),
@@ -133,6 +139,7 @@ PLOTS.push({
   title: () => `Who pulls against whom: ${aboutRun()}`,
   how: "Cosine of two clients' updates. Blue: both want the same change. Red: what helps one hurts the other. No colour: unrelated, or never in the same round. Numbers of harmed clients are red.",
   there: () => data.runs.some((run) => run.cos),
+  note: () => (focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : ""),
   choices: () => [
     ...choose.run(),
     {
@@ -219,12 +226,18 @@ PLOTS.push({
   },
 });
 
+function misjudged() {
+  const most = Math.max(0, ...cellsHere().map((cell) => cell.numbers.conflict_error || 0));
+  return most ? `Where rules see sketches, ± ${fixed(100 * most, 1)} % of pairs may be on the wrong side of 0.` : "";
+}
+
 PLOTS.push({
   id: "conflict",
   section: "conflict",
   title: () => `How often updates conflict${here()}`,
   how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. They cancel each other in the plain mean; that alone harms nobody.",
   there: () => cellsHere().some((cell) => cell.curves.conflict),
+  note: misjudged,
   choices: () => [choose.setting()],
   draw: (frame) => lines(frame, "conflict", { across: "r", label: "pairs in conflict", share: true }),
 });
@@ -365,14 +378,7 @@ PLOTS.push({
     }));
     roundsBelow(frame, area, w.rounds);
     const labels = [signed ? brief(-high) : "0", signed ? "0" : brief(high / 4), `${cut ? "≥ " : ""}${brief(high)}`];
-    frame.scaleBar(
-      area.left,
-      area.bottom + 46,
-      Math.min(220, (area.right - area.left) * 0.5),
-      colour,
-      labels,
-      word,
-    );
+    frame.scaleBar(area.left, area.bottom + 46, Math.min(220, (area.right - area.left) * 0.5), colour, labels, word);
     frame.end(area.bottom + 74);
     return shares.length ? [{ label: "share of the samples", colour: theme.ink, tick: true }] : null;
   },

@@ -1,0 +1,173 @@
+"""Runs on the nodes of a Ray cluster: each is a task, and one whose node is lost is tried again on another.
+
+Where nodes share the study's folder they write into it, as processes of this machine do. Elsewhere they work under the
+same path on a disk of their own, and the folder of a run that is done is fetched.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import torch
+
+from comity import __version__
+from comity._errors import ComityError, install, one_line
+from comity._write import locked
+from comity.results import RunFolder, schema
+from comity.studies._crew import Inbox, Message, work
+
+Files = dict[str, bytes]
+"""A folder's files, by their path in it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the study is, and how a node knows whether it is there too."""
+
+    cwd: str
+    study: str
+    token: str
+    """What stands in a file of the study's folder."""
+    versions: tuple[str, str] = (__version__, torch.__version__)
+    """Of comity and torch, which must be the same everywhere for numbers to be the same."""
+
+    def shared(self) -> bool:
+        with suppress(OSError):
+            return (Path(self.study) / schema.TOKEN).read_text() == self.token
+        return False
+
+
+class Cluster:
+    """The Ray cluster at an address, or the one that Ray finds, or else a new one on this machine."""
+
+    def __init__(self, address: str | None, study: Path, workers: int, gpu: bool) -> None:
+        """``workers``: the CPUs that a run needs; it needs a GPU too if ``gpu``."""
+        try:
+            import ray
+        except ImportError:
+            raise ComityError(f"--on ray needs Ray: {install('ray')}") from None
+        self.ray = ray
+        self.place = Place(os.getcwd(), str(study), uuid4().hex)
+        self._joined = not ray.is_initialized()
+        if self._joined:
+            try:
+                ray.init(address, log_to_driver=False, logging_level="error")
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise ComityError(f"--on ray: there is no Ray cluster to join ({one_line(error, 200)})") from error
+        (study / schema.TOKEN).write_text(self.place.token)
+        installed = (sys.prefix, sys.base_prefix)  # nodes have their own
+        own = os.pathsep.join(path for path in sys.path if path and not path.startswith(installed))
+        environment = {"PYTHONPATH": own, "OMP_NUM_THREADS": "1"}
+        self._task: Any = ray.remote(
+            num_cpus=workers,
+            num_gpus=int(gpu),
+            num_returns="streaming",
+            max_retries=0,  # a run is tried again by the study, which goes on from its checkpoint
+            runtime_env={"env_vars": environment},
+        )(run_away)
+
+    def close(self) -> None:
+        (Path(self.place.study) / schema.TOKEN).unlink(missing_ok=True)
+        if self._joined:
+            self.ray.shutdown()
+
+    def hire(self, inbox: Inbox) -> "Away":
+        return Away(self, inbox)
+
+    def begin(self, order: Mapping[str, Any], local: Files | None) -> Any:
+        return self._task.remote(order, self.place, local)
+
+
+class Away:
+    """Whoever does a run somewhere on the cluster, as a task that tells how it goes on."""
+
+    tries = 4
+
+    def __init__(self, cluster: Cluster, inbox: Inbox) -> None:
+        self.cluster, self.inbox = cluster, inbox
+        self._task: Any = None
+
+    def tell(self, order: Any) -> None:
+        if order == "stop":
+            self.close()
+        else:
+            self._task = self.cluster.begin(order, None)
+            Thread(target=self._listen, args=(order,), daemon=True).start()
+
+    def _listen(self, order: dict[str, Any]) -> None:
+        try:
+            message: Message = {}
+            while "end" not in message:
+                message = self.cluster.ray.get(next(self._task))
+                if message.get("wants"):
+                    self._task = self.cluster.begin(order, packed(Path(order["config"]["reference"])))
+                    continue
+                if (files := message.pop("files", None)) is not None:
+                    unpack(files, Path(order["config"]["out"]), Path(self.cluster.place.study) / schema.FETCHED)
+                self.inbox.put((self, message))
+        except (self.cluster.ray.exceptions.RayError, StopIteration, OSError) as error:
+            told = one_line(f"{type(error).__name__}: {error}", 300)
+            self.inbox.put((self, {"end": "failed", "gone": True, "error": f"its node was lost: {told}"}))
+
+    def close(self) -> None:
+        """A run that nobody waits for must not go on writing; its folder is as good as any that was killed."""
+        if self._task is not None:
+            with suppress(self.cluster.ray.exceptions.RayError, ValueError, TypeError):
+                self.cluster.ray.cancel(self._task, force=True)
+
+
+def run_away(order: dict[str, Any], place: Place, local: Files | None) -> Iterator[Message]:
+    """On a node: one run in the place where the study has it, and what it tells; if need be with its files."""
+    here = (__version__, torch.__version__)
+    if here != place.versions:
+        told = "a node has comity {} and torch {}, the study {} and {}".format(*here, *place.versions)
+        yield {"end": "failed", "error": told, "traceback": ""}
+        return
+    os.makedirs(place.cwd, exist_ok=True)
+    os.chdir(place.cwd)
+    out, reference, shared = Path(order["config"]["out"]), str(order["config"]["reference"]), place.shared()
+    if not shared and reference not in ("auto", "none") and not RunFolder(reference).finished:
+        if local is None:
+            yield {"wants": "the Local that the run is measured against"}
+            return
+        with locked(Path(place.study) / schema.LOCK, "", lambda: False):  # a neighbour may be at the same
+            if not RunFolder(reference).finished:
+                unpack(local, Path(reference), Path(place.study) / schema.FETCHED)
+    told: SimpleQueue[Message] = SimpleQueue()
+    Thread(target=work, args=(order, told.put, lambda: False), daemon=True).start()
+    while "end" not in (message := told.get()):
+        yield message
+    if not shared and message["end"] == "done":
+        message["files"] = packed(out)
+        shutil.rmtree(out)
+    yield message
+
+
+def packed(folder: Path) -> Files:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != schema.LOCK)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def unpack(files: Files, folder: Path, beside: Path) -> None:
+    """Make a folder of these files, whole or not at all; ``beside`` is where it is put together."""
+    part = beside / uuid4().hex
+    try:
+        for name, content in files.items():
+            path = part / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):  # a neighbour's are there
+            beside.rmdir()
