@@ -48,6 +48,8 @@ LOCAL = "Local"
 """The method that every run is compared with: each client trains alone."""
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Options that log a run elsewhere."""
+AUTO = "auto"
+"""A learning rate that is not known yet: a study of each method chooses it by validation."""
 MEAN = "Mean"
 """The rule that other rules are compared with."""
 LOCAL_OPTIONS: Mapping[str, Any] = {
@@ -168,7 +170,9 @@ class Config:
     epochs: CountOrZero | NonNegative = _option(1, "local training", "epochs a round; 0.5 is half of one")
     steps: Count | None = _option(None, "local training", "steps a round, for every client alike, in place of epochs")
     batch_size: Count = _option(10, "local training", "samples a step")
-    lr: Positive = _option(0.05, "local training", "learning rate")
+    lr: Positive = _option(
+        0.05, "local training", f"learning rate; {AUTO}, in comity run and study, chooses it by validation"
+    )
     lr_decay: ShareAboveZero = _option(1.0, "local training", "factor on the learning rate after each round")
     momentum: ShareBelowOne = _option(0.0, "local training", "momentum of SGD")
     weight_decay: NonNegative = _option(0.0, "local training", "weight decay")

@@ -1,5 +1,6 @@
 """Data that are not images, and federations that come with their clients."""
 
+import csv
 import os
 from pathlib import Path
 
@@ -109,6 +110,13 @@ def test_raw_vectors_if_asked_for() -> None:
 
 
 # heart
+
+
+def test_names_are_in_the_file_of_clients(tmp_path: Path) -> None:
+    run = comity.run(data="heart", rounds=1, reference="none", out=tmp_path)
+    with (tmp_path / "clients.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == list(run.federation.client_names)
+    assert len(load_run(tmp_path).clients) == 4  # and do not disturb who reads its numbers
 
 
 def test_heart_is_four_hospitals() -> None:

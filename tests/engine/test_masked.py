@@ -14,7 +14,7 @@ from torch import Tensor
 from comity import ComityError, Config
 from comity.engine import Server, Site, Threads, Verb, build, run
 from comity.methods import METHODS, Payload
-from comity.privacy import FixedPoint, epsilon
+from comity.privacy import SEALED, FixedPoint, epsilon
 
 K = 16
 """Numbers of a sketch."""
@@ -27,6 +27,8 @@ class Watched(Threads):
     def __init__(self, site: Site, lost: Mapping[str, Collection[int]], change: Change | None = None) -> None:
         super().__init__(site, 1)
         self.lost, self.change = lost, change
+        self.spoilt: dict[str, dict[str, Tensor]] = {}
+        """What client 2 sends in place of fields of its replies."""
         self.received: list[tuple[str, int, Payload]] = []
         self.told: dict[str, Payload] = {}
         """The newest question of each verb."""
@@ -38,6 +40,8 @@ class Watched(Threads):
             questions = {cid: self.change(verb.name, cid, question) for cid, question in questions.items()}
         self.told[verb.name] = next(iter(questions.values()))
         replies = super().deliver(verb, questions, round)
+        if verb.name in self.spoilt and 2 in replies:
+            replies[2] = replace(replies[2], **self.spoilt[verb.name])  # type: ignore[type-var]
         if verb.name == "fit":
             self.updates = {cid: self._states[cid].secret["update"] for cid in replies}
         kept = {cid: reply for cid, reply in replies.items() if cid not in self.lost.get(verb.name, ())}
@@ -147,6 +151,28 @@ def test_one_lost_in_any_stage_costs_its_own_term_alone(options: dict[str, Any],
     assert torch.equal(server.theta, before + open_sum(link, server, left))
     assert record.against is not None
     assert record.against.clients == 4
+
+
+@pytest.mark.parametrize(
+    ("verb", "field"), [("fit", "keys"), ("share", "sealed"), ("mask", "words"), ("unmask", "shares")]
+)
+def test_a_reply_of_another_form_costs_its_sender_alone(options: dict[str, Any], verb: str, field: str) -> None:
+    for spoilt in (torch.zeros(1, dtype=torch.uint8), torch.zeros(3, 3), torch.zeros(0, dtype=torch.int64)):
+        link, server = assembled(options)
+        link.spoilt = {verb: {field: spoilt}}
+        before = server.theta.clone()
+        record = server.step()
+        assert record.failed.keys() == {2}
+        assert record.failed[2].startswith(f"{verb}: ")
+        assert torch.equal(
+            server.theta, before + open_sum(link, server, range(5) if verb == "unmask" else [0, 1, 3, 4])
+        )
+
+
+def test_shares_that_nobody_can_open_name_their_owner(options: dict[str, Any]) -> None:
+    link, server = assembled(options)
+    link.spoilt = {"share": {"sealed": torch.ones(4, SEALED, dtype=torch.uint8)}}
+    assert "shares of client 2" in refusal(server)
 
 
 def test_too_few_end_in_a_round_that_changes_nothing(options: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (0, 1):
-        for rule, c in (("Mean", None), ("ConFREE", 0.1), ("ConFREE", 0.9), ("CALM", None)):
+        for rule, c in (("Mean", None), ("ConFREE", 0.1), ("ConFREE", 0.9), ("Auto", None), ("CALM", None)):
             options = {"rule.c": c} if c else {}
             name = f"{rule}{c}-{seed}"
             make(tmp_path / "s" / name, [0.6, 0.7, 0.4], alone=[0.5] * 3, rule=rule, seed=seed, options=options)
@@ -30,7 +30,7 @@ def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixtu
     names = {file.stem for file in folder.glob("*.pdf")}
     assert names == {
         *("convergence", "loss", "clients", "gain", "partition", "cosines", "against", "conflict", "layers"),
-        *("weights", "tradeoff", "cost", "sweep-rule.c"),
+        *("weights", "choice", "tradeoff", "cost", "sweep-rule.c"),
     }
     assert {file.stem for file in folder.glob("*.png")} == names
     assert f"{len(names)} in {folder}" in capsys.readouterr().out

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rule_families import quick
 
 from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, SketchedRows, Updates, solvers
+from comity.rules import _block as block
 from comity.rules import _many as many
 from comity.rules import _rows as rows
-from comity.rules import _rule as rule_module
 from comity.rules._many import MANY, Factored
 
 RULES = [
@@ -42,7 +42,7 @@ def updates(kind: str, count: int, size: int) -> torch.Tensor:
 def compare(rule, U, monkeypatch):
     found = rule.coefficients(Updates(U))
     with monkeypatch.context() as patch:
-        for module in (many, rows, rule_module, solvers):
+        for module in (many, rows, block, solvers):
             patch.setattr(module, "MANY", 10**9)
         exact = rule.coefficients(Updates(U))
     assert found.residual <= rule.target

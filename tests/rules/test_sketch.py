@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rule_families import quick
 
@@ -21,8 +21,8 @@ def rows(count: int, seed: int = 0, size: int = LAYOUT.size) -> torch.Tensor:
     return torch.randn(count, size, generator=torch.Generator().manual_seed(seed))
 
 
-@quick
-@given(seed=st.integers(0, 99), a=st.floats(-3, 3), k=st.sampled_from([1, 5, 64, 128]))
+@settings(quick, max_examples=8)
+@given(seed=st.integers(0, 99), a=st.floats(-3, 3), k=st.sampled_from([1, 5, 64]))
 def test_it_is_linear(seed, a, k):
     x, y = rows(2, seed).double()
     one, two, both = (Sketch(k).sketch(vector, LAYOUT, KEY) for vector in (x, y, x + a * y))
@@ -35,8 +35,9 @@ def test_products_are_unbiased_and_have_the_standard_error_of_the_formula():
     Q = torch.linalg.qr(rows(2, 3, 2000).T)[0].T
     wanted = torch.tensor([0.0, 0.6, -0.9])
     vectors = torch.cat((Q[:1], wanted[:, None] * Q[0] + (1 - wanted[:, None] ** 2).sqrt() * Q[1]))
-    seen = [SketchedRows(vectors, sketch, f"{i}".encode(), layout=layout, threads=1) for i in range(draws)]
-    products = torch.stack([u._multiply()[0, 0, 1:] for u in seen])
+    maps = (LayerSketch(sketch.k, 0, layout.layers[0], f"{i}".encode(), 1) for i in range(draws))
+    sketches = (drawn.sketched(lambda some, columns: vectors[some, columns], 4, 1) for drawn in maps)
+    products = torch.stack([seen[1:] @ seen[0] for seen in sketches])
     error = torch.tensor([sketch.error(cosine) for cosine in wanted.tolist()])
     assert ((products.mean(0) - wanted).abs() < 3 * error / math.sqrt(draws)).all()
     # buckets add 1/16 to the variance, and the standard deviation of so many has an error of 1 in √(2 draws)
@@ -140,5 +141,5 @@ def test_what_sketches_cannot_do_is_refused():
     with pytest.raises(ComityError, match=r"shape \(2, 64\); with this layout they are 3 layers of 64 numbers"):
         SketchedUpdates(torch.zeros(4, 2, 64), Sketch(64), LAYOUT)
     seen = SketchedUpdates(torch.ones(4, 3, 64), Sketch(64), LAYOUT, losses=torch.ones(4))
-    with pytest.raises(ComityError, match="remembers updates"):
+    with pytest.raises(ComityError, match="sketches of two rounds cannot be compared"):
         FedFV(tau=1).apply(seen)

@@ -144,8 +144,8 @@ def summary(console: Console, run: Run) -> None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
         lines.append(f"The step goes against {_percent(result.rule_against)} of the clients in a round{mean}.")
     if result.conflict_rate is not None:
-        error = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
-        lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f}{error} % of pairs and layers.")
+        off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
+        lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers.")
     seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())
     lines.append(f"A round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}.")
     if result.failures:

@@ -66,8 +66,8 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
         if (why := _tensor_objection(tensor, before.get(name))) is not None:
             return f"sent {name} {why}"
     if isinstance(reply, StepLosses):
-        tried = sent.tensors()["factors"]
-        if reply.after.shape != tried.shape or reply.after.dtype != tried.dtype:
+        steps, factors = (sent.tensors()[name] for name in ("theta", "factors"))
+        if reply.after.shape != (len(steps), len(factors)) or reply.after.dtype != factors.dtype:
             return "sent after of another shape or type than what was to be tried"
         if not ((reply.after >= 0) & (reply.after <= DIVERGED)).all() or not 0 <= reply.before <= DIVERGED:
             return f"sent a loss that is not from 0 to {DIVERGED:g}"

@@ -85,7 +85,7 @@ class WriteFolder(Callback):
         self.folder = folder
 
     def on_evaluate(self, run: "Run", columns: Columns) -> None:
-        self.folder.add_clients(run.server.round, columns)
+        self.folder.add_clients(run.server.round, columns, run.federation.client_names)
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         weights = [entry for entry in run.weights if entry.round == record.round]

@@ -213,9 +213,9 @@ def evaluate(site: "Site", client: Client, received: Question) -> Scores:
         scores.validation = _share(hits(predicted, data.val))
         scores.validation_loss = float(losses(predicted, data.val).mean())
     if received.general:
-        alone = site.guard is None
+        alike = model if site.guard is None else None
         scores.some, scores.all = site.tests.general(
-            cid, predict, model if alone else None, site.seed, common=alone and common is model
+            cid, predict, alike, site.seed, common=alike is not None and common is alike
         )
     return scores
 

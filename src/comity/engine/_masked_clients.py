@@ -43,6 +43,8 @@ from comity.privacy import (
 )
 from comity.rules import COSINE_ROUNDING, LayerSketch, Rule, Sketch
 
+OWN_TENSORS = ("update", "origin", "coefficients")
+"""What a client keeps of a round beside the secrets of its masks."""
 SKETCH = 1024
 """Numbers of a sketch where the run does not say."""
 
@@ -97,13 +99,9 @@ class MaskedClients:
             key = derive(secrets.group, b"sketch", place_of(self.run, round))
             sketch = self._sketch(update[: self.layout.size], key)
         secret = _tensors(kept) | {"update": update, "origin": received.theta}
-        open_loss = self.noise is None  # noise on the sum is worth nothing where the loss tells the same
-        told = MaskedReply(
-            keys=_tensor(keys),
-            size=reply.size if open_loss else 1,
-            sketch=sketch,
-            **({"train_loss": reply.train_loss, "loss": reply.loss} if open_loss else {}),
-        )
+        told = MaskedReply(keys=_tensor(keys), size=1, sketch=sketch)
+        if self.noise is None:  # noise on the sum would be worth nothing if these told the same without any
+            told.size, told.train_loss, told.loss = reply.size, reply.train_loss, reply.loss
         engine = state.engine | {"masked_round": torch.tensor(round)}
         return told, ClientState(state.method, engine, secret)
 
@@ -124,7 +122,7 @@ class MaskedClients:
     def work(self, cid: int, state: ClientState | None, received: Payload, round: int) -> tuple[Payload, ClientState]:
         """The answer to one of the masked verbs."""
         state = state or ClientState()
-        tensors = {name: state.secret[name] for name in ("update", "origin", "coefficients") if name in state.secret}
+        tensors = {name: tensor for name, tensor in state.secret.items() if name in OWN_TENSORS}
         kept = {name: _bytes(tensor) for name, tensor in state.secret.items() if name not in tensors}
         party = Party(self.secrets(cid), place_of(self.run, round), kept)
         reply: Payload

@@ -29,6 +29,7 @@ from comity.results.schema import (
     RuleNote,
     Seconds,
     Traffic,
+    Verdict,
     Weights,
 )
 from comity.rules import (
@@ -170,10 +171,11 @@ class Server:
             average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
             return base + torch.cat([step, average])
 
-        def trial(update: Tensor, factors: Sequence[float]) -> TriedSteps:
+        def trial(steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
             if base is not self.theta or layout is not self.layout or rows is not None:
                 raise ComityError(f"{type(self.method).__name__} combines several things a round: no step can be tried")
-            return self._try_steps(cids, moved(self.server_step.lr * update), factors)
+            ends = torch.stack([moved(self.server_step.lr * step) for step in steps])
+            return self._try_steps(cids, ends, factors)
 
         updates = behind(
             self.sketch,
@@ -211,14 +213,14 @@ class Server:
             return Combined(base, outcome)
         return Combined(moved(step), outcome)
 
-    def _try_steps(self, cids: Sequence[int], theta: Tensor, factors: Sequence[float]) -> TriedSteps:
-        """What multiples of the step to ``theta`` do to the losses of these clients."""
+    def _try_steps(self, cids: Sequence[int], ends: Tensor, factors: Sequence[float]) -> TriedSteps:
+        """What multiples of the steps to each of ``ends`` do to the losses of these clients."""
         questions = {}
         for cid in cids:
             message = self.method.send(self, cid)
             if not isinstance(message, Message):
                 raise ComityError(f"{type(self.method).__name__} sends no shared part: no step can be tried")
-            questions[cid] = replace(message, theta=theta, factors=torch.tensor(factors, dtype=torch.float64))
+            questions[cid] = replace(message, theta=ends, factors=torch.tensor(factors, dtype=torch.float64))
         replies: list[StepLosses] = list(self._ask("try_steps", questions).values())
         if not replies:
             raise ComityError(f"no client tried a step in round {self.round}; {_first(self.record.failed)}")
@@ -247,7 +249,9 @@ class Server:
         rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
         rule.residual = max(rule.residual, outcome.residual)
         rule.stretch |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
-        rule.choice |= {f"{group}/{name}" if group else name: w for name, w in self.rule.choice.items()}
+        prefix = f"{group}/" if group else ""
+        rule.choice |= {prefix + name: weight for name, weight in self.rule.choice.items()}
+        rule.verdicts |= {prefix + name: Verdict(change=c, harmed=h) for name, (c, h) in self.rule.verdicts.items()}
         multipliers = outcome.notes.get("lambda")
         self.weights.append(
             Weights(

@@ -5,6 +5,7 @@ import math
 import threading
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -28,7 +29,7 @@ from comity.nn import Model, draws_random_numbers
 if TYPE_CHECKING:
     from comity.engine._masked_clients import MaskedClients
 
-MOST_TRIED = 256
+MOST_TRIED = 128
 """Samples on which a client tries steps."""
 _DRAWING = threading.Lock()
 """Held while a client works with a net that draws random numbers: torch has one generator for all threads."""
@@ -240,19 +241,19 @@ class Site:
         return torch.tensor(client.loss(), dtype=torch.float64)
 
     def _try_steps(self, client: Client, received: Message) -> StepLosses:
-        """Losses on the way from the shared part that the client last started from to the one that it received."""
+        """Losses on the way from the shared part that the client last started from to each that it received."""
         assert received.factors is not None
         origin, size = client.engine_keep["origin"], client.model.layout("shared").size
         split = client.data.val if len(client.data.val) else client.data.train
         chosen = torch.randperm(len(split), generator=client.random("trial"))[:MOST_TRIED].to(split.y.device)
         split = Split(split.x[chosen], split.y[chosen])
         losses = [self._loss(client, replace(received, theta=origin), split)]
-        for factor in received.factors.tolist():
-            theta = received.theta.clone()  # with the new buffers, whatever the step
-            theta[:size] = torch.lerp(origin[:size], theta[:size], factor)
+        for end, factor in product(received.theta, received.factors.tolist()):
+            theta = end.clone()  # with the new buffers, whatever the step
+            theta[:size] = torch.lerp(origin[:size], end[:size], factor)
             losses.append(self._loss(client, replace(received, theta=theta), split))
         known = torch.tensor(losses, dtype=torch.float64).nan_to_num(DIVERGED).clamp(max=DIVERGED)
-        return StepLosses(before=float(known[0]), after=known[1:], samples=len(split))
+        return StepLosses(before=float(known[0]), after=known[1:].view(len(received.theta), -1), samples=len(split))
 
     def _loss(self, client: Client, received: Payload, split: Split) -> float:
         """The loss of the model as received: of the one for everybody, or the client's own if there is none."""

@@ -81,6 +81,7 @@ class StepLosses(Payload):
 
     before: float
     after: Tensor
+    """A row for each step that was sent, a column for each of its lengths."""
     samples: int
 
 

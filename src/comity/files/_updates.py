@@ -19,7 +19,7 @@ from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
 from comity.files._lora import Products
 from comity.files._plan import Choice, MergePlan
 from comity.files._reader import Reader
-from comity.rules import BUCKETS, ClientUpdates, DroppedWarning, LayerSketch, Members, Sketch, gram_matrix
+from comity.rules import ClientUpdates, DroppedWarning, LayerSketch, Members, Sketch, gram_matrix
 
 Progress = Callable[[int, int], None]
 """Called with how many bytes are read, and how many will be."""
@@ -174,7 +174,7 @@ class FileUpdates(ClientUpdates):
         shapes += [(pair.module, (entries[pair.B].shape[0], *entries[pair.A].shape[1:])) for pair in plan.pairs]
         room = parse_bytes(memory) - 3 * 8 * len(shapes) * count**2  # the Gram matrices, their parts, and their sum
         if sketch is not None:
-            room -= 8 * BUCKETS * sketch.k * (count + sketch.k)  # what is folded, and the matrix that it goes through
+            room -= sketch.needs(Layout(shapes), count)
         done = 0
 
         def advance(count: int) -> None:

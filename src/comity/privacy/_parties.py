@@ -263,13 +263,10 @@ class Collector:
             total += words
         for cid in sorted(present):
             if cid in masked:
-                committed = _seed_digest(self.everyone[cid], sum)
-                seed = self._recover(cid, revealed, lambda s, c=committed: digest(s) == c)
+                seed = self._recover(cid, revealed, digest, _seed_digest(self.everyone[cid], sum))
                 add_mask(total, derive(seed, b"own mask", context), -1)
                 continue
-            announced = _mask_key(self.everyone[cid], sum)
-            secret = self._recover(cid, revealed, lambda s, a=announced: len(s) == KEY and public(s) == a)
-            key = private_key(secret)
+            key = private_key(self._recover(cid, revealed, public, _mask_key(self.everyone[cid], sum)))
             for other in self.neighbours[cid]:
                 if other in masked:
                     pair = _pair_mask(key, self.everyone[other], sum, context)
@@ -279,15 +276,22 @@ class Collector:
         return total[:-1]
 
     def _recover(
-        self, owner: int, revealed: Mapping[int, Sequence[bytes]], is_secret: Callable[[bytes], bool]
+        self,
+        owner: int,
+        revealed: Mapping[int, Sequence[bytes]],
+        commits_to: Callable[[bytes], bytes],
+        announced: bytes,
     ) -> bytes:
+        """The secret whose public half the owner announced."""
         holders = sorted((*self.neighbours[owner], owner))
         shares = {}
         for place, holder in enumerate(holders, 1):
             if holder in revealed:
                 owners = (*self.neighbours[holder], holder)
                 shares[place] = revealed[holder][owners.index(owner)]
-        secret = recover(shares, threshold(len(holders)), is_secret)
+        secret = recover(
+            shares, threshold(len(holders)), lambda found: len(found) == KEY and commits_to(found) == announced
+        )
         if secret is None:
             raise Refused(f"too few of the clients that hold shares of client {owner} are left, or tell the truth")
         return secret

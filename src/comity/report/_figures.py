@@ -12,6 +12,7 @@ import numpy as np
 from comity._errors import ComityError, install, one_line
 from comity.config import MEAN
 from comity.report._assets import themes
+from comity.report._choice import Choices
 from comity.report._payload import COSTS, curves, mean_cost
 from comity.report._pen import COLUMN, PAGE, STYLE, Pen
 from comity.report._series import Floats, coefficients, conflict_by_layer
@@ -290,6 +291,30 @@ def _weights(pen: Pen) -> bool:
     return True
 
 
+def _choice(pen: Pen) -> bool:
+    """Of the run that the figures are about if its rule chooses among others, or else of one beside it."""
+    runs = [pen.run, *(run for cell in pen.setting.cells for run in cell.shown_runs)]
+    choices = next((found for run in runs if run is not None and (found := Choices.of(run))), None)
+    if choices is None:
+        return False
+    names, rounds = choices.names, choices.rounds
+    axes = pen.axes(COLUMN, max(1.4, min(7.0, 0.7 + 0.14 * len(names))))
+    extent = (rounds[0] - 0.5, rounds[-1] + 0.5, len(names) - 0.5, -0.5)
+    image = axes.imshow(
+        choices.weights, cmap=pen.colours("ramp"), vmin=0, aspect="auto", extent=extent, interpolation="nearest"
+    )
+    for name, first, last in choices.spans:
+        axes.plot(
+            [first - 0.5, last + 0.5], [names.index(name)] * 2, color=pen.theme["series"][1], solid_capstyle="butt"
+        )
+    axes.set_yticks(range(len(names)), names, fontsize=5)
+    axes.grid(visible=False)
+    _whole(axes.xaxis)
+    axes.set_xlabel("round")
+    pen.figure.colorbar(image, label="weight; the line is what was taken")
+    return True
+
+
 def _each(panels: Any) -> Iterator[Any]:
     return iter(np.atleast_1d(panels).ravel())
 
@@ -388,6 +413,7 @@ FIGURES: dict[str, Drawing] = {
     "conflict": lambda pen: _lines(pen, "conflict", "pairs in conflict, %", True),
     "layers": _layers,
     "weights": _weights,
+    "choice": _choice,
     "tradeoff": _general,
     "cost": _cost,
 }

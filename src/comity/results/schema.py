@@ -73,6 +73,7 @@ FALL, FALLEN_TESTS = 0.2, 5
 CLIENT, TRAINING_SAMPLES, TEST_SAMPLES = "client", "n_train", "n_test"
 ONLY_LOCAL, ONLY_JOINED = "only-local", "only-joined"
 """Own tests that only Local, and only the client's model in this run, gets right."""
+CLIENT_NAME = "name"
 CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, ONLY_LOCAL, ONLY_JOINED, *METRICS)
 Columns = dict[str, list[float]]
 """One evaluation: a list over clients for each of CLIENT_COLUMNS that was measured."""
@@ -178,6 +179,16 @@ class Against:
     rule_ids: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What clients say that a step would do to them."""
+
+    change: float
+    """Of their mean loss."""
+    harmed: int
+    """Clients whose loss it would raise, of those with enough samples to tell."""
+
+
 @dataclass(kw_only=True)
 class RuleNote:
     """What the rule's solver says of its own step."""
@@ -188,6 +199,8 @@ class RuleNote:
     """By layer: the length of the step over that of the plain mean."""
     choice: dict[str, float] = field(default_factory=dict)
     """Of a rule that chooses among others: each with its weight. The heaviest made the step."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """In rounds in which clients were asked: what they said of each choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,3 +370,10 @@ class Tuned:
     chosen_by: str
     seeds: list[int]
     tried: list[Trial]
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the chosen number is the smallest or the largest of several that were tried."""
+        values = [trial.value for trial in self.tried]
+        numbers = len(values) > 1 and all(isinstance(value, (int, float)) for value in values)
+        return numbers and self.chosen in (min(values), max(values))

@@ -18,6 +18,7 @@ from comity.results.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARM
 from comity.results.conditions import Flat, show
 from comity.results.schema import AUC, FALL
 from comity.results.study import Cell, LoadedStudy, Setting
+from comity.results.words import listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -99,8 +100,11 @@ class Table:
         used = tuple(column for column in columns if any(line.entries[column.name] != NOTHING for line in lines))
         remarks = [study.base_remark] if study.base_remark else []
         for option in sorted(study.tuned_training):
-            chosen = [f"{search.cell} {search.chosen}" for search in study.tuning if search.option == option]
+            searches = [search for search in study.tuning if search.option == option]
+            chosen = [f"{search.cell} {search.chosen}" for search in searches]
             remarks.append(f"{option} was chosen by validation: {', '.join(chosen)}.")
+            if ends := [search.cell for search in searches if search.at_an_end]:
+                remarks.append(f"A better {option} may lie beyond those that were tried for {listed(ends)}.")
         if study.unfinished:
             total, are = len(study.runs) + study.waiting, "is" if study.unfinished == 1 else "are"
             remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")

@@ -7,12 +7,12 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
-from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, capped, gram_matrix, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, gram_matrix, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
-from comity.rules._sketch import BUCKETS, LayerSketch, Sketch
+from comity.rules._sketch import LayerSketch, Sketch
 from comity.rules._sketched import SketchedRows, SketchedUpdates, behind, check_sketch
-from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps
+from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps, capped
 from comity.rules.aligned_mtl import AlignedMTL
 from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
@@ -97,6 +97,6 @@ __all__ = [
     # for updates that are held in another form
     "ClientUpdates", "Members", "Trial", "TriedSteps", "gram_matrix", "piece_width", "LONGEST_SQUARE",
     # for rules that see sketches of updates
-    "Sketch", "LayerSketch", "BUCKETS", "SketchedUpdates", "SketchedRows", "behind", "check_sketch",
+    "Sketch", "LayerSketch", "SketchedUpdates", "SketchedRows", "behind", "check_sketch",
 ]
 # fmt: on

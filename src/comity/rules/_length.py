@@ -29,7 +29,7 @@ def with_length(
     if length == "own" or not len(updates):
         return coefficients
     if length == "search":
-        tried = updates.try_steps(coefficients, FACTORS)
+        tried = updates.try_steps([updates.combine(coefficients)], FACTORS)
         return coefficients * FACTORS[best_step(tried, FACTORS.index(1.0))]
     if not isinstance(length, str):
         return coefficients * length
@@ -44,12 +44,12 @@ def with_length(
 
 
 def harmed(tried: TriedSteps) -> Tensor:
-    """(F,) how many clients each step harms, of those with enough samples to tell."""
-    return (tried.after > tried.before[:, None])[tried.samples >= FEW].sum(0)
+    """(S, F) how many clients each step harms, of those with enough samples to tell."""
+    return (tried.after > tried.before[:, None, None])[tried.samples >= FEW].sum(0)
 
 
 def best_step(tried: TriedSteps, usual: int) -> int:
-    """The step with the lowest mean loss, of those that harm no more clients than the ``usual`` one does."""
-    count, loss = harmed(tried), tried.after.mean(0)
+    """The length with the lowest mean loss, of those that harm no more clients than the ``usual`` one does."""
+    count, loss = harmed(tried)[0], tried.after.mean(0)[0]
     allowed = [step for step in range(len(loss)) if count[step] <= count[usual]]
     return min(allowed, key=lambda step: (float(loss[step]), step != usual))

@@ -25,7 +25,7 @@ class Factored(NamedTuple):
     A: Array
 
     def __len__(self) -> int:
-        return self.A.shape[1]
+        return int(self.A.shape[1])
 
     def times(self, x: Array) -> Array:
         A = torch.from_numpy(self.A)
@@ -44,8 +44,8 @@ class Factored(NamedTuple):
         y = Ax has few numbers (Woodbury): x = (b − Aᵀy)/D. Where D is next to nothing that is rounding over rounding;
         these places are solved for themselves, after the others have been eliminated.
         """
-        small = np.sort(np.argsort(diagonal, kind="stable")[: 2 * len(self.A)])
-        small = torch.from_numpy(small[diagonal[small] < NEXT_TO_NOTHING])
+        smallest = np.sort(np.argsort(diagonal, kind="stable")[: 2 * len(self.A)])
+        small = torch.from_numpy(smallest[diagonal[smallest] < NEXT_TO_NOTHING])
         A, D = torch.from_numpy(self.A), torch.from_numpy(diagonal)
         rest = torch.ones(len(D), dtype=torch.bool)
         rest[small] = False

@@ -3,9 +3,8 @@
 import inspect
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform
 
 import numpy as np
@@ -17,79 +16,21 @@ from comity._layout import Layout
 from comity._options import check
 from comity._random import numpy_generator
 from comity._threads import one_thread
+from comity.rules._block import By as By
+from comity.rules._block import GramBlock as GramBlock
+from comity.rules._block import factored
 from comity.rules._length import Length, with_length
-from comity.rules._many import MANY, Factored
 from comity.rules._rows import Rows, Updates
 from comity.rules._updates import ClientUpdates, Id
-from comity.rules.solvers import Array, Integers, Solution, gram, root
+from comity.rules.solvers import Solution
 
 Scope = Literal["model", "layer"]
-By = Literal["size", "uniform"]
 
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
 
 class SolverWarning(UserWarning):
     """A rule's certificate misses its target: the coefficients are not the optimum that they should be."""
-
-
-@dataclass(frozen=True)
-class GramBlock:
-    """What a rule sees of one layer, or of the whole model: the n members whose updates are not 0 there."""
-
-    A: Array  # its columns are the members' updates, turned into few dimensions: AᵀA = G
-    unit: float  # the length of an update that has length 1 in G
-    present: int  # how many clients are present, those whose update is 0 included: a mean divides by this number
-    shares: Array  # of the samples of all clients present; 0 for absent clients
-    losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
-    ages: Integers  # how many rounds ago each update was sent, 0 for those present
-    layer: int  # which layer; 0 for the whole model
-
-    def __len__(self) -> int:
-        return self.A.shape[1]
-
-    @cached_property
-    def G(self) -> Array:
-        """(n, n) Gram matrix, positive semidefinite, with mean diagonal 1."""
-        return gram(self.A)
-
-    @property
-    def products(self) -> Array | Factored:
-        """G, for solvers: with many members it is not made, and what G does goes through A."""
-        return Factored(self.A) if len(self) > MANY else self.G
-
-    def scaled(self, r: Array) -> Array | Factored:
-        """The products of the updates divided by ``r``."""
-        return Factored(self.A / r) if len(self) > MANY else self.G / r / r[:, None]
-
-    @cached_property
-    def squares(self) -> Array:
-        """(n,) the squared length of each update."""
-        return np.asarray((self.A * self.A).sum(0) if len(self) > MANY else self.G.diagonal())
-
-    @property
-    def lengths(self) -> Array:
-        return np.sqrt(self.squares)
-
-    def bands(self) -> Iterator[tuple[slice, Array]]:
-        """G in bands of rows, and which: all at once, or with many members some at a time."""
-        if len(self) <= MANY:
-            yield slice(0, len(self)), self.G
-        else:
-            A = torch.from_numpy(self.A)
-            for start in range(0, len(self), MANY):
-                rows = slice(start, start + MANY)
-                yield rows, np.asarray((A[:, rows].mT @ A).numpy())
-
-    def weights(self, by: By) -> Array:
-        """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
-        return self.shares * self.present if by == "size" else np.where(self.ages == 0, 1.0, 0.0)
-
-    @property
-    def points(self) -> Array:
-        """The updates of all clients present as columns, first those of the members."""
-        members = self.A[:, self.ages == 0]
-        return np.hstack((members, np.zeros((len(self.A), self.present - members.shape[1]))))
 
 
 class Weighed(NamedTuple):
@@ -186,6 +127,11 @@ class Rule(_Declared):
         return {}
 
     @property
+    def verdicts(self) -> dict[str, tuple[float, int]]:
+        """If clients judged these choices in the last step: the mean change of their losses, and how many it harms."""
+        return {}
+
+    @property
     def remembers(self) -> bool:
         """Whether it compares updates with those of earlier rounds, of which sketches say nothing."""
         return False
@@ -204,8 +150,7 @@ class Rule(_Declared):
         if self.needs_losses and updates.members.losses is None:
             name = type(self).__name__
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
-        with one_thread():
-            coefficients, residuals, notes = self.weigh(updates)
+        coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
         if self.draws:
             self.state["calls"] = torch.tensor(self._calls + 1)
@@ -265,20 +210,14 @@ class Rule(_Declared):
         losses = np.full(len(ages), math.nan) if updates.losses is None else updates.losses.numpy()
         present = ages == 0
         for layer, place in enumerate(layers):
-            flat = updates.flat(place)
-            whole = (updates.gram if place is None else updates.grams[place]).numpy() if flat is None else None
-            squares = whole.diagonal() if flat is None else (flat**2).sum(1).numpy()
+            squares, factor = factored(updates, place)
             moved = np.flatnonzero(squares > STILL**2)
             if not present[moved].any():
                 continue
             unit = float(np.sqrt(squares[moved].mean()))
-            if flat is None:
-                A = root(whole[np.ix_(moved, moved)] / unit**2)
-            else:
-                A = np.ascontiguousarray(flat.numpy()[moved].T / unit)
-            solution = self.solve(
-                GramBlock(
-                    A=A,
+            with one_thread():
+                block = GramBlock(
+                    A=factor(moved, unit),
                     unit=unit,
                     present=int(present.sum()),
                     shares=shares[moved],
@@ -286,7 +225,7 @@ class Rule(_Declared):
                     ages=ages[moved],
                     layer=layer,
                 )
-            )
+                solution = self.solve(block)
             coefficients[layer, torch.from_numpy(moved)] = torch.from_numpy(solution.x)
             residuals[layer] = solution.residual
             for name, value in solution.notes.items():

@@ -56,6 +56,11 @@ class Sketch:
         """For each layer, whether its products are exact."""
         return [layer.stop - layer.start <= self.k for layer in layout.layers]
 
+    def needs(self, layout: Layout, count: int) -> int:
+        """How many bytes at most: the widest layer's folded updates, and the matrix that they go through."""
+        wide = [layer.stop - layer.start for layer in layout.layers if layer.stop - layer.start > self.k]
+        return 8 * min(max(wide, default=0), BUCKETS * self.k) * (count + self.k)
+
     def sketch(self, update: Tensor, layout: Layout, key: bytes) -> Tensor:
         """(L, k) float64 of one update (P,), linear in it; no more memory than for it and the map of one layer."""
         return self.sketches(lambda _, columns: update[None, columns], 1, layout, key)[0]
@@ -117,7 +122,7 @@ class LayerSketch:
     def finish(self, folded: Tensor) -> Tensor:
         """(M, k) float64, or fewer numbers for a layer that has fewer."""
         matrix, parts = self._matrix.to(folded.dtype), []
-        for tile in folded.split(_TILE):
+        for tile in torch.split(folded, _TILE):
             whole = pad(tile, (0, -self.buckets % _STEP, 0, _TILE - len(tile)))
             parts.append((whole @ matrix)[: len(tile), : self.numbers].double())
         return torch.cat(parts)
@@ -152,7 +157,7 @@ class LayerSketch:
     def _rotation(self) -> Tensor:
         """(n, n) a random rotation or reflection of the layer, none more likely than another."""
         Q, R = torch.linalg.qr(self._gaussian(self.buckets, 1).double())
-        return Q * R.diagonal().sign()
+        return torch.as_tensor(Q * R.diagonal().sign())
 
     def _bytes(self, purpose: str, count: int) -> bytes:
         return hashlib.shake_128(self._seed + purpose.encode()).digest(count)

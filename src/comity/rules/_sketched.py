@@ -47,7 +47,9 @@ class SketchedUpdates(Updates):
     def row(self, i: int) -> Tensor:
         raise ComityError(NOT_OF_ONE_ROUND)
 
-    def joined(self, ids: Sequence[Id], rows: Tensor, ages: Tensor) -> "Updates":
+    given = row
+
+    def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> "Updates":
         raise ComityError(NOT_OF_ONE_ROUND)
 
 
@@ -67,8 +69,8 @@ class SketchedRows(Updates):
 
     def _some(self, rows: slice, columns: slice) -> Tensor:
         part = torch.stack([row[columns] for row in self._given[rows]])
-        if self._base is not None:
-            part[: max(0, self._present - rows.start)] -= self._base[columns]
+        if self.base is not None:
+            part[: max(0, self._present - rows.start)] -= self.base[columns]
         return part
 
     @property

@@ -89,5 +89,5 @@ def step_cosines(u: ClientUpdates, coefficients: Tensor) -> Tensor:
 
     Xu et al., "Gradient-Driven Rewards to Guarantee Fairness in Collaborative Machine Learning", NeurIPS 2021.
     """
-    lengths = u.lengths(coefficients).norm() * u.gram.diagonal().sqrt()
+    lengths = u.lengths(coefficients).norm() * u.squares.sqrt()
     return torch.where(lengths > 0, improvement(u, coefficients) / lengths, 0.0).clamp(-1, 1)

@@ -16,7 +16,9 @@ import torch
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.optimize import nnls as lawson_hanson
 
-from comity.rules._many import MANY, Array, Attempt, Factored, Integers, from_few
+from comity.rules._many import MANY, Attempt, Factored, from_few
+from comity.rules._many import Array as Array
+from comity.rules._many import Integers as Integers
 
 TOUCHING = 1e-10  # a distance that is rounding, over the length of what is compared
 

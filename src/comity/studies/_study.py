@@ -23,7 +23,7 @@ from comity.studies._crew import Hire, Job, Message, Process, a_round, execute, 
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
 from comity.studies._shard import part
 from comity.studies._show import Show, duration
-from comity.studies._tune import Group, Search, groups
+from comity.studies._tune import Group, Search, groups, spelled_out
 
 LONG = 1000
 """Rounds of all runs together, from which on a study first tries one round of each of its cells."""
@@ -77,7 +77,7 @@ def _entries(
     entries = override(at_scale(entries, scale), options)
     if entries.get("out") is None:
         raise ComityError("a study needs out, the folder that its runs go into")
-    return entries
+    return spelled_out(entries)
 
 
 def _settled(cells: Sequence[Config]) -> list[Config]:

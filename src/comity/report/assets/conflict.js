@@ -383,3 +383,75 @@ PLOTS.push({
     return shares.length ? [{ label: "share of the samples", colour: theme.ink, tick: true }] : null;
   },
 });
+
+// The run that is looked at if its rule chooses among others, or else one beside it whose rule does.
+function choosing() {
+  const runs = [focus(), ...rivals()].flatMap((cell) => [cell === focus() ? focusRun() : null, ...runsOf(cell)]);
+  return runs.find((run) => run?.choice && run.seed === focusRun().seed) || runs.find((run) => run?.choice);
+}
+
+PLOTS.push({
+  id: "choice",
+  section: "weights",
+  wide: true,
+  title: () => `What the rule chose: ${data.cells[choosing().cell].label}, seed ${choosing().seed}${here()}`,
+  how: "The rules and step lengths that it chooses from (rows) over the rounds; the stronger the colour the more weight what clients said gives to it, and the line is what made the step. Marks above are the rounds in which clients were asked what each step would do to their losses.",
+  there: () => Boolean(choosing()),
+  choices: () => choose.run(),
+  note: () => choosing().choice.words,
+  draw(frame) {
+    const { theme } = frame,
+      { names, rounds, taken, weights, asked, verdicts } = choosing().choice,
+      bytes = bytesOf(weights),
+      columns = rounds.length,
+      colour = ramp(theme.ramp),
+      top = bytes.reduce((most, byte) => Math.max(most, byte / 250), 0.05);
+    const of = (row, column) => bytes[row * columns + column] / 250,
+      step = Math.max(12, Math.min(20, 360 / names.length));
+    const left = Math.min(frame.width * 0.42, 10 + Math.max(...names.map((name) => widthOf(name, 10.5, 700))));
+    const area = { left, right: frame.width - 6, top: 14, bottom: 14 + step * names.length },
+      wide = (area.right - area.left) / columns;
+    names.forEach((name, row) => {
+      frame.text(left - 7, area.top + step * (row + 0.5) + 3.5, shorten(name, left - 8, 10.5), {
+        anchor: "end",
+        size: 10.5,
+        weight: row === taken[columns - 1] ? 700 : 400,
+        colour: row === taken[columns - 1] ? theme.ink : theme.soft,
+      });
+    });
+    frame.heat(area, names.length, columns, (row, column) => colour(of(row, column) / top));
+    for (const round of asked) {
+      const at = rounds.indexOf(round);
+      if (at >= 0) frame.marker(area.left + wide * (at + 0.5), area.top - 8, "triangle", theme.soft, 3.5);
+    }
+    const line = theme.series[1],
+      style = { "stroke-width": 2.5, "stroke-linecap": "square" };
+    taken.forEach((row, column) => {
+      const y = area.top + step * (row + 0.5);
+      frame.line(area.left + wide * column, y, area.left + wide * (column + 1), y, line, style);
+    });
+    frame.cells(area, names.length, columns, (row, column) => {
+      const last = asked.findLastIndex((round) => round <= rounds[column]),
+        told = verdicts[last]?.[names[row]];
+      const said = told
+        ? [
+            [`asked in round`, String(asked[last])],
+            ["change of the mean loss", known(told[0]) ? fixed(told[0], 4) : "–"],
+            ["clients harmed", String(told[1])],
+          ]
+        : [];
+      return {
+        title: names[row],
+        rows: [["round", String(rounds[column])], ["weight", percent(of(row, column))], ...said],
+      };
+    });
+    roundsBelow(frame, area, rounds);
+    const length = Math.min(220, (area.right - left) * 0.5);
+    frame.scaleBar(left, area.bottom + 46, length, colour, ["0 %", "", percent(top, 0)], "weight");
+    frame.end(area.bottom + 74);
+    return [
+      { label: "what was taken", colour: line },
+      { label: "clients were asked", colour: theme.soft, point: true, shape: "triangle" },
+    ];
+  },
+});
