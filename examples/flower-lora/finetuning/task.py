@@ -5,12 +5,12 @@ line of ``build`` is ``AutoModelForCausalLM.from_pretrained(...)``. LoRA puts tw
 layer: A, which turns its input into a few numbers, and B, which turns these into a change of its output.
 """
 
-from pathlib import Path
-
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from finetuning.texts import TEXTS
 
 CHARACTERS = 128
 """Tokens are the characters of ASCII."""
@@ -48,8 +48,7 @@ def put(model: PeftModel, matrices: dict[str, Tensor]) -> None:
 
 def load_data(site: int) -> tuple[Tensor, Tensor]:
     """The site's text as windows of tokens: four fifths to learn from, the last fifth to test with."""
-    text = (Path(__file__).parent / "texts" / f"site-{site}.txt").read_text(encoding="ascii")
-    tokens = torch.tensor([ord(character) for character in text])
+    tokens = torch.tensor([ord(character) for character in TEXTS[site]])
     cut = len(tokens) * 4 // 5
     return tokens[:cut].unfold(0, WINDOW, 4), tokens[cut:].unfold(0, WINDOW, WINDOW)
 
