@@ -56,9 +56,9 @@ fuzz: $(VENV)/dev
 	rm -f fuzz.jsonl
 	$(BIN)/pytest tests/fuzz; code=$$?; $(BIN)/python tests/fuzz/harness.py fuzz.jsonl; exit $$code
 
-# Real SuperLinks and SuperNodes on loopback; a few minutes.
-test-flower: $(VENV)/dev
-	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py
+# Real SuperLinks and SuperNodes on loopback, killed and started again, and LoRA on them: about ten minutes.
+test-flower: $(VENV)/dev $(VENV)/lora
+	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py tests/flower/test_lora.py
 
 # The report's script: formatter and linter (of the whole, which is one scope), unit tests, and axe on the drawn page.
 # It needs node; installing comity does not.
