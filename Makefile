@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
 .PHONY: demo picture check-picture test lint types types-tests unit coverage test-slow fuzz test-flower test-ray test-lora
-.PHONY: test-nvflare js bench docs wheel dist notebook clean
+.PHONY: test-nvflare js bench docs results wheel dist notebook clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
@@ -92,6 +92,10 @@ docs: $(VENV)/docs
 	$(BIN)/python docs/make_catalogue.py
 	$(BIN)/python docs/make_methods.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# The measured tables and numbers of the pages from docs/results; with STUDIES=name=folder, those files first.
+results: $(VENV)/core
+	$(BIN)/python docs/make_results.py $(STUDIES)
 
 # Wheel and sdist, each with every file of the package.
 wheel: $(VENV)/dev

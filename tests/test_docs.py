@@ -1,6 +1,5 @@
 """The tutorials do what they say: their files are written, their Python is run, and so are their commands."""
 
-import csv
 import re
 import shlex
 import sys
@@ -105,15 +104,34 @@ def test_every_block_of_python_runs(page: str, tmp_path: Path, monkeypatch: pyte
         exec(compile(block, page, "exec", dont_inherit=True), known)
 
 
-def test_the_measured_tables_are_those_of_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_measured_number_is_that_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    import make_guard
+    import make_results
 
-    text = make_guard.PAGE.read_text()
-    assert make_guard.page(text, make_guard.read()) == text
-    with (DOCS / "results" / "direction-or-length.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    page = (DOCS / "results.md").read_text()
-    section = page[page.index("## direction-or-length") : page.index("## confree-table1")]
-    assert len(rows) == 26
-    assert all(f"{float(row['accuracy']):.2f} ± {float(row['accuracy std']):.2f}" in section for row in rows)
+    for path in make_results.PAGES:
+        text = path.read_text()
+        assert "<!-- = " in text
+        assert make_results.page(text) == text, f"{path.name}: make results"
+        emptied = re.sub(r"( -->).*?(<!-- \. -->)", r"\1\2", text, flags=re.DOTALL)
+        assert emptied != text
+        assert make_results.page(emptied) == text
+
+
+def test_what_is_called_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import claims
+
+    from comity.results import Difference
+
+    sure, chance, contrary = Difference(2.0, 0.5, 8), Difference(0.5, 0.5, 8), Difference(-2.0, 0.5, 8)
+    for compared, word in (
+        ({"a": sure}, "confirmed"),
+        ({"a": sure, "b": chance}, "in part"),
+        ({"a": sure, "b": contrary}, "mixed"),
+        ({"a": chance}, "not seen"),
+        ({"a": chance, "b": contrary}, "contradicted"),
+    ):
+        assert claims.Claim("x", "y", lambda compared=compared: compared).outcome()[0] == word
+    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 0.5, 8)}, same=True).outcome()[0] == "confirmed"
+    assert claims.Claim("x", "y", lambda: {"a": sure}, same=True).outcome()[0] == "contradicted"
+    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 1.5, 8)}, same=True).outcome()[0] == "not seen"
