@@ -75,7 +75,7 @@ def prepared(page: str) -> dict[str, Any]:
     probabilities, wrong = torch.rand(50, 2, dtype=torch.float64) * 0.9 + 0.05, torch.rand(50) > 0.7
     table = {"outcome": [0, 1] * 20, "age": [30 + k * k % 47 for k in range(40)], "hospital": ["a", "b", "c", "d"] * 10}
     vectors, ownership = np.random.default_rng(0).normal(size=(40, 5)).astype("float32"), np.arange(40) % 4
-    return {
+    known: dict[str, dict[str, Any]] = {
         "README.md": {"ours": server, "clients": clients},
         "docs/any-framework.md": {"base": floats[0], "clients": floats[1:]},
         "docs/guard-mathematics.md": {"validation_probabilities": probabilities.numpy()}
@@ -86,7 +86,8 @@ def prepared(page: str) -> dict[str, Any]:
         "docs/own-data.md": {"x": vectors, "y": np.arange(40) % 2, "client": ownership, "frame": table},
         "docs/rules.md": {"server": floats[0], "clients": floats[1:], "sizes": [1, 2, 3], "names": ["a", "b", "c"]}
         | {"server_vector": torch.zeros(sum(value.numel() for value in floats[0].values()))},
-    }.get(page, {})
+    }
+    return known.get(page, {})
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own
