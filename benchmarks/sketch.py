@@ -90,7 +90,7 @@ def runs(seeds: int, k: int, rounds: int) -> None:
         for seed in range(seeds):
             for size in accuracy:
                 config = {"rule": rule, "sketch": size, "seed": seed, "rounds": rounds, "model": "mlp"}
-                result = comity.run(**config, reference="none", workers=1, eval_every=rounds).result
+                result = comity.run(**config, reference="none", workers=2, eval_every=rounds).result
                 accuracy[size].append(100 * result.last.metrics[OWN].mean)
                 against[size].append(100 * (result.rule_against or 0.0))
         apart = [b - a for a, b in zip(*accuracy.values(), strict=True)]
