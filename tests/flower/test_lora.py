@@ -1,6 +1,7 @@
 """The example of fine-tuning, in one process and on real nodes: COMITY_PROCESS_TESTS=1 (make test-flower)."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -84,11 +85,9 @@ def test_three_sites_on_real_nodes(tmp_path: Path) -> None:
     with Deployment(tmp_path) as here:
         here.env |= {"HF_HUB_OFFLINE": "1"}
         start_all(here, SITES)
-        here.call(["flwr", "run", str(EXAMPLE), "here", "-c", f"num-server-rounds=2 local-steps=20 out='{tmp_path}'"])
-        here.wait("the end", (tmp_path / "shared.safetensors").exists)
-        here.wait("the history", lambda: len(losses(here.log("superlink"))) == 2)
-        told = here.log("superlink")
-    assert told.count(f"Received {SITES} results and 0 failures") == 4  # two rounds of training and evaluation
-    assert losses(told)[2] < losses(told)[1]
+        chosen = f"num-server-rounds=1 local-steps=20 out='{tmp_path}'"
+        told = here.call(["flwr", "run", str(EXAMPLE), "here", "--stream", "-c", chosen])
+    assert told.count(f"Received {SITES} results and 0 failures") == 2  # to train and to evaluate
+    assert losses(told)[1] < math.log(128)  # better than to guess each character alike; untrained it is worse
     with safe_open(tmp_path / "shared.safetensors", framework="pt") as file:
         assert all("lora_A" in name for name in file.keys())  # noqa: SIM118
