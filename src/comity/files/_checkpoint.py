@@ -82,9 +82,9 @@ class Checkpoint:
         assert self.adapter is not None
         return self.adapter.scale(module, rank)
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+    def read(self, name: str, start: int = 0, stop: int | None = None, space: Tensor | None = None) -> Tensor:
         entry = self.entries[name]
-        return self._homes[name].read(name, start, entry.numel if stop is None else stop)
+        return self._homes[name].read(name, start, entry.numel if stop is None else stop, space)
 
     def sidecars(self) -> Iterator[Path]:
         """The other files of its folder that belong to it: configurations, tokenisers, the index."""
