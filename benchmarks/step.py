@@ -1,41 +1,48 @@
-"""A step by itself: how many clients to stack, and where its time goes.
+"""A step by itself: what one core and two make of it, and where its time goes.
 
-python benchmarks/step.py stack          # mlp, 28×28, batches of 10: ms a client and step, one and two threads
-python benchmarks/step.py profile cnn    # one core, torch's profiler, by operation
+python benchmarks/step.py lenet5 3 32 32     # ms a client and step: compiled and written out, one thread and two
+python benchmarks/step.py profile cnn        # written out, one core, torch's profiler, by operation
 """
 
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from comity.nn import MODELS, Descent, Model, Step, line_up
+from comity.nn import MODELS, Descent, Model, Step, can_compile, descend
+
+BATCH, STEPS = 10, 50
 
 
-def descent(name: str, shape: tuple[int, int, int], nets: int) -> tuple[Descent, tuple[torch.Tensor, ...]]:
-    models = [Model(MODELS[name](shape, 10)) for _ in range(nets)]
-    line_up(models)
-    x = torch.randn(10, *shape).contiguous(memory_format=torch.channels_last)
-    batch = torch.randn(nets, 10, x[0].numel()) if models[0].stack else x
-    return Descent(models, (), Step(lr=0.005), []), (
-        batch,
-        torch.randint(10, (nets, 10, 1)),
-        torch.full((nets, 10, 1), 0.1),
-    )
+def compiled(name: str, shape: tuple[int, ...]) -> Callable[[], object]:
+    model, x, y, orders = client(name, shape)
+    return lambda: descend(model, (), Step(lr=0.001), None, x, y, orders)
 
 
-def stacked(nets: int, threads: int) -> float:
-    """Milliseconds a client and step."""
-    steps = max(20, 2000 // nets)
+def written_out(name: str, shape: tuple[int, ...]) -> Callable[[], object]:
+    model, x, y, orders = client(name, shape)
+    descent = Descent(model, (), Step(lr=0.001))
+    return lambda: [descent.step(x[index], y[index]) for index in orders]
+
+
+def client(name: str, shape: tuple[int, ...]) -> tuple[Model, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    x = torch.randn(STEPS * BATCH, *shape)
+    x = x.contiguous(memory_format=torch.channels_last) if len(shape) == 3 else x
+    return Model(MODELS[name](shape, 10)), x, torch.randint(10, (len(x),)), list(torch.arange(len(x)).split(BATCH))
+
+
+def milliseconds(make: Callable[[], Callable[[], object]], threads: int) -> float:
+    """Of a client and step, the threads together."""
     begin = threading.Barrier(threads + 1)
 
     def work() -> None:
-        way, batch = descent("mlp", (1, 28, 28), nets)
+        steps = make()
         begin.wait()
-        for _ in range(steps):
-            way.step(*batch)
+        steps()
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
@@ -44,27 +51,25 @@ def stacked(nets: int, threads: int) -> float:
     started = time.perf_counter()
     for worker in workers:
         worker.join()
-    return (time.perf_counter() - started) / (steps * nets * threads) * 1e3
+    return (time.perf_counter() - started) / (STEPS * threads) * 1e3
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    if sys.argv[1] == "stack":
-        for nets in (1, 2, 4, 8, 16, 32):
-            one, two = (min(stacked(nets, threads) for _ in range(3)) for threads in (1, 2))
-            print(f"{nets:3d} nets: {one:.2f} ms on one core, {two:.2f} ms on two")
+    if sys.argv[1] == "profile":
+        steps = written_out(sys.argv[2], (3, 32, 32))
+        steps()
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            steps()
+        print(profiler.key_averages(group_by_input_shape=True).table(sort_by="self_cpu_time_total", row_limit=15))
         return
-    way, batch = descent(sys.argv[2], (3, 32, 32), 1)
-    for _ in range(5):
-        way.step(*batch)
-    started = time.perf_counter()
-    for _ in range(50):
-        way.step(*batch)
-    print(f"{sys.argv[2]}: {(time.perf_counter() - started) / 50 * 1e3:.2f} ms a step")
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
-        for _ in range(50):
-            way.step(*batch)
-    print(profiler.key_averages(group_by_input_shape=True).table(sort_by="self_cpu_time_total", row_limit=15))
+    name, shape = sys.argv[1], tuple(int(side) for side in sys.argv[2:])
+    ways = {"written out": written_out}
+    if can_compile(client(name, shape)[0]):
+        ways["compiled"] = compiled
+    for way, make in ways.items():
+        one, two = (min(milliseconds(partial(make, name, shape), threads) for _ in range(5)) for threads in (1, 2))
+        print(f"{name} {way}: {one:.3f} ms on one core, {two:.3f} ms on two")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+import rules
 from growth import grown
 from round import Here, compare, federation, seconds
 
@@ -50,6 +51,15 @@ def test_evaluation_is_a_small_part_of_a_round(method: str) -> None:
         min(seconds(work) for _ in range(3)) for work in (here.round, lambda: here.server.evaluate(general=False))
     )
     assert looking < 0.35 * training
+
+
+@pytest.mark.parametrize("rule", ["FedFV()", "FairDescent()"])
+def test_a_rule_that_remembers_copies_nothing(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(rules, "RULES", {rule: rules.RULES[rule]})
+    with rules.matrix(20, 10**6, memory=1.0) as (U, _):
+        measured = {name: min(processor) for name, (_, processor, _) in rules.measure(U, repeats=5).items()}
+    assert measured[rule] < 1.5 * (measured["Gram product"] + measured["combination"])
 
 
 def test_the_command_line_is_there_at_once() -> None:

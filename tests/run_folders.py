@@ -28,6 +28,7 @@ from comity.results.schema import (
     Seconds,
     Summary,
     Traffic,
+    Verdict,
     Weights,
 )
 
@@ -125,7 +126,7 @@ def make(
             now = now * (1 - 0.5 * np.exp(-3 * number / last))
         folder.add_clients(number, columns | {OWN: now.tolist(), LOSS: (1 - now).tolist()})
         metrics = metrics_of(now, validation)
-        if number == last:
+        if number == last or (options or {}).get("general_every") == 1:
             metrics |= {SOME: _summary(0.8 * now), ALL: _summary(0.6 * now)}
             metrics |= {name: _summary(np.full(clients, value)) for name, value in (metrics_too or {}).items()}
         record = RoundRecord(
@@ -154,6 +155,16 @@ def _sample(
     rates = {layer: float(random.uniform(0.1, 0.6)) for layer in layers}
     record.conflict = Conflict(rate=sum(rates.values()) / len(rates), layers=rates)
     record.rule = RuleNote(certificate="exact", residual=1e-9)
+    if rule == "Auto":  # asked in odd rounds, with another choice in the first two than later
+        heavy, light = ("Mean × 1", "ConFREE × 2")[:: 1 if record.round < 3 else -1]
+        record.rule.choice = {
+            name: {heavy: 0.7, light: 0.2}.get(name, 0.1) for name in ("Mean × 1", "Mean × 2", "ConFREE × 2")
+        }
+        if record.round % 2:
+            changes = {heavy: -0.25, light: -0.5}
+            record.rule.verdicts = {
+                name: Verdict(change=change, harmed=int(name == light)) for name, change in changes.items()
+            }
     mean, step = [i for i in record.cohort if i % 3 == 0], [i for i in record.cohort if i % 4 == 0]
     step = mean if rule == "Mean" else step
     record.against = Against(clients=len(ids), mean=len(mean), rule=len(step), mean_ids=mean, rule_ids=step)

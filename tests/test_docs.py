@@ -1,30 +1,42 @@
 """The tutorials do what they say: their files are written, their Python is run, and so are their commands."""
 
-import csv
 import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
 
+import comity
 from comity.__main__ import main
 from comity.commands import find
+from comity.engine import Server
+from comity.methods import Message, Reply
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
+PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
+TUTORIALS = {"docs/own-method.md": "mymethod", "docs/own-rule.md": "myrule"}
+PYTHON = [page for page in PAGES if "```python\n" in (DOCS.parent / page).read_text() and page not in TUTORIALS]
+SMALL: dict[str, Any] = {"rounds": 1, "clients": 4, "model": {"name": "mlp", "widths": (8,)}, "eval_every": 1}
+
 
 def blocks(page: str, language: str) -> list[str]:
-    return [text for found, text in BLOCK.findall((DOCS / page).read_text()) if found == language]
+    return [text for found, text in BLOCK.findall((DOCS.parent / page).read_text()) if found == language]
 
 
-@pytest.mark.parametrize(("page", "module"), [("own-method.md", "mymethod"), ("own-rule.md", "myrule")])
+@pytest.mark.parametrize(("page", "module"), TUTORIALS.items())
 def test_a_tutorial(page: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     first, *more = blocks(page, "python")
-    assert f"`{module}.py`" in (DOCS / page).read_text()
+    assert f"`{module}.py`" in (DOCS.parent / page).read_text()
     Path(f"{module}.py").write_text(first)
     sys.path.append(str(tmp_path))
     for block in more:
@@ -37,24 +49,89 @@ def test_a_tutorial(page: str, module: str, tmp_path: Path, monkeypatch: pytest.
     sys.modules.pop(module)
 
 
-@pytest.mark.parametrize("page", ["index.md", "follow.md", "own-method.md", "own-rule.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_one(page: str) -> None:
-    lines = [line for line in "".join(blocks(page, "")).splitlines() if line.startswith("comity ")]
-    for line in lines:
-        _, name, *arguments = shlex.split(line, comments=True)
-        find(name).parse(arguments)
-    assert lines
+    """Whatever follows ``comity`` on a page is parsed, to the last option."""
+    text = (DOCS.parent / page).read_text().replace("\\\n", " ")
+    fenced = [line for language, block in BLOCK.findall(text) if language != "python" for line in block.splitlines()]
+    for line in (line.removeprefix("$ ") for line in fenced):
+        if line.startswith("comity ") and not line.startswith("comity ["):
+            _, name, *arguments = shlex.split(line, comments=True)
+            find(name).parse(arguments)
 
 
-def test_the_measured_tables_are_those_of_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def state_dicts(count: int) -> list[dict[str, torch.Tensor]]:
+    """With BatchNorm's, one of which is an integer."""
+    return [nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).state_dict() for _ in range(count)]
+
+
+def prepared(page: str) -> dict[str, Any]:
+    """What a page takes for granted."""
+    server, *clients = state_dicts(4)
+    floats = [{name: value for name, value in each.items() if value.is_floating_point()} for each in (server, *clients)]
+    if page == "docs/any-framework.md":
+        for name, model in zip(("base", "a", "b"), floats, strict=False):
+            save_file(model, f"{name}.safetensors")
+    probabilities, wrong = torch.rand(50, 2, dtype=torch.float64) * 0.9 + 0.05, torch.rand(50) > 0.7
+    table = {"outcome": [0, 1] * 20, "age": [30 + k * k % 47 for k in range(40)], "hospital": ["a", "b", "c", "d"] * 10}
+    vectors, ownership = np.random.default_rng(0).normal(size=(40, 5)).astype("float32"), np.arange(40) % 4
+    known: dict[str, dict[str, Any]] = {
+        "README.md": {"ours": server, "clients": clients},
+        "docs/any-framework.md": {"base": floats[0], "clients": floats[1:]},
+        "docs/guard-mathematics.md": {"validation_probabilities": probabilities.numpy()}
+        | dict.fromkeys(("own_wrong", "mixture_wrong", "federated_wrong"), wrong.numpy()),
+        "docs/guard.md": {"weights": [0.5, 0.5], "x": torch.rand(2, 3), "own": nn.Linear(3, 2)}
+        | {"federated": nn.Linear(3, 2)},
+        "docs/newcomers.md": {"Server": Server, "Reply": Reply, "Message": Message},
+        "docs/own-data.md": {"x": vectors, "y": np.arange(40) % 2, "client": ownership, "frame": table},
+        "docs/rules.md": {"server": floats[0], "clients": floats[1:], "sizes": [1, 2, 3], "names": ["a", "b", "c"]}
+        | {"server_vector": torch.zeros(sum(value.numel() for value in floats[0].values()))},
+    }
+    return known.get(page, {})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own
+@pytest.mark.parametrize("page", PYTHON)
+def test_every_block_of_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another, as a reader would, with runs made small."""
+    monkeypatch.chdir(tmp_path)
+    run, study = comity.run, comity.study
+    small = {key: SMALL[key] for key in ("rounds", "eval_every")} if page == "docs/own-data.md" else SMALL
+    monkeypatch.setattr(comity, "run", lambda **options: run(**options | small))
+    monkeypatch.setattr(comity, "study", lambda **options: study(**options | SMALL | {"seeds": 1, "jobs": 1}))
+    known = {"__name__": "page"} | prepared(page)
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec", dont_inherit=True), known)
+
+
+def test_every_measured_number_is_that_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    import make_guard
+    import make_results
 
-    text = make_guard.PAGE.read_text()
-    assert make_guard.page(text, make_guard.read()) == text
-    with (DOCS / "results" / "direction-or-length.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    page = (DOCS / "results.md").read_text()
-    section = page[page.index("## direction-or-length") : page.index("## confree-table1")]
-    assert len(rows) == 26
-    assert all(f"{float(row['accuracy']):.2f} ± {float(row['accuracy std']):.2f}" in section for row in rows)
+    for path in make_results.PAGES:
+        text = path.read_text()
+        assert "<!-- = " in text
+        assert make_results.page(text) == text, f"{path.name}: make results"
+        emptied = re.sub(r"( -->).*?(<!-- \. -->)", r"\1\2", text, flags=re.DOTALL)
+        assert emptied != text
+        assert make_results.page(emptied) == text
+
+
+def test_what_is_called_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import claims
+
+    from comity.results import Difference
+
+    sure, chance, contrary = Difference(2.0, 0.5, 8), Difference(0.5, 0.5, 8), Difference(-2.0, 0.5, 8)
+    for compared, word in (
+        ({"a": sure}, "confirmed"),
+        ({"a": sure, "b": chance}, "in part"),
+        ({"a": sure, "b": contrary}, "mixed"),
+        ({"a": chance}, "not seen"),
+        ({"a": chance, "b": contrary}, "contradicted"),
+    ):
+        assert claims.Claim("x", "y", lambda compared=compared: compared).outcome()[0] == word
+    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 0.5, 8)}, same=True).outcome()[0] == "confirmed"
+    assert claims.Claim("x", "y", lambda: {"a": sure}, same=True).outcome()[0] == "contradicted"
+    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 1.5, 8)}, same=True).outcome()[0] == "not seen"

@@ -1,18 +1,24 @@
 """What a newcomer meets first: hints that fit the installation, a plan before a long study, completion, the pages."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import webbrowser
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from comity import Config
 from comity.__main__ import main
 from comity._errors import install
+from comity.engine import settled
+from comity.results.schema import CHECKPOINT, RUNS
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -43,6 +49,14 @@ def test_a_hint_knows_how_this_copy_was_installed(
     monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
     assert install("hub") == f".venv/bin/{command}"
+
+
+def test_the_badges_lead_to_this_repository() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    address = source.replace("https://github.com", "https://colab.research.google.com/github")
+    for page in ("README.md", "examples/comity.ipynb"):
+        assert f"({address}/blob/main/examples/comity.ipynb)" in (ROOT / page).read_text()
+    assert f"git+{source}" in (ROOT / "examples/comity.ipynb").read_text()
 
 
 def test_no_hint_is_written_out_by_hand() -> None:
@@ -113,3 +127,45 @@ def test_the_report_ends_with_a_link_and_opens(
     assert main(["report", "run", "-o", "page.html", "--open", "--quiet"]) == 0
     assert opened == [link]
     assert capsys.readouterr().out == ""
+
+
+def test_a_long_study_tries_a_round_of_each_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(config: Config) -> tuple[float, float, float]:
+        if config.method.name == "FedRep":
+            raise ZeroDivisionError("mine")
+        return 1.0, 0.0, 0.0
+
+    monkeypatch.setattr("comity.studies._study.a_round", fails)
+    study = ["study", *SMALL, "--method", "FedAvg,FedRep", "--rounds", "400", "--out", "x"]
+    assert main(study) == 2
+    out, err = capsys.readouterr()
+    assert "a round of FedAvg + Mean: 1.00 s, 400 rounds" in out
+    assert err == "comity: FedRep + Mean fails in its first round: ZeroDivisionError: mine\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_runs_of_a_study_leave_no_checkpoint_unless_asked_to(tmp_path: Path) -> None:
+    study = ["study", *SMALL, "--method", "FedAvg", "--quiet"]
+    for out, kept in (("x", ["local"]), ("y", ["fedavg", "local"])):
+        assert main([*study, "--out", out, *(["--keep-checkpoints"] if "fedavg" in kept else [])]) == 0
+        checkpoints = (tmp_path / out / RUNS).glob(f"*/{CHECKPOINT}")
+        assert sorted(file.parents[1].name.partition("-")[0] for file in checkpoints) == kept
+    assert main([*study, "--out", "x", "--guard", "none,mixture"]) == 0  # which needs the models of Local
+
+
+def test_tuning_says_what_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
+    study = ["study", *SMALL, "--method", "FedAvg", "--rule", "MGDA", "--tune", "rule.cap=0.5,1", "--out", "x"]
+    assert main(study) == 0
+    assert re.search(
+        r"  rule\.cap for FedAvg \+ MGDA: [\d.]+ \(\d+\.\d\d % on validation samples, of 2 values\)",
+        capsys.readouterr().out,
+    )
+
+
+def test_the_device_is_the_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settled(Config()).device == ("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert settled(Config()).device == "cuda"
+    assert settled(Config(device="cpu")).device == "cpu"

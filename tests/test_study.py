@@ -24,14 +24,14 @@ import comity
 from comity import ComityError, Config
 from comity.__main__ import main
 from comity.engine import Callback, Run, site_of
-from comity.methods import Client, Method, Payload
+from comity.methods import Client, Method, Payload, Reply
 from comity.results import LoadedStudy, RunFolder
 from comity.results.schema import CHECKPOINT, ONLY_JOINED, ONLY_LOCAL, OWN, SCHEMA, VALIDATION, RunInfo, Summary
 from comity.rules import Mean, Rule
 from comity.studies import Show, _study, study
 from comity.studies._crew import Job, Message
 from comity.studies._grid import Names, at_scale, expand, local_of, merge, override, seeds_of
-from comity.studies._tune import Search, Walk, candidates, groups
+from comity.studies._tune import LEARNING_RATES, Search, Walk, candidates, groups
 from run_folders import result_of
 
 
@@ -63,7 +63,7 @@ class Title(Callback):
 
 
 class Broken(Method):
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Payload) -> Reply:
         raise ZeroDivisionError("my [own] mistake")
 
 
@@ -552,6 +552,38 @@ def test_the_learning_rate_of_each_method_and_of_local(
         assert gain.mean == pytest.approx(100 * (rate - 0.01))  # 0.4 + rate, against Local's 0.41
     told = "lr was chosen by validation: Local 0.01, FedAvg + Mean 0.1, FedRep + Mean 0.05."
     assert told in result.table().markdown()
+
+
+def test_a_learning_rate_that_is_left_to_validation(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same values for every method and Local, chosen by validation where the tests say the contrary; resumable."""
+    best, done = {"Local": 0.01, "FedAvg": 0.3}, []
+
+    def scores(config: Config) -> tuple[float, float]:
+        done.append(config.lr)
+        return 0.9 - abs(config.lr - best[config.method.name]), 0.4 + abs(config.lr - best[config.method.name])
+
+    monkeypatch.setattr(_study, "execute", planted(scores))
+    options = small | {"method": "FedAvg", "lr": "auto", "out": tmp_path / "x"}
+    result = study(**options)
+    assert {search.cell: search.chosen for search in result.tuning} == {"Local": 0.01, "FedAvg + Mean": 0.3}
+    assert [[trial.value for trial in search.tried] for search in result.tuning] == 2 * [LEARNING_RATES]
+    assert len(done) == 2 * len(LEARNING_RATES)
+    assert "A better lr may lie beyond those that were tried for FedAvg + Mean." in result.table().remarks
+    again = study(tmp_path / "x" / "study.yaml")
+    assert len(done) == 2 * len(LEARNING_RATES)
+    assert again.table().markdown() == result.table().markdown()
+    with pytest.raises(ComityError, match="two ways to choose lr"):
+        study(**options, tune={"lr": [0.1, 0.2]})
+    with pytest.raises(ComityError, match="lr must be"):
+        Config(lr="auto")
+    arguments = ["--lr", "auto", "--rounds", "2", "--out", str(tmp_path / "one"), "--quiet"]
+    assert main(["run", *arguments]) == 0
+    assert {search.cell: search.chosen for search in LoadedStudy(tmp_path / "one").tuning} == {
+        "Local": 0.01,
+        "FedAvg + Mean": 0.3,
+    }
 
 
 def test_walks() -> None:

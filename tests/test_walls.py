@@ -18,17 +18,18 @@ GROUND = (
 """The ground floor, lowest first: each may know those before it, and every room may know all of them."""
 ROOMS = {
     "guard": (),
+    "privacy": (),
     "rules": (),
     "nn": (),
     "data": (),
     "results": ("guard",),
     "methods": ("rules", "nn", "data", "results"),
-    "engine": ("methods", "rules", "nn", "data", "results", "guard"),
+    "engine": ("methods", "rules", "nn", "data", "results", "guard", "privacy"),
     "studies": ("engine", "results"),
     "report": ("results",),
     "files": ("rules",),
     "nvflare": ("rules",),
-    "flower": ("engine", "methods", "rules", "nn", "data", "results"),
+    "flower": ("engine", "methods", "rules", "nn", "data", "results", "privacy"),
 }
 """What each room may know beside the ground floor. ``commands`` and ``__main__`` stand on top and may know all."""
 NO_TORCH = ("comity", "comity.config", "comity.results", "comity.report", "comity.commands", "comity.__main__")

@@ -10,9 +10,13 @@ import numpy as np
 import torch
 
 
+def key_bytes(seed: int, *key: str | int) -> bytes:
+    """256 bits for ``key``, for what draws from a stream of its own."""
+    return hashlib.sha256(":".join(str(part) for part in (seed, *key)).encode()).digest()
+
+
 def _entropy(seed: int, key: tuple[str | int, ...]) -> int:
-    text = ":".join(str(part) for part in (seed, *key))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    return int.from_bytes(key_bytes(seed, *key)[:8], "little")
 
 
 def generator(seed: int, *key: str | int) -> torch.Generator:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
@@ -23,6 +23,7 @@ from comity._options import (
     CountOrZero,
     NonNegative,
     Positive,
+    Range,
     ShareAboveZero,
     ShareBelowOne,
     ShareBetween,
@@ -48,6 +49,8 @@ LOCAL = "Local"
 """The method that every run is compared with: each client trains alone."""
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Options that log a run elsewhere."""
+AUTO = "auto"
+"""A learning rate that is not known yet: a study of each method chooses it by validation."""
 MEAN = "Mean"
 """The rule that other rules are compared with."""
 LOCAL_OPTIONS: Mapping[str, Any] = {
@@ -57,11 +60,18 @@ LOCAL_OPTIONS: Mapping[str, Any] = {
     "server_momentum": 0.0,
     "max_share": 1.0,
     "clip_updates": "none",
+    "sketch": None,
     "moment": None,
     "newcomer_rounds": 5,
     "reference": "none",
     "guard": None,
     "refit": 0,
+    "masked": False,
+    "max_weight": 0.5,
+    "min_clients": 3,
+    "dp_noise": 0.0,
+    "dp_clip": 1.0,
+    "dp_delta": 1e-5,
 }
 """What the Local that goes with a run has otherwise; all other options that decide numbers are the run's own."""
 
@@ -125,6 +135,12 @@ class Config:
     clip_updates: Literal["none", "median"] = _option(
         "none", "learning", "scale updates that are longer than the round's median down to it, before the rule"
     )
+    sketch: Count | ShareBetween | None = _option(
+        None,
+        "learning",
+        "rules see each layer of an update as so many random measurements, such as 1024, or below 1 as many as give "
+        "cosines this standard error; by default they see the products of whole updates",
+    )
     guard: Any = _option(
         None,
         "learning",
@@ -139,10 +155,27 @@ class Config:
         "average", "learning", "BatchNorm statistics: averaged, or each its own"
     )
 
+    masked: bool = _option(
+        False, "privacy", "show the server no update: sketches of them where the rule compares them, and a masked sum"
+    )
+    max_weight: ShareAboveZero = _option(
+        0.5, "privacy", "largest share of a masked sum's weight that clients let one of them have"
+    )
+    min_clients: Annotated[int, Range(least=2)] = _option(
+        3, "privacy", "fewest clients that must count in a masked sum"
+    )
+    dp_noise: NonNegative = _option(
+        0.0, "privacy", "noise in a masked uniform mean over dp_clip, for differential privacy; 0 for none"
+    )
+    dp_clip: Positive = _option(1.0, "privacy", "length to which clients clip their updates where there is dp_noise")
+    dp_delta: ShareBetween = _option(1e-5, "privacy", "delta of the epsilon that is reported where there is dp_noise")
+
     epochs: CountOrZero | NonNegative = _option(1, "local training", "epochs a round; 0.5 is half of one")
     steps: Count | None = _option(None, "local training", "steps a round, for every client alike, in place of epochs")
     batch_size: Count = _option(10, "local training", "samples a step")
-    lr: Positive = _option(0.05, "local training", "learning rate")
+    lr: Positive = _option(
+        0.05, "local training", f"learning rate; {AUTO}, in comity run and study, chooses it by validation"
+    )
     lr_decay: ShareAboveZero = _option(1.0, "local training", "factor on the learning rate after each round")
     momentum: ShareBelowOne = _option(0.0, "local training", "momentum of SGD")
     weight_decay: NonNegative = _option(0.0, "local training", "weight decay")
@@ -154,7 +187,9 @@ class Config:
         1, "evaluation", "rounds between evaluations of all clients; the last is always evaluated"
     )
     general_every: CountOrZero | Literal["never"] = _option(
-        0, "evaluation", "rounds between S-acc and G-acc, and the last; 0 for the last round alone, or never"
+        0,
+        "evaluation",
+        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round alone, or never for S and G",
     )
     s_acc_share: ShareAboveZero = _option(
         0.4, "evaluation", "share of the other clients whose tests join a client's own in S-acc (FedPG's c)"
@@ -179,7 +214,7 @@ class Config:
 
     seed: int = _option(0, "running", "decides every random number")
     workers: CountOrZero = _option(0, "running", "clients trained side by side; 0 for one a core", decides=False)
-    device: str = _option("cpu", "running", "torch device")
+    device: str = _option("auto", "running", "torch device; auto is cuda where there is one, else cpu")
     out: Path | None = _option(
         None, "running", "run folder; by default runs/<method>-<rule>-<data>-<seed>", decides=False
     )
@@ -303,6 +338,8 @@ def _check(config: Config) -> None:
         raise ComityError(f"guard {config.guard} needs local_on all, got {config.local_on}")
     if config.steps is not None and config.epochs != default("epochs"):
         raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
+    if config.dp_noise and not config.masked:
+        raise ComityError("dp_noise is added to masked sums; give masked too")
     if config.data_limit is not None:
         parse_bytes(config.data_limit, "data_limit")
     if config.optimizer != "SGD" and config.momentum:

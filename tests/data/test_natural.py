@@ -1,5 +1,6 @@
 """Data that are not images, and federations that come with their clients."""
 
+import csv
 import os
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_vectors_are_standardised_by_all_samples_but_the_tests() -> None:
     assert abs(float(tested[:, 1].mean())) > 1e-3  # nothing was fitted on what is tested
 
 
+def test_newcomers_play_no_part_in_what_vectors_are_standardised_by() -> None:
+    """The last client's features lie far away: the others' samples must not show it, and its own must."""
+    client = np.repeat([0, 1, 2], 40)
+    x = np.random.default_rng(0).normal(size=(120, 2)) + np.where(client == 2, 1000.0, 5.0)[:, None]
+    dataset = Dataset("mine", x, np.arange(120) % 2, columns={"client": client})
+    run = comity.run(data=dataset, newcomers=1, rounds=1, reference="none")
+    first = torch.cat([each.train.x for each in run.federation.clients]).double()
+    assert first.mean(0) == pytest.approx(0, abs=1e-5)
+    assert first.std(0, correction=0) == pytest.approx(1, abs=1e-5)
+    alone = federate(Dataset("mine", x[:80], dataset.y[:80], columns={"client": client[:80]}))
+    for one, other in zip(run.federation.clients, alone.clients, strict=True):
+        assert torch.equal(one.train.x, other.train.x)  # as if the newcomer were not there
+    assert float(run.site.everybody.clients[2].train.x.mean()) > 900
+    with pytest.raises(ComityError, match="newcomers is 3 of 3 clients"):
+        comity.run(data=dataset, newcomers=3, rounds=1, reference="none")
+
+
 def test_what_training_never_saw_says_nothing() -> None:
     x = np.zeros((40, 2))
     x[:, 0] = np.arange(40)
@@ -92,6 +110,13 @@ def test_raw_vectors_if_asked_for() -> None:
 
 
 # heart
+
+
+def test_names_are_in_the_file_of_clients(tmp_path: Path) -> None:
+    run = comity.run(data="heart", rounds=1, reference="none", out=tmp_path)
+    with (tmp_path / "clients.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == list(run.federation.client_names)
+    assert len(load_run(tmp_path).clients) == 4  # and do not disturb who reads its numbers
 
 
 def test_heart_is_four_hospitals() -> None:

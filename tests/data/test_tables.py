@@ -105,7 +105,8 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
         ("a,label\n1,\n2, NA\n", "no row has a value of label"),
         ("a,label\n1,0\n2\n", "line 3: 1 cells; the header has 2"),
         ("a,a,label\n1,1,0\n", "two columns are called a"),
-        ("a,label\n1,0.5\n2,0.25\n3,0.5\n", "label holds numbers such as 0.25, not classes"),
+        ("a,label\n1,0.5\n2,0.25\n3,0.5\n", "label holds 2 different numbers such as 0.25, .* make a column of bins"),
+        ("a,y\n" + "".join(f"{row % 7},{18 + row % 60}\n" for row in range(600)), "y holds 60 different numbers"),
         ("a,label\n1,10\n2,11\n5,12\n", "label has 3 different values in 3 rows"),
         ("a,label\n1,0\n1,1\n1,1\n1,0\n", r"no column to learn from; left out: a \(always the same\)"),
         ("a,label\ninf,0\n1,1\n1,1\n1,0\n", "values that are not finite"),
@@ -117,6 +118,11 @@ def test_bad_tables_are_named(tmp_path: Path, text: str, line: str) -> None:
     with pytest.raises(ComityError, match=line) as caught:
         load(written(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def test_many_classes_are_classes_where_each_has_rows_enough(tmp_path: Path) -> None:
+    rows = "".join(f"{row % 7},{18 + row % 60}\n" for row in range(1200))
+    assert load(written(tmp_path, "a,y\n" + rows)).classes == 60
 
 
 def test_a_table_is_held_to_the_limit(tmp_path: Path) -> None:

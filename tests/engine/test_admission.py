@@ -74,6 +74,9 @@ def test_theta_is_of_the_servers_own_type_where_it_was_not_sent() -> None:
         ({}, None),
         ({"validation": 0.5, "validation_loss": 1.0}, None),
         ({"loss": math.nan}, None),
+        ({"balanced": 0.5, "auc": 0.5}, None),  # the others' tests hold one class
+        ({"auc": 1.5}, "sent auc that is 1.5; it must be from 0 to 1"),
+        ({"balanced": math.nan}, "sent balanced that is nan"),
         ({"own": 1e30}, "sent own that is 1e+30; it must be from 0 to 1"),
         ({"own": math.nan}, "sent own that is nan"),
         ({"own": "good"}, "own is str, not float"),

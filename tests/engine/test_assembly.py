@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from comity import ComityError, Config
-from comity.engine import Autograd, Chain, Stacked, build, federation_of, run, site_of
-from comity.engine._link import Threads
+from comity.engine import Autograd, Chain, Compiled, build, federation_of, run, site_of
 from comity.methods import Client, Message, Method, Reply
 from helpers import assert_same, keeps
 
@@ -48,14 +47,14 @@ def test_one_definition_of_local(tiny: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({}, Stacked),
-        ({"model": "lenet5"}, Chain),
+        ({}, Compiled),
+        ({"model": "lenet5"}, Compiled),
+        ({"model": "cnn"}, Chain),
         ({"model": "resnet4"}, Autograd),
         ({"momentum": 0.5}, Autograd),
         ({"optimizer": "Adam"}, Autograd),
         ({"clip": 1.0}, Autograd),
         ({"method": "FedROD"}, Autograd),
-        ({"model": {"name": "mlp", "widths": (40_000,)}}, Chain),  # too large to stack
     ],
     ids=str,
 )
@@ -67,13 +66,12 @@ def test_the_fastest_trainer_that_is_possible_is_chosen(
 
 def test_a_trainer_can_be_named_and_an_impossible_one_is_refused(tiny: dict[str, Any]) -> None:
     config = Config(**tiny)
-    for name, kind in (("autograd", Autograd), ("chain", Chain), ("stacked", Stacked)):
+    for name, kind in (("autograd", Autograd), ("chain", Chain), ("compiled", Compiled)):
         site = site_of(config, trainer=name)  # type: ignore[arg-type]
         assert type(site.trainer) is kind
-        assert (Threads(site, workers=1).together > 1) == (name == "stacked")
-    with pytest.raises(ComityError, match=r"trainer stacked cannot train this model .*; possible: autograd, chain"):
-        site_of(config.with_(model="lenet5"), trainer="stacked")
-    with pytest.raises(ComityError, match=r"trainer must be autograd \| chain \| stacked, got 'fast'"):
+    with pytest.raises(ComityError, match=r"trainer compiled cannot train this model .*; possible: autograd, chain"):
+        site_of(config.with_(model="cnn"), trainer="compiled")
+    with pytest.raises(ComityError, match=r"trainer must be autograd \| chain \| compiled, got 'fast'"):
         run(config, trainer="fast")  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from comity.methods.fedpac import FedPACMessage, FedPACReply
 def test_fields_that_are_none_do_not_travel() -> None:
     message = FedPACMessage(theta=torch.ones(3), known=torch.tensor([True]))
     assert message.tensors().keys() == {"theta", "known"}
-    assert message.values().keys() == {"theta", "known", "general"}
+    assert message.values().keys() == {"theta", "known", "general", "by_class"}
     assert message.bytes == 3 * 4 + 1
 
 

@@ -550,7 +550,8 @@ def test_too_many_tests_are_sampled_and_the_error_is_noted(
     options = tiny | {"clients": 40, "rounds": 1, "method": "Local"}
     whole = run(**options)
     assert whole.records[-1].general_error == 0
-    monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 40 * 30)  # of 280 tests, S-acc has 119
+    monkeypatch.setattr("comity.engine._evaluation.LEAST_SAMPLE", 30)  # of 280 tests, S-acc has 119
+    monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 40 * 30)
     some = run(**options, out=tmp_path / "x")
     error = RunFolder(tmp_path / "x").result().last.general_error
     assert error == some.records[-1].general_error == pytest.approx(0.5 / 30**0.5)
@@ -562,6 +563,24 @@ def test_too_many_tests_are_sampled_and_the_error_is_noted(
     assert abs(float(torch.tensor(some.columns["S-acc"]).mean() - torch.tensor(whole.columns["S-acc"]).mean())) < error
     again = run(**(options | {"workers": 3}))
     assert again.columns == some.columns
+
+
+def test_everybodys_tests_cost_at_most_a_tenth_of_the_training(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Personal models are tried on a sample with as much of each client and class; a common one on all tests."""
+    monkeypatch.setattr("comity.engine._evaluation.LEAST_SAMPLE", 1)
+    short, long = (run(**(tiny | {"method": "Local", "rounds": rounds})) for rounds in (1, 4))
+    tests = sum(len(client.test) for client in short.federation.clients)
+    passes = 3 * sum(len(client.train) for client in short.federation.clients)
+    assert short.site.tests.sample == int(passes / 20 / 5) < tests
+    assert long.site.tests.sample == int(4 * passes / 20 / 5)
+    y = short.site.tests.sampled.y
+    for label, count in enumerate(short.site.tests.split.y.bincount().tolist()):
+        assert abs(int((y == label).sum()) - count * len(y) / tests) < 5  # less than one for each client
+    common = run(**(tiny | {"method": "FedAvg", "rounds": 1}))
+    monkeypatch.undo()
+    assert common.columns["G-acc"] == run(**(tiny | {"method": "FedAvg", "rounds": 1})).columns["G-acc"]
 
 
 def test_cosines_are_noted_of_some_clients_alone(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,6 +597,7 @@ def test_cosines_are_noted_of_some_clients_alone(tiny: dict[str, Any], monkeypat
 
 @pytest.mark.slow
 def test_two_thousand_clients_leave_a_small_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comity.engine._evaluation.LEAST_SAMPLE", 100)
     monkeypatch.setattr("comity.engine._evaluation.MOST_ANSWERS", 200_000)
     done = run(
         data={"name": "synthetic", "samples": 8, "classes": 3, "size": 4},

@@ -1,5 +1,6 @@
 """Clients say what a step would do to their losses."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def test_losses_are_those_of_models_along_the_step(tiny: dict[str, Any], model: 
     site, state = done.site, done.server.link.states()[1]
     origin, size = site.initial, site.parameters
     step = 0.01 * torch.randn(len(origin), generator=torch.Generator().manual_seed(0)).abs()
-    question = Message(theta=origin + step, factors=torch.tensor([0.5, 2.0]).double())
+    steps = torch.stack([step, -step / 4])
+    question = Message(theta=origin + steps, factors=torch.tensor([0.5, 2.0]).double())
     reply, after = site.work(site.model(), 1, state, "try_steps", question, 1)
     net = site.model()
     data = site.federation.clients[1].train
@@ -33,9 +35,9 @@ def test_losses_are_those_of_models_along_the_step(tiny: dict[str, Any], model: 
             return float(torch.nn.functional.cross_entropy(net.net.eval()(data.x), data.y))
 
     wanted = [loss(origin)]
-    for factor in (0.5, 2.0):
+    for step, factor in product(steps, (0.5, 2.0)):
         wanted.append(loss(torch.cat([origin[:size] + factor * step[:size], origin[size:] + step[size:]])))
-    assert [reply.before, *reply.after.tolist()] == pytest.approx(wanted, rel=1e-5)  # type: ignore[attr-defined]
+    assert [reply.before, *reply.after.flatten().tolist()] == pytest.approx(wanted, rel=1e-5)  # type: ignore[attr-defined]
     assert reply.samples == len(data)  # type: ignore[attr-defined]
     assert after.flat().keys() == state.flat().keys()
 
@@ -91,20 +93,21 @@ def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: dict[str, A
 @pytest.mark.parametrize(
     ("after", "before", "told"),
     [
-        (torch.ones(3).double(), 1.0, "another shape"),
-        (torch.ones(2), 1.0, "another shape or type"),
-        (torch.tensor([1.0, -1.0]).double(), 1.0, "a loss that is not from 0"),
-        (torch.tensor([1.0, 1e9]).double(), 1.0, "a loss that is not from 0"),
-        (torch.ones(2).double(), -5.0, "a loss that is not from 0"),
-        (torch.tensor([1.0, float("nan")]).double(), 1.0, "that is not finite"),
+        (torch.ones(1, 3).double(), 1.0, "another shape"),
+        (torch.ones(2).double(), 1.0, "another shape"),
+        (torch.ones(1, 2), 1.0, "another shape or type"),
+        (torch.tensor([[1.0, -1.0]]).double(), 1.0, "a loss that is not from 0"),
+        (torch.tensor([[1.0, 1e9]]).double(), 1.0, "a loss that is not from 0"),
+        (torch.ones(1, 2).double(), -5.0, "a loss that is not from 0"),
+        (torch.tensor([[1.0, float("nan")]]).double(), 1.0, "that is not finite"),
     ],
 )
 def test_losses_that_cannot_be_are_refused(after: torch.Tensor, before: float, told: str) -> None:
     verb = verbs_of(METHODS["FedAvg"](), tries_steps=True)["try_steps"]
-    sent = Message(theta=torch.zeros(3), factors=torch.ones(2).double())
+    sent = Message(theta=torch.zeros(1, 3), factors=torch.ones(2).double())
     reply = verb.reply.of({"after": after, "before": before, "samples": 9})
     assert told in str(objection(verb, sent, reply))
-    fine = verb.reply.of({"after": torch.ones(2).double(), "before": 1.0, "samples": 9})
+    fine = verb.reply.of({"after": torch.ones(1, 2).double(), "before": 1.0, "samples": 9})
     assert objection(verb, sent, fine) is None
 
 

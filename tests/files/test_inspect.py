@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import SHAPES, models, save_all
+from checkpoints import SAVE, SHAPES, models, save_all
 from rich.console import Console
 
 from comity import ComityError
@@ -33,6 +33,11 @@ def test_it_says_what_the_updates_say(found: Inspection) -> None:
     assert found.conflict.overall == pytest.approx(conflict_rate(u).overall)
     torch.testing.assert_close(found.cosines, cosines(u))
     assert float(found.weight.sum()) == pytest.approx(1)
+    step = Mean().apply(u).update.double()
+    rows = torch.stack([u.row(i) for i in range(4)]).double()
+    angles = torch.nn.functional.cosine_similarity(rows, step[None], dim=1)
+    torch.testing.assert_close(found.step_cosines, angles, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.contributions, angles / angles.abs().sum(), rtol=1e-5, atol=1e-7)
     changes = torch.tensor([[found.loss(j, float(found.effects[i, j])) for j in range(4)] for i in range(4)])
     torch.testing.assert_close(changes, harm(u, 0.1).float())
     plain = Mean().apply(u).update.double().norm()
@@ -175,6 +180,55 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
             command("inspect", arguments)
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["clients/client-0", "clients/client-1", "clients/client-10"], True),
+        (["aarau", "basel", "chur"], True),
+        (["site-1/model", "site-2/model", "site-3/model"], True),
+        (["base", "clients/client-0", "clients/client-1"], False),
+        (["base", "aarau", "basel"], False),
+        (["mine", "client-0", "client-1"], False),
+        (["server/model", "site-1/model", "site-2/model"], False),
+    ],
+)
+def test_a_base_that_looks_like_a_client(
+    names: list[str], told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base, clients = models(2)
+    for name, model in zip(names, [base, *clients], strict=True):
+        Path(name).parent.mkdir(exist_ok=True)
+        SAVE["safetensors"](model, Path(name))
+    files = [f"{name}.safetensors" for name in names]
+    assert command("inspect", files) == 0
+    warned = (
+        f"comity: {files[0]} was taken for the base that the clients started from, and looks like one of the clients"
+    )
+    offer = "; give the base with --base, or say --as-updates if these are updates\n"
+    assert capsys.readouterr().err == (warned + offer) * told
+    for said in (["--base", files[0], *files[1:]], ["--as-updates", *files]):
+        assert command("inspect", said) == 0
+        assert capsys.readouterr().err == ""
+
+
+def test_what_a_forgotten_base_hides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seen from a client that pulls the other way, all others go the same way."""
+    start, files = save_all("safetensors", *models(), tmp_path / "in")
+    assert command("inspect", list(map(str, files))) == 0
+    out, err = capsys.readouterr()
+    assert "0 % of pairs and layers are in conflict.\nThe plain mean would harm none" in out
+    assert "looks like one of the clients" in err
+    assert command("inspect", [*map(str, files), "--base", str(start)]) == 0
+    out, err = capsys.readouterr()
+    assert "The plain mean would harm 1 of the 4 clients: client-0" in out
+    assert not err
+    with pytest.raises(ComityError, match="updates have no base"):
+        command("inspect", [*map(str, files), "--base", str(start), "--as-updates"])
+    with pytest.raises(ComityError, match="takes a base and the clients' files"):
+        command("inspect", ["--base", str(start)])
+
+
 def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from test_adapters import federation
 
@@ -189,3 +243,20 @@ def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "--rank auto, --lora stack and --lora residual lose nothing" in capsys.readouterr().out
     assert command("aggregate", [*arguments, "residual"]) == 0
     assert f"{tmp_path / 'new' / 'base_delta.safetensors'}: to be added to" in capsys.readouterr().out
+
+
+def test_sketches_estimate_the_same_and_say_their_error(found: Inspection, tmp_path: Path) -> None:
+    start, files = save_all("safetensors", *models(), tmp_path / "sketched")
+    roomy, tight = (inspect(start, files, sketch=64, memory=memory) for memory in ("2GB", "32MB"))
+    torch.testing.assert_close(roomy.cosines, tight.cosines)  # wherever the tensors are cut
+    assert roomy.error == 1 / 8
+    assert 0 < float((roomy.cosines - found.cosines).abs().max()) < 4 / 8
+    long = inspect(start, files, sketch=6300)  # as long as the longest tensor
+    torch.testing.assert_close(long.cosines, found.cosines)
+    assert long.conflict.error == 0
+    assert "cosines come from sketches, ± 0.125" in _shown(roomy, 200)
+    assert "Cosines (each ± 0.125)" in _shown(roomy, 200)
+    assert "sketches, ± 0.125" in page(roomy)
+    assert "come from sketches" not in _shown(found)
+    with pytest.raises(ComityError, match="sketch must be"):
+        inspect(start, files, sketch=0)

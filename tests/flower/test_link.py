@@ -44,6 +44,7 @@ def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
     [
         {"method": "FedAvg"},
         {"method": "FedRep", "rule": "ConFREE"},
+        {"method": "FedAvg", "rule": "CALM", "sketch": 16},
         {"method": "FedPAC"},
         {"method": "FedProto"},
         {"method": "GPFL"},

@@ -406,3 +406,19 @@ def test_evaluations_that_cannot_be_used_are_left_out(log: pytest.LogCaptureFixt
     result = ConFREE().start(InProcessGrid(Lying(), 4), ArrayRecord(model()), num_rounds=1)
     assert result.evaluate_metrics_clientapp[1] == {"accuracy": 0.5}
     assert "aggregate_evaluate: the reply of node" in log.text
+
+
+def test_a_rule_that_sees_sketches_makes_an_exact_step_and_says_its_error() -> None:
+    exact, turned = (arrays_of(start(ConFREE(**options))[0]) for options in ({}, {"sketch": 64}))
+    for name in NAMES:  # no array has more than 64 numbers, so all are only turned
+        torch.testing.assert_close(exact[name], turned[name], rtol=1e-5, atol=1e-6)
+    sketched = CALM(sketch=4)
+    result, _ = start(sketched)
+    assert 0 < result.train_metrics_clientapp[1]["conflict-rate-error"] < 1
+    assert sketched.outcome is not None
+    rows = sketched.outcome.updates
+    torch.testing.assert_close(sketched.outcome.update, rows.combine(sketched.outcome.coefficients))
+    with pytest.raises(ComityError, match="FedFV remembers updates"):
+        FedFV(sketch=64)
+    with pytest.raises(ComityError, match="sketch must be"):
+        WithRule(Mean(), sketch=-1)

@@ -1,5 +1,6 @@
 """Nets that were not made for comity: where their head is, and what can be done without one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from torch import Tensor, nn
 
 import comity
 from comity import ComityError
-from comity.nn import Model, foreign, with_head
+from comity.nn import Model, draws_random_numbers, foreign, with_head
+from helpers import assert_same
 
 
 class Plain(nn.Module):
@@ -111,3 +113,62 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_samples_that_a_net_cannot_take() -> None:
     with pytest.raises(ComityError, match="model Plain cannot take samples of 6: mat1 and mat2"):
         with_head(Plain(), (6,), 2)
+
+
+class Dropping(Plain):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.stem.append(nn.Dropout(0.5))
+
+
+def test_dropout_gives_the_same_bits_for_any_number_of_workers_and_after_a_stop(tmp_path: Path) -> None:
+    assert draws_random_numbers(Dropping(2), (24,))
+    assert not draws_random_numbers(Plain(2), (24,))
+    assert not draws_random_numbers(Plain(2), (7,))  # it cannot even be tried
+    options = {"data": "heart", "model": Dropping, "method": "Ditto", "rounds": 3, "reference": "none"}
+    one, two = (comity.run(workers=workers, **options) for workers in (1, 2))
+    assert_same(one, two)
+    stops = iter([False, True])
+    comity.run(workers=2, out=tmp_path, stop=lambda: next(stops), **options)
+    assert_same(one, comity.run(workers=2, out=tmp_path, resume=True, **options))
+    other = comity.run(workers=1, seed=1, **options)
+    assert not torch.equal(one.server.theta, other.server.theta)
+
+
+# Real ones. Hugging Face's package is no dependency: `pip install transformers` has these run.
+
+
+def resnet_from_config(num_classes: int) -> nn.Module:
+    """Batch normalisation with its counters; the head is inside a Sequential."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+    return ResNetForImageClassification(ResNetConfig(num_channels=1, num_labels=num_classes, **sizes))
+
+
+def vit_from_config(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    """Attention and dropout."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    image = {"image_size": shape[1], "patch_size": 4, "num_channels": shape[0]}
+    return ViTForImageClassification(ViTConfig(num_labels=classes, hidden_dropout_prob=0.1, **image, **sizes))
+
+
+@pytest.mark.parametrize("make", [resnet_from_config, vit_from_config])
+def test_nets_of_hugging_face(make: Callable[..., nn.Module]) -> None:
+    pytest.importorskip("transformers", reason="needs Hugging Face's nets: pip install transformers")
+    net, x = make(4, (1, 16, 16)) if make is vit_from_config else make(4), torch.randn(3, 1, 16, 16)
+    before = net.eval()(x).logits
+    split = with_head(net, (1, 16, 16), 4).eval()
+    assert torch.equal(split(x), before)
+    assert split.body(x).shape == (3, 16)
+    options = {"data": {"name": "synthetic", "samples": 12, "classes": 4, "size": 16}, "clients": 3, "rounds": 2}
+    one, two = (
+        comity.run(model=make, method="FedRep", workers=workers, reference="none", **options) for workers in (1, 2)
+    )
+    assert_same(one, two)
+    counters = one.site.model().counters
+    assert len(counters) == sum(isinstance(layer, nn.BatchNorm2d) for layer in net.modules())
+    for state in one.server.link.states().values():  # two rounds of a batch, for the head and for the body
+        assert not len(counters) or (state.engine["counters"] > 0).all()

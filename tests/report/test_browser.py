@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(find() is None, reason="no browser: neither chro
 PHONE, DESK = 390, 1280
 PLOTS = {
     *("convergence", "sweep", "clients", "gain", "partition", "reasons", "cosines", "conflict", "layers", "weights"),
-    *("against", "general", "slopes", "time", "bytes"),
+    *("choice", "against", "general", "slopes", "time", "bytes"),
 }
 
 
@@ -41,7 +41,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make(folder / f"local-{seed}", alone.tolist(), method="Local", seed=seed)
         for alpha in (0.1, 1.0):
             for method in ("FedRep", "Ditto"):
-                for rule in ("Mean", "ConFREE", "CALM"):
+                for rule in ("Mean", "ConFREE", "Auto"):
                     accuracy = np.clip(alone + random.normal(0.03, 0.08, 12), 0, 1).tolist()
                     name = f"{method}-{rule}-{alpha}-{seed}"
                     options = {"partition.alpha": alpha}

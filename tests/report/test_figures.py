@@ -21,7 +21,7 @@ def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (0, 1):
-        for rule, c in (("Mean", None), ("ConFREE", 0.1), ("ConFREE", 0.9), ("CALM", None)):
+        for rule, c in (("Mean", None), ("ConFREE", 0.1), ("ConFREE", 0.9), ("Auto", None), ("CALM", None)):
             options = {"rule.c": c} if c else {}
             name = f"{rule}{c}-{seed}"
             make(tmp_path / "s" / name, [0.6, 0.7, 0.4], alone=[0.5] * 3, rule=rule, seed=seed, options=options)
@@ -30,7 +30,7 @@ def test_every_figure_as_pdf_and_png(tmp_path: Path, capsys: pytest.CaptureFixtu
     names = {file.stem for file in folder.glob("*.pdf")}
     assert names == {
         *("convergence", "loss", "clients", "gain", "partition", "cosines", "against", "conflict", "layers"),
-        *("weights", "tradeoff", "cost", "sweep-rule.c"),
+        *("weights", "choice", "tradeoff", "cost", "sweep-rule.c"),
     }
     assert {file.stem for file in folder.glob("*.png")} == names
     assert f"{len(names)} in {folder}" in capsys.readouterr().out
@@ -45,6 +45,15 @@ def test_a_run_that_knows_little_has_few_figures(tmp_path: Path) -> None:
     drawn = {path.stem for path in draw(LoadedStudy(tmp_path), tmp_path / "figures")}
     assert {"convergence", "clients"} <= drawn
     assert not {"gain", "partition", "weights", "cosines"} & drawn
+
+
+def test_others_tests_over_rounds_where_they_were_tried_more_than_once(tmp_path: Path) -> None:
+    for name, every in (("a", 1), ("b", 0)):
+        make(tmp_path / name / "run", [0.6] * 4, thorough=False, options={"general_every": every})
+    drawn = {
+        name: {path.stem for path in draw(LoadedStudy(tmp_path / name), tmp_path / f"figures-{name}")} for name in "ab"
+    }
+    assert drawn["a"] - drawn["b"] == {"some"}
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from scipy.stats import binomtest, false_discovery_control, t
 from comity.report._page import page
 from comity.results import Balance, LoadedStudy, RunFolder, Table
 from comity.results.columns import COLUMNS
-from comity.results.schema import PartitionTable
+from comity.results.schema import AUC, BALANCED, PartitionTable
 from run_folders import make
 
 TESTS = 10  # samples of each client; accuracies are tenths
@@ -121,6 +121,7 @@ def write(study: Study, folder: Path) -> None:
             own_rule=spec.method == OWN_RULE,
             thorough=False,
             only=study.only(spec),
+            metrics_too={BALANCED: min(spec.joined) / TESTS, AUC: max(spec.joined) / TESTS},
         )
         add_partition(study, path, spec.seed, len(spec.joined))
     for alpha, seed in study.local_runs:
@@ -143,6 +144,8 @@ def add_partition(study: Study, path: Path, seed: int, clients: int) -> None:
 class Expected:
     accuracy: dict[int, float] = field(default_factory=dict)
     difference: dict[int, float] = field(default_factory=dict)
+    balanced: list[float] = field(default_factory=list)
+    areas: list[float] = field(default_factory=list)
     gains: dict[int, list[float]] = field(default_factory=dict)
     p_values: dict[int, list[float]] = field(default_factory=dict)
 
@@ -176,6 +179,8 @@ def expected(study: Study) -> dict[tuple[float, str, str], Expected]:
         if spec.finished:
             cell = by_cell.setdefault((spec.alpha, spec.method, spec.rule), Expected())
             cell.accuracy[spec.seed] = spec.accuracy
+            cell.balanced.append(100 * min(spec.joined) / TESTS)
+            cell.areas.append(max(spec.joined) / TESTS)
             gains = study.gains(spec)
             if gains is not None:
                 cell.gains[spec.seed] = gains
@@ -228,7 +233,7 @@ class Results(HTMLParser):
         elif tag == "tr" and "data-setting" in known:
             self.rows.append((int(known["data-setting"]), []))
         elif tag == "td" and self.rows and "tbody" in self._inside:
-            self.rows[-1][1].append(known | {"text": "", "small": ""})
+            self.rows[-1][1].append(known | {"text": "", "small": "", "i": ""})
         elif tag == "th":
             self.headings.append("")
 
@@ -241,7 +246,8 @@ class Results(HTMLParser):
         elif "h1" in self._inside:
             self.lead += data
         elif "td" in self._inside and "tbody" in self._inside:
-            self.rows[-1][1][-1]["small" if self._inside[-1] == "small" else "text"] += data
+            part = self._inside[-1] if self._inside[-1] in ("small", "i") else "text"
+            self.rows[-1][1][-1][part] += data
 
 
 def numbers(text: str) -> list[float]:
@@ -291,6 +297,8 @@ def check_against_the_specification(study: Study, table: Table, rows: list[dict[
         assert float(row["accuracy"]) == pytest.approx(fmean(right.accuracy.values()))
         if len(right.accuracy) > 1:
             assert float(row["accuracy std"]) == pytest.approx(stdev(right.accuracy.values()), abs=1e-9)
+        assert float(row["balanced"]) == pytest.approx(fmean(right.balanced))
+        assert float(row["AUC"]) == pytest.approx(fmean(right.areas))
         check_difference(row, "difference", list(right.difference.values()))
         check_difference(row, "gain", [100 * fmean(gains) for gains in right.gains.values()])
         counts = right.counts(study.same_partition)
@@ -320,7 +328,7 @@ def check_difference(row: Mapping[str, str], name: str, differences: list[float]
 
 def check_the_page(study: LoadedStudy, table: Table, results: Results, rows: list[dict[str, str]]) -> None:
     several = len(study.settings) > 1
-    columns = [column for column in table.columns if column.shown != "asked"]
+    columns = table.on_page
     heads = [f"{column.heading}, %" if column.unit == "%" else column.heading for column in columns]
     assert results.headings == ["method + rule", *(["setting"] if several else []), *heads]
     for (setting, cells), line, row in zip(results.rows, table.lines, rows, strict=True):
@@ -330,6 +338,7 @@ def check_the_page(study: LoadedStudy, table: Table, results: Results, rows: lis
             assert entries.pop(0)["text"] == study.settings[setting].label
         for column, entry in zip(columns, entries, strict=True):
             assert entry.get("data-v", "") == row[column.name], column.name  # the same to the last bit
+            assert entry["i"] == entry.get("title", "")  # for who cannot hover
             shown = f"{entry['text']} {entry['small']}".strip()
             assert shown == str(line.entries[column.name])
             if row[column.name]:

@@ -47,20 +47,42 @@ def test_it_takes_what_clients_find_best_and_sticks_to_it_between_trials():
     targets, sizes = torch.tensor([[9.0, 1.0], [9.0, 1.0]], dtype=torch.float64), [9.0, 1.0]
     asked = []
 
-    def trial(update, factors):
-        asked.append(update)
-        return quadratic(targets)(update, factors)
+    def trial(steps, factors):
+        asked.append(round)
+        assert len(steps) == 2
+        return quadratic(targets)(steps, factors)
 
     auto = Auto(("Mean", "Mean by=uniform"), every=3)
-    for round in range(7):
+    for round in range(25):
         outcome = auto.apply(Updates(U, sizes=sizes, trial=trial))
         torch.testing.assert_close(outcome.update, targets[0])
-        assert len(asked) == 2 * (1 + round // 3)
+        assert bool(auto.verdicts) == (asked[-1] == round)
         state = copy.deepcopy(auto.state)
         auto = Auto(("Mean", "Mean by=uniform"), every=3)  # killed, and resumed from its state
         auto.state = state
+    assert asked == [0, 3, 9, 21]  # a trial that changes nothing doubles the time to the next
     assert max(auto.choice, key=auto.choice.__getitem__) == "Mean by=uniform × 2"
     assert sum(auto.choice.values()) == pytest.approx(1)
+
+
+def test_a_choice_that_changes_is_tried_again_soon():
+    """What clients want moves away from them: longer and longer steps, until it stays."""
+    U, asked = torch.ones(3, 2, dtype=torch.float64), []
+    auto = Auto(("Mean", "Mean by=uniform"), every=2, memory=0.01)
+    for round in range(16):
+
+        def trial(steps, factors, round=round):
+            asked.append(round)
+            return quadratic((0.5 + round / 4 if round < 8 else 2.5) * U)(steps, factors)
+
+        auto.apply(Updates(U, trial=trial))
+        if asked[-1] == round:
+            change, harmed = auto.verdicts["Mean × 0.5"]
+            target = 0.5 + round / 4 if round < 8 else 2.5
+            assert change == pytest.approx((0.5 - target) ** 2 - target**2)
+            assert harmed == 0
+    assert asked[:5] == [0, 2, 4, 6, 8]
+    assert asked[5:] == [12]
 
 
 def test_a_step_that_harms_one_more_client_must_gain_more():
@@ -96,7 +118,7 @@ def test_a_run_records_its_choice_and_keeps_its_bits(tiny: dict[str, Any], tmp_p
     options = tiny | {"method": "FedRep", "rule": {"name": "Auto", "every": 2}, "rounds": 4, "participation": 0.6}
     one = run(**options)
     weights = one.records[-1].rule.choice  # type: ignore[union-attr]
-    assert len(weights) == 4 * 5
+    assert len(weights) == 3 * 5
     assert sum(weights.values()) == pytest.approx(1)
     assert_same(one, run(**(options | {"workers": 3})))
     rounds = iter([False, True])

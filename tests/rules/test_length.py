@@ -61,8 +61,9 @@ def test_fedexp_gives_any_direction_the_length_that_it_gives_the_mean(rule):
 def quadratic(targets: torch.Tensor, samples: int = 100):
     """A trial by clients whose losses are half the squared distances to their targets, from 0."""
 
-    def trial(update, factors):
-        after = torch.stack([((factor * update - targets) ** 2).sum(1) / 2 for factor in factors], dim=1)
+    def trial(steps, factors):
+        ends = torch.stack([torch.stack([factor * step for factor in factors]) for step in steps])
+        after = ((ends - targets[:, None, None]) ** 2).sum(-1) / 2
         return TriedSteps((targets**2).sum(1) / 2, after, torch.full((len(targets),), samples))
 
     return trial
@@ -92,7 +93,8 @@ def test_where_nobody_can_be_asked_a_search_is_refused():
 def test_updates_that_are_clipped_or_chosen_can_still_be_tried():
     U = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 50.0]], dtype=torch.float64)
     updates = Updates(U, trial=quadratic(U)).clipped()
-    assert updates.only([0, 1]).try_steps(torch.tensor([1.0, 0.0]), (1.0,)).after[0, 0] == 0
+    some = updates.only([0, 1])
+    assert some.try_steps([some.row(0)], (1.0,)).after[0, 0, 0] == 0
 
 
 # -- by size or uniform ------------------------------------------------------------------------------------------------

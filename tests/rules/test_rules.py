@@ -506,8 +506,8 @@ def test_stretch_is_relative_to_the_plain_mean():
     U = torch.tensor([[1.0, 0, 1, 0], [1.0, 0, -1, 0]], dtype=torch.float64)
 
     class Triple(Mean):
-        def weigh(self, G, updates):
-            mean = super().weigh(G, updates)
+        def weigh(self, updates):
+            mean = super().weigh(updates)
             return mean._replace(coefficients=3 * mean.coefficients)
 
     assert Triple().apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [3, -1]

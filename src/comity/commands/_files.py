@@ -1,8 +1,10 @@
 """What ``comity inspect`` and ``comity aggregate`` share."""
 
+import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEAST = 16_000_000  # bytes to work with, below which pieces are too small to be of use
+BASES = re.compile("base|start|init|global|server", re.IGNORECASE)
+"""What the name of a base has in it where it says that it is one."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,10 @@ class FileInputs:
     """The clients' files and what is taken of them.
 
     Options:
-        base: the model that the clients started from: a safetensors, torch (.pt, .pth, .bin, .ckpt) or npz file, an
-            index of shards, or a folder with one model or one PEFT adapter
-        clients: the clients' models, in any of these forms
-        as_updates: there is no BASE; the files are the updates themselves
+        files: the base, unless --base names it, then the clients' models: safetensors, torch (.pt, .pth, .bin, .ckpt)
+            or npz files, indices of shards, or folders with one model or one PEFT adapter
+        base: the model that the clients started from
+        as_updates: there is no base; the files are the updates themselves
         only: tensors that take part, by name or its end after a dot, 'lora_*'; may be repeated
         exclude: tensors that do not; may be repeated
         weights: CSV file with the columns name and size (and loss, for rules that need it)
@@ -35,9 +39,9 @@ class FileInputs:
         skip_bad: leave bad files out and say so; without it they stop the command with nothing written
     """
 
-    base: Path | None = None
-    clients: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
     _: KW_ONLY
+    base: Path | None = None
     as_updates: bool = False
     only: Repeated = ()
     exclude: Repeated = ()
@@ -47,13 +51,16 @@ class FileInputs:
     skip_bad: bool = False
 
     def arguments(self, command: str) -> dict[str, Any]:
-        """For the functions of ``comity.files``. Where the files are updates, what stands first is a client's too."""
-        if self.base is None or not (self.clients or self.as_updates):
+        """For the functions of ``comity.files``."""
+        if self.base is not None and self.as_updates:
+            raise ComityError("updates have no base: give --base or --as-updates, not both")
+        base, clients = self._base_and_clients
+        if not clients:
             needed = "the clients' updates" if self.as_updates else "a base and the clients' files"
             raise ComityError(f"comity {command} takes {needed}; see comity {command} --help")
         return {
-            "base": None if self.as_updates else self.base,
-            "clients": [self.base, *self.clients] if self.as_updates else list(self.clients),
+            "base": base,
+            "clients": list(clients),
             "only": self.only,
             "exclude": self.exclude,
             "lora": self.lora,
@@ -61,6 +68,19 @@ class FileInputs:
             "memory": self._memory_left(),
             "skip_bad": self.skip_bad,
         }
+
+    @property
+    def _base_and_clients(self) -> tuple[Path | None, Sequence[Path]]:
+        by_place = self.base is None and not self.as_updates and self.files
+        return (self.files[0], self.files[1:]) if by_place else (self.base, self.files)
+
+    def doubt(self) -> None:
+        """Say so where the base was not named and may be a client's model, when all else went well."""
+        base, clients = self._base_and_clients
+        if base is not None and self.base is None and _like_a_client(base, clients):
+            told = f"{base} was taken for the base that the clients started from, and looks like one of the clients"
+            offer = "give the base with --base, or say --as-updates if these are updates"
+            print(f"comity: {told}; {offer}", file=sys.stderr)
 
     def _memory_left(self) -> int:
         """What the process may still take."""
@@ -73,6 +93,17 @@ class FileInputs:
                 f"give {show_bytes(taken + LEAST)}"
             )
         return limit - taken
+
+
+def _like_a_client(base: Path, clients: Sequence[Path]) -> bool:
+    """Whether the base lies where the clients' files lie and is called as they are: it was forgotten, perhaps."""
+    places = [file.absolute() for file in (base, *clients)]
+    if len({place.name for place in places}) == 1:  # site-1/model.pt, site-2/model.pt
+        places = [place.parent for place in places]
+    if len({place.parent for place in places}) > 1 or BASES.search(places[0].stem):
+        return False
+    first, *names = (re.sub(r"\d+", "0", place.stem) for place in places)
+    return first.startswith(os.path.commonprefix(names))  # noqa: RUF071 (names, not paths)
 
 
 @contextmanager

@@ -36,11 +36,11 @@ def aggregate(
     """Merge clients' checkpoints into one by any rule, at any size.
 
     Examples:
-        comity aggregate base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors
-        comity aggregate adapters/start adapters/clinic-* --only 'lora_*' -o merged
+        comity aggregate --base base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors
+        comity aggregate --base adapters/start adapters/clinic-* --only 'lora_*' -o merged
 
     Options:
-        output: the new model, or the update; names, shapes, dtypes, metadata and files as in BASE
+        output: the new model, or the update; names, shapes, dtypes, metadata and files as in the base
         buffers: what becomes of running_mean and running_var
         rank: of the new factors with --lora products or residual: a number, or auto for as many as need be; by default
             as in BASE
@@ -68,6 +68,7 @@ def aggregate(
             overwrite=overwrite,
             progress=progress,
         )
+    inputs.doubt()
     _print(done, console, time.perf_counter() - started)
     return 0
 

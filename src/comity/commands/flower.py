@@ -4,28 +4,40 @@ from pathlib import Path
 from typing import Literal
 
 from comity.commands._command import RUN_OPTIONS, Command
-from comity.config import Config, Entries, over, read_yaml
+from comity.config import CLIENTS, Config, Entries, over, read_yaml
 
 
 def flower(
-    action: Literal["new"], folder: Path, *, given: Entries, config: Path | None = None, allow_code: bool = False
+    action: Literal["new", "keys"],
+    folder: Path,
+    *,
+    given: Entries,
+    config: Path | None = None,
+    allow_code: bool = False,
 ) -> int:
-    """Write a Flower app that runs this configuration.
+    """Write a Flower app that runs this configuration, or the secrets of its clients for masked runs.
 
-    The app's README.md says how to start it; docs/deploy.md tells the rest. Needs the extra flower.
+    The app's README.md says how to start it; docs/deploy.md tells the rest. Needs the extra flower. Secrets are a file
+    for each client, which it alone may have (docs/privacy.md).
 
     Examples:
         comity flower new federation --method FedRep --rule ConFREE --clients 3
         comity flower new federation --config runs/first/config.yaml
+        comity flower keys secrets --clients 3
 
     Options:
-        action: what to do: new writes an app
-        folder: the folder for the app; it must be empty or not there yet
+        action: what to do: new writes an app, keys writes secrets
+        folder: the folder for them; for an app it must be empty or not there yet
         config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
         allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
-    del action  # there is only one
     chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
+    if action == "keys":
+        from comity.privacy import write_secrets
+
+        files = write_secrets(folder, chosen.clients or CLIENTS)
+        print(f"Wrote {len(files)} files into {folder}. Hand each to its client alone, then remove the folder.")
+        return 0
 
     from comity.flower import write_app
 

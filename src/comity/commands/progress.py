@@ -1,5 +1,7 @@
 """What a person sees while a run goes on, and when it is done."""
 
+import math
+
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -10,6 +12,9 @@ from comity.engine import Callback, Run
 from comity.results import Balance
 from comity.results.schema import (
     ALL,
+    AUC,
+    BALANCED,
+    BY_CLASS,
     CALIBRATION,
     COMMON,
     FALL,
@@ -23,6 +28,8 @@ from comity.results.schema import (
 
 ROWS = {
     OWN: f"{OWN}: own tests",
+    BALANCED: "balanced accuracy",
+    AUC: AUC,
     UNGUARDED: "without the guard",
     SOME: f"{SOME}: some others' too",
     ALL: f"{ALL}: everybody's",
@@ -71,10 +78,14 @@ class Progress(Callback):
     def on_round(self, run: Run, record: RoundRecord) -> None:
         for cid, why in record.failed.items():
             self.console.print(f"[yellow]round {record.round}: client {cid} left out: {why}[/]", highlight=False)
+        for words in record.warnings:
+            self.console.print(f"[yellow]round {record.round}: {words}[/]", highlight=False)
         if OWN in record.metrics:
             self.accuracy = f"accuracy {_percent(record.metrics[OWN].mean)}"
         seconds = sum(vars(record.seconds).values())
         numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
+        if record.epsilon is not None:
+            numbers += f" · ε {record.epsilon:.3g}"
         if self.bars is not None:
             self.bars.update(self.task, completed=record.round, numbers=numbers)
         elif record.round % max(1, run.config.last_round // 10) == 0 or run.done:
@@ -103,7 +114,10 @@ def summary(console: Console, run: Run) -> None:
         table.add_column(column, justify="right")
     for name, words in ROWS.items():
         if (metric := result.last.metrics.get(name)) is not None:
-            table.add_row(words, *map(_percent, (metric.mean, metric.std, metric.worst10, metric.samples)))
+            told = "{:.3f}".format if name == AUC else _percent
+            if name in BY_CLASS and (left_out := sum(map(math.isnan, result.clients[name]))):
+                words += f", without {left_out} of one class"
+            table.add_row(words, *map(told, (metric.mean, metric.std, metric.worst10, metric.samples)))
     if result.transfer is not None:
         alone = "Local: each alone" + ("" if result.transfer.local_on == "all" else ", without validation samples")
         table.add_row(alone, _percent(result.transfer.local), "", "", "")
@@ -130,7 +144,8 @@ def summary(console: Console, run: Run) -> None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
         lines.append(f"The step goes against {_percent(result.rule_against)} of the clients in a round{mean}.")
     if result.conflict_rate is not None:
-        lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f} % of pairs and layers.")
+        off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
+        lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers.")
     seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())
     lines.append(f"A round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}.")
     if result.failures:

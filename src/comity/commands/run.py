@@ -5,7 +5,7 @@ from pathlib import Path
 from comity._components import slug
 from comity._errors import ComityError
 from comity.commands._command import RUN_OPTIONS, Command
-from comity.config import Config, Entries, code_in, over, read_yaml, refuse_code
+from comity.config import AUTO, Config, Entries, code_in, over, read_yaml, refuse_code
 
 
 def run(
@@ -22,6 +22,8 @@ def run(
     Every option has a default that works. A method, rule, model, partition or data set is chosen by name; its own
     options follow the name with a dot, as --rule.c, and this page shows those of what is chosen beside --help.
 
+    With --lr auto it is a study of this one method, and goes on with the same command if it was stopped.
+
     Examples:
         comity run --method FedRep --rule ConFREE --rule.c 0.4 --partition.alpha 0.1 --out runs/first
         comity run --resume --out runs/first
@@ -37,6 +39,11 @@ def run(
     if resume and overwrite:
         raise ComityError("--resume and --overwrite exclude each other")
     entries = over(read_yaml(config, allow_code=allow_code), given)
+    if entries.get("lr") == AUTO:
+        from comity.commands.study import StudyOptions, compare
+
+        out = _with_folder(Config.of({name: value for name, value in entries.items() if name != "lr"})).out
+        return compare(entries, {"out": out}, StudyOptions(overwrite=overwrite, quiet=quiet))
     chosen = _resumed(entries, allow_code) if resume else _with_folder(Config.of(entries))
 
     from rich.console import Console

@@ -17,7 +17,7 @@ class StudyOptions:
     """What a study takes beside the options of a run.
 
     Options:
-        scale: desk or paper, the section of the file to take; by default desk
+        scale: desk, night or paper, the section of the file to take; by default desk
         seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
@@ -28,6 +28,7 @@ class StudyOptions:
         on: ray does the runs on a Ray cluster, the one that Ray finds or a new one here; ray:ADDRESS on the one there
         most_cells: the most cells that the study may have; by default 10,000
         callbacks: dotted names of your own Callback classes, which see every run
+        keep_checkpoints: keep the checkpoints of finished runs too; else only those of Local stay
         dry_run: say how many runs it would be and about how long, by a measured round of each; write nothing
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
@@ -43,6 +44,7 @@ class StudyOptions:
     on: str | None = None
     most_cells: Count | None = None
     callbacks: tuple[str, ...] = ()
+    keep_checkpoints: bool = False
     dry_run: bool = False
     overwrite: bool = False
     quiet: bool = False
@@ -50,7 +52,7 @@ class StudyOptions:
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
         sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
-        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells")}
+        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells", "keep_checkpoints")}
         entries = {"sweep": sweep, "tune": tune, "callbacks": list(self.callbacks)} | whole
         return {name: value for name, value in entries.items() if value}
 

@@ -21,8 +21,8 @@ class Dataset:
     also stand at the other end; there are fewer of them than steps of time or pixels a side. Three dimensions are a
     series unless they hold uint8 or are as high as wide. uint8 pixels are scaled to [-1, 1], or to [0, 1] where they
     are not ``centred``; floats are taken as they are, unless ``standardise``, the default for vectors and series: then
-    every feature or channel has mean 0 and
-    spread 1 over the training samples of all clients, and NaN stands for a missing value, which becomes the mean.
+    every feature or channel has mean 0 and spread 1 over the training samples of all clients but newcomers, and NaN
+    stands for a missing value, which becomes the mean.
 
     A column named ``client`` says who owns each sample (the data set then carries its own partition, ``Natural``); a
     column named ``test`` beside it says which samples are test samples. Without ``client``, a column ``domain`` says
@@ -139,7 +139,8 @@ def _labels(name: str, y: ArrayLike, shift: bool) -> tuple[Ints, list[str]]:
         return places.astype(np.int64), names.tolist()
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise ComityError(
-            f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers or text"
+            f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers or text, "
+            "for they are classes; make bins of a quantity first"
         )
     if len(labels) and labels.min() < 0:
         raise ComityError(f"data {name}: got label {labels.min()}; labels count from 0 or from 1")

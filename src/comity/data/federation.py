@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity._options import Count, ShareBelowOne, ShareBetween, check_arguments
+from comity._options import Count, CountOrZero, ShareBelowOne, ShareBetween, check_arguments
 from comity._random import numpy_generator
 from comity.config import CLIENTS
 from comity.data._dataset import Dataset, Ints
@@ -136,14 +136,16 @@ def federate(
     seed: int = 0,
     test_share: ShareBetween = 0.3,
     val_share: ShareBelowOne = 0.0,
+    newcomers: CountOrZero = 0,
 ) -> Federation:
     """Share ``dataset`` out among ``clients`` and split each client's samples into train, validation and test.
 
     ``partition`` None stands for the data set's own, or IID where it has none; ``clients`` None for those that the
     data set names, or 20. ``test_share`` is taken from the client's samples, ``val_share`` from what then remains, both
-    with the client's class mix. A data set that says itself which samples are for testing keeps that split.
+    with the client's class mix. A data set that says itself which samples are for testing keeps that split. Samples
+    are standardised by what the others have, without the last clients that are ``newcomers``.
     """
-    check_arguments(federate, "", clients=clients, test_share=test_share, val_share=val_share)
+    check_arguments(federate, "", clients=clients, test_share=test_share, val_share=val_share, newcomers=newcomers)
     if clients is None:
         clients = natural_clients(dataset) if partition is None or isinstance(partition, Natural) else None
         clients = clients or CLIENTS
@@ -163,11 +165,8 @@ def federate(
     shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
     _check(shares, dataset, partition, clients)
     splits = [_split(k, share, dataset, seed, test_share, val_share) for k, share in enumerate(shares)]
-    scale = (
-        _standardiser(dataset.x, np.concatenate([part for train, val, _ in splits for part in (train, val)]))
-        if dataset.standardise
-        else None
-    )
+    taking_part = [part for train, val, _ in splits[: max(1, clients - newcomers)] for part in (train, val)]
+    scale = _standardiser(dataset.x, np.concatenate(taking_part)) if dataset.standardise else None
     federation = Federation(
         name=dataset.name,
         shape=dataset.shape,

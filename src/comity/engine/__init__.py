@@ -13,7 +13,7 @@ from comity.engine._assemble import (
     threads,
     verbs_for,
 )
-from comity.engine._callbacks import Callback, callback_class
+from comity.engine._callbacks import Callback, Prune, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, summarise
@@ -22,18 +22,18 @@ from comity.engine._optimiser import Training
 from comity.engine._run import Run, run
 from comity.engine._server import Server
 from comity.engine._site import Site
-from comity.engine._trainer import Autograd, Chain, Stacked, Trainer
+from comity.engine._trainer import Autograd, Chain, Compiled, Trainer
 from comity.engine._verbs import JUDGING_VERBS, READ_ONLY_VERBS, Scores, Verb, verbs_of
 
 # fmt: off
 __all__ = [
     # a run
-    "run", "Run", "Callback", "callback_class",
+    "run", "Run", "Callback", "Prune", "callback_class",
     # its parts
     "build", "settled", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link",
     "Threads", "Server", "Site",
     # a client at work
-    "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Stacked",
+    "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Compiled",
     # what it can be asked
     "Verb", "verbs_of", "verbs_for", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief", "unlike_most",
     # what comes out

@@ -20,10 +20,11 @@ LONGEST_WORDS = 300
 """Characters of a reason that are recorded."""
 LARGEST_COUNT = 2**53
 """Whole numbers are exact in float64 up to this one."""
-SHARES = ("own", "validation", "some", "all", "common", "calibration", "unguarded", "own_weight")
-"""Scores that are shares of correct answers."""
-PERHAPS_ABSENT = ("validation", "validation_loss", "only_local", "only_joined", "bound")
-"""Fields that one client may have and another not: a site may have no validation data, or no model of its own."""
+SHARES = ("own", "balanced", "auc", "validation", "some", "all", "common", "calibration", "unguarded", "own_weight")
+"""Scores that are shares."""
+PERHAPS_ABSENT = ("balanced", "auc", "validation", "validation_loss", "only_local", "only_joined", "bound")
+"""Fields that one client may have and another not: a site may have no validation data, tests of one class, or
+no model of its own."""
 
 
 def admit(
@@ -65,8 +66,8 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
         if (why := _tensor_objection(tensor, before.get(name))) is not None:
             return f"sent {name} {why}"
     if isinstance(reply, StepLosses):
-        tried = sent.tensors()["factors"]
-        if reply.after.shape != tried.shape or reply.after.dtype != tried.dtype:
+        steps, factors = (sent.tensors()[name] for name in ("theta", "factors"))
+        if reply.after.shape != (len(steps), len(factors)) or reply.after.dtype != factors.dtype:
             return "sent after of another shape or type than what was to be tried"
         if not ((reply.after >= 0) & (reply.after <= DIVERGED)).all() or not 0 <= reply.before <= DIVERGED:
             return f"sent a loss that is not from 0 to {DIVERGED:g}"
@@ -117,7 +118,7 @@ def _value_objection(reply: Payload, name: str, value: Any) -> str | None:
             return None if 0 <= value <= reply.n_test else f"that is {value}; there are {reply.n_test} tests"
         # The loss of a model that diverged is honestly infinite, or no number.
         return None if not value < 0 else f"that is {value:g}; it must not be negative"
-    if isinstance(reply, Reply) and name == "train_loss" and math.isnan(value):
+    if name == "train_loss" and math.isnan(value):
         return None  # where nothing was trained; what most others have decides
     return None if math.isfinite(value) else f"that is {value}; it must be a finite number"
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from comity.data import (
 from comity.engine._attacks import Attack
 from comity.engine._disk import Disk
 from comity.engine._link import Link, Threads
+from comity.engine._masked_verbs import check_masked, masked_verbs
 from comity.engine._optimiser import Training
 from comity.engine._server import Server, cohort_size
 from comity.engine._site import Site
@@ -33,7 +35,7 @@ from comity.engine._trainer import TrainerName
 from comity.engine._verbs import Verb, verbs_of
 from comity.methods import Method
 from comity.nn import with_head
-from comity.rules import Rule, ServerStep
+from comity.rules import Rule, ServerStep, Sketch, check_sketch
 
 Links = Callable[[Config, Site], Link]
 """Makes the way to a run's clients."""
@@ -51,6 +53,7 @@ def federation_of(config: Config, dataset: Dataset | Synthetic | None = None) ->
         seed=config.seed,
         test_share=config.test_share,
         val_share=config.val_share,
+        newcomers=config.newcomers,
     )
 
 
@@ -66,10 +69,12 @@ def _dataset_of(config: Config) -> Dataset | Synthetic:
 
 
 def settled(config: Config, federation: Federation | None = None) -> Config:
-    """The configuration with the clients and the model that its data ask for where it names none.
+    """The configuration with the device that is here, and the clients and the model that its data ask for.
 
     ``federation`` stands in for the configuration's own data.
     """
+    if config.device == "auto":
+        config = config.with_(device="cuda" if torch.cuda.is_available() else "cpu")
     if federation is not None and config.clients not in (None, len(federation)):
         raise ComityError(f"clients is {config.clients}, but the federation that was given has {len(federation)}")
     if config.clients is not None and config.model is not None:
@@ -108,6 +113,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         above_local=rule.above_local,
         tries_steps=rule.tries_steps,
         s_acc_share=config.s_acc_share,
+        training_passes=_training_passes(config, federation),
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,
         trainer=trainer,
@@ -115,7 +121,28 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         whole_from=first_whole_round(config),
     )
     site.everybody = everybody
+    if config.masked:
+        _mask(site, config, rule)
     return site
+
+
+def _mask(site: Site, config: Config, rule: Rule) -> None:
+    """Have the clients of a site hide their updates; what cannot run so is refused."""
+    from comity.engine._masked_clients import masked_clients  # it needs an extra
+
+    check_masked(config, site.method, rule, cohort_size(len(site.federation), config.participation))
+    site.masked = masked_clients(config, site.model(), rule, len(site.federation))
+    site.verbs = masked_verbs(site.verbs)
+
+
+def _training_passes(config: Config, federation: Federation) -> float:
+    """Samples that go through the net in a run's training, forward and backward (which is twice the work), for each
+    time that it asks for S-acc and G-acc.
+    """
+    samples = sum(len(client.train) for client in federation.clients)
+    of_a_round = config.epochs * samples if config.steps is None else config.steps * config.batch_size * len(federation)
+    times = sum(config.general_in(round) for round in range(1, config.last_round + 1))
+    return 3 * config.rounds * config.participation * of_a_round / max(times, 1)
 
 
 def _without_newcomers(everybody: Federation, config: Config) -> Federation:
@@ -147,13 +174,20 @@ def rule_of(config: Config, method: Method[Any, Any]) -> Rule:
         if own is not None and (given := getattr(config, option)) != default(option):
             raise ComityError(f"method {config.method} brings its own rule; leave {option} out, got {given}")
     rule: Rule = own or config.rule.build()
+    check_sketch(sketch_of(config), rule)
     return rule
+
+
+def sketch_of(config: Config) -> Sketch | None:
+    """What rules see of updates, if that is not the products of whole ones."""
+    return None if config.sketch is None else Sketch.of(config.sketch)
 
 
 def verbs_for(config: Config) -> dict[str, Verb]:
     """All that this run's clients can be asked to do, by name."""
     method = config.method.build()
-    return verbs_of(method, rule_of(config, method).tries_steps)
+    verbs = verbs_of(method, rule_of(config, method).tries_steps)
+    return masked_verbs(verbs) if config.masked else verbs
 
 
 def threads(config: Config, site: Site) -> Link:
@@ -173,7 +207,12 @@ def build(
     site = site_of(config, federation, trainer)
     model = site.model()
     way = link(config, site)
-    server = Server(
+    kind: Callable[..., Server] = Server
+    if site.masked is not None:
+        from comity.engine._masked_server import MaskedServer
+
+        kind = partial(MaskedServer, masked=site.masked, delta=config.dp_delta)
+    server = kind(
         site.method,
         rule_of(config, site.method),
         way,
@@ -188,6 +227,7 @@ def build(
         server_step=ServerStep(config.server_lr, config.server_momentum),
         max_share=config.max_share,
         clip_updates=config.clip_updates,
+        sketch=sketch_of(config),
     )
     return site, server
 

@@ -85,7 +85,7 @@ class WriteFolder(Callback):
         self.folder = folder
 
     def on_evaluate(self, run: "Run", columns: Columns) -> None:
-        self.folder.add_clients(run.server.round, columns)
+        self.folder.add_clients(run.server.round, columns, run.federation.client_names)
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         weights = [entry for entry in run.weights if entry.round == record.round]
@@ -107,6 +107,14 @@ class Checkpoint(Callback):
         if run.done or run.stopping or record.round % run.config.checkpoint_every == 0:
             marks = self.folder.secure()  # before the checkpoint that counts on these lines
             _checkpoint.save(self.folder / schema.CHECKPOINT, run.server, run.key, marks)
+
+
+class Prune(Callback):
+    """Removes the checkpoint of a finished run: result, records and models stay. Local's stays, for others to use."""
+
+    def on_end(self, run: "Run") -> None:
+        if run.done and run.folder is not None and not run.config.is_local:
+            (run.folder / schema.CHECKPOINT).unlink(missing_ok=True)
 
 
 class Tracker(Callback):

@@ -23,10 +23,13 @@ class ClientState:
     """``client.keep``, the method's own."""
     engine: dict[str, Tensor] = field(default_factory=dict)
     """The engine's own: the fitted model, BatchNorm's counters, the optimiser's state."""
+    secret: dict[str, Tensor] = field(default_factory=dict)
+    """What is good for one round and is never written to a file: keys, seeds and shares of masks."""
 
-    def flat(self) -> dict[str, Tensor]:
-        """Under one name each: ``method/personal``, ``engine/fitted``."""
-        return {f"{owner}/{name}": tensor for owner, kept in vars(self).items() for name, tensor in kept.items()}
+    def flat(self, secret: bool = False) -> dict[str, Tensor]:
+        """Under one name each: ``method/personal``, ``engine/fitted``; what is ``secret`` only where asked for."""
+        owners = {owner: kept for owner, kept in vars(self).items() if secret or owner != "secret"}
+        return {f"{owner}/{name}": tensor for owner, kept in owners.items() for name, tensor in kept.items()}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> "ClientState":
@@ -132,7 +135,9 @@ class Client:
 
         A model that diverged gives every class the probability 0, so that guards and scores can do with it.
         """
-        net = self.model.net.eval()
+        net = self.model.net
+        if net.training:  # to walk through all its layers costs a small net as much as the answer
+            net.eval()
         predicted = torch.log_softmax(torch.cat([net(x) for x in torch.split(split.x, 512)]), 1)
         return predicted.nan_to_num(nan=-math.inf, neginf=-math.inf)
 

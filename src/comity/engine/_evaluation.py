@@ -13,6 +13,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._random import generator, numpy_generator
 from comity.data import Federation, Split, in_training_layout
+from comity.engine._by_class import area_under_curve, balanced_accuracy
 from comity.engine._client import Client, hits, losses
 from comity.engine._verbs import Scores, Weighed
 from comity.guard import expected_calibration_error
@@ -26,10 +27,14 @@ Predict = Callable[[Split], Tensor]
 """The logarithm of each class's probability for each sample."""
 MOST_ANSWERS = 10_000_000
 """Answers of models to tests that G-acc, and S-acc likewise, may take; beyond, each model is tried on a sample."""
+LEAST_SAMPLE = 400
+"""Tests in such a sample: a standard error of 2.5 points at most."""
 COLUMNS = {
     "n_train": "n_train",
     "n_test": "n_test",
     schema.OWN: "own",
+    schema.BALANCED: "balanced",
+    schema.AUC: "auc",
     schema.LOSS: "loss",
     schema.VALIDATION: "validation",
     schema.VALIDATION_LOSS: "validation_loss",
@@ -46,16 +51,19 @@ COLUMNS = {
 """The names of a client's scores in tables and files, each with its field."""
 
 
-def sample_size(federation: Federation) -> int | None:
-    """On how many tests each model is tried for S-acc and for G-acc; ``None``: on all that there are."""
+def sample_size(federation: Federation, training: float = math.inf) -> int | None:
+    """On how many tests each personal model is tried for S-acc and for G-acc; ``None``: on all that there are.
+
+    At most so many that both together cost a tenth of the ``training``, in passes of a sample through the net.
+    """
     clients, tests = len(federation), sum(len(client.test) for client in federation.clients)
-    return None if clients * tests <= MOST_ANSWERS else max(1, MOST_ANSWERS // clients)
+    sample = max(LEAST_SAMPLE, int(min(MOST_ANSWERS, training / 20) / clients))
+    return None if sample >= tests else sample
 
 
-def general_error(federation: Federation) -> float:
+def general_error(sample: int | None) -> float:
     """The largest standard error that a client's S-acc or G-acc can have for the sake of its sample."""
-    size = sample_size(federation)
-    return 0.0 if size is None else 0.5 / math.sqrt(size)
+    return 0.0 if sample is None else 0.5 / math.sqrt(sample)
 
 
 @dataclass
@@ -71,9 +79,9 @@ class TestPool:
     """The last model that was tested, and which of its answers were right: all clients may have the same model."""
 
     @classmethod
-    def of(cls, federation: Federation, others: float) -> "TestPool":
+    def of(cls, federation: Federation, others: float, training: float = math.inf) -> "TestPool":
         starts = itertools.accumulate((len(client.test) for client in federation.clients), initial=0)
-        return cls(federation, tuple(starts), sample_size(federation), others)
+        return cls(federation, tuple(starts), sample_size(federation, training), others)
 
     @cached_property
     def split(self) -> Split:
@@ -84,30 +92,38 @@ class TestPool:
 
     @cached_property
     def sampled(self) -> Split:
-        """The tests for G-acc, the same for all clients."""
+        """The tests for G-acc, the same for all clients: by chance, but of every client and class its share."""
         if self.sample is None:
             return self.split
         random = generator(self.federation.seed, "G-acc")
-        return self._some(torch.randperm(self.starts[-1], generator=random)[: self.sample])
+        tests = zip(self.starts, self.federation.clients, strict=False)
+        by_class = torch.cat([start + client.test.y.argsort(stable=True).cpu() for start, client in tests])
+        one_of_each_stretch = torch.arange(self.sample) + torch.rand(self.sample, generator=random, dtype=torch.float64)
+        return self._some(by_class[(one_of_each_stretch * (len(by_class) / self.sample)).long()])
 
     def _some(self, chosen: Tensor) -> Split:
         chosen = chosen.to(self.split.y.device)
         return Split(in_training_layout(self.split.x[chosen]), self.split.y[chosen])
 
-    def general(self, cid: int, predict: Predict, model: Tensor | None, seed: int) -> tuple[float, float]:
-        """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone."""
-        right = self.right(predict, model)
-        if self.sample is None:
+    def general(
+        self, cid: int, predict: Predict, model: Tensor | None, seed: int, common: bool = False
+    ) -> tuple[float, float]:
+        """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone.
+
+        A model that is ``common`` to all is tried on all tests, once.
+        """
+        if self.sample is None or common:
+            right = self.right(predict, model, self.split)
             return _share(right[self.mixed(cid, seed)]), _share(right)
         some = self._some(self.drawn(cid, seed))
-        return _share(hits(predict(some), some)), _share(right)
+        return _share(hits(predict(some), some)), _share(self.right(predict, model, self.sampled))
 
-    def right(self, predict: Predict, model: Tensor | None) -> Tensor:
+    def right(self, predict: Predict, model: Tensor | None, tests: Split) -> Tensor:
         """Which answers are right. The same model is tested once."""
         last = self._last
         if model is not None and last is not None and torch.equal(last[0], model):
             return last[1]
-        right = hits(predict(self.sampled), self.sampled)
+        right = hits(predict(tests), tests)
         if model is not None:
             self._last = model, right
         return right
@@ -186,6 +202,8 @@ def evaluate(site: "Site", client: Client, received: Question) -> Scores:
 
     right = hits(predicted, data.test)
     scores.own, scores.loss = _share(right), float(losses(predicted, data.test).mean())
+    if received.by_class:
+        scores.balanced, scores.auc = balanced_accuracy(right, data.test.y), area_under_curve(predicted, data.test.y)
     scores.calibration = expected_calibration_error(predicted.exp().amax(1).clamp(max=1).cpu(), right.cpu())
     if site.reference is not None and site.reference.has(cid):
         alone = hits(site.reference.on_own(cid, data.test), data.test)
@@ -196,7 +214,9 @@ def evaluate(site: "Site", client: Client, received: Question) -> Scores:
         scores.validation_loss = float(losses(predicted, data.val).mean())
     if received.general:
         alike = model if site.guard is None else None
-        scores.some, scores.all = site.tests.general(cid, predict, alike, site.seed)
+        scores.some, scores.all = site.tests.general(
+            cid, predict, alike, site.seed, common=alike is not None and common is alike
+        )
     return scores
 
 
@@ -269,10 +289,12 @@ def _share(hits: Tensor) -> float:
 
 
 def columns_of(scores: dict[int, Scores]) -> schema.Columns:
-    """A list over clients for each score that all of them have."""
+    """A list over clients for each score that all of them have, or that those have whose tests hold several classes."""
     columns: schema.Columns = {"client": list(scores)}
     for name, field in COLUMNS.items():
         values = [getattr(each, field) for each in scores.values()]
+        if name in schema.BY_CLASS and any(value is not None for value in values):
+            values = [math.nan if value is None else value for value in values]
         if None not in values:
             columns[name] = values
     return columns
@@ -297,9 +319,11 @@ def by_client(columns: schema.Columns, name: str = schema.OWN) -> dict[int, floa
 
 
 def summarise(columns: schema.Columns, name: str) -> schema.Summary:
-    """One metric over all clients."""
-    values = torch.tensor(columns[name], dtype=torch.float64)
-    weights = torch.tensor(columns["n_test"], dtype=torch.float64)
+    """One metric over all clients, or over those that have it."""
+    values, weights = (torch.tensor(columns[each], dtype=torch.float64) for each in (name, "n_test"))
+    if name in schema.BY_CLASS:
+        has_it = ~values.isnan()
+        values, weights = values[has_it], weights[has_it]
     worst = values.sort(descending=name in (schema.LOSS, schema.VALIDATION_LOSS)).values
     return schema.Summary(
         mean=float(values.mean()),

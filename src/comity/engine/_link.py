@@ -5,18 +5,16 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from queue import SimpleQueue
 
 from torch import Tensor
 
+from comity._errors import ComityError
 from comity.engine._admission import admit, brief
 from comity.engine._client import ClientState
 from comity.engine._disk import Disk
 from comity.engine._site import Site
-from comity.engine._together import work_together
-from comity.engine._trainer import Stacked, Trainer
-from comity.engine._verbs import WITHOUT_TRAINING, Verb
+from comity.engine._verbs import Verb
 from comity.methods import Payload
 from comity.nn import Model
 
@@ -34,6 +32,8 @@ class Link(ABC):
         """What else deserves a look since the last question: who was refused a seat, and who changed it."""
         self.traffic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         """Bytes down and up, by verb."""
+        self.run_id = ""
+        """The run whose questions these are; ``Run.id``."""
 
     def ask(
         self,
@@ -70,16 +70,25 @@ class Link(ABC):
     def restore(self, states: dict[int, ClientState]) -> None:
         """Give clients back what they kept."""
 
+    def place(self) -> list[int]:
+        """Where among its questions this link is, if its clients need to know that to find what they kept."""
+        return []
+
+    def saved(self) -> None:
+        """A checkpoint holds everything up to here."""
+
+    def go_on(self, place: list[int]) -> None:
+        """After a checkpoint that was made at this ``place``."""
+        if place:
+            raise ComityError("what the clients of this run kept is at their sites: go on with it on Flower")
+
     def hold(self, tensor: Tensor) -> Tensor:
         """The same tensor, where this link has clients' tensors lie."""
         return tensor
 
 
 class Threads(Link):
-    """Clients are jobs for a few threads of this process.
-
-    Each thread has one model, or several small ones for clients that train as one.
-    """
+    """Clients are jobs for a few threads of this process, each of which has one model."""
 
     def __init__(self, site: Site, workers: int, disk: Disk | None = None) -> None:
         super().__init__()
@@ -87,24 +96,18 @@ class Threads(Link):
         self.clients = range(len(site.federation))
         self._states: dict[int, ClientState] = {}
         self.workers = max(1, min(workers, len(self.clients)))
-        most = site.trainer.clients if isinstance(site.trainer, Stacked) else 1
-        self.together = min(most, -(-len(self.clients) // self.workers))
-        """Clients that train as one."""
-        self._models: SimpleQueue[list[Model]] = SimpleQueue()
-        """Models for ``together`` clients, for each worker that is idle."""
+        self._models: SimpleQueue[Model] = SimpleQueue()
+        """A model for each worker that is idle."""
         for _ in range(self.workers):
-            self._models.put(site.models(self.together))
+            self._models.put(site.model())
         # Threads stay: a new one would first have to make the buffers that products need.
         self._pool = ThreadPoolExecutor(self.workers)
-        self._client_threads = ThreadPoolExecutor(self.workers * self.together)
 
     def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
         results: dict[int, Payload | Exception] = {}
         # The largest first, so that no thread is left with a long job at the end.
         order = sorted(questions, key=lambda cid: -len(self.site.federation.clients[cid].train))
-        jobs = [
-            self._pool.submit(self._work, group, verb.name, questions, round, results) for group in self._groups(order)
-        ]
+        jobs = [self._pool.submit(self._work, cid, verb.name, questions[cid], round, results) for cid in order]
         try:
             for job in jobs:
                 job.result()
@@ -118,39 +121,18 @@ class Threads(Link):
             raise next(iter(errors.values()))
         return replies
 
-    def _groups(self, order: list[int]) -> list[list[int]]:
-        """Clients of about one size, as many groups for each worker."""
-        turns = -(-len(order) // (self.workers * self.together))
-        size = max(1, -(-len(order) // (self.workers * turns))) if order else 1
-        return [order[start : start + size] for start in range(0, len(order), size)]
-
     def _work(
-        self,
-        group: list[int],
-        verb: str,
-        questions: Mapping[int, Payload],
-        round: int,
-        results: dict[int, Payload | Exception],
+        self, cid: int, verb: str, question: Payload, round: int, results: dict[int, Payload | Exception]
     ) -> None:
-        models = self._models.get()
-
-        def work(cid: int, model: Model, trainer: Trainer | None = None) -> None:
-            try:
-                before = self._states.get(cid)
-                reply, after = self.site.work(model, cid, before, verb, questions[cid], round, trainer)
-                results[cid], self._states[cid] = self._held_reply(reply), self._held_state(after, before)
-            except Exception as error:  # the client's own failure: it is named, and the round goes on
-                results[cid] = error
-
+        model = self._models.get()
         try:
-            if len(group) == 1 or verb in WITHOUT_TRAINING:
-                for cid in group:
-                    work(cid, models[0])
-            else:
-                pairs = zip(group, models, strict=False)
-                work_together(self._client_threads, [partial(work, *pair) for pair in pairs])
+            before = self._states.get(cid)
+            reply, after = self.site.work(model, cid, before, verb, question, round)
+            results[cid], self._states[cid] = self._held_reply(reply), self._held_state(after, before)
+        except Exception as error:  # the client's own failure: it is named, and the round goes on
+            results[cid] = error
         finally:
-            self._models.put(models)
+            self._models.put(model)
 
     def hold(self, tensor: Tensor) -> Tensor:
         return tensor if self.disk is None else self.disk.hold(tensor)
@@ -165,7 +147,7 @@ class Threads(Link):
             return {name: t if t is old.get(name) else self.hold(t) for name, t in tensors.items()}
 
         known = before or ClientState()
-        return ClientState(held(state.method, known.method), held(state.engine, known.engine))
+        return ClientState(held(state.method, known.method), held(state.engine, known.engine), state.secret)
 
     def states(self) -> dict[int, ClientState]:
         return self._states

@@ -1,6 +1,7 @@
 """Clients that join after training. Each method serves them in its own way; nothing of them enters the federation."""
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from comity.config import Config
@@ -76,7 +77,9 @@ def serve(config: Config, site: Site, server: Server) -> Served:
             desk.round += 1
             replies = link.ask(desk.verbs["fit"], received, desk.round, shared=desk.theta)
             received = {cid: method.welcome(desk, cid, replies.get(cid)) for cid in cids}
-        scores: dict[int, Any] = link.ask(desk.verbs["evaluate"], received, desk.round)
+        scores: dict[int, Any] = link.ask(
+            desk.verbs["evaluate"], {cid: replace(each, by_class=True) for cid, each in received.items()}, desk.round
+        )
     except Exception as error:  # a method that cannot serve newcomers costs nobody the run
         scores, link.failures = {}, dict.fromkeys(cids, f"{type(error).__name__}: {error}")
     return scores, link.failures, Alone(site, link.states())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layout
-from comity._random import generator
+from comity._random import generator, key_bytes
 from comity.engine._admission import brief
 from comity.engine._attacks import Attack
 from comity.engine._evaluation import columns_of, summarise
@@ -29,19 +29,23 @@ from comity.results.schema import (
     RuleNote,
     Seconds,
     Traffic,
+    Verdict,
     Weights,
 )
 from comity.rules import (
     Outcome,
     Rule,
     ServerStep,
+    Sketch,
     TriedSteps,
     Updates,
     against,
+    behind,
     capped,
     conflict_rate,
     cosines,
     loss_change,
+    step_cosines,
 )
 
 MOST = 256
@@ -74,10 +78,11 @@ class Server:
         server_step: ServerStep | None = None,
         max_share: float = 1.0,
         clip_updates: Literal["none", "median"] = "none",
+        sketch: Sketch | None = None,
     ) -> None:
         self.method, self.rule, self.link = method, rule, link
         self.server_step = server_step or ServerStep()
-        self.max_share, self.clip_updates = max_share, clip_updates
+        self.max_share, self.clip_updates, self.sketch = max_share, clip_updates, sketch
         self.verbs = verbs_of(method, rule.tries_steps)
         self.theta, self.layout, self.seed = theta, layout, seed
         self.participation, self.dropout, self._lr = participation, dropout, lr
@@ -166,12 +171,15 @@ class Server:
             average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
             return base + torch.cat([step, average])
 
-        def trial(update: Tensor, factors: Sequence[float]) -> TriedSteps:
+        def trial(steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
             if base is not self.theta or layout is not self.layout or rows is not None:
                 raise ComityError(f"{type(self.method).__name__} combines several things a round: no step can be tried")
-            return self._try_steps(cids, moved(self.server_step.lr * update), factors)
+            ends = torch.stack([moved(self.server_step.lr * step) for step in steps])
+            return self._try_steps(cids, ends, factors)
 
-        updates = Updates(
+        updates = behind(
+            self.sketch,
+            key_bytes(self.seed, "sketch", self.round),
             [vector[: layout.size] for vector in vectors],
             base=base[: layout.size],
             layout=layout,
@@ -185,7 +193,7 @@ class Server:
             updates = updates.clipped(self.link.hold)
         self._bounded = True
         if rule is None:
-            every = self.rule.needs_gram or len(cids) <= MOST
+            every = len(cids) <= MOST or (self.rule.needs_gram and self.sketch is None)
             if every:
                 updates.measure()  # needed below in any case; the rule then makes no pass of its own
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
@@ -194,7 +202,7 @@ class Server:
             self.server_step.state = self.step_states.setdefault(group, {})
             step = self.server_step(outcome.update)
             self._note(group, updates if every else self._some(updates), outcome)
-            if every:
+            if every or self.sketch is not None:
                 self._note_against(updates, outcome)
         else:
             outcome = rule.apply(updates)
@@ -205,14 +213,14 @@ class Server:
             return Combined(base, outcome)
         return Combined(moved(step), outcome)
 
-    def _try_steps(self, cids: Sequence[int], theta: Tensor, factors: Sequence[float]) -> TriedSteps:
-        """What multiples of the step to ``theta`` do to the losses of these clients."""
+    def _try_steps(self, cids: Sequence[int], ends: Tensor, factors: Sequence[float]) -> TriedSteps:
+        """What multiples of the steps to each of ``ends`` do to the losses of these clients."""
         questions = {}
         for cid in cids:
             message = self.method.send(self, cid)
             if not isinstance(message, Message):
                 raise ComityError(f"{type(self.method).__name__} sends no shared part: no step can be tried")
-            questions[cid] = replace(message, theta=theta, factors=torch.tensor(factors, dtype=torch.float64))
+            questions[cid] = replace(message, theta=ends, factors=torch.tensor(factors, dtype=torch.float64))
         replies: list[StepLosses] = list(self._ask("try_steps", questions).values())
         if not replies:
             raise ComityError(f"no client tried a step in round {self.round}; {_first(self.record.failed)}")
@@ -231,7 +239,9 @@ class Server:
         record, round = self.record, self.round
         layers = [f"{group}/{name}" if group else name for name in updates.layout.names]
         conflict = record.conflict = record.conflict or Conflict()
-        conflict.layers |= dict(zip(layers, conflict_rate(updates).layers.tolist(), strict=True))
+        rates = conflict_rate(updates)
+        conflict.layers |= dict(zip(layers, rates.layers.tolist(), strict=True))
+        conflict.error = max(conflict.error, rates.error)
         conflict.rate = sum(conflict.layers.values()) / len(conflict.layers)
         change = loss_change(updates, self.lr)
         conflict.loss_change += change.total
@@ -239,7 +249,9 @@ class Server:
         rule = record.rule = record.rule or RuleNote(certificate=outcome.certificate)
         rule.residual = max(rule.residual, outcome.residual)
         rule.stretch |= dict(zip(layers, outcome.stretch.tolist(), strict=True))
-        rule.choice |= {f"{group}/{name}" if group else name: w for name, w in self.rule.choice.items()}
+        prefix = f"{group}/" if group else ""
+        rule.choice |= {prefix + name: weight for name, weight in self.rule.choice.items()}
+        rule.verdicts |= {prefix + name: Verdict(change=c, harmed=h) for name, (c, h) in self.rule.verdicts.items()}
         multipliers = outcome.notes.get("lambda")
         self.weights.append(
             Weights(
@@ -252,10 +264,11 @@ class Server:
         )
         some = torch.randperm(len(updates), generator=self.random("cosines"))[:MOST_COSINES].sort().values
         ids, angles = [updates.ids[i] for i in some.tolist()], cosines(updates)[some][:, some].tolist()
-        self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles))
+        error = 0.0 if self.sketch is None else self.sketch.error()
+        self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles, error=error))
 
     def _note_against(self, updates: Updates, outcome: Outcome) -> None:
-        """Whom the plain mean and the rule's step hurt; groups have no client in common."""
+        """Whom the plain mean and the rule's step hurt, and who moved its way; groups have no client in common."""
         noted, honest = self.record.against or Against(), set(self.honest)
         self.record.against = noted
         noted.clients += len(honest.intersection(updates.ids))
@@ -265,6 +278,9 @@ class Server:
         )
         noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)
         noted.mean_ids, noted.rule_ids = (noted.mean_ids + mean)[:MOST_NAMED], (noted.rule_ids + rule)[:MOST_NAMED]
+        used = outcome.updates
+        angles = zip(used.ids, step_cosines(used, outcome.coefficients).tolist(), used.ages.tolist(), strict=True)
+        self.record.step_cosines |= {cid: angle for cid, angle, age in angles if isinstance(cid, int) and age == 0}
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""
@@ -333,18 +349,20 @@ class Server:
                 f"method {type(self.method).__name__} could not merge the replies of round {self.round}: "
                 f"{type(error).__name__}: {brief(error)}"
             ) from error
-        if not self._bounded and self.theta.numel() and (self.max_share < 1 or self.clip_updates != "none"):
+        asked = self.max_share < 1 or self.clip_updates != "none" or self.sketch is not None
+        if asked and not self._bounded and self.theta.numel():
             self.record.warnings.append(
-                f"method {type(self.method).__name__} uses no rule: max_share and clip_updates change nothing"
+                f"method {type(self.method).__name__} uses no rule: max_share, clip_updates and sketch change nothing"
             )
 
-    def evaluate(self, general: bool) -> Columns:
+    def evaluate(self, general: bool, by_class: bool = True) -> Columns:
         """Every honest client's scores as columns; their summary goes into the record.
 
-        ``general`` asks for S-acc and G-acc too.
+        ``general`` asks for S-acc and G-acc too, ``by_class`` for balanced accuracy and AUC.
         """
         started = time.perf_counter()
-        questions = {cid: replace(self.method.send(self, cid), general=general) for cid in self.honest}
+        sent = {cid: self.method.send(self, cid) for cid in self.honest}
+        questions = {cid: replace(message, general=general, by_class=by_class) for cid, message in sent.items()}
         scores: dict[int, Scores] = self._ask("evaluate", questions)
         if not scores:
             raise ComityError(f"no client could be evaluated in round {self.round}; {_first(self.record.failed)}")

@@ -1,9 +1,12 @@
 """Where clients' data are: a verb is done here, whichever way it arrived."""
 
 import copy
+import math
+import threading
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +20,19 @@ from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
-from comity.engine._trainer import Trainer, TrainerName, trainer_for
-from comity.engine._verbs import DIVERGED, READ_ONLY_VERBS, Export, StepLosses, verbs_of
+from comity.engine._trainer import Autograd, TrainerName, trainer_for
+from comity.engine._verbs import DIVERGED, MASKED_VERBS, READ_ONLY_VERBS, Export, StepLosses, verbs_of
 from comity.guard import Guard
 from comity.methods import Message, Method, Payload, Question, Reply
-from comity.nn import Model, line_up
+from comity.nn import Model, draws_random_numbers
 
-MOST_TRIED = 256
+if TYPE_CHECKING:
+    from comity.engine._masked_clients import MaskedClients
+
+MOST_TRIED = 128
 """Samples on which a client tries steps."""
+_DRAWING = threading.Lock()
+"""Held while a client works with a net that draws random numbers: torch has one generator for all threads."""
 EPOCHS_ALONE = 10
 """Epochs that a client trains alone, once, where a rule asks how much worse off than that it is."""
 
@@ -43,6 +51,7 @@ class Site:
         buffers: Literal["average", "local"] = "average",
         moment: Literal["received", "fitted"] | None = None,
         s_acc_share: float = default("s_acc_share"),
+        training_passes: float = math.inf,
         losses: bool = False,
         above_local: bool = False,
         tries_steps: bool = False,
@@ -57,6 +66,8 @@ class Site:
         """With clients that join after training."""
         self.buffers, self.moment, self.device = buffers, moment or method.moment, device
         self.s_acc_share = s_acc_share
+        self.training_passes = training_passes
+        """What the run's training costs, for each time that everybody's tests are asked for."""
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
         self.above_local = above_local
@@ -80,21 +91,19 @@ class Site:
         self.parameters = model.layout("shared").size
         """How many numbers of the shared part are parameters; buffers lie behind them."""
         self.trainer = trainer_for(training, model, trainer)
+        self.masked: MaskedClients | None = None
+        """How clients hide their updates from the server, where they do."""
+        self.net_draws = isinstance(self.trainer, Autograd) and draws_random_numbers(net, federation.shape)
+        """Whether the net draws random numbers while it trains."""
 
     def model(self) -> Model:
         """A model of its own for each worker."""
-        return self.models(1)[0]
-
-    def models(self, count: int) -> list[Model]:
-        """Models for clients that train as one."""
-        nets = (copy.deepcopy(self._net).to(self.device) for _ in range(count))
-        models = [Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm) for net in nets]
-        line_up(models)
-        return models
+        net = copy.deepcopy(self._net).to(self.device)
+        return Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm)
 
     @cached_property
     def tests(self) -> TestPool:
-        return TestPool.of(self.federation, self.s_acc_share)
+        return TestPool.of(self.federation, self.s_acc_share, self.training_passes)
 
     def holds_out(self, round: int) -> bool:
         """Whether validation samples are still unseen."""
@@ -123,7 +132,6 @@ class Site:
         *,
         verb: str = "fit",
         round: int = 1,
-        trainer: Trainer | None = None,
     ) -> Client:
         """A client at work. One without a state was never asked before: the method starts it."""
         client = Client(
@@ -133,7 +141,7 @@ class Site:
             keep={} if state is None else dict(state.method),
             engine_keep={} if state is None else dict(state.engine),
             training=self.training,
-            trainer=trainer or self.trainer,
+            trainer=self.trainer,
             seed=self.seed,
             round=round,
             verb=verb,
@@ -153,18 +161,35 @@ class Site:
         verb: str,
         received: Payload,
         round: int,
-        trainer: Trainer | None = None,
     ) -> tuple[Payload, ClientState]:
         """Do ``verb`` for a client with this state (``None``: it was never asked before); its state afterwards.
 
         A client that fails on the way keeps what it had.
         """
+        if verb in MASKED_VERBS:
+            assert self.masked is not None
+            return self.masked.work(cid, state, received, round)
+        if not self.net_draws:
+            return self._work(model, cid, state, verb, received, round)
+        with _DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator(self.seed, "layers", round, cid).initial_seed())
+            return self._work(model, cid, state, verb, received, round)
+
+    def _work(
+        self,
+        model: Model,
+        cid: int,
+        state: ClientState | None,
+        verb: str,
+        received: Payload,
+        round: int,
+    ) -> tuple[Payload, ClientState]:
         alone = None
         if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
-            alone = self._trained_alone(cid, model, round, trainer)
+            alone = self._trained_alone(cid, model, round)
         # what is exported is what was judged, also where a method trains on the way
         drawn = "evaluate" if verb in READ_ONLY_VERBS else verb
-        client = self.client(cid, model, state, verb=drawn, round=round, trainer=trainer)
+        client = self.client(cid, model, state, verb=drawn, round=round)
         if alone is not None:
             client.engine_keep["alone"] = alone
         counted = len(model.counters) > 0
@@ -188,9 +213,9 @@ class Site:
             before_fit = self._loss(client, received, client.data.train)
             before_fit -= float(client.engine_keep["alone"]) if self.above_local else 0.0
         reply: Payload = getattr(self.method, verb)(client, received)
-        if type(reply) is not self.verbs[verb].reply:
-            declared = self.verbs[verb].reply.__name__
-            raise TypeError(f"{type(self.method).__name__}.{verb} gave {type(reply).__name__}, not {declared}")
+        declared = self.method.reply_type if verb == "fit" else self.verbs[verb].reply
+        if type(reply) is not declared:
+            raise TypeError(f"{type(self.method).__name__}.{verb} gave {type(reply).__name__}, not {declared.__name__}")
         if verb == "fit":
             assert isinstance(reply, Reply)
             reply.train_loss, reply.loss = client.train_loss, before_fit
@@ -202,28 +227,33 @@ class Site:
                 client.engine_keep["fitted"] = model.read()
         if counted:
             client.engine_keep["counters"] = model.counters
-        return reply, ClientState(client.keep, client.engine_keep)
+        state = ClientState(client.keep, client.engine_keep)
+        if verb == "fit" and self.masked is not None:
+            assert isinstance(reply, Reply)
+            assert isinstance(received, Message)
+            return self.masked.fitted(cid, round, received, reply, state)
+        return reply, state
 
-    def _trained_alone(self, cid: int, model: Model, round: int, trainer: Trainer | None) -> Tensor:
+    def _trained_alone(self, cid: int, model: Model, round: int) -> Tensor:
         """The training loss of a model that the client trained by itself, from the common beginning."""
-        client = self.client(cid, model, round=round, trainer=trainer)
+        client = self.client(cid, model, round=round)
         client.sgd(EPOCHS_ALONE)
         return torch.tensor(client.loss(), dtype=torch.float64)
 
     def _try_steps(self, client: Client, received: Message) -> StepLosses:
-        """Losses on the way from the shared part that the client last started from to the one that it received."""
+        """Losses on the way from the shared part that the client last started from to each that it received."""
         assert received.factors is not None
         origin, size = client.engine_keep["origin"], client.model.layout("shared").size
         split = client.data.val if len(client.data.val) else client.data.train
         chosen = torch.randperm(len(split), generator=client.random("trial"))[:MOST_TRIED].to(split.y.device)
         split = Split(split.x[chosen], split.y[chosen])
         losses = [self._loss(client, replace(received, theta=origin), split)]
-        for factor in received.factors.tolist():
-            theta = received.theta.clone()  # with the new buffers, whatever the step
-            theta[:size] = torch.lerp(origin[:size], theta[:size], factor)
+        for end, factor in product(received.theta, received.factors.tolist()):
+            theta = end.clone()  # with the new buffers, whatever the step
+            theta[:size] = torch.lerp(origin[:size], end[:size], factor)
             losses.append(self._loss(client, replace(received, theta=theta), split))
         known = torch.tensor(losses, dtype=torch.float64).nan_to_num(DIVERGED).clamp(max=DIVERGED)
-        return StepLosses(before=float(known[0]), after=known[1:], samples=len(split))
+        return StepLosses(before=float(known[0]), after=known[1:].view(len(received.theta), -1), samples=len(split))
 
     def _loss(self, client: Client, received: Payload, split: Split) -> float:
         """The loss of the model as received: of the one for everybody, or the client's own if there is none."""

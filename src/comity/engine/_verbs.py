@@ -12,8 +12,10 @@ from comity.methods import Method, Payload, field_types
 
 READ_ONLY_VERBS = ("evaluate", "export")
 """Verbs of the engine's own that are its own business, and change nothing that a client keeps."""
-WITHOUT_TRAINING = (*READ_ONLY_VERBS, "try_steps", "weigh")
-"""Verbs of the engine's own in which nobody is trained, beside others or alone."""
+MASKED_VERBS = ("share", "mask", "against", "unmask")
+"""Verbs of the engine's own by which updates are summed that nobody may see."""
+ENGINE_VERBS = ("fit", *READ_ONLY_VERBS, "weigh")
+"""Those that every method's clients have."""
 JUDGING_VERBS = ("evaluate", "weigh")
 """Verbs of the engine's own in which a client's model is compared with what the client has alone."""
 
@@ -33,6 +35,10 @@ class Scores(Payload):
     own: float = math.nan
     """On the client's own tests."""
     loss: float = math.nan
+    balanced: float | None = None
+    """Each class of the client's own tests counts the same; ``None`` where they hold one class."""
+    auc: float | None = None
+    """Of the probabilities on the client's own tests; ``None`` where they hold one class."""
     validation: float | None = None
     validation_loss: float | None = None
     some: float | None = None
@@ -75,6 +81,7 @@ class StepLosses(Payload):
 
     before: float
     after: Tensor
+    """A row for each step that was sent, a column for each of its lengths."""
     samples: int
 
 

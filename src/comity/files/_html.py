@@ -6,7 +6,19 @@ from importlib.resources import files
 
 from comity import __version__
 from comity.files._inspect import Inspection
-from comity.files._words import Harmful, Listing, answer, clients, conflict, hurts, layers, numbers, percent, rules
+from comity.files._words import (
+    Harmful,
+    Listing,
+    answer,
+    clients,
+    conflict,
+    contributions,
+    hurts,
+    layers,
+    numbers,
+    percent,
+    rules,
+)
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -33,7 +45,12 @@ def page(found: Inspection) -> str:
     every_client = f"<details><summary>Every client</summary>{_table(clients(found))}</details>"
     sections = [_listing(rules(found), more=every_client)]
     if len(found.ids) > 1:
-        sections += [_cosines(found), _listing(hurts(found), PAIRS), _listing(layers(found))]
+        sections += [
+            _cosines(found),
+            _listing(contributions(found)),
+            _listing(hurts(found), PAIRS),
+            _listing(layers(found)),
+        ]
     return "\n".join(
         [
             "<!doctype html>",
@@ -95,14 +112,15 @@ def _table(listing: Listing, most: int | None = None) -> str:
     kind = "scroll long" if len(lines) > LONG else "scroll"
     return (
         f'<div class="card body"><div class="{kind}"><table class="facts names-{listing.names}"><thead><tr>{heads}'
-        f"{'' if listing.bars is None else '<th></th>'}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
+        f"{'' if listing.bars is None else '<td></td>'}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></div>"
     )
 
 
 def _cosines(found: Inspection) -> str:
+    error = f" Each comes from sketches, ± {found.error:.3f}." if found.error else ""
     return _section(
         "Who goes along with whom",
-        "The cosine of each two updates over all layers: blue go the same way, red against each other.",
+        f"The cosine of each two updates over all layers: blue go the same way, red against each other.{error}",
         f'<div class="card body"><div class="scroll">{_matrix(found)}</div></div>',
     )
 

@@ -10,7 +10,19 @@ from torch import Tensor
 from comity._options import Positive, convert
 from comity.files._plan import Choice, Lora
 from comity.files._updates import FileUpdates, Progress, collect, read_sizes
-from comity.rules import CALM, COSINE_ROUNDING, ConflictRate, ConFREE, Mean, Rule, conflict_rate, cosines, improvement
+from comity.rules import (
+    CALM,
+    COSINE_ROUNDING,
+    ConflictRate,
+    ConFREE,
+    Mean,
+    Rule,
+    Sketch,
+    conflict_rate,
+    cosines,
+    improvement,
+    step_cosines,
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +63,18 @@ class Inspection:
     effects: Tensor
     """(N, N) Δᵢ·Δⱼ/|Δⱼ|²: what i's update alone would do to j, over what j's own would."""
     verdicts: tuple[Verdict, ...]
+    step_cosines: Tensor
+    """(N,) of each client's update with the plain mean's step."""
     dropped: dict[str, str]
+    error: float
+    """The standard error of a cosine near 0 where sketches tell, else 0."""
     lr: float | None
     """The clients' learning rate times local steps, if it was given: effects times |Δ|²/lr are changes of loss."""
+
+    @property
+    def contributions(self) -> Tensor:
+        """(N,) each client's part in the plain mean's step by its cosine with it (CGSV); sizes sum to 1."""
+        return self.step_cosines / self.step_cosines.abs().sum().clamp_min(torch.finfo(torch.float64).tiny)
 
     @property
     def mean(self) -> Verdict:
@@ -82,17 +103,21 @@ def inspect(
     sizes: Mapping[str, float] | str | Path | None = None,
     memory: str | float = "2GB",
     skip_bad: bool = False,
+    sketch: float | None = None,
     progress: Progress | None = None,
 ) -> Inspection:
     """Read the clients' files once and say what is in them; inputs as for `aggregate`.
 
     ``rules`` come after the plain mean, by default ConFREE and CALM. All are judged at the length of the mean, so that
-    they are compared by where they lead and not by how far.
+    they are compared by where they lead and not by how far. With ``sketch`` the products of large tensors are estimated
+    from so many random measurements of each, or below 1 from as many as give cosines this standard error: the work then
+    grows with the number of clients and not with its square.
     """
     if lr is not None:
         convert(lr, Positive, "lr")
+    seen = None if sketch is None else Sketch.of(sketch)
     inputs = collect(base, clients, Choice(only, exclude, "keep", lora), skip_bad)
-    u = FileUpdates(inputs, read_sizes(sizes)[0], None, memory, skip_bad, progress, passes=1)
+    u = FileUpdates(inputs, read_sizes(sizes)[0], None, memory, skip_bad, progress, passes=1, sketch=seen)
     others = (ConFREE(), CALM()) if rules is None else rules
     squares = u.gram.diagonal()
     plain = float(torch.linalg.vector_norm(u.lengths(u.shares)))
@@ -116,6 +141,8 @@ def inspect(
         weight=u.grams.diagonal(dim1=1, dim2=2).sum(1) / squares.sum().clamp_min(torch.finfo(torch.float64).tiny),
         effects=torch.where(squares > 0, u.gram / squares, 0.0),
         verdicts=tuple(verdicts),
+        step_cosines=step_cosines(u, u.shares),
         dropped={str(name): why for name, why in u.dropped.items()},
+        error=0.0 if seen is None else seen.error(),
         lr=lr,
     )

@@ -14,7 +14,7 @@ from comity._memory import show_bytes
 from comity._threads import in_order, one_thread
 from comity.files._checkpoint import Checkpoint
 from comity.files._file import StoredTensor
-from comity.rules import LONGEST_SQUARE, gram_matrix, piece_width
+from comity.rules import LONGEST_SQUARE, LayerSketch, gram_matrix, piece_width
 
 T = TypeVar("T")
 
@@ -60,6 +60,18 @@ class Reader:
             self._judge(name, piece, G.diagonal())
             products += G
         return products
+
+    def sketched(self, name: str, drawn: LayerSketch) -> Tensor:
+        """(N, k) float64: the sketches of all clients' updates of one tensor; those of bad clients mean nothing."""
+        every = range(len(self.clients))
+        folded: Tensor | None = None
+        for start, stop in self.pieces(name, every):
+            U, _ = self.updates(name, start, stop, every)
+            self._judge(name, U, torch.linalg.vector_norm(U, dim=1).double() ** 2)
+            folded = drawn.start(U) if folded is None else folded
+            drawn.fold(folded, U, drawn.layer.start + start)
+        assert folded is not None
+        return drawn.finish(folded)
 
     def combined(self, entry: StoredTensor, coefficients: Tensor) -> Iterator[Tensor]:
         """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients."""

@@ -38,6 +38,10 @@ def show(found: Inspection, console: Console) -> None:
             _print(console, pairs, PAIRS)
         if len(pairs.rows) > PAIRS:
             console.print(Text(f"and {len(pairs.rows) - PAIRS:,} more", style="dim"))
+        parts = words.contributions(found)
+        _print(console, parts, MATRIX)
+        more = f"and {len(parts.rows) - MATRIX:,} more. " if len(parts.rows) > MATRIX else ""
+        console.print(Text(more + parts.intro, style="dim"))
         _layers(found, console)
         _cosines(found, console)
 
@@ -78,16 +82,16 @@ def _layers(found: Inspection, console: Console) -> None:
 
 
 def _cosines(found: Inspection, console: Console) -> None:
-    count = len(found.ids)
+    count, off = len(found.ids), f" (each ± {found.error:.3f})" if found.error else ""
     if count > MATRIX:
         values = found.cosines[~found.cosines.new_ones(count, count).bool().tril()]
         low, middle, high = (f"{float(value):.2f}" for value in (values.min(), values.median(), values.max()))
-        spread = f"between {low} and {high}, half of them below {middle}".replace("-", "−")
+        spread = f"between {low} and {high}, half of them below {middle}{off}".replace("-", "−")
         console.print(
             Text(f"\nCosines of {len(values):,} pairs: {spread}. The page (--html) has them all.", style="dim")
         )
         return
-    table = _table(console, "Cosines", ["", *(str(j + 1) for j in range(count))])
+    table = _table(console, f"Cosines{off}", ["", *(str(j + 1) for j in range(count))])
     for i, name in enumerate(found.ids):
         cells = []
         for j, value in enumerate(found.cosines[i].tolist()):

@@ -14,11 +14,12 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._memory import parse_bytes
+from comity._random import key_bytes
 from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
 from comity.files._lora import Products
 from comity.files._plan import Choice, MergePlan
 from comity.files._reader import Reader
-from comity.rules import ClientUpdates, DroppedWarning, Members
+from comity.rules import ClientUpdates, DroppedWarning, LayerSketch, Members, Sketch, gram_matrix
 
 Progress = Callable[[int, int], None]
 """Called with how many bytes are read, and how many will be."""
@@ -166,11 +167,14 @@ class FileUpdates(ClientUpdates):
         skip_bad: bool,
         progress: Progress | None,
         passes: int,
+        sketch: Sketch | None = None,
     ) -> None:
         plan, entries, count = inputs.plan, inputs.template.entries, len(inputs.clients)
         shapes = [(name, entries[name].shape) for name in plan.merged]
         shapes += [(pair.module, (entries[pair.B].shape[0], *entries[pair.A].shape[1:])) for pair in plan.pairs]
         room = parse_bytes(memory) - 3 * 8 * len(shapes) * count**2  # the Gram matrices, their parts, and their sum
+        if sketch is not None:
+            room -= sketch.needs(Layout(shapes), count)
         done = 0
 
         def advance(count: int) -> None:
@@ -191,18 +195,26 @@ class FileUpdates(ClientUpdates):
             ages=torch.zeros(count, dtype=torch.int64),
         )
         super().__init__(Layout(shapes), members, inputs.dropped)
+        self.sketch = sketch
         self.measure()
         for reason in self.reader.bad.values():
             warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
 
     def _multiply(self) -> Tensor:
-        grams = [self.reader.gram(name) for name in self.plan.merged]
+        grams = [self._products_of(place, name) for place, name in enumerate(self.plan.merged)]
         grams += [self.products.gram(pair) for pair in self.plan.pairs]
         for name in self.plan.averaged:
             self.reader.gram(name)  # for the clients whose numbers are not finite in it
         if not self.reader.good:
             raise ComityError(f"no client is left: {next(iter(self.reader.bad.values()))}")
         return torch.stack(grams)
+
+    def _products_of(self, place: int, name: str) -> Tensor:
+        """(N, N) of one tensor: whole, or from sketches where these are fewer numbers."""
+        layer = self.layout.layers[place]
+        if self.sketch is None or layer.stop - layer.start <= self.sketch.k:
+            return self.reader.gram(name)
+        return gram_matrix(self.reader.sketched(name, LayerSketch(self.sketch.k, place, layer, key_bytes(0, "files"))))
 
     def _find_unusable(self) -> dict[int, str]:
         return dict(self.reader.bad)

@@ -67,7 +67,10 @@ def numbers(found: Inspection) -> str:
 def conflict(found: Inspection) -> str:
     if len(found.ids) == 1:
         return "There is one client; conflict takes two."
-    return f"{percent(found.conflict.overall, False)} of pairs and layers are in conflict."
+    rate = percent(found.conflict.overall, False)
+    if found.error:
+        rate += f" (± {percent(found.conflict.error, False)}; cosines come from sketches, ± {found.error:.3f})"
+    return f"{rate} of pairs and layers are in conflict."
 
 
 def answer(found: Inspection) -> str:
@@ -105,6 +108,21 @@ def clients(found: Inspection) -> Listing:
     ]
     heads = ["client", "length of its update", *(f"gain under {rule.rule}" for rule in found.verdicts)]
     return Listing("Every client", "", heads, rows)
+
+
+CONTRIBUTION = (
+    "The cosine of a client's update with the mean's step, over the sum of all (CGSV): whose updates point where all "
+    "go. It is no Shapley value by training again without a client."
+)
+
+
+def contributions(found: Inspection) -> Listing:
+    """Whose updates go with the mean's step, most first."""
+    parts = found.contributions.tolist()
+    order = sorted(range(len(parts)), key=lambda j: -parts[j])
+    angles = [f"{angle:.2f}".replace("-", "−") for angle in found.step_cosines.tolist()]
+    rows = [[found.ids[j], angles[j], percent(parts[j], False)] for j in order]
+    return Listing("Contributions", CONTRIBUTION, ["client", "cosine with the mean", "contribution"], rows)
 
 
 def hurts(found: Inspection) -> Listing:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock
 
@@ -67,8 +69,11 @@ class _ClientApp(ClientApp):
         super().__init__()
         self._allow_code = allow_code
         self._config, self._own, self._fit_mods = config, own, list(mods)
-        self._workshops: dict[tuple[str, int | None], _Workshop] = {}
+        self._workshops: dict[tuple[str, int | None, str | None], _Workshop] = {}
         self._ready, self._lock = False, Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _app_of, (self._config, self._own, self._fit_mods, self._allow_code)
 
     def __call__(self, message: Message, context: Context) -> Message:
         with self._lock:
@@ -130,9 +135,10 @@ class _ClientApp(ClientApp):
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
         if verb in JUDGING_VERBS:
             for run, states in workshop.alone.items():
-                if cid not in states and (state := Keep(context, run, cid).read()) is not None:
+                if cid not in states and (state := Keep(context, run, cid).newest(header.place.run)) is not None:
                     states[cid] = state
-        reply = workshop.work(cid, Keep(context, header.run, cid), verb, received, header.round)
+        keep = Keep(context, header.run, cid, one_way=workshop.site.masked is not None)
+        reply = workshop.work(cid, keep, verb, received, header)
         return Message(_wire.answer(reply), reply_to=message)
 
     def _workshop(self, runs: dict[str, Config], message: Message, context: Context) -> "_Workshop":
@@ -143,22 +149,35 @@ class _ClientApp(ClientApp):
         clients = runs[run].clients or CLIENTS
         if cid >= clients:
             raise ComityError(f"partition-id is {cid}; this run has clients 0 to {clients - 1}")
-        name = run, None if own is None else cid
+        secrets = context.node_config.get("secrets")
+        secrets = None if secrets is None else str(secrets)
+        name = run, None if own is None else cid, secrets
         with self._lock:
             if name not in self._workshops:
                 here = {key: context.node_config.get(key) for key in ("data-dir", "data-limit", "device")}
                 given = {key.replace("-", "_"): value for key, value in here.items() if value is not None}
                 config = runs[run].with_(**given)
                 mine = None if own is None else own.federation(clients, replace(own.load(context), id=cid))
-                self._workshops[name] = _Workshop(config, mine)
+                self._workshops[name] = _Workshop(config, mine, secrets)
             return self._workshops[name]
+
+
+_APPS: dict[str, _ClientApp] = {}
+
+
+def _app_of(config: Config | None, own: OwnData | None, mods: list[Mod], allow_code: bool) -> _ClientApp:
+    """An app that arrives in a worker of Flower's simulation, with each message: the same one, with its workshops."""
+    app = _ClientApp(config, own, mods, allow_code)
+    return app if config is None or own is not None or mods else _APPS.setdefault(config.key, app)
 
 
 class _Workshop:
     """A site, and models to lend to those who work there."""
 
-    def __init__(self, config: Config, mine: Federation | None) -> None:
+    def __init__(self, config: Config, mine: Federation | None, secrets: str | None = None) -> None:
         self.site, self.method, self.general = site_of(config, mine), str(config.method), mine is None
+        if self.site.masked is not None:
+            self._reveal_to_site(secrets)
         self.alone: dict[str, dict[int, ClientState]] = {}
         """What clients kept of the runs of Local, by the run's key."""
         for run in _alone(config):
@@ -170,13 +189,26 @@ class _Workshop:
                 self.site.held_out = models
         self._models: SimpleQueue[Model] = SimpleQueue()
 
-    def work(self, cid: int, keep: Keep, verb: str, received: Payload, round: int) -> Payload:
+    def _reveal_to_site(self, secrets: str | None) -> None:
+        """Have the site sign with its own key, where this is no rehearsal."""
+        from comity.privacy import Secrets  # it needs an extra
+
+        assert self.site.masked is not None
+        if secrets is None:
+            raise ComityError(
+                "a masked run needs this client's secrets: --node-config \"secrets='/a/file'\", as `comity flower "
+                "keys` writes them; secrets='none' is a rehearsal that protects nothing"
+            )
+        if secrets != "none":
+            self.site.masked = replace(self.site.masked, secrets=partial(Secrets.read, Path(secrets).expanduser()))
+
+    def work(self, cid: int, keep: Keep, verb: str, received: Payload, header: _wire.Header) -> Payload:
         if isinstance(received, Question) and not self.general:
             received = replace(received, general=False)  # S-acc and G-acc need the tests of others, which are not here
-        before, model = keep.read(), self._borrow()
+        before, model, round = keep.read(header.place), self._borrow(), header.round
         try:
             reply, after = self.site.work(model, cid, before, verb, received, round)
-            keep.write(after)
+            keep.write(header.place, after)
             if verb == "evaluate" and keep.folder is not None:
                 exported, _ = self.site.work(model, cid, after, "export", received, round)
                 model.write(exported.tensors()["model"])
@@ -211,6 +243,8 @@ def partition_id(context: Context) -> int:
 
 def _check_mods(config: Config) -> None:
     """Refuse mods where they would not see all that a method tells of a client's data."""
+    if config.masked:
+        raise ComityError("mods see the parameters that a client sends, and masked it sends none; take dp_noise")
     method = config.method.build()
     more = [name for name, kind in field_types(method.reply_type).items() if kind is Tensor and name != "theta"]
     for verb in verbs_for(config).values():

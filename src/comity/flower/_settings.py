@@ -19,6 +19,8 @@ def config_of(entries: Mapping[str, Any], *, allow_code: bool = False) -> Config
     ours = {key.removesuffix(".name"): value for key, value in entries.items() if not key.startswith(f"{OURS}.")}
     if not allow_code:
         refuse_code(ours, "the app's configuration")
+    if ours.get("device", "auto") == "auto":
+        ours["device"] = "cpu"  # all must have the same configuration; a node may still say its own device
     missing = {kind for kind in COMPONENTS if ours.get(kind) == "none"}
     return Config.of({key: value for key, value in ours.items() if key.partition(".")[0] not in missing})
 

@@ -18,9 +18,19 @@ from flwr.supercore import log
 from comity import rules
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity._random import key_bytes
 from comity.engine import brief, unlike_most
 from comity.flower._wire import check_bytes, most_bytes, tensor
-from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Updates, conflict_rate
+from comity.rules import (
+    ConflictRate,
+    DroppedWarning,
+    Outcome,
+    Rule,
+    Sketch,
+    behind,
+    check_sketch,
+    conflict_rate,
+)
 
 STATISTICS = ("*running_mean", "*running_var")
 """BatchNorm's statistics are averaged: a rule could make a variance negative."""
@@ -44,11 +54,14 @@ class WithRule(Strategy):
     others send, is dropped, named in the log and counted. ``clip="median"`` scales updates that are longer than the
     median length down to it, before the rule. Updates are weighted by the strategy's own key, ``num-examples`` by
     default; a rule that asks for losses gets the metric ``loss_key``, which should be that of the model as received.
+    With ``sketch=1024`` the rule sees of each layer so many random measurements, or with a number below 1 as many as
+    give cosines this standard error; the update is still the exact combination of what was sent.
 
     Each round's metrics have, beside the strategy's own: ``conflict-rate`` (share of conflicting pairs, mean over
-    layers), ``conflict-rate-by-layer``, ``coefficients`` (or ``coefficients/<layer>`` where the rule works by layer)
-    with ``coefficient-nodes`` saying whose they are (−1: the rule's own last step), ``residual`` of the rule's solver,
-    and ``dropped``.
+    layers), ``conflict-rate-error`` where the rule sees sketches (the share that they are expected to judge wrongly),
+    ``conflict-rate-by-layer``, ``coefficients`` (or ``coefficients/<layer>`` where the rule works by layer) with
+    ``coefficient-nodes`` saying whose they are (−1: the rule's own last step), ``residual`` of the rule's solver, and
+    ``dropped``.
     """
 
     def __init__(
@@ -59,8 +72,11 @@ class WithRule(Strategy):
         loss_key: str = "train_loss",
         average: Sequence[str] = STATISTICS,
         clip: Literal["none", "median"] = "none",
+        sketch: float | None = None,
         **options: Any,
     ) -> None:
+        self.sketch = None if sketch is None else Sketch.of(sketch)
+        check_sketch(self.sketch, rule)
         if clip not in ("none", "median"):
             raise ComityError(f"clip must be none | median, got {clip!r}")
         if strategy is not None and options:
@@ -71,6 +87,8 @@ class WithRule(Strategy):
         """What the rule made of the last updates."""
         self.conflict: ConflictRate | None = None
         self._sent: dict[str, np.ndarray[Any, Any]] = {}
+        self._key = b""
+        """What the round's sketches are drawn from."""
 
     def __repr__(self) -> str:
         return f"WithRule({self.rule!r}, {type(self.strategy).__name__})"
@@ -100,6 +118,7 @@ class WithRule(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._sent = {name: np.asarray(array.numpy()) for name, array in arrays.items()}
+        self._key = key_bytes(0, "sketch", server_round)
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
@@ -211,7 +230,9 @@ class WithRule(Strategy):
         rows = torch.stack([self._vector(layout, _arrays(answer)).to(base).sub_(base) for answer in answers])
         with catch_warnings():
             simplefilter("ignore", DroppedWarning)  # it is in the log, where Flower's users look
-            updates = Updates(
+            updates = behind(
+                self.sketch,
+                self._key,
                 rows,
                 layout=layout,
                 sizes=[float(_metric(answer, self._weighted_by)) for answer in answers],
@@ -266,6 +287,8 @@ class WithRule(Strategy):
             return metrics
         coefficients = outcome.coefficients.tolist()
         metrics["conflict-rate"] = self.conflict.overall
+        if self.sketch is not None:
+            metrics["conflict-rate-error"] = self.conflict.error
         metrics["conflict-rate-by-layer"] = self.conflict.layers.tolist()
         metrics["residual"] = outcome.residual
         metrics["coefficient-nodes"] = [node if isinstance(node, int) else -1 for node in outcome.ids]

@@ -4,6 +4,7 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Self, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -58,8 +59,11 @@ class Question(Payload):
 
     general: bool = False
     """For evaluation, set by the engine: whether to measure on other clients' tests too."""
+    by_class: bool = False
+    """For evaluation, set by the engine: whether to measure balanced accuracy and AUC too, which takes a while."""
     factors: Tensor | None = None
-    """For a trial of steps, set by the engine: multiples of the way from where the client started to what it gets."""
+    """For a trial of steps, set by the engine: multiples of the ways from where the client started to each row of
+    ``theta``."""
 
 
 class Message(Question):
@@ -81,6 +85,7 @@ class Reply(Payload):
     """Training loss of the model as received, where the rule needs it; set by the engine."""
 
 
+@cache
 def field_types(payload: type[Payload]) -> Mapping[str, type]:
     """The declared type of each field, without ``None``."""
     hints = get_type_hints(payload)

@@ -39,6 +39,8 @@ class Method(Generic[M, R]):
     """Whether BatchNorm's layers, parameters and statistics, stay with the client."""
     validation: ClassVar[float] = 0.0
     """Share of a client's training samples that the method needs for validation where the run keeps none."""
+    sums_only: ClassVar[bool] = False
+    """Whether a ``merge`` of the method's own looks at nothing but what ``server.aggregate`` makes of the replies."""
     message_type: ClassVar[type[Question]] = Message
     reply_type: ClassVar[type[Reply]] = Reply
 

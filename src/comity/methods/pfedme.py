@@ -62,6 +62,8 @@ class PFedMe(Method):
     def personal(self, client: Client, received: Message) -> Tensor:
         return client.keep["theta"] if "theta" in client.keep else super().personal(client, received)
 
+    sums_only = True
+
     def merge(self, server: Server, replies: dict[int, Reply]) -> None:
         old, size = server.theta, server.layout.size
         super().merge(server, replies)

@@ -1,8 +1,9 @@
 """Models: the architectures of the papers, and a module seen as one vector."""
 
-from comity.nn._chain import Descent, Step, chain_of, line_up, lines, stack_size
+from comity.nn._chain import Descent, Step, chain_of
 from comity.nn._cnn import CNN, CNN1d, CNNFedPG, LeNet5
-from comity.nn._foreign import foreign, with_head
+from comity.nn._compiled import can_compile, descend
+from comity.nn._foreign import draws_random_numbers, foreign, with_head
 from comity.nn._mlp import MLP, Logistic
 from comity.nn._model import BUFFERS, Model
 from comity.nn._net import Net
@@ -44,10 +45,10 @@ __all__ = [
     "ResNet34",
     "Step",
     "ViTTiny",
+    "can_compile",
     "chain_of",
+    "descend",
     "foreign",
-    "line_up",
-    "lines",
-    "stack_size",
+    "draws_random_numbers",
     "with_head",
 ]

@@ -1,5 +1,6 @@
 """Nets that were not made for comity: from torchvision, timm, the hub or a notebook."""
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ def with_head(net: nn.Module, shape: tuple[int, ...], classes: int, head: str | 
     """The net as ``body`` and ``head``: with these already, split at its last linear layer, or whole without a head."""
     if head is None and {"body", "head"} <= {name for name, _ in net.named_children()}:
         return net
-    layers = {name: layer for name, layer in net.named_modules() if type(layer) is nn.Linear}
+    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
     if head is not None and head not in layers:
         raise unknown("linear layer, model.head", head, layers)
     head = head or _found(net, layers, shape)
@@ -62,6 +63,17 @@ def _found(net: nn.Module, layers: dict[str, nn.Linear], shape: tuple[int, ...])
         for hook in hooks:
             hook.remove()
     return next((name for name, output in reversed(outputs.items()) if output is answer), None)
+
+
+def draws_random_numbers(net: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the net does so while it trains, as dropout does; found by trying a copy of it."""
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        before = torch.get_rng_state()
+        try:
+            copy.deepcopy(net).train()(torch.zeros(2, *shape))
+        except Exception:  # training itself will say what is wrong
+            return False
+        return not torch.equal(before, torch.get_rng_state())
 
 
 def _logits(output: Any) -> Tensor:

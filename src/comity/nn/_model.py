@@ -50,9 +50,6 @@ class Model:
         if own:
             self._tensors[BATCHNORM] = list(own.values())
         self._tensors[BUFFERS] = [tensor for tensor in net.buffers() if tensor.is_floating_point()]
-        self.stack: list[Tensor] = []
-        """Tensors that hold the parameters of several models, this one's at ``position``; see ``line_up``."""
-        self.position = 0
         self._counters = [tensor for tensor in net.buffers() if not tensor.is_floating_point()]
 
         apart = {"body", "head"} & set(shared)

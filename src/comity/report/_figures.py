@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from comity._errors import ComityError, install
+from comity._errors import ComityError, install, one_line
 from comity.config import MEAN
 from comity.report._assets import themes
+from comity.report._choice import Choices
 from comity.report._payload import COSTS, curves, mean_cost
 from comity.report._pen import COLUMN, PAGE, STYLE, Pen
 from comity.report._series import Floats, coefficients, conflict_by_layer
@@ -21,6 +22,9 @@ from comity.results import Cell, LoadedStudy, Setting, Spread
 from comity.results.conditions import component_of, show
 from comity.results.harm import harmed
 from comity.results.schema import ALL, OWN
+
+MOST_NAMED = 8
+"""Clients or classes whose names have room beside an axis; more are numbered."""
 
 WEIGHT_ROUNDS = 500  # columns of a heat map
 
@@ -202,7 +206,9 @@ def _gain(pen: Pen) -> bool:
         )
     axes.axhline(0, color=pen.theme["ink"], linewidth=0.7)
     places = range(len(known)) if len(known) <= 40 else range(0, len(known), 5)
-    axes.set_xticks(list(places), [str(known[place][1]) for place in places], fontsize=6)
+    clients = [known[place][1] for place in places]
+    named = map(pen.run.client_name, clients) if len(known) <= MOST_NAMED else map(str, clients)
+    axes.set_xticks(list(places), list(named), fontsize=6, parse_math=False)
     axes.grid(axis="x", visible=False)
     axes.set(xlabel="client", ylabel="gain over training alone, points", title=f"{pen.cell.label}, seed {pen.run.seed}")
     axes.title.set_size(7)
@@ -221,6 +227,10 @@ def _partition(pen: Pen) -> bool:
     axes.scatter(columns, rows, s=60 * sizes, c=[series[k % len(series)] for k in columns], linewidths=0, alpha=0.85)
     for axis in (axes.xaxis, axes.yaxis):
         _whole(axis)
+    if clients <= MOST_NAMED:
+        axes.set_yticks(range(clients), [pen.run.client_name(client) for client in range(clients)], parse_math=False)
+    if classes <= MOST_NAMED and (names := pen.run.partition.class_names):
+        axes.set_xticks(range(classes), [one_line(name, 20) for name in names], parse_math=False)
     axes.set(xlabel="class", ylabel="client", xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7))
     return True
 
@@ -278,6 +288,30 @@ def _weights(pen: Pen) -> bool:
         axes.set_visible(False)
     pen.figure.supxlabel("round", fontsize=8)
     pen.figure.supylabel("client", fontsize=8)
+    return True
+
+
+def _choice(pen: Pen) -> bool:
+    """Of the run that the figures are about if its rule chooses among others, or else of one beside it."""
+    runs = [pen.run, *(run for cell in pen.setting.cells for run in cell.shown_runs)]
+    choices = next((found for run in runs if run is not None and (found := Choices.of(run))), None)
+    if choices is None:
+        return False
+    names, rounds = choices.names, choices.rounds
+    axes = pen.axes(COLUMN, max(1.4, min(7.0, 0.7 + 0.14 * len(names))))
+    extent = (rounds[0] - 0.5, rounds[-1] + 0.5, len(names) - 0.5, -0.5)
+    image = axes.imshow(
+        choices.weights, cmap=pen.colours("ramp"), vmin=0, aspect="auto", extent=extent, interpolation="nearest"
+    )
+    for name, first, last in choices.spans:
+        axes.plot(
+            [first - 0.5, last + 0.5], [names.index(name)] * 2, color=pen.theme["series"][1], solid_capstyle="butt"
+        )
+    axes.set_yticks(range(len(names)), names, fontsize=5)
+    axes.grid(visible=False)
+    _whole(axes.xaxis)
+    axes.set_xlabel("round")
+    pen.figure.colorbar(image, label="weight; the line is what was taken")
     return True
 
 
@@ -370,6 +404,7 @@ def _tone(value: Any) -> str:
 
 FIGURES: dict[str, Drawing] = {
     "convergence": lambda pen: _lines(pen, "acc", "accuracy on own tests, %", True),
+    "some": lambda pen: _lines(pen, "S", "accuracy on own and some others' tests (S-acc), %", True),
     "loss": lambda pen: _lines(pen, "loss", "training loss", False),
     "clients": _clients,
     "gain": _gain,
@@ -379,6 +414,7 @@ FIGURES: dict[str, Drawing] = {
     "conflict": lambda pen: _lines(pen, "conflict", "pairs in conflict, %", True),
     "layers": _layers,
     "weights": _weights,
+    "choice": _choice,
     "tradeoff": _general,
     "cost": _cost,
 }

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from comity._errors import one_line
 from comity.config import MEAN
+from comity.report._choice import Choices
 from comity.report._series import (
     Coefficients,
     Floats,
@@ -29,6 +31,8 @@ from comity.results.columns import CONFLICT
 from comity.results.conditions import component_of, show
 from comity.results.schema import (
     ALL,
+    AUC,
+    BALANCED,
     COMMON,
     LOSS,
     OWN,
@@ -49,6 +53,8 @@ ENDS = 3  # layers kept at either end where all of them are too many, as FedCALM
 CURVES: dict[str, RoundNumber] = {
     "acc": metric(OWN),
     "worst": metric(OWN, "worst10"),
+    "balanced": metric(BALANCED),
+    "auc": metric(AUC),
     "val": metric(VALIDATION),
     "common": metric(COMMON),
     "S": metric(SOME),
@@ -59,6 +65,8 @@ CURVES: dict[str, RoundNumber] = {
     "against": against,
     "mean_against": lambda record: against(record, of_mean=True),
 }
+MEASURED_LAST = ("S", "G", "balanced", "auc")
+"""Curves that are none where the last round alone was measured."""
 NUMBERS = {"acc": (OWN, "mean"), "S": (SOME, "mean"), "G": (ALL, "mean"), "worst": (OWN, "worst10")}
 COSTS: dict[str, Callable[[Result], float]] = {
     "train": lambda result: result.seconds.train / result.last.round,
@@ -117,13 +125,19 @@ class _Partitions:
         self._places: dict[str, int] = {}
 
     def place(self, partition: PartitionTable) -> int:
-        key = f"{partition.name} {partition.client_names} {partition.counts}"
+        key = f"{partition.name} {partition.client_names} {partition.class_names} {partition.counts}"
         if key not in self._places:
             self._places[key] = len(self.tables)
-            names = [name if name != str(i) else "" for i, name in enumerate(partition.client_names)]
             table = {"name": partition.name, "how": partition.partition, "counts": partition.counts}
-            self.tables.append(table | {"clients": names if any(names) else []})
+            named = {"clients": _own_names(partition.client_names), "classes": _own_names(partition.class_names)}
+            self.tables.append(table | named)
         return self._places[key]
+
+
+def _own_names(names: Sequence[str]) -> list[str]:
+    """Empty where they are the numbers that there are anyway."""
+    own = ["" if name == str(i) else one_line(name, 40) for i, name in enumerate(names)]
+    return own if any(own) else []
 
 
 # Cells.
@@ -138,6 +152,7 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
         numbers[name] = None if spread is None else digits(spread.mean, 6)
     rate = CONFLICT.spread(cell)
     numbers["conflict"] = None if rate is None else digits(rate.mean / 100)
+    numbers["conflict_error"] = digits(CONFLICT.error(cell) / 100)
     numbers["gain"] = _difference(cell.gain)
     options = cell.setting.options | cell.options
     return {
@@ -185,7 +200,7 @@ def curves(cell: Cell) -> dict[str, Any]:
     for name, number in CURVES.items():
         tables = [table for run in runs if (table := _by_round(run, number, last))]
         common = sorted(set.intersection(*map(set, tables))) if tables else []
-        if len(common) < (2 if name in ("S", "G") else 1):  # measured in the last round alone they are no curve
+        if len(common) < (2 if name in MEASURED_LAST else 1):
             continue
         rounds = thin(common, POINTS)
         values = np.array([[table[round] for round in rounds] for table in tables])
@@ -246,6 +261,7 @@ def pack(values: Floats) -> str:
 
 def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
     ids, joined, alone, transfer = run.client_ids, run.by_client(OWN), cell.alone(run), cell.transfer(run)
+    parts = run.result.contributions if run.result else {}
     return {
         "seed": run.seed,
         "done": run.finished,
@@ -259,9 +275,33 @@ def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
         "sure": _beyond_chance(cell, run),
         "only": [[transfer.only_local.get(i), transfer.only_joined.get(i)] for i in ids] if transfer else None,
         "against": _against(run),
+        "contribution": several(parts.get(client, math.nan) for client in ids) if parts else None,
         "train": several(run.evaluation.get(TRAINING_SAMPLES, [math.nan] * len(ids)), 0),
         "test": several(run.evaluation.get(TEST_SAMPLES, [math.nan] * len(ids)), 0),
         "bad": run.result.malicious if run.result else [],
+        "choice": _choice(run),
+    }
+
+
+def _choice(run: LoadedRun) -> dict[str, Any] | None:
+    """Of a rule that chooses among others; 0 to 250 stands for a weight of 0 to 1."""
+    choices = Choices.of(run)
+    if choices is None:
+        return None
+    rounds, taken = thin(choices.rounds, COLUMNS), choices.taken
+    columns = [choices.rounds.index(round) for round in rounds]
+    asked = thin(sorted(choices.verdicts), COLUMNS)
+    return {
+        "names": choices.names,
+        "rounds": rounds,
+        "taken": [taken[column] for column in columns],
+        "weights": pack(np.round(250 * np.clip(choices.weights[:, columns], 0, 1))),
+        "asked": asked,
+        "verdicts": [
+            {name: [digits(told.change, 5), told.harmed] for name, told in choices.verdicts[round].items()}
+            for round in asked
+        ],
+        "words": choices.sentence,
     }
 
 
@@ -307,6 +347,7 @@ class _Cosines:
                 "mean": _pack_cosines(agreement.mean),
                 "rounds": rounds,
                 "each": [_pack_cosines(agreement.rounds[number]) for number in rounds],
+                "error": max(record.error for record in run.cosines()),
             }
         }
 

@@ -59,14 +59,15 @@ class Pen:
         return found.with_extremes(bad=self.theme["page"])
 
     def style(self, cell: Cell) -> dict[str, Any]:
-        """As on the page: colour says the method and dashes the rule, or colour the rule of one method alone."""
+        """As on the page: a colour for each line while there are enough, else its method's; dashes say the rule."""
         if cell.local:
             return {"color": self.theme["local"], "linestyle": DASHES["local"], "marker": "^"}
         others = [other for other in self.setting.cells if not other.local]
         methods = list(dict.fromkeys(other.method_label for other in others))
-        labels = list(dict.fromkeys(other.rule_label for other in others))
+        lines = list(dict.fromkeys(other.label for other in others))
         rules = list(dict.fromkeys(other.rule for other in others if other.rule not in ("", MEAN)))
-        which = methods.index(cell.method_label) if len(methods) > 1 else labels.index(cell.rule_label)
+        own = len(lines) <= len(self.theme["series"]) or len(methods) == 1
+        which = lines.index(cell.label) if own else methods.index(cell.method_label)
         place = rules.index(cell.rule) % len(DASHES["rules"]) if cell.rule in rules else 0
         return {
             "color": self.theme["series"][which % len(self.theme["series"])],

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from comity.config import MEAN
 from comity.results.run import LoadedRun
-from comity.results.schema import ALL, CALIBRATION, COMMON, LOSS, OWN, SOME, UNGUARDED
+from comity.results.schema import ALL, AUC, BALANCED, CALIBRATION, COMMON, LOSS, OWN, SOME, UNGUARDED
 from comity.results.statistics import Difference, Spread
 from comity.results.study import Cell
 from comity.results.words import number
@@ -77,6 +77,19 @@ class SpreadColumn(Column):
             return NOTHING
         small = f"± {self.number(spread.std)}" if self.with_std and spread.std is not None else ""
         return Entry(self.number(spread.mean), small, spread.mean, (spread.std,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConflictColumn(SpreadColumn):
+    """A number that sketches may have estimated; then with their error."""
+
+    def error(self, cell: Cell) -> float:
+        """The largest of its runs, in percent."""
+        return max((100 * run.result.conflict_error for run in cell.finished if run.result), default=0.0)
+
+    def entry(self, cell: Cell) -> Entry:
+        entry, error = super().entry(cell), self.error(cell)
+        return replace(entry, small=f"± {self.number(error)}") if error else entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +222,26 @@ UNGUARDED_ACCURACY = SpreadColumn(
     "Accuracy of the federated model without its guard on the clients' own tests",
     of=_percent(UNGUARDED),
 )
-CONFLICT = SpreadColumn(
+_ONE_CLASS = "mean over the clients whose tests hold more than one class"
+BY_CLASS = (
+    SpreadColumn(
+        *("balanced", "balanced accuracy", "%", 2),
+        f"Accuracy on own tests in which each class counts the same, {_ONE_CLASS}",
+        shown="asked",
+        of=_percent(BALANCED),
+    ),
+    SpreadColumn(
+        *("AUC", "AUC", "", 3),
+        f"Area under the ROC curve on own tests, of several classes each against the rest, {_ONE_CLASS}",
+        shown="asked",
+        of=lambda run, _: run.metric(AUC),
+    ),
+)
+"""Shown unasked where accuracy leaves much open: of two classes, and of classes of very different size."""
+CONFLICT = ConflictColumn(
     *("conflict", "conflict", "%", 0),
-    "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds",
+    "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds; ± the share that "
+    "sketches are expected to judge wrongly",
     with_std=False,
     of=_conflict,
 )
@@ -244,6 +274,7 @@ COLUMNS: tuple[Column, ...] = (
         "Relative accuracy: mean over clients of (accuracy − alone) / alone",
         of=_relative,
     ),
+    *BY_CLASS,
     SpreadColumn(
         *("newcomers", "newcomers", "%", 2),
         "Mean accuracy of clients that joined after training, on their own tests, ± standard deviation over seeds",

@@ -113,14 +113,15 @@ class RunFolder:
         return _records(Cosines, self / schema.COSINES, wanted)
 
     def client_rows(self) -> Rows:
-        """``clients.csv``: one row for each client and evaluation; ``None`` for what was not measured."""
+        """Numbers of ``clients.csv``: one row for each client and evaluation; ``None`` for what was not measured."""
         file = self / schema.CLIENTS
         if not file.is_file():
             return []
         try:
             with file.open(encoding="utf-8", newline="") as stream:
                 rows = list(csv.DictReader(line for line in stream if line.endswith("\n")))
-            return [{name: _number(text) for name, text in row.items()} for row in rows if None not in row.values()]
+            whole = [row for row in rows if None not in row.values()]
+            return [{name: _number(row[name]) for name in row if name != schema.CLIENT_NAME} for row in whole]
         except (TypeError, ValueError, AttributeError, csv.Error) as error:
             raise ComityError(f"{file} is damaged: {one_line(error, 200)}") from error
 
@@ -201,15 +202,15 @@ class RunFolder:
         for name, entries in ((schema.WEIGHTS, weights), (schema.COSINES, cosines), (schema.ROUNDS, [record])):
             self._append(name, "".join(records.to_json(entry) + "\n" for entry in entries))
 
-    def add_clients(self, round: int, columns: Columns) -> None:
-        """One row a client. What this evaluation did not measure stays empty."""
+    def add_clients(self, round: int, columns: Columns, names: Sequence[str] = ()) -> None:
+        """One row a client, with its name last. What this evaluation did not measure stays empty."""
         stream = io.StringIO(newline="")
         writer = csv.writer(stream)
         if not (self / schema.CLIENTS).exists():
-            writer.writerow(("round", *schema.CLIENT_COLUMNS))
-        for i in range(len(columns[schema.CLIENT])):
+            writer.writerow(("round", *schema.CLIENT_COLUMNS, schema.CLIENT_NAME))
+        for i, client in enumerate(map(int, columns[schema.CLIENT])):
             row = [columns[name][i] if name in columns else "" for name in schema.CLIENT_COLUMNS]
-            writer.writerow([round, *row])
+            writer.writerow([round, *row, one_line(names[client], 100) if names else client])
         self._append(schema.CLIENTS, stream.getvalue())
 
     def _append(self, name: str, text: str) -> None:

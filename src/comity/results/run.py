@@ -190,7 +190,10 @@ class LoadedRun:
     @cached_property
     def state(self) -> "dict[str, Tensor]":
         """Everything in the checkpoint by name: ``server/theta``, ``client/3/method/personal``, ..."""
-        return _tensors(self.folder / schema.CHECKPOINT, "this run has no checkpoint yet")
+        return _tensors(
+            self.folder / schema.CHECKPOINT,
+            "this run has no checkpoint, or its study did not keep it (--keep-checkpoints)",
+        )
 
     @property
     def theta(self) -> "Tensor":

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA = 2
+SCHEMA = 3
 
 # Files of a run folder.
 INFO = "run.json"
@@ -49,6 +49,12 @@ COMMON = "global-acc"
 LOSS = "loss"
 VALIDATION = "val-acc"
 VALIDATION_LOSS = "val-loss"
+BALANCED = "balanced-acc"
+"""Mean over the classes of the client's own tests of the share that is told right."""
+AUC = "AUC"
+"""Area under the ROC curve on the client's own tests, a mean over their classes, each against the rest."""
+BY_CLASS = (BALANCED, AUC)
+"""Metrics that are NaN for a client whose tests hold one class; their summaries are over the other clients."""
 CALIBRATION = "ECE"
 """How far the confidence of answers on own tests is from their accuracy: the expected calibration error."""
 UNGUARDED = "unguarded"
@@ -57,7 +63,9 @@ OWN_WEIGHT = "own-weight"
 """What the client's own model counts for under the guard."""
 BOUND = "bound"
 """The guard's promise: the error is above that of the client's own model by at most so much."""
-METRICS = (OWN, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION, UNGUARDED, OWN_WEIGHT, BOUND)
+METRICS = (
+    *(OWN, *BY_CLASS, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION, UNGUARDED, OWN_WEIGHT, BOUND),
+)
 
 FALL, FALLEN_TESTS = 0.2, 5
 """Training is not stable where a client's accuracy falls by more than this, and by so many tests or more."""
@@ -65,6 +73,7 @@ FALL, FALLEN_TESTS = 0.2, 5
 CLIENT, TRAINING_SAMPLES, TEST_SAMPLES = "client", "n_train", "n_test"
 ONLY_LOCAL, ONLY_JOINED = "only-local", "only-joined"
 """Own tests that only Local, and only the client's model in this run, gets right."""
+CLIENT_NAME = "name"
 CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, ONLY_LOCAL, ONLY_JOINED, *METRICS)
 Columns = dict[str, list[float]]
 """One evaluation: a list over clients for each of CLIENT_COLUMNS that was measured."""
@@ -86,6 +95,8 @@ class RunInfo:
     """When models are judged: with the newest shared part, or as fitting left them."""
     data: str = ""
     """The fingerprint of the samples and labels; empty in folders of earlier versions."""
+    id: str = ""
+    """Drawn when the run began, and the same when it goes on: no other run has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +112,12 @@ class PartitionTable:
     class_names: list[str] = field(default_factory=list)
     tests_drawn: bool = False
     """Whether each seed draws its own tests from a client's samples."""
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether accuracy leaves much open: of two classes, or where one has over twice the samples of another."""
+        totals = [total for total in map(sum, zip(*self.counts, strict=True)) if total]
+        return self.classes == 2 or max(totals, default=0) > 2 * min(totals, default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +156,8 @@ class Conflict:
 
     rate: float = 0.0
     layers: dict[str, float] = field(default_factory=dict)
+    error: float = 0.0
+    """Share of the pairs and layers that are expected to be judged wrongly, where sketches tell; else 0."""
     loss_change: float = 0.0
     """Of all clients together under the plain mean, to first order (ConFREE, Equation 8)."""
     loss_change_by_others: float = 0.0
@@ -160,6 +179,16 @@ class Against:
     rule_ids: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What clients say that a step would do to them."""
+
+    change: float
+    """Of their mean loss."""
+    harmed: int
+    """Clients whose loss it would raise, of those with enough samples to tell."""
+
+
 @dataclass(kw_only=True)
 class RuleNote:
     """What the rule's solver says of its own step."""
@@ -170,6 +199,8 @@ class RuleNote:
     """By layer: the length of the step over that of the plain mean."""
     choice: dict[str, float] = field(default_factory=dict)
     """Of a rule that chooses among others: each with its weight. The heaviest made the step."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """In rounds in which clients were asked: what they said of each choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +223,8 @@ class Cosines:
     group: str
     ids: list[int | str]
     cosines: list[list[float]]
+    error: float = 0.0
+    """The standard error of those near 0, where sketches tell; else 0."""
 
 
 @dataclass(kw_only=True)
@@ -220,6 +253,10 @@ class RoundRecord:
     method: dict[str, Any] = field(default_factory=dict)
     """What the method notes of its own."""
     against: Against | None = None
+    epsilon: float | None = None
+    """Of differential privacy so far, where noise is added: of the client that took part in most rounds."""
+    step_cosines: dict[int, float] = field(default_factory=dict)
+    """Cosine of each client's update with the rule's step; empty where that was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +334,14 @@ class Result:
     """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
     rule_against: float | None = None
     """The same of the rule's step."""
+    epsilon: float | None = None
+    """What all rounds come to, with the option dp_delta, where noise is added."""
+    conflict_error: float = 0.0
+    """The largest error of a round's conflict rate, where sketches tell; else 0."""
+    contributions: dict[int, float] = field(default_factory=dict)
+    """How much each client's updates went with the step over the run (CGSV), below 0 for against it; sizes sum to 1.
+
+    It says whose updates pointed where all went, and is no Shapley value by training again without a client."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,3 +370,10 @@ class Tuned:
     chosen_by: str
     seeds: list[int]
     tried: list[Trial]
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the chosen number is the smallest or the largest of several that were tried."""
+        values = [trial.value for trial in self.tried]
+        numbers = len(values) > 1 and all(isinstance(value, (int, float)) for value in values)
+        return numbers and self.chosen in (min(values), max(values))

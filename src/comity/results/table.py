@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from comity._errors import unknown
 from comity.config import LOCAL, MEAN
-from comity.results.columns import ACCURACY, COLUMNS, DIFFERENCE, KEPT, NOTHING, Column, Entry
+from comity.results.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, KEPT, NOTHING, Column, Entry
 from comity.results.conditions import Flat, show
-from comity.results.schema import FALL
+from comity.results.schema import AUC, FALL
 from comity.results.study import Cell, LoadedStudy, Setting
+from comity.results.words import listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -88,16 +89,22 @@ class Table:
     @classmethod
     def of(cls, study: LoadedStudy) -> "Table":
         """Of the finished runs."""
-        heading = f"difference to {study.base_label}"
-        columns = tuple(replace(column, heading=heading) if column is DIFFERENCE else column for column in COLUMNS)
+        heading, changed = f"difference to {study.base_label}", {}
+        if any(run.partition is not None and run.partition.is_uneven for run in study.runs):
+            changed = {column.name: replace(column, shown="always") for column in BY_CLASS}
+        changed[DIFFERENCE.name] = replace(DIFFERENCE, heading=heading)
+        columns = tuple(changed.get(column.name, column) for column in COLUMNS)
         made = [Block(s, study.varying.of(s.options), _lines(s, study)) for s in study.settings]
         blocks = [block for block in made if block.lines]
         lines = [line for block in blocks for line in block.lines]
         used = tuple(column for column in columns if any(line.entries[column.name] != NOTHING for line in lines))
         remarks = [study.base_remark] if study.base_remark else []
         for option in sorted(study.tuned_training):
-            chosen = [f"{search.cell} {search.chosen}" for search in study.tuning if search.option == option]
+            searches = [search for search in study.tuning if search.option == option]
+            chosen = [f"{search.cell} {search.chosen}" for search in searches]
             remarks.append(f"{option} was chosen by validation: {', '.join(chosen)}.")
+            if ends := [search.cell for search in searches if search.at_an_end]:
+                remarks.append(f"A better {option} may lie beyond those that were tried for {listed(ends)}.")
         if study.unfinished:
             total, are = len(study.runs) + study.waiting, "is" if study.unfinished == 1 else "are"
             remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")
@@ -116,7 +123,7 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        return [*self.legend, *self.reference, *self.remarks]
+        return [*self.legend, *self.reference, *self.of_one_class, *self.remarks]
 
     @property
     def reference(self) -> list[str]:
@@ -131,13 +138,27 @@ class Table:
         ]
 
     @property
+    def of_one_class(self) -> list[str]:
+        """How many clients the columns in which each class counts the same leave out."""
+        if not {column.name for column in self.on_page} & {column.name for column in BY_CLASS}:
+            return []
+        runs = [run for line in self.lines if line.cell for run in line.cell.finished]
+        counts = {(sum(map(math.isnan, areas)), len(areas)) for run in runs if (areas := run.evaluation.get(AUC))}
+        most, clients = max(counts, default=(0, 0))
+        many = f"up to {most}" if len(counts) > 1 else str(most)
+        words = f"Balanced accuracy and AUC leave out {many} of {clients} clients, whose tests hold one class."
+        return [words] if most else []
+
+    @property
     def shown(self) -> list[Column]:
         """The columns of the text forms."""
         return [column for column in self.columns if column.shown == "always"]
 
     @property
     def on_page(self) -> list[Column]:
-        return [column for column in self.columns if column.shown != "asked"]
+        """Whom it harms stands beside the accuracy, where a phone shows it too."""
+        shown = [column for column in self.columns if column.shown != "asked"]
+        return sorted(shown, key=lambda column: (ACCURACY.name, HARMED.name, column.name).index(column.name))
 
     def only(self, names: Sequence[str]) -> "Table":
         """With these columns, by their names in CSV; accuracy and its difference come first in any case."""

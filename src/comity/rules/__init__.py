@@ -7,10 +7,12 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
-from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, capped, gram_matrix, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, gram_matrix, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
-from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps
+from comity.rules._sketch import LayerSketch, Sketch
+from comity.rules._sketched import SketchedRows, SketchedUpdates, behind, check_sketch
+from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps, capped
 from comity.rules.aligned_mtl import AlignedMTL
 from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
@@ -27,6 +29,7 @@ from comity.rules.diagnose import (
     harm,
     improvement,
     loss_change,
+    step_cosines,
 )
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
@@ -84,7 +87,7 @@ __all__ = [
     "capped",
     # who hurts whom
     "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "LossChange",
-    "COSINE_ROUNDING",
+    "step_cosines", "COSINE_ROUNDING",
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own
@@ -93,5 +96,7 @@ __all__ = [
     "Count", "CountOrZero", "NonNegative", "Positive", "Share", "Range",
     # for updates that are held in another form
     "ClientUpdates", "Members", "Trial", "TriedSteps", "gram_matrix", "piece_width", "LONGEST_SQUARE",
+    # for rules that see sketches of updates
+    "Sketch", "LayerSketch", "SketchedUpdates", "SketchedRows", "behind", "check_sketch",
 ]
 # fmt: on

@@ -22,15 +22,18 @@ def needs_gram(length: Length) -> bool:
     return length in ("mean", "fedexp")
 
 
-def with_length(length: Length, coefficients: Tensor, G: Tensor, updates: ClientUpdates) -> Tensor:
+def with_length(
+    length: Length, coefficients: Tensor, scope: Literal["model", "layer"], updates: ClientUpdates
+) -> Tensor:
     """The coefficients (B, N), rescaled in each row so that the step has the length that the option asks for."""
     if length == "own" or not len(updates):
         return coefficients
     if length == "search":
-        tried = updates.try_steps(coefficients, FACTORS)
+        tried = updates.try_steps([updates.combine(coefficients)], FACTORS)
         return coefficients * FACTORS[best_step(tried, FACTORS.index(1.0))]
     if not isinstance(length, str):
         return coefficients * length
+    G = updates.grams if scope == "layer" else updates.gram[None]
     wanted = combined_lengths(G, updates.shares)
     if length == "fedexp":
         squares = G.diagonal(dim1=1, dim2=2) @ updates.shares  # Σ pᵢ|Δᵢ|²
@@ -41,12 +44,12 @@ def with_length(length: Length, coefficients: Tensor, G: Tensor, updates: Client
 
 
 def harmed(tried: TriedSteps) -> Tensor:
-    """(F,) how many clients each step harms, of those with enough samples to tell."""
-    return (tried.after > tried.before[:, None])[tried.samples >= FEW].sum(0)
+    """(S, F) how many clients each step harms, of those with enough samples to tell."""
+    return (tried.after > tried.before[:, None, None])[tried.samples >= FEW].sum(0)
 
 
 def best_step(tried: TriedSteps, usual: int) -> int:
-    """The step with the lowest mean loss, of those that harm no more clients than the ``usual`` one does."""
-    count, loss = harmed(tried), tried.after.mean(0)
+    """The length with the lowest mean loss, of those that harm no more clients than the ``usual`` one does."""
+    count, loss = harmed(tried)[0], tried.after.mean(0)[0]
     allowed = [step for step in range(len(loss)) if count[step] <= count[usual]]
     return min(allowed, key=lambda step: (float(loss[step]), step != usual))

@@ -1,10 +1,12 @@
 """Rules that remember the last update of clients that are absent, or their own last step."""
 
 import json
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from comity.rules._rows import Rows
 from comity.rules._rule import Rule
 from comity.rules._updates import ClientUpdates, Id
 
@@ -12,7 +14,8 @@ from comity.rules._updates import ClientUpdates, Id
 class Remembering(Rule):
     """A rule that sees, beside the updates, the last ones of clients that took part a short while ago.
 
-    The state holds every remembered row, so it is as large as the updates of ``reach`` rounds.
+    The state refers to every remembered row, so what it keeps alive is as large as the updates of ``reach`` rounds.
+    Rows of the last round are as they were given, and none is copied: models, where ``base`` is what they began with.
     """
 
     def window(self, present: int, seen: int) -> int:
@@ -27,6 +30,10 @@ class Remembering(Rule):
         """The largest window that may come; older updates are forgotten."""
         return torch.inf
 
+    @property
+    def remembers(self) -> bool:
+        return self.reach > 0
+
     def recall(self, updates: ClientUpdates) -> ClientUpdates:
         if not self.state:
             return updates
@@ -37,24 +44,36 @@ class Remembering(Rule):
         absent = [i for i, name in enumerate(names) if name not in present and now - int(last[i]) <= window]
         if not absent:
             return updates
-        return updates.joined([names[i] for i in absent], self.state["rows"][absent], now - last[absent])
+        return updates.joined([names[i] for i in absent], [self._row(i) for i in absent], now - last[absent])
 
     def remember(self, updates: ClientUpdates, update: Tensor) -> None:
         if self.reach == 0:
             return
         now = int(self.state.get("round", 0))
-        rows = {name: (now, updates.row(i)) for i, name in enumerate(updates.ids) if updates.ages[i] == 0}
+        rows = {name: (now, updates.given(i)) for i, name in enumerate(updates.ids) if updates.ages[i] == 0}
         if self.state:
             for i, name in enumerate(_decoded(self.state["ids"])):
                 last = int(self.state["last"][i])
-                if now + 1 - last <= self.reach:
-                    rows.setdefault(name, (last, self.state["rows"][i]))
+                if name not in rows and now + 1 - last <= self.reach:
+                    rows[name] = (last, self._row(i))
         self.state = {
             "round": torch.tensor(now + 1),
             "ids": torch.tensor(list(json.dumps(list(rows)).encode()), dtype=torch.uint8),
             "last": torch.tensor([last for last, _ in rows.values()], dtype=torch.int64),
-            "rows": torch.stack([row for _, row in rows.values()]) if rows else torch.empty(0, updates.layout.size),
         }
+        self.state |= {f"row/{i}": row for i, (_, row) in enumerate(rows.values())}
+        if updates.base is not None:
+            self.state["base"] = updates.base
+
+    def _row(self, i: int) -> Tensor:
+        """(P,) the update that was remembered in place ``i``."""
+        row, fresh = self.state[f"row/{i}"], int(self.state["last"][i]) == int(self.state["round"]) - 1
+        return row - self.state["base"] if fresh and "base" in self.state else row
+
+    def __call__(self, updates: Rows, **given: Any) -> Any:
+        answer = super().__call__(updates, **given)
+        self.state = {name: tensor.clone() for name, tensor in self.state.items()}  # the caller's may change
+        return answer
 
 
 LAST_STEP = "last step"
@@ -63,10 +82,14 @@ LAST_STEP = "last step"
 class SeesLastStep(Rule):
     """A rule that sees, behind the updates, the step that it made in the round before."""
 
+    @property
+    def remembers(self) -> bool:
+        return True
+
     def recall(self, updates: ClientUpdates) -> ClientUpdates:
         if "step" not in self.state:
             return updates
-        return updates.joined([LAST_STEP], self.state["step"][None], torch.ones(1, dtype=torch.int64))
+        return updates.joined([LAST_STEP], [self.state["step"]], torch.ones(1, dtype=torch.int64))
 
     def remember(self, updates: ClientUpdates, update: Tensor) -> None:
         self.state["step"] = update

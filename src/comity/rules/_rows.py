@@ -14,11 +14,12 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
+from comity.rules._many import MANY
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
 
 T = TypeVar("T")
-Trial = Callable[[Tensor, Sequence[float]], TriedSteps]
-"""Asks clients what multiples of a step (P,) would do to their losses."""
+Trial = Callable[[Sequence[Tensor], Sequence[float]], TriedSteps]
+"""Asks clients what multiples of steps (P,) would do to their losses."""
 Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]]
 
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
@@ -39,6 +40,7 @@ class Updates(ClientUpdates):
 
     ``rows`` is an (N, P) tensor or array (a memory-mapped one is read in pieces and never copied whole), a list of
     vectors, or a list of state dicts. With ``base`` they are models, and an update is what a model differs from it by.
+    A rule that remembers refers to rows and base for as long as it does, so they must not change after ``apply``.
     ``ages`` says how many rounds ago each was sent; absent clients, with an age above 0, come last, and their rows are
     updates in any case. ``threads`` read large matrices, torch's own number by default, and change no bit. ``trial``
     asks clients what a step would do to their losses, for rules that want to know. A member whose shape is not the most
@@ -76,12 +78,13 @@ class Updates(ClientUpdates):
             ages=ages[good],
         )
         present = members.ages == 0
-        self._base, self._present, self._threads, self._trial = base, int(present.sum()), threads, trial
+        self._present, self._threads, self._trial = int(present.sum()), threads, trial
         if not present[: self._present].all():
             raise ComityError(f"ages are {members.ages.tolist()}; clients that are present, with age 0, come first")
         if not ((members.sizes > 0) & members.sizes.isfinite())[: self._present].all():
             raise ComityError(f"sizes are {members.sizes.tolist()}; each must be positive")
         super().__init__(layout, members, {ids[i]: reason for i, reason in misshaped.items()})
+        self.base = base
         _warn(self.misshaped)
 
     @cached_property
@@ -115,6 +118,27 @@ class Updates(ClientUpdates):
             grams[layer] += G
         return grams.triu() + grams.triu(1).mT
 
+    @property
+    def _seen(self) -> "Updates":
+        """What rules see: these rows themselves."""
+        return self
+
+    def flat(self, layer: int | None) -> Tensor | None:
+        seen = self._seen
+        whole = slice(0, seen.layout.size)
+        columns = whole if layer is None else slice(*seen.layout.layers[layer][2:])
+        if len(self) <= MANY or columns.stop - columns.start >= len(self):
+            return None
+        return seen._take(columns)[self._usable].cpu().double()
+
+    def lengths(self, coefficients: Tensor) -> Tensor:
+        flat = [self.flat(layer) for layer in range(len(self.layout))]
+        x = coefficients.expand(len(flat), -1)
+        parts = [own @ rows for own, rows in zip(x, flat, strict=True) if rows is not None]
+        if len(parts) < len(flat):
+            return super().lengths(coefficients)
+        return torch.stack([torch.linalg.vector_norm(part) for part in parts])
+
     def combine(self, coefficients: Tensor) -> Tensor:
         if not len(self):
             return self._combined(coefficients.new_zeros(1, 1, 0))[0]
@@ -137,13 +161,14 @@ class Updates(ClientUpdates):
             pass
         return result
 
-    def try_steps(self, coefficients: Tensor, factors: Sequence[float]) -> TriedSteps:
-        if self._trial is None:
-            return super().try_steps(coefficients, factors)
-        return self._trial(self.combine(coefficients), factors)
+    def try_steps(self, steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
+        return super().try_steps(steps, factors) if self._trial is None else self._trial(steps, factors)
 
     def row(self, i: int) -> Tensor:
         return self._row(self._usable[i])
+
+    def given(self, i: int) -> Tensor:
+        return self._given[self._usable[i]]
 
     def only(self, chosen: Sequence[int]) -> "Updates":
         places = [self._usable[i] for i in sorted(chosen)]
@@ -162,12 +187,12 @@ class Updates(ClientUpdates):
         rows = [self._given[i] for i in usable]
         for place in (lengths > most).nonzero()[:, 0].tolist():
             row = self._row(usable[place]) * float(most / lengths[place])
-            rows[place] = hold(row if self._base is None else row + self._base)
+            rows[place] = hold(row if self.base is None else row + self.base)
         clipped = self._with(rows, self.members.only(usable))
         clipped.misshaped = self.dropped
         return clipped
 
-    def joined(self, ids: Sequence[Id], rows: Tensor, ages: Tensor) -> "Updates":
+    def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> "Updates":
         own, count = self.members, len(ids)
         unknown = torch.full((count,), math.nan, dtype=torch.float64)
         members = Members(
@@ -181,9 +206,12 @@ class Updates(ClientUpdates):
         return both
 
     def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        return Updates(
-            rows, base=self._base, layout=self.layout, threads=self._threads, trial=self._trial, **vars(members)
+        return self._like(
+            rows, base=self.base, layout=self.layout, threads=self._threads, trial=self._trial, **vars(members)
         )
+
+    def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":
+        return Updates(rows, **arguments)
 
     @cached_property
     def _given(self) -> list[Tensor]:
@@ -192,15 +220,15 @@ class Updates(ClientUpdates):
 
     def _row(self, i: int) -> Tensor:
         row = self._given[i]
-        return row if self._base is None or i >= self._present else row - self._base
+        return row if self.base is None or i >= self._present else row - self.base
 
     def _take(self, columns: slice) -> Tensor:
         """Some columns of the updates of all members."""
         parts = [tensor[:, columns] for tensor in self._tensors]
         U = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if self._base is not None:
+        if self.base is not None:
             U = U.clone() if len(parts) == 1 else U
-            U[: self._present] -= self._base[columns]
+            U[: self._present] -= self.base[columns]
         return U
 
     def _sweep(self, work: Callable[[int, slice], T]) -> Iterator[T]:
@@ -212,22 +240,6 @@ class Updates(ClientUpdates):
             for start in range(layer.start, layer.stop, width)
         ]
         return in_order(lambda piece: work(*piece), pieces, self._threads if len(pieces) >= _MANY else None)
-
-
-def capped(sizes: Tensor, share: float) -> Tensor:
-    """The sizes, the largest ones lowered to one bound such that none is more than ``share`` of their sum.
-
-    Where that cannot be, because there are too few, all count the same.
-    """
-    if share >= 1 or not len(sizes):
-        return sizes
-    ordered = sizes.sort(descending=True).values
-    for count in range(len(sizes)):  # so many of the largest are lowered
-        rest = float(ordered[count:].sum())
-        bound = share * rest / (1 - share * count) if share * count < 1 else 0.0
-        if bound >= float(ordered[count]):
-            return sizes if count == 0 else sizes.clamp(max=bound)
-    return torch.full_like(sizes, float(ordered[-1]))
 
 
 def gram_matrix(rows: Tensor) -> Tensor:
@@ -263,7 +275,7 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
     vectors: list[Tensor] = []
     misshaped: dict[int, str] = {}
     if isinstance(rows[0], Mapping):
-        dicts = [{name: _tensor(tensor) for name, tensor in cast(Mapping[str, Tensor], row).items()} for row in rows]
+        dicts = [_floating(cast(Mapping[str, Tensor], row)) for row in rows]
         layout = layout or Counter(map(Layout.of, dicts)).most_common(1)[0][0]
         for i, member in enumerate(dicts):
             try:
@@ -282,6 +294,12 @@ def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, 
                 misshaped[i] = f"it has shape {tuple(tensor.shape)}, not {(layout.size,)}"
     alike = [vector.to(vectors[0])[None] for vector in vectors]
     return alike or [torch.zeros(0, layout.size)], layout, misshaped
+
+
+def _floating(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without BatchNorm's counters and other whole numbers, which no rule combines."""
+    floating = {name: values for name, values in row.items() if torch.as_tensor(values).is_floating_point()}
+    return {name: _tensor(values) for name, values in (floating or row).items()}
 
 
 def _tensor(values: Any) -> Tensor:

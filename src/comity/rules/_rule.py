@@ -16,42 +16,21 @@ from comity._layout import Layout
 from comity._options import check
 from comity._random import numpy_generator
 from comity._threads import one_thread
+from comity.rules._block import By as By
+from comity.rules._block import GramBlock as GramBlock
+from comity.rules._block import factored
 from comity.rules._length import Length, with_length
 from comity.rules._rows import Rows, Updates
 from comity.rules._updates import ClientUpdates, Id
-from comity.rules.solvers import Array, Integers, Solution, gram, root
+from comity.rules.solvers import Solution
 
 Scope = Literal["model", "layer"]
-By = Literal["size", "uniform"]
 
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
 
 class SolverWarning(UserWarning):
     """A rule's certificate misses its target: the coefficients are not the optimum that they should be."""
-
-
-class GramBlock(NamedTuple):
-    """What a rule sees of one layer, or of the whole model: the n members whose updates are not 0 there."""
-
-    G: Array  # (n, n) Gram matrix, positive semidefinite, with mean diagonal 1
-    A: Array  # a square root of it: AᵀA = G
-    unit: float  # the length of an update that has length 1 in G
-    present: int  # how many clients are present, those whose update is 0 included: a mean divides by this number
-    shares: Array  # of the samples of all clients present; 0 for absent clients
-    losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
-    ages: Integers  # how many rounds ago each update was sent, 0 for those present
-    layer: int  # which layer; 0 for the whole model
-
-    def weights(self, by: By) -> Array:
-        """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
-        return self.shares * self.present if by == "size" else np.where(self.ages == 0, 1.0, 0.0)
-
-    @property
-    def points(self) -> Array:
-        """The updates of all clients present as columns, first those of the members."""
-        members = self.A[:, self.ages == 0]
-        return np.hstack((members, np.zeros((len(self.A), self.present - members.shape[1]))))
 
 
 class Weighed(NamedTuple):
@@ -148,6 +127,16 @@ class Rule(_Declared):
         return {}
 
     @property
+    def verdicts(self) -> dict[str, tuple[float, int]]:
+        """If clients judged these choices in the last step: the mean change of their losses, and how many it harms."""
+        return {}
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it compares updates with those of earlier rounds, of which sketches say nothing."""
+        return False
+
+    @property
     def draws(self) -> bool:
         """Whether coefficients depend on random numbers; then ``state`` counts the calls."""
         return False
@@ -161,16 +150,12 @@ class Rule(_Declared):
         if self.needs_losses and updates.members.losses is None:
             name = type(self).__name__
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
-        G = torch.empty(0)
-        if self.needs_gram:
-            G = updates.grams if self.scope == "layer" else updates.gram[None]
-        with one_thread():
-            coefficients, residuals, notes = self.weigh(G, updates)
+        coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
         if self.draws:
             self.state["calls"] = torch.tensor(self._calls + 1)
         return Combination(
-            coefficients=with_length(self.length, coefficients, G, updates),
+            coefficients=with_length(self.length, coefficients, self.scope, updates),
             ids=updates.ids,
             residual=float(residuals.max()),
             certificate=self.certificate,
@@ -212,27 +197,27 @@ class Rule(_Declared):
         """Coefficients (n,) of one block's members, their residual, and notes if there are any."""
         raise NotImplementedError
 
-    def weigh(self, G: Tensor, updates: ClientUpdates) -> Weighed:
-        """Coefficients (B, N) for the Gram matrices (B, N, N) of the model or of its layers.
+    def weigh(self, updates: ClientUpdates) -> Weighed:
+        """Coefficients (B, N) for the whole model, or for each of its layers.
 
         Each block is solved by itself, without the members whose update is 0 there; their coefficient is 0.
         """
-        coefficients = torch.zeros(G.shape[:2], dtype=torch.float64)
-        residuals = torch.zeros(len(G), dtype=torch.float64)
+        layers = range(len(updates.layout)) if self.scope == "layer" else [None]
+        coefficients = torch.zeros(len(layers), len(updates), dtype=torch.float64)
+        residuals = torch.zeros(len(layers), dtype=torch.float64)
         notes: dict[str, Tensor] = {}
         ages, shares = updates.ages.numpy(), updates.shares.numpy()
         losses = np.full(len(ages), math.nan) if updates.losses is None else updates.losses.numpy()
         present = ages == 0
-        for layer, whole in enumerate(G.numpy()):
-            moved = np.flatnonzero(whole.diagonal() > STILL**2)
+        for layer, place in enumerate(layers):
+            squares, factor = factored(updates, place)
+            moved = np.flatnonzero(squares > STILL**2)
             if not present[moved].any():
                 continue
-            unit = float(np.sqrt(whole.diagonal()[moved].mean()))
-            A = root(whole[np.ix_(moved, moved)] / unit**2)
-            solution = self.solve(
-                GramBlock(
-                    G=gram(A),
-                    A=A,
+            unit = float(np.sqrt(squares[moved].mean()))
+            with one_thread():
+                block = GramBlock(
+                    A=factor(moved, unit),
                     unit=unit,
                     present=int(present.sum()),
                     shares=shares[moved],
@@ -240,7 +225,7 @@ class Rule(_Declared):
                     ages=ages[moved],
                     layer=layer,
                 )
-            )
+                solution = self.solve(block)
             coefficients[layer, torch.from_numpy(moved)] = torch.from_numpy(solution.x)
             residuals[layer] = solution.residual
             for name, value in solution.notes.items():
@@ -248,7 +233,7 @@ class Rule(_Declared):
                     row = notes.setdefault(name, torch.zeros_like(coefficients))[layer]
                     row[torch.from_numpy(moved)] = torch.from_numpy(value)
                 else:
-                    notes.setdefault(name, torch.full((len(G),), math.nan, dtype=torch.float64))[layer] = value
+                    notes.setdefault(name, torch.full((len(layers),), math.nan, dtype=torch.float64))[layer] = value
         return Weighed(coefficients, residuals, notes)
 
     def recall(self, updates: ClientUpdates) -> ClientUpdates:

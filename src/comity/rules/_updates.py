@@ -11,6 +11,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity.rules._sketch import Sketch
 
 Id = int | str
 
@@ -49,7 +50,7 @@ class TriedSteps(NamedTuple):
     """What several steps do to the losses of the n clients that answered."""
 
     before: Tensor  # (n,) float64, without a step
-    after: Tensor  # (n, F) float64, after each step
+    after: Tensor  # (n, S, F) float64, after each of S steps at each of F lengths
     samples: Tensor  # (n,) on how many samples each client's losses are
 
 
@@ -66,6 +67,12 @@ class ClientUpdates(ABC):
         """Everybody whose update has the right shape, usable or not."""
         self.misshaped = dict(misshaped or {})
         """Everybody else, and what is wrong with the shape."""
+        self.base: Tensor | None = None
+        """Where the clients present began, if models were given."""
+        self.sketch: Sketch | None = None
+        """What the Gram matrices are estimated with, if they are."""
+        self.original = layout
+        """That of the updates, where the layout is that of their sketches."""
         self._products: Tensor | None = None
 
     @abstractmethod
@@ -145,12 +152,26 @@ class ClientUpdates(ABC):
         """(N, N) float64, the Gram matrix of the whole model."""
         return self.grams.sum(0)
 
+    def flat(self, layer: int | None) -> Tensor | None:
+        """(N, r) float64 with the products of a layer, or of the model, if there are many clients and r is below N."""
+        return None
+
+    @property
+    def squares(self) -> Tensor:
+        """(N,) float64, the squared length of each update."""
+        return self.gram.diagonal()
+
+    def gains(self, coefficients: Tensor) -> Tensor:
+        """(N,) the product of each update with a combination, from coefficients (N,), (1, N) or (L, N)."""
+        x = coefficients.reshape(-1, len(self))
+        return torch.einsum("li,lij->j", x, self.grams) if len(x) > 1 else x[0] @ self.gram
+
     def lengths(self, coefficients: Tensor) -> Tensor:
         """(L,) how long a combination is in each layer, from coefficients (N,), (1, N) or (L, N)."""
         return combined_lengths(self.grams, coefficients)
 
-    def try_steps(self, coefficients: Tensor, factors: Sequence[float]) -> TriedSteps:
-        """What these multiples of a combination would do to the clients' losses, by asking them."""
+    def try_steps(self, steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
+        """What these multiples of steps (P,) would do to the clients' losses, by asking them."""
         raise ComityError(NOBODY_TO_ASK)
 
     # Their rows.
@@ -167,11 +188,15 @@ class ClientUpdates(ABC):
         """(P,) the update of ``ids[i]``."""
         raise ComityError(NO_ROWS)
 
+    def given(self, i: int) -> Tensor:
+        """(P,) what was given of ``ids[i]``, not copied: its update, or a model where there is a ``base``."""
+        raise ComityError(NO_ROWS)
+
     def only(self, chosen: Sequence[int]) -> "ClientUpdates":
         """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the order that they have here."""
         raise ComityError(NO_ROWS)
 
-    def joined(self, ids: Sequence[Id], rows: Tensor, ages: Tensor) -> "ClientUpdates":
+    def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> "ClientUpdates":
         """These updates followed by those that absent clients sent ``ages`` rounds ago.
 
         Absent clients have size 0, so the plain mean stays that of the clients present.
@@ -183,3 +208,19 @@ def combined_lengths(grams: Tensor, coefficients: Tensor) -> Tensor:
     """(B,) how long the combination is in each of B Gram matrices, from coefficients (N,), (1, N) or (B, N)."""
     x = coefficients.expand(len(grams), -1)
     return ((x[:, :, None] * grams).sum(1) * x).sum(1).clamp_min(0).sqrt()
+
+
+def capped(sizes: Tensor, share: float) -> Tensor:
+    """The sizes, the largest ones lowered to one bound such that none is more than ``share`` of their sum.
+
+    Where that cannot be, because there are too few, all count the same.
+    """
+    if share >= 1 or not len(sizes):
+        return sizes
+    ordered = sizes.sort(descending=True).values
+    for count in range(len(sizes)):  # so many of the largest are lowered
+        rest = float(ordered[count:].sum())
+        bound = share * rest / (1 - share * count) if share * count < 1 else 0.0
+        if bound >= float(ordered[count]):
+            return sizes if count == 0 else sizes.clamp(max=bound)
+    return torch.full_like(sizes, float(ordered[-1]))

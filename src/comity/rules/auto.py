@@ -21,7 +21,8 @@ class Auto(Rule):
     Equation: every few rounds clients say what the step of each arm would do to their losses, at five lengths. What a
     choice j loses is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before its step and Lⱼ
     after it, and hⱼ is how many of n clients it harms; * is the least over all choices. Its score is
-    s ← memory·s + ℓ, its weight exp(−rate·s), and the heaviest one makes the steps until the next trial.
+    s ← memory·s + ℓ, its weight exp(−rate·s), and the heaviest one makes the steps until the next trial. A trial
+    that changes nothing doubles the rounds to the next one.
 
     Departures:
         - One arm alone is that rule exactly: nobody is asked.
@@ -29,14 +30,14 @@ class Auto(Rule):
 
     Options:
         arms: rules to choose from, with commas between them; a rule's options follow its name, as in ConFREE c=0.3
-        every: rounds from one trial to the next
+        every: rounds from a trial that changed the choice to the next one
         memory: how much of a score is left at the next trial
         rate: how fast the weight of what loses falls
     """
 
-    arms: tuple[str, ...] = ("Mean", "ConFREE", "ConFREE by=size", "CALM scale=layer")
+    arms: tuple[str, ...] = ("Mean", "ConFREE", "CALM scale=layer")
     _: KW_ONLY
-    every: Count = 10
+    every: Count = 5
     memory: ShareAboveZero = 0.8
     rate: Positive = 5.0
     scope: Scope = field(default="model", init=False)  # each arm has its own
@@ -50,11 +51,16 @@ class Auto(Rule):
         readings = {rule.above_local for rule in self.rules if rule.needs_losses}
         if len(readings) > 1:
             raise ComityError("rule.arms has rules that mean different things by a loss; MaxFL cannot be beside them")
+        self._tried: TriedSteps | None = None
         vars(self).update(needs_losses=bool(readings), above_local=True in readings)
 
     @property
     def needs_gram(self) -> bool:
         return any(rule.needs_gram for rule in self.rules)
+
+    @property
+    def remembers(self) -> bool:
+        return any(rule.remembers for rule in self.rules)
 
     @property
     def tries_steps(self) -> bool:
@@ -65,7 +71,18 @@ class Auto(Rule):
         if "scores" not in self.state:
             return {}
         weights = torch.softmax(-self.rate * self.state["scores"].flatten(), 0).tolist()
-        return dict(zip((f"{arm} × {factor:g}" for arm in self.arms for factor in FACTORS), weights, strict=True))
+        return dict(zip(self._choices, weights, strict=True))
+
+    @property
+    def verdicts(self) -> dict[str, tuple[float, int]]:
+        if self._tried is None:
+            return {}
+        judged = zip(_change(self._tried).flatten().tolist(), harmed(self._tried).flatten().tolist(), strict=True)
+        return dict(zip(self._choices, judged, strict=True))
+
+    @property
+    def _choices(self) -> list[str]:
+        return [f"{arm} × {factor:g}" for arm in self.arms for factor in FACTORS]
 
     def coefficients(self, updates: ClientUpdates) -> Combination:
         for place, rule in enumerate(self.rules):
@@ -76,14 +93,18 @@ class Auto(Rule):
         return chosen
 
     def _choose(self, updates: ClientUpdates) -> Combination:
-        round = int(self.state.get("round", 0))
         known: dict[int, Combination] = {}
+        self._tried = None
         scores = self.state.get("scores", torch.zeros(len(self.rules), len(FACTORS), dtype=torch.float64))
-        if round % self.every == 0 and len(updates):
+        wait, left = (int(self.state.get(name, 0)) for name in ("wait", "left"))
+        if left == 0 and len(updates):
             known = {place: rule.coefficients(updates) for place, rule in enumerate(self.rules)}
-            lost = _lost([known[place].updates.try_steps(known[place].coefficients, FACTORS) for place in known])
-            scores = self.memory * scores + lost
-        self.state |= {"round": torch.tensor(round + 1), "scores": scores}
+            steps = [arm.updates.combine(arm.coefficients) for arm in known.values()]
+            self._tried = updates.try_steps(steps, FACTORS)
+            before, scores = scores, self.memory * scores + _lost(self._tried)
+            wait = left = 2 * wait if wait and before.argmin() == scores.argmin() else self.every
+        left = max(0, left - 1)
+        self.state |= {"wait": torch.tensor(wait), "left": torch.tensor(left), "scores": scores}
         place, step = divmod(int(scores.argmin()), len(FACTORS))
         chosen = known[place] if place in known else self.rules[place].coefficients(updates)
         return replace(chosen, coefficients=FACTORS[step] * chosen.coefficients)
@@ -94,17 +115,22 @@ class Auto(Rule):
         self._collect()
 
     def _collect(self) -> None:
+        self.state = {name: tensor for name, tensor in self.state.items() if "/" not in name}
         for place, rule in enumerate(self.rules):
             self.state |= {f"{place}/{name}": tensor for name, tensor in rule.state.items()}
 
 
-def _lost(trials: list[TriedSteps]) -> Tensor:
+def _lost(tried: TriedSteps) -> Tensor:
     """(arms, lengths) what each choice loses to the best one."""
-    change = torch.stack([(tried.after - tried.before[:, None]).mean(0) for tried in trials])
-    harms = torch.stack([harmed(tried) for tried in trials]).double()
+    change, harms = _change(tried), harmed(tried).double()
     best = float(change.min())
     behind = ((change - best) / max(-best, 1e-12)).clamp(max=1.0)
-    return behind + (harms - harms.min()) / max(len(tried.before) for tried in trials)
+    return behind + (harms - harms.min()) / len(tried.before)
+
+
+def _change(tried: TriedSteps) -> Tensor:
+    """(arms, lengths) by how much each choice changes the mean loss."""
+    return (tried.after - tried.before[:, None, None]).mean(0)
 
 
 def _rule(text: str) -> Rule:

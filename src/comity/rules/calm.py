@@ -46,12 +46,12 @@ class CALM(Rule):
     def solve(self, block: GramBlock) -> Solution:
         if block.present == 1:
             return Solution(np.ones(1), 0.0, {"lambda": np.zeros(1)})
-        a = simultaneous(block.G, block.weights(self.by)) / block.present
-        r = np.sqrt(block.G.diagonal())
+        a = simultaneous(block, block.weights(self.by)) / block.present
+        r = block.lengths
         margin = self.eps * (r.mean() if self.scale == "layer" else 1 / block.unit)
-        beta = margin - times(block.G, a) / r  # of the updates at length 1, which is how the solver sees them
+        beta = margin - times(block.products, a) / r  # of the updates at length 1, which is how the solver sees them
         lam, residual = np.zeros_like(a), 0.0
         if self.C > 0 and beta.max() > 0:
-            best = box(block.G / r / r[:, None], -beta / abs(beta).max(), self.C * r / abs(beta).max())
+            best = box(block.scaled(r), -beta / abs(beta).max(), self.C * r / abs(beta).max())
             lam, residual = best.x * abs(beta).max() / r, best.residual
         return Solution(a + lam, residual, {"lambda": lam})

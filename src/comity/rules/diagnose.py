@@ -1,5 +1,6 @@
 """What the Gram matrices say about who helps and who hurts whom."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ class ConflictRate(NamedTuple):
     overall: float  # over all pairs and layers: FedCALM's Definition 2
     layers: Tensor  # (L,) over all pairs
     pairs: Tensor  # (N, N) over all layers
+    error: float = 0.0  # of what sketches say: the share of pairs and layers that they are expected to judge wrongly
 
 
 def conflict_rate(u: ClientUpdates) -> ConflictRate:
@@ -23,7 +25,21 @@ def conflict_rate(u: ClientUpdates) -> ConflictRate:
     against = torch.from_numpy(np.stack([conflicts(G) for G in u.grams.numpy()])).double()
     pairs = max(len(u) * (len(u) - 1), 1)
     layers = against.sum((1, 2)) / pairs
-    return ConflictRate(float(layers.mean()), layers, against.mean(0))
+    return ConflictRate(float(layers.mean()), layers, against.mean(0), _misjudged(u))
+
+
+def _misjudged(u: ClientUpdates) -> float:
+    """The mean chance that a cosine, off by its standard error at random, is on the other side of 0."""
+    if u.sketch is None:
+        return 0.0
+    exact = u.sketch.exact(u.original)
+    wrong = 0.0
+    for G in (G for G, whole in zip(u.grams, exact, strict=True) if not whole):
+        r = G.diagonal().sqrt()
+        cosine = torch.where(r[:, None] * r > 0, G / (r[:, None] * r), 1.0)
+        chance = torch.special.ndtr(-cosine.abs() * math.sqrt(u.sketch.k) / (1 + cosine**2).sqrt())
+        wrong += float(chance.fill_diagonal_(0).sum())
+    return wrong / max(len(u) * (len(u) - 1), 1) / len(exact)
 
 
 def cosines(u: ClientUpdates) -> Tensor:
@@ -58,12 +74,20 @@ def improvement(u: ClientUpdates, coefficients: Tensor) -> Tensor:
 
     ``coefficients`` are a rule's, (N,), (1, N) or (L, N); the worst-off client's is the smallest.
     """
-    x = coefficients.reshape(-1, len(u))
-    return torch.einsum("li,lij->j", x, u.grams) if len(x) > 1 else x[0] @ u.gram
+    return u.gains(coefficients)
 
 
 def against(u: ClientUpdates, coefficients: Tensor) -> list[Id]:
     """Whom a combination hurts: who is present and whose own update it points against, more so than by rounding."""
-    rounding = COSINE_ROUNDING * u.lengths(coefficients).norm() * u.gram.diagonal().sqrt()
+    rounding = COSINE_ROUNDING * u.lengths(coefficients).norm() * u.squares.sqrt()
     hurt = (improvement(u, coefficients) < -rounding) & (u.ages == 0)
     return [u.ids[i] for i in hurt.nonzero()[:, 0].tolist()]
+
+
+def step_cosines(u: ClientUpdates, coefficients: Tensor) -> Tensor:
+    """(N,) the cosine of each client's update with a combination, 0 for who did not move (CGSV, Equation 3).
+
+    Xu et al., "Gradient-Driven Rewards to Guarantee Fairness in Collaborative Machine Learning", NeurIPS 2021.
+    """
+    lengths = u.lengths(coefficients).norm() * u.squares.sqrt()
+    return torch.where(lengths > 0, improvement(u, coefficients) / lengths, 0.0).clamp(-1, 1)

@@ -37,13 +37,13 @@ class FedMGDAPlus(Rule):
     scope: Scope = field(default="model", init=False)
 
     def solve(self, block: GramBlock) -> Solution:
-        r = np.sqrt(block.G.diagonal())
+        r = block.lengths
         weights = block.weights(self.by)
         shares = weights / weights.sum()
         lower, upper = np.maximum(0, shares - self.eps), np.minimum(1, shares + self.eps)
         if self.eps == 0 or len(r) == 1:
             best = Solution(shares, 0.0)
         else:
-            best = box_sum(block.G / r / r[:, None], lower, upper, shares)
+            best = box_sum(block.scaled(r), lower, upper, shares)
         mean = norm(times(block.A, np.full(len(r), 1 / block.present)))
         return Solution((mean if self.norm_restore else self.lr / block.unit) * best.x / r, best.residual)

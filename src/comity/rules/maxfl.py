@@ -3,7 +3,6 @@
 from dataclasses import field
 
 import torch
-from torch import Tensor
 
 from comity.rules._length import needs_gram
 from comity.rules._rule import Rule, Scope, Weighed
@@ -33,7 +32,7 @@ class MaxFL(Rule):
     def needs_gram(self) -> bool:
         return needs_gram(self.length)
 
-    def weigh(self, G: Tensor, updates: ClientUpdates) -> Weighed:
+    def weigh(self, updates: ClientUpdates) -> Weighed:
         assert updates.losses is not None
         # log σ(z)(1 − σ(z)) = −|z| − 2 log(1 + exp(−|z|)): of logarithms, because q itself may be too small a number
         z = updates.losses.abs()

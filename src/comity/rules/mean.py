@@ -3,7 +3,6 @@
 from dataclasses import KW_ONLY, field
 
 import torch
-from torch import Tensor
 
 from comity.rules._length import needs_gram
 from comity.rules._rule import By, Rule, Scope, Weighed
@@ -29,7 +28,7 @@ class Mean(Rule):
     def needs_gram(self) -> bool:
         return needs_gram(self.length)
 
-    def weigh(self, G: Tensor, updates: ClientUpdates) -> Weighed:
+    def weigh(self, updates: ClientUpdates) -> Weighed:
         uniform = torch.full((len(updates),), 1 / max(len(updates), 1), dtype=torch.float64)
         weights = updates.shares if self.by == "size" else uniform
         return Weighed(weights[None], torch.zeros(1, dtype=torch.float64), {})

@@ -37,12 +37,12 @@ class MGDA(Rule):
     normalise: bool = False
 
     def solve(self, block: GramBlock) -> Solution:
-        r = np.sqrt(block.G.diagonal()) if self.normalise else np.ones(len(block.G))
+        r = block.lengths if self.normalise else np.ones(len(block))
         uniform = np.full(len(r), 1 / len(r))
         if self.cap <= uniform[0]:
             best = Solution(uniform, 0.0)
         else:
             best = min_norm(block.A / r)
             if best.x.max() > self.cap:
-                best = box_sum(block.G / np.outer(r, r), 0 * uniform, np.full_like(uniform, self.cap), uniform)
+                best = box_sum(block.scaled(r), 0 * uniform, np.full_like(uniform, self.cap), uniform)
         return Solution(best.x * r.mean() / r, best.residual)

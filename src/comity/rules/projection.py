@@ -45,20 +45,23 @@ class Projection(Rule):
         """Coefficients of the mean of the projected updates."""
         weights = block.weights(self.by)
         if self.order == "simultaneous":
-            return simultaneous(block.G, weights) / block.present
+            return simultaneous(block, weights) / block.present
         a: Array = (weights[:, None] * sequential(block.G, self.shuffled(block))).sum(0) / block.present
         return a
 
     def shuffled(self, block: GramBlock) -> Integers:
         """A random order for each member."""
-        n = len(block.G)
+        n = len(block)
         return self.random(block.layer).permuted(np.tile(np.arange(n), (n, 1)), axis=1)
 
 
-def simultaneous(G: Array, weights: Array) -> Array:
+def simultaneous(block: GramBlock, weights: Array) -> Array:
     """Coefficients of the weighted sum of the projected updates: aⱼ = wⱼ + Σᵢ wᵢ [−Gᵢⱼ]₊ / Gⱼⱼ."""
-    a: Array = weights + (weights[:, None] * np.where(conflicts(G), -G, 0)).sum(0) / G.diagonal()
-    return a
+    taken, r = np.zeros_like(weights), block.lengths
+    for rows, G in block.bands():
+        against = np.less(G, -COSINE_ROUNDING * r * r[rows, None])
+        taken += (weights[rows, None] * np.where(against, -G, 0)).sum(0)
+    return np.asarray(weights + taken / block.squares)
 
 
 def sequential(G: Array, orders: Integers, scale: Array | None = None) -> Array:

@@ -2,7 +2,8 @@
 
 Hull and cone problems go to Lawson and Hanson's active-set method, through a square root A of the Gram matrix: AᵀA = G,
 so its columns are the updates turned into N dimensions. Problems with upper bounds go to an interior-point method.
-Neither asks for a regular G: duplicated, opposite and collinear clients are ordinary input.
+Neither asks for a regular G: duplicated, opposite and collinear clients are ordinary input. With many clients the
+former are solved on few of them at a time, the latter through A (`Factored`); the certificates are the same.
 """
 
 import math
@@ -12,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.optimize import nnls as lawson_hanson
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from comity.rules._many import MANY, Attempt, Factored, from_few
+from comity.rules._many import Array as Array
+from comity.rules._many import Integers as Integers
 
 TOUCHING = 1e-10  # a distance that is rounding, over the length of what is compared
 
@@ -46,6 +47,8 @@ def root(G: Array) -> Array:
     r = np.sqrt(G.diagonal())
     values, vectors = torch.linalg.eigh(torch.from_numpy(G / r / r[:, None]))
     values[values < 1e-12 * values[-1]] = 0
+    if len(G) > MANY:
+        values, vectors = values[values > 0], vectors[:, values > 0]
     return np.ascontiguousarray((vectors * values.sqrt()).mT.numpy() * r)
 
 
@@ -56,6 +59,12 @@ def gram(A: Array) -> Array:
 
 def min_norm(A: Array) -> Solution:
     """w on the simplex with Aw the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
+    if A.shape[1] > MANY:
+        return _min_norm_of_many(A)
+    return _nearest_to_zero(A)
+
+
+def _nearest_to_zero(A: Array) -> Solution:
     # min |Au|² + σ²(1 − Σu)² over u ≥ 0: whatever Σu is best, the direction is that of w, and a σ near |Aw| resolves it
     best, sigma = Solution(np.full(A.shape[1], 1 / A.shape[1]), np.inf), 1.0
     while True:
@@ -68,6 +77,18 @@ def min_norm(A: Array) -> Solution:
         if norm(y) > 1e-3 * sigma or sigma <= 1e-11:
             return best
         sigma = max(norm(y), 1e-11)
+
+
+def _min_norm_of_many(A: Array) -> Solution:
+    def attempt(places: Integers) -> Attempt:
+        x = np.zeros(A.shape[1])
+        x[places] = _nearest_to_zero(A[:, places]).x
+        y = times(A, x)
+        slack = times(A.T, y) - y @ y
+        return Attempt(x, -float(slack.min()), slack)
+
+    best = from_few(attempt, times(A.T, A.mean(1)), 1e-13)
+    return Solution(best.x, best.residual)
 
 
 def cone(A: Array, d: Array) -> Solution:
@@ -95,12 +116,29 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
     The residual is the duality gap over max(1, |value|).
     """
     g = times(A, a)
+    if A.shape[1] <= MANY:
+        return _best_worst(A, g, rho)
+
+    def attempt(places: Integers) -> Attempt:
+        found = _best_worst(A[:, places], g, rho)
+        x = np.zeros_like(a)
+        x[places] = found.x
+        gains = times(A.T, g + times(A, x))
+        bound = float(found.notes.get("bound", np.inf))  # on few columns the best is no worse than on all
+        return Attempt(x, (bound - float(gains.min())) / max(1.0, abs(bound)), gains - gains[places].min())
+
+    best = from_few(attempt, times(A.T, g), 1e-11)
+    return Solution(best.x, best.residual)
+
+
+def _best_worst(A: Array, g: Array, rho: float) -> Solution:
     b = times(A.T, g)
 
     def certified(x: Array, bound: float) -> Solution:
-        return Solution(x, (bound - float((b + times(A.T, times(A, x))).min())) / max(1.0, abs(bound)))
+        gap = (bound - float((b + times(A.T, times(A, x))).min())) / max(1.0, abs(bound))
+        return Solution(x, gap, {"bound": bound})
 
-    best = Solution(np.zeros(len(a)), np.inf)
+    best = Solution(np.zeros(A.shape[1]), np.inf)
     high = 1.01 * float(np.sqrt((A * A).sum(0).max())) / rho
     low = 1e-14 * high
     tau = _crossing(A, g, rho, low, high, norm(A.mean(1)) / rho)
@@ -219,17 +257,18 @@ def _certified_median(A: Array, p: Array, x: Array) -> Solution:
     return Solution(x, float(p @ distances) - float(p @ (y * A).sum(0)))
 
 
-def box(G: Array, q: Array, upper: Array) -> Solution:
+def box(G: Array | Factored, q: Array, upper: Array) -> Solution:
     """min ½xᵀGx + qᵀx for 0 ≤ x ≤ upper; the residual is the largest entry of the projected gradient."""
     best = _projected_newton(G, q, upper, np.zeros_like(q))
     if best.residual > 1e-13:
         unit = min(1.0, float(upper.max()))
-        x = unit * interior(unit * G, q, np.minimum(upper / unit, 1.0) / 2, upper / unit)
+        scaled = Factored(math.sqrt(unit) * G.A) if isinstance(G, Factored) else unit * G
+        x = unit * interior(scaled, q, np.minimum(upper / unit, 1.0) / 2, upper / unit)
         best = min(best, _projected_newton(G, q, upper, x), key=residual)
     return best
 
 
-def _projected_newton(G: Array, q: Array, upper: Array, x: Array) -> Solution:
+def _projected_newton(G: Array | Factored, q: Array, upper: Array, x: Array) -> Solution:
     """The same, by guessing which bounds hold: exact once the guess is right, which near the solution it is."""
     best, worse = Solution(x, np.inf), 0
     for _ in range(50):
@@ -240,14 +279,15 @@ def _projected_newton(G: Array, q: Array, upper: Array, x: Array) -> Solution:
         now = Solution(x.copy(), float(abs(off).max()))
         best, worse = (now, 0) if now.residual < best.residual else (best, worse + 1)
         free = np.flatnonzero(((x > 0) & (x < upper)) | (off != 0))
-        solve = factor(G[np.ix_(free, free)] + 1e-10 * np.eye(len(free)))  # no step where G is flat
+        block = G.only(free) if isinstance(G, Factored) else G[np.ix_(free, free)]
+        solve = _shifted(block, np.full(len(free), 1e-10))  # no step where G is flat
         if best.residual <= 1e-15 or worse == 3 or solve is None:
             break
         x[free] = np.clip(x[free] - solve(g[free]), 0.0, upper[free])
     return best
 
 
-def box_sum(G: Array, lower: Array, upper: Array, start: Array) -> Solution:
+def box_sum(G: Array | Factored, lower: Array, upper: Array, start: Array) -> Solution:
     """min ½xᵀGx for lower ≤ x ≤ upper with the sum of ``start``, which lies inside; the residual is the duality gap."""
     room, total = upper - lower, float((start - lower).sum())
     x = lower + interior(G, times(G, lower), start - lower, room, total)
@@ -258,7 +298,7 @@ def box_sum(G: Array, lower: Array, upper: Array, start: Array) -> Solution:
     return Solution(x, float(g @ (x - best)))
 
 
-def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = None) -> Array:
+def interior(H: Array | Factored, q: Array, x: Array, upper: Array, total: float | None = None) -> Array:
     """min ½xᵀHx + qᵀx for 0 ≤ x ≤ upper (and Σx = total), from a point inside.
 
     Mehrotra's predictor and corrector on the slacks S of the bounds and their multipliers Z; stops where rounding does.
@@ -274,9 +314,7 @@ def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = N
         best, stalled = ((x, S, Z), 0) if gap < least else (best, stalled + 1)
         least = min(gap, least)
         error = max(abs(dual).max(), abs(primal), np.minimum(S, Z).max())
-        K = H.copy()
-        K.flat[:: len(q) + 1] += (Z / S).sum(0)
-        solve = factor(K)
+        solve = _shifted(H, (Z / S).sum(0))
         if error <= 1e-13 * max(1.0, x.max()) or stalled == 3 or solve is None:
             break
         along = None if total is None else solve(np.ones_like(q))
@@ -299,6 +337,15 @@ def interior(H: Array, q: Array, x: Array, upper: Array, total: float | None = N
     return np.where(S[0] < 1e-6 * Z[0], 0.0, np.where(S[1] < 1e-6 * Z[1], upper, x))
 
 
+def _shifted(H: Array | Factored, diagonal: Array) -> Callable[[Array], Array] | None:
+    """What solves (H + D)x = b."""
+    if isinstance(H, Factored):
+        return H.shifted(diagonal)
+    K = H.copy()
+    K.flat[:: len(K) + 1] += diagonal
+    return factor(K)
+
+
 def nnls(A: Array, b: Array) -> Array:
     """x ≥ 0 that minimises |Ax − b|; 0 if the method gives up, which the certificate then tells."""
     try:
@@ -307,8 +354,10 @@ def nnls(A: Array, b: Array) -> Array:
         return np.zeros(A.shape[1])
 
 
-def times(A: Array, x: Array) -> Array:
+def times(A: Array | Factored, x: Array) -> Array:
     """Ax without BLAS, which splits larger products over every core it finds: other splits, other bits."""
+    if isinstance(A, Factored):
+        return A.times(x)
     return np.asarray(np.einsum("ij,j->i", A, x))
 
 

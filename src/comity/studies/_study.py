@@ -24,7 +24,11 @@ from comity.studies._crew import Hire, Job, Message, Process, a_round, execute, 
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
 from comity.studies._shard import part
 from comity.studies._show import Show, duration
-from comity.studies._tune import Group, Search, groups
+from comity.studies._tune import Group, Search, groups, spelled_out
+
+LONG = 1000
+"""Rounds of all runs together, from which on a study first tries one round of each of its cells."""
+PRUNE = "comity.engine.Prune"
 
 
 def study(
@@ -74,20 +78,21 @@ def _entries(
     entries = override(at_scale(entries, scale), options)
     if entries.get("out") is None:
         raise ComityError("a study needs out, the folder that its runs go into")
-    return entries
+    return spelled_out(entries)
 
 
 def _settled(cells: Sequence[Config]) -> list[Config]:
-    """The cells with the clients and the model that their data ask for where none is named; data are read once."""
+    """The cells with the device, clients and model that they get where none is named; data are read once."""
     from comity.engine import settled
 
     known: dict[str, Config] = {}
     result = []
     for cell in cells:
-        about = repr((cell.data, cell.data_dir, cell.partition, cell.clients, cell.model))
+        about = repr((cell.data, cell.data_dir, cell.partition, cell.clients, cell.model, cell.device))
         if about not in known:
             known[about] = settled(cell)
-        result.append(cell.with_(clients=known[about].clients, model=known[about].model))
+        like = known[about]
+        result.append(cell.with_(clients=like.clients, model=like.model, device=like.device))
     return result
 
 
@@ -117,7 +122,8 @@ class _Study:
             self.cells = list({cell.key: cell.with_(reference="none") for cell in every}.values())
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
-        self.callbacks = callback_names(entries)
+        keep = convert(entries.get("keep_checkpoints", False), bool, "keep_checkpoints")
+        self.callbacks = (*callback_names(entries), *([] if keep else [PRUNE]))
         self.asked = self.cells if shard is None else part(self.cells, shard)
         if shard is not None and tune:
             raise ComityError("a shard cannot tune: what is tried next depends on all that was tried; use --on ray")
@@ -150,7 +156,11 @@ class _Study:
     def run(self) -> LoadedStudy:
         known = [cell for group in self.groups if not group.searches for cell in group.cells]
         known = [*_locals(self.asked), *(self.asked if self.shard else known)]
-        self.check([config for config in (*known, *self.asked) if not self.finished(config)])
+        to_do = {config.key: config for config in (*known, *self.asked) if not self.finished(config)}.values()
+        if sum(config.last_round for config in to_do) >= LONG:
+            self.estimate()  # what fails in its first round must not fail in the last hour
+        else:
+            self.check(list(to_do))
         with self.held(), self.cluster() as self.hire:
             self.ours = {config.key for config in known}
             for config in known:
@@ -195,10 +205,10 @@ class _Study:
 
     def estimate(self) -> float:
         """Try one round of each cell, and say how many runs there are to do and about how many seconds they take."""
-        runs = Counter({config.key: 1 for config in (*_locals(self.cells), *self.cells) if not self.finished(config)})
+        runs = Counter({config.key: 1 for config in (*_locals(self.asked), *self.asked) if not self.finished(config)})
         for group in self.groups:
             runs.update({cell.key: sum(search.most for search in group.searches) for cell in group.cells})
-        configs = {config.key: config for config in (*_locals(self.cells), *self.cells) if runs[config.key]}
+        configs = {config.key: config for config in (*_locals(self.asked), *self.asked) if runs[config.key]}
         self.check(list(configs.values()))
         self.show.say(
             f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in self.groups)}; "
@@ -209,8 +219,12 @@ class _Study:
         for key, config in configs.items():
             alike = config.with_(seed=0).key
             if alike not in measured:
-                measured[alike] = a_round(config.with_(workers=self.workers))
                 title = self.names.title(config).rpartition(", seed")[0]
+                try:
+                    measured[alike] = a_round(config.with_(workers=self.workers))
+                except Exception as error:
+                    reason = str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"
+                    raise ComityError(f"{title} fails in its first round: {reason}") from error
                 self.show.say(f"  a round of {title}: {sum(measured[alike][:2]):.2f} s, {config.last_round} rounds")
             training, evaluating, general = measured[alike]
             last = config.last_round
@@ -331,6 +345,10 @@ class _Study:
             under_way = [(group, search) for group in self.groups if (search := group.current)]
             batch = [(s, value, group.with_(s, value)) for group, s in under_way for value in s.wanted()]
             if not batch:
+                for tuned in (self.tuned(*pair) for pair in searches):
+                    best = max((trial.validation or 0 for trial in tuned.tried), default=0)
+                    how = f"{100 * best:.2f} % on validation samples, of {len(tuned.tried)} values"
+                    self.show.say(f"  {tuned.option} for {tuned.cell}: {tuned.chosen} ({how})")
                 return
             for search, value, cells in batch:
                 for config in cells:

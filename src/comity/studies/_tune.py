@@ -6,12 +6,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comity._errors import ComityError
-from comity.config import Config
-from comity.studies._grid import TRAINING, has, value_of
+from comity.config import AUTO, Config, Entries
+from comity.studies._grid import TRAINING, has, section, value_of
 
 Value = Any
 MOST_STEPS = 1000
 """Of a walk, where its range is much wider than its step."""
+
+
+LEARNING_RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
+"""What ``lr: auto`` tries, for every method and Local alike."""
+
+
+def spelled_out(entries: Entries) -> Entries:
+    """The entries with ``lr: auto`` as the search that it stands for."""
+    if entries.get("lr") != AUTO:
+        return entries
+    tune = section(entries, "tune")
+    if "lr" in tune:
+        raise ComityError("lr auto and tune lr are two ways to choose lr; give one of the two")
+    return {key: value for key, value in entries.items() if key != "lr"} | {"tune": tune | {"lr": LEARNING_RATES}}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ CLIENTS = ("client", "hospital", "site", "centre", "center", "clinic", "institut
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-", "."}
 ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|index|number|nr|no)$|^unnamed", re.IGNORECASE)
 MOST_CATEGORIES = 50
+ROWS_A_CLASS = 20
+"""Whole numbers of more than MOST_CATEGORIES values that have fewer rows each are a quantity, as an age is."""
 TEXT = 20
 """How many times a file's size its cells take as Python's text while they are read; those of two letters take most."""
 
@@ -173,9 +175,11 @@ def _names(cells: Cells) -> NDArray[Any]:
 
 def _classes(target: str, cells: Cells) -> tuple[NDArray[np.int64], list[str]]:
     names, y = np.unique(_names(cells), return_inverse=True)
-    if names.dtype.kind == "U" and _numbers(cells) is not None:
+    quantity = len(names) > MOST_CATEGORIES and len(y) < ROWS_A_CLASS * len(names)
+    if _numbers(cells) is not None and (names.dtype.kind == "U" or quantity):
         raise ComityError(
-            f"data.target: {target} holds numbers such as {names[0]}, not classes, which are predicted here"
+            f"data.target: {target} holds {len(names)} different numbers such as {names[0]}, and classes are predicted "
+            "here; make a column of bins of it first, such as low and high"
         )
     if len(names) > max(2, len(y) // 2):
         raise ComityError(

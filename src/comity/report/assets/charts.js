@@ -104,6 +104,9 @@ function fill(node, attributes, children) {
 const html = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
+// A box that scrolls, also by the keyboard.
+const scrolling = (name) => ({ class: "scroll", tabindex: 0, role: "region", "aria-label": name });
+
 const ruler = document.createElement("canvas").getContext("2d");
 function widthOf(text, size = 11, weight = 400) {
   ruler.font = `${weight} ${size}px ${FONT}`;
@@ -159,6 +162,7 @@ class Frame {
     this.narrow = width < 560;
     this.root = svg("svg", { xmlns: SVG, "font-family": FONT, "font-size": 11, role: "img" });
     this.marks = 0;
+    this.values = []; // functions that list what the marks tell: the same for who cannot point at them
   }
 
   end(height) {
@@ -291,6 +295,7 @@ class Frame {
     });
     pad.addEventListener("pointerleave", out);
     pad.addEventListener("pointercancel", out);
+    this.values.push(() => xs.map((_, at) => describe(at)));
   }
 
   // A mark that tells about itself.
@@ -300,6 +305,7 @@ class Frame {
       tip.show(event, title, rows);
     });
     node.addEventListener("pointerleave", () => tip.hide());
+    this.values.push(() => [describe()]);
     return node;
   }
 
@@ -359,6 +365,9 @@ class Frame {
       box.setAttribute("visibility", "hidden");
       tip.hide();
     });
+    this.values.push(() =>
+      Array.from({ length: rows * columns }, (_, i) => describe(Math.floor(i / columns), i % columns)),
+    );
   }
 
   // What the colours of a heat map mean.
@@ -406,6 +415,30 @@ class Frame {
     const path = corners.map(([dx, dy]) => `${round(x + dx * size)} ${round(y + dy * size)}`).join("L");
     return this.add("path", { d: `M${path}Z`, ...style });
   }
+}
+
+// What marks tell, as tables: rows of one title are one where they tell different things, and tables are of rows that
+// tell the same things. `[{ labels, rows: [[title, values]] }]`.
+function tabled(told) {
+  const lines = [],
+    last = new Map();
+  for (const { title, rows } of told) {
+    const line = last.get(title);
+    if (line && rows.every(([label]) => !line.values.has(label))) for (const [l, v] of rows) line.values.set(l, v);
+    else {
+      const fresh = { title, values: new Map(rows.map(([label, value]) => [label, value])) };
+      lines.push(fresh);
+      last.set(title, fresh);
+    }
+  }
+  const tables = new Map();
+  for (const { title, values } of lines) {
+    const labels = [...values.keys()],
+      key = JSON.stringify(labels);
+    if (!tables.has(key)) tables.set(key, { labels, rows: [] });
+    tables.get(key).rows.push([title, [...values.values()]]);
+  }
+  return [...tables.values()];
 }
 
 // Which labels of a dense axis fit: every one, every second, fifth, tenth, ...

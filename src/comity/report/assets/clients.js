@@ -108,11 +108,13 @@ PLOTS.push({
       step = (area.right - area.left) / clients.length,
       width = Math.min(30, step * 0.74);
     frame.yAxis(area, y, ticks(low, high, 6), inPoints, "points above or below training alone");
-    const stripes = stripesOf(frame);
+    const stripes = stripesOf(frame),
+      names = partitionOf(run)?.clients ?? [];
     clients.forEach(({ id, gain, harmed, sure, only, acc, alone, train, test }, place) => {
       const x = area.left + step * (place + 0.5),
         samples = Math.round(gain * test);
-      if (isNamed(id, run)) frame.rect(x - step / 2, area.top, step, area.bottom - area.top + 20, theme.line, { rx: 3 });
+      if (isNamed(id, run))
+        frame.rect(x - step / 2, area.top, step, area.bottom - area.top + 20, theme.line, { rx: 3 });
       frame.bar(
         x - width / 2,
         Math.min(y(0), y(gain)),
@@ -128,7 +130,10 @@ PLOTS.push({
           "stroke-width": 1.3,
         });
       if (place % every(step, 15) === 0 || (harmed && step > 11))
-        frame.text(x, area.bottom + 15, String(id), { anchor: "middle", ...idStyle(theme, harmed, step) });
+        frame.text(x, area.bottom + 15, fitting(names[id], id, step), {
+          anchor: "middle",
+          ...idStyle(theme, harmed, step),
+        });
       const column = frame.rect(x - step / 2, area.top, step, area.bottom - area.top, "transparent");
       frame.tell(column, () => ({
         title: nameOf(id, run),
@@ -209,7 +214,7 @@ PLOTS.push({
     );
     const table = html("table", { class: "facts" }, html("thead", {}, head), html("tbody", {}, rows));
     const more = harmed.length > 40 ? html("p", { class: "quiet" }, `and ${harmed.length - 40} more`) : "";
-    return node.replaceChildren(html("div", { class: "scroll" }, table), more);
+    return node.replaceChildren(html("div", scrolling(this.title()), table), more);
   },
 });
 
@@ -225,7 +230,7 @@ function facts(run, all) {
         .map((count, label) => [count, label])
         .filter(([count]) => count)
         .sort((a, b) => b[0] - a[0]);
-    const told = top.slice(0, 2).map(([count, label]) => `${label} (${Math.round((100 * count) / sum(row))} %)`);
+    const told = top.slice(0, 2).map(([count, label]) => `${classOf(part, label)} (${Math.round((100 * count) / sum(row))} %)`);
     return told.join(", ") + (top.length > 2 ? ` +${top.length - 2}` : "");
   };
   const opponents = (id) => {
@@ -247,6 +252,7 @@ function facts(run, all) {
     part && ["classes (share)", ({ id }) => held(id)],
     run.overlap && ["class overlap", ({ id }) => or(run.overlap[id], (value) => percent(value, 0))],
     run.w && part && ["weight ÷ share of data", ({ id }) => or(pullOf(run, id), (value) => `${fixed(value, 2)}×`)],
+    run.contribution && ["contribution", ({ id }) => or(run.contribution[run.ids.indexOf(id)], (value) => percent(value, 1))],
     cosines && ["agreement", ({ id }) => or(run.agree[id], (value) => fixed(value, 2))],
     cosines && ["opposed most by", ({ id }) => opponents(id)],
   ].filter(Boolean);
@@ -262,7 +268,7 @@ PLOTS.push({
     const part = partitionOf(focusRun());
     return part ? `Who holds what: ${part.name}, ${part.how}, seed ${focusRun().seed}` : "Who holds what";
   },
-  how: "A row is a client, a column a class; the area of a dot is the number of samples, the bar their total. Harmed clients are red. Short rows and lonely dots are what makes a federation heterogeneous.",
+  how: "A row is a client, a column a class; the area of a dot is the number of samples, the bar their total. The darker a dot, the more of all samples of that class this client holds: nobody else can teach it a class that it has alone. The numbers and bars of harmed clients are red.",
   there: () => data.partitions.length > 0,
   choices: choose.run,
   note() {
@@ -280,13 +286,15 @@ PLOTS.push({
       harmed = harmedIn(run);
     const most = Math.max(1, ...counts.flat()),
       largest = Math.max(1, ...sizes),
-      left = 34;
+      left = Math.max(34, Math.min(frame.width / 4, 16 + 6.5 * Math.max(0, ...part.clients.map((name) => name.length))));
     const bars = frame.narrow ? 54 : 110,
       across = (frame.width - left - bars - (frame.narrow ? 36 : 56)) / classes;
     const down = Math.max(counts.length > 60 ? 6 : 11, Math.min(26, 520 / counts.length));
     const area = { left, right: left + across * classes, top: 18, bottom: 18 + down * counts.length },
       from = area.right + (frame.narrow ? 8 : 18);
     // dots may touch neighbours of the same client; they never reach far into another client's row
+    const ofClass = Array.from({ length: classes }, (_, k) => sum(part.counts.map((row) => row[k]))),
+      colour = ramp(theme.ramp.slice(1));
     const radius = Math.min(0.6 * down, Math.max(across, 0.5 * down) * 0.62),
       tall = Math.min(0.5 * down, 10);
     frame.text(from, 10, "samples", { weight: 600, colour: theme.ink });
@@ -296,17 +304,17 @@ PLOTS.push({
         length = (bars * sizes[client]) / largest;
       frame.line(left, y, area.right, y);
       if (client % every(down, 12) === 0 || (red && down >= 9))
-        frame.text(left - 8, y + 3.5, String(client), { anchor: "end", ...idStyle(theme, red, down) });
+        frame.text(left - 8, y + 3.5, fitting(part.clients[client], client, left - 8), { anchor: "end", ...idStyle(theme, red, down) });
       frame.rect(from, y - tall / 2, Math.max(1, length), tall, red ? theme.harm : theme.quiet, { rx: 2 });
       if (down >= 11) frame.text(from + length + 6, y + 3.5, brief(sizes[client]), { size: 10 });
     });
     for (let k = 0; k < classes; k++) {
       const x = left + across * (k + 0.5),
-        group = frame.add("g", { "fill-opacity": 0.8 });
-      if (k % every(across, 20) === 0) frame.text(x, area.bottom + 14, String(k), { anchor: "middle", size: 10 });
+        group = frame.add("g", {});
+      if (k % every(across, 20) === 0) frame.text(x, area.bottom + 14, fitting(part.classes[k], k, across), { anchor: "middle", size: 10 });
       counts.forEach((row, client) => {
         const r = Math.max(0.8, radius * Math.sqrt(row[k] / most));
-        if (row[k]) frame.dot(x, area.top + down * (client + 0.5), r, theme.series[k % theme.series.length], {}, group);
+        if (row[k]) frame.dot(x, area.top + down * (client + 0.5), r, css(colour(row[k] / ofClass[k])), {}, group);
       });
     }
     frame.text((area.left + area.right) / 2, area.bottom + 33, "class", {
@@ -317,12 +325,15 @@ PLOTS.push({
     frame.cells(area, counts.length, classes, (client, k) => ({
       title: nameOf(client, run),
       rows: [
-        [`class ${k}`, brief(counts[client][k])],
+        [part.classes[k] || `class ${k}`, brief(counts[client][k])],
+        ["of all samples of that class", percent(ofClass[k] ? counts[client][k] / ofClass[k] : 0, 0)],
         ["all its samples", brief(sizes[client])],
         ["classes held", `${counts[client].filter(Boolean).length} of ${classes}`],
       ],
     }));
-    frame.end(area.bottom + 40);
+    const scale = Math.min(220, (area.right - left) * 0.5);
+    frame.scaleBar(left, area.bottom + 46, scale, colour, ["0 %", "", "100 %"], "of all samples of the class");
+    frame.end(area.bottom + 74);
     return harmed.size ? [{ label: "harmed client", colour: theme.harm, box: true }] : null;
   },
 });

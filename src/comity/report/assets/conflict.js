@@ -4,21 +4,27 @@ const REASONS = {
   agree: [
     "agreement",
     "mean cosine of its updates with the others'",
-    (run, i, id) => run.agree?.[id],
+    (run, _, id) => run.agree?.[id],
     (v) => fixed(v, 2),
   ],
   overlap: [
     "class overlap",
     "part of its class mix that the others have too",
-    (run, i, id) => run.overlap?.[id],
+    (run, _, id) => run.overlap?.[id],
     (v) => percent(v, 0),
   ],
   train: ["training samples", "training samples", (run, i) => run.train[i], brief],
   pull: [
     "weight",
     "part of all the weight ÷ part of all samples",
-    (run, i, id) => pullOf(run, id),
+    (run, _, id) => pullOf(run, id),
     (v) => `${fixed(v, 2)}×`,
+  ],
+  contribution: [
+    "contribution",
+    "how far its updates went with the step (CGSV)",
+    (run, i) => run.contribution?.[i],
+    (v) => percent(v, 1),
   ],
   alone: ["accuracy alone", "accuracy when it trains alone", (run, i) => run.alone?.[i], (v) => percent(v, 0)],
 };
@@ -48,7 +54,7 @@ PLOTS.push({
   id: "reasons",
   section: "conflict",
   title: () => `What goes with the gain: ${REASONS[state.reason][0]}`,
-  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with more of it gain more.",
+  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with more of it gain more. A contribution is the moving average of the cosine of a client's update with the step, over the sum of all clients' (CGSV); it is no Shapley value by training again without the client.",
   there: anyGains,
   choices: () => [
     ...choose.run(),
@@ -133,6 +139,7 @@ PLOTS.push({
   title: () => `Who pulls against whom: ${aboutRun()}`,
   how: "Cosine of two clients' updates. Blue: both want the same change. Red: what helps one hurts the other. No colour: unrelated, or never in the same round. Numbers of harmed clients are red.",
   there: () => data.runs.some((run) => run.cos),
+  note: () => (focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : ""),
   choices: () => [
     ...choose.run(),
     {
@@ -219,12 +226,18 @@ PLOTS.push({
   },
 });
 
+function misjudged() {
+  const most = Math.max(0, ...cellsHere().map((cell) => cell.numbers.conflict_error || 0));
+  return most ? `Where rules see sketches, ± ${fixed(100 * most, 1)} % of pairs may be on the wrong side of 0.` : "";
+}
+
 PLOTS.push({
   id: "conflict",
   section: "conflict",
   title: () => `How often updates conflict${here()}`,
   how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. They cancel each other in the plain mean; that alone harms nobody.",
   there: () => cellsHere().some((cell) => cell.curves.conflict),
+  note: misjudged,
   choices: () => [choose.setting()],
   draw: (frame) => lines(frame, "conflict", { across: "r", label: "pairs in conflict", share: true }),
 });
@@ -365,15 +378,80 @@ PLOTS.push({
     }));
     roundsBelow(frame, area, w.rounds);
     const labels = [signed ? brief(-high) : "0", signed ? "0" : brief(high / 4), `${cut ? "≥ " : ""}${brief(high)}`];
-    frame.scaleBar(
-      area.left,
-      area.bottom + 46,
-      Math.min(220, (area.right - area.left) * 0.5),
-      colour,
-      labels,
-      word,
-    );
+    frame.scaleBar(area.left, area.bottom + 46, Math.min(220, (area.right - area.left) * 0.5), colour, labels, word);
     frame.end(area.bottom + 74);
     return shares.length ? [{ label: "share of the samples", colour: theme.ink, tick: true }] : null;
+  },
+});
+
+// The run that is looked at if its rule chooses among others, or else one beside it whose rule does.
+function choosing() {
+  const runs = [focus(), ...rivals()].flatMap((cell) => [cell === focus() ? focusRun() : null, ...runsOf(cell)]);
+  return runs.find((run) => run?.choice && run.seed === focusRun().seed) || runs.find((run) => run?.choice);
+}
+
+PLOTS.push({
+  id: "choice",
+  section: "weights",
+  wide: true,
+  title: () => `What the rule chose: ${data.cells[choosing().cell].label}, seed ${choosing().seed}${here()}`,
+  how: "The rules and step lengths that it chooses from (rows) over the rounds; the stronger the colour the more weight what clients said gives to it, and the line is what made the step. Marks above are the rounds in which clients were asked what each step would do to their losses.",
+  there: () => Boolean(choosing()),
+  choices: () => choose.run(),
+  note: () => choosing().choice.words,
+  draw(frame) {
+    const { theme } = frame,
+      { names, rounds, taken, weights, asked, verdicts } = choosing().choice,
+      bytes = bytesOf(weights),
+      columns = rounds.length,
+      colour = ramp(theme.ramp),
+      top = bytes.reduce((most, byte) => Math.max(most, byte / 250), 0.05);
+    const of = (row, column) => bytes[row * columns + column] / 250,
+      step = Math.max(12, Math.min(20, 360 / names.length));
+    const left = Math.min(frame.width * 0.42, 10 + Math.max(...names.map((name) => widthOf(name, 10.5, 700))));
+    const area = { left, right: frame.width - 6, top: 14, bottom: 14 + step * names.length },
+      wide = (area.right - area.left) / columns;
+    names.forEach((name, row) => {
+      frame.text(left - 7, area.top + step * (row + 0.5) + 3.5, shorten(name, left - 8, 10.5), {
+        anchor: "end",
+        size: 10.5,
+        weight: row === taken[columns - 1] ? 700 : 400,
+        colour: row === taken[columns - 1] ? theme.ink : theme.soft,
+      });
+    });
+    frame.heat(area, names.length, columns, (row, column) => colour(of(row, column) / top));
+    for (const round of asked) {
+      const at = rounds.indexOf(round);
+      if (at >= 0) frame.marker(area.left + wide * (at + 0.5), area.top - 8, "triangle", theme.soft, 3.5);
+    }
+    const line = theme.series[1],
+      style = { "stroke-width": 2.5, "stroke-linecap": "square" };
+    taken.forEach((row, column) => {
+      const y = area.top + step * (row + 0.5);
+      frame.line(area.left + wide * column, y, area.left + wide * (column + 1), y, line, style);
+    });
+    frame.cells(area, names.length, columns, (row, column) => {
+      const last = asked.findLastIndex((round) => round <= rounds[column]),
+        told = verdicts[last]?.[names[row]];
+      const said = told
+        ? [
+            [`asked in round`, String(asked[last])],
+            ["change of the mean loss", known(told[0]) ? fixed(told[0], 4) : "–"],
+            ["clients harmed", String(told[1])],
+          ]
+        : [];
+      return {
+        title: names[row],
+        rows: [["round", String(rounds[column])], ["weight", percent(of(row, column))], ...said],
+      };
+    });
+    roundsBelow(frame, area, rounds);
+    const length = Math.min(220, (area.right - left) * 0.5);
+    frame.scaleBar(left, area.bottom + 46, length, colour, ["0 %", "", percent(top, 0)], "weight");
+    frame.end(area.bottom + 74);
+    return [
+      { label: "what was taken", colour: line },
+      { label: "clients were asked", colour: theme.soft, point: true, shape: "triangle" },
+    ];
   },
 });

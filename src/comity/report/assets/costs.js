@@ -119,7 +119,8 @@ PLOTS.push({
         dash,
         { "stroke-width": 1.8, "data-of": cell.label },
       );
-      ys.forEach((place, k) => frame.tell(frame.marker(at(k), place, shape, colour, 3.8), () => threeOf(cell)));
+      for (const [k, place] of ys.entries())
+        frame.tell(frame.marker(at(k), place, shape, colour, 3.8), () => threeOf(cell));
     }
     frame.end(area.bottom + 42);
     return all.map((cell) => keyOf(cell, theme, { point: true }));

@@ -3,6 +3,8 @@
 const CURVES = {
   acc: ["accuracy", "accuracy on own tests", true],
   worst: ["worst tenth", "accuracy of the worst tenth of clients", true],
+  balanced: ["balanced accuracy", "accuracy on own tests, each class alike,", true],
+  auc: ["AUC", "AUC on own tests", true],
   val: ["validation", "accuracy on own validation samples", true],
   common: ["common model", "accuracy of the common model", true],
   S: ["S-acc", "accuracy on own and some others' tests (S-acc)", true],
@@ -93,8 +95,8 @@ function sweptCurves(swept = state.sweep) {
   const methods = [...new Set(others.map((curve) => curve.cell.methodName))];
   const rules = [...new Set(others.filter((curve) => !curve.cell.plain).map((curve) => curve.rule))];
   list.forEach((curve) => {
-    const labels = [others.indexOf(curve), curve.cell.methodName, curve.rule];
-    curve.style = (theme) => looks(theme, curve.cell, methods, labels, rules);
+    const place = { line: curve, lines: others, method: curve.cell.methodName, methods, rule: curve.rule, rules };
+    curve.style = (theme) => looks(theme, curve.cell, place);
   });
   return list;
 }

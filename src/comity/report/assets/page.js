@@ -38,7 +38,8 @@ function settle() {
 // ---- light and dark -----------------------------------------------------------------------------------------------
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const themeNow = () => THEMES[state.theme || (prefersDark.matches ? "dark" : "light")];
+let paper = 0; // the width of a plot while the page is printed
+const themeNow = () => THEMES[paper ? "light" : state.theme || (prefersDark.matches ? "dark" : "light")];
 
 function applyTheme() {
   document.documentElement.dataset.theme = themeNow().name;
@@ -70,7 +71,8 @@ function build() {
     const choices = html("div", { class: "choices" }),
       canvas = html("div", { class: "canvas" }),
       legend = html("div", { class: "legend" }),
-      note = html("p", { class: "quiet" });
+      note = html("p", { class: "quiet" }),
+      values = html("details", { class: "values", hidden: Boolean(plot.write) }, html("summary", {}, "Values"));
     const node = html(
       "figure",
       { id: `plot-${plot.id}`, class: plot.wide ? "wide" : null },
@@ -79,9 +81,12 @@ function build() {
       canvas,
       legend,
       note,
+      values,
     );
+    values.addEventListener("toggle", () => listValues(figure));
+    const figure = { plot, node, caption, choices, canvas, legend, note, values };
     document.querySelector(`#${plot.section} .plots`).append(node);
-    figures.push({ plot, node, caption, choices, canvas, legend, note });
+    figures.push(figure);
   }
   // Without any plot a section says nothing.
   for (const section of document.querySelectorAll("section[data-plots]")) {
@@ -106,12 +111,54 @@ function paint(figure) {
   figure.choices.replaceChildren(...wanted.map(control));
   figure.note.textContent = plot.note ? plot.note() : "";
   if (plot.write) return void plot.write(figure.canvas);
-  const frame = new Frame(Math.max(260, Math.floor(figure.canvas.clientWidth)), themeNow());
+  const frame = new Frame(paper || Math.max(260, Math.floor(figure.canvas.clientWidth)), themeNow());
   const key = plot.draw(frame);
   frame.root.setAttribute("aria-label", `${plot.title()}. ${plot.how}`);
   figure.canvas.replaceChildren(frame.root);
   figure.canvas.dataset.marks = frame.marks;
   figure.legend.replaceChildren(...(key || []).map((entry) => legendEntry(entry)));
+  figure.frame = frame;
+  listValues(figure);
+}
+
+// What the marks of a plot tell, as a table: for the keyboard and for screen readers. It is made when it is opened.
+const MOST_VALUES = 1000;
+function listValues({ plot, values, frame }) {
+  while (values.children.length > 1) values.lastChild.remove();
+  if (!values.open || !frame) return;
+  const told = frame.values.flatMap((list) => list());
+  const tables = tabled(told.slice(0, MOST_VALUES)).map(({ labels, rows }) =>
+    html(
+      "table",
+      { class: "facts" },
+      html(
+        "thead",
+        {},
+        html(
+          "tr",
+          {},
+          ["of", ...labels].map((label) => html("th", { scope: "col" }, label || "value")),
+        ),
+      ),
+      html(
+        "tbody",
+        {},
+        rows.map(([title, cells]) =>
+          html(
+            "tr",
+            {},
+            html("th", { scope: "row" }, title),
+            cells.map((cell) => html("td", {}, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
+  values.append(html("div", scrolling(`Values: ${plot.title()}`), tables));
+  if (told.length > MOST_VALUES)
+    values.append(
+      html("p", { class: "quiet" }, `The first ${MOST_VALUES} of ${told.length}; the run folders have all.`),
+    );
 }
 
 function refresh() {
@@ -286,9 +333,8 @@ function sortBy(column, turn) {
   }
   body.replaceChildren(...rows);
   table.classList.toggle("sorted", Boolean(turn));
-  [...table.tHead.rows[0].cells].forEach((cell, i) =>
-    cell.setAttribute("aria-sort", i === column && turn ? turn : "none"),
-  );
+  for (const [i, cell] of [...table.tHead.rows[0].cells].entries())
+    cell.setAttribute("aria-sort", i === column && turn ? turn : "none");
   state.sort = turn ? [column, turn] : null;
 }
 
@@ -304,7 +350,7 @@ function sortBy(column, turn) {
 
 const only = document.getElementById("only");
 function showRows() {
-  const all = !only || !only.checked;
+  const all = !only?.checked;
   for (const row of first) row.hidden = !all && Number(row.dataset.setting) !== state.setting;
   if (only) only.nextSibling.textContent = ` only ${data.settings[state.setting].label}`;
 }
@@ -331,6 +377,18 @@ if (kept) {
 }
 addEventListener("scrollend", keep);
 addEventListener("pagehide", keep);
+
+// On paper: light, and as wide as A4 leaves room; the table as large as fits.
+function print(on) {
+  paper = on ? 640 : 0;
+  document.documentElement.classList.toggle("paper", on); // the tables are now as narrow as they can be
+  applyTheme();
+  figures.forEach(paint);
+  for (const wide of document.querySelectorAll("#results table, .canvas .facts"))
+    wide.style.zoom = on ? Math.min(1, paper / wide.getBoundingClientRect().width) : "";
+}
+addEventListener("beforeprint", () => print(true));
+addEventListener("afterprint", () => print(false));
 
 let pending = 0,
   lastWidth = innerWidth;

@@ -43,14 +43,18 @@ function nameOf(client, run) {
   const name = partitionOf(run)?.clients[client];
   return `client ${client}${name ? `, ${name}` : ""}${run.bad.includes(client) ? " (malicious)" : ""}`;
 }
+const classOf = (part, k) => part.classes[k] || String(k);
+// A name where there is room for it, else the number.
+const fitting = (name, number, width) => (name && 6.5 * name.length < width ? name : String(number));
 const here = () => (data.settings.length > 1 ? ` (${data.settings[state.setting].label})` : "");
 const aboutRun = () => `${focus().label}, seed ${focusRun().seed}${here()}`;
 
-// Colour says the method, dashes and shape the rule; with one method alone the colour says the rule.
-function looks(theme, cell, methods, labels, rules) {
+// As long as there are enough, every line has a colour of its own; more lines share their method's. Dashes and shape
+// say the rule in any case. `line`, `method` and `rule` are their places in `lines`, `methods` and `rules`.
+function looks(theme, cell, { line, lines, method, methods, rule, rules }) {
   if (cell.ref) return { colour: theme.local, dash: DASHES.local, shape: SHAPES.local };
-  const [label, method, rule] = labels;
-  const which = methods.length > 1 ? methods.indexOf(method) : label;
+  const own = lines.length <= theme.series.length || methods.length === 1;
+  const which = own ? lines.indexOf(line) : methods.indexOf(method);
   const place = Math.max(0, rules.indexOf(rule));
   return {
     colour: theme.series[which % theme.series.length],
@@ -63,8 +67,9 @@ function styleOf(cell, theme) {
   const others = data.cells.filter((other) => other.setting === cell.setting && !other.ref);
   const unique = (values) => [...new Set(values)];
   const rules = unique(others.filter((other) => other.rule && !other.plain).map((other) => other.ruleName));
-  const label = unique(others.map((other) => other.rule)).indexOf(cell.rule);
-  return looks(theme, cell, unique(others.map((other) => other.method)), [label, cell.method, cell.ruleName], rules);
+  const lines = unique(others.map((other) => other.label)),
+    methods = unique(others.map((other) => other.method));
+  return looks(theme, cell, { line: cell.label, lines, method: cell.method, methods, rule: cell.ruleName, rules });
 }
 
 const keyOf = (cell, theme, more = {}) => ({ cell, label: cell.label, ...styleOf(cell, theme), ...more });
@@ -134,7 +139,7 @@ function cosinesOf(run, which = state.matrix) {
 
 // The rule's coefficients in one layer, clients × rounds.
 function weightsOf(run) {
-  if (!run.w || !run.w.maps.length) return null;
+  if (!run.w?.maps.length) return null;
   const at = Math.max(0, run.w.names.indexOf(state.layer)),
     [top, packed] = run.w.maps[at];
   const bytes = bytesOf(packed),

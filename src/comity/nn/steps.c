@@ -1,0 +1,422 @@
+/* Plain SGD on a chain of convolutions, pooling, ReLU and fully connected layers: all steps of one client in one call.
+
+   Nothing here depends on the number of threads or on other clients, and no sum is reordered by the compiler: the same
+   weights and samples give the same bits on any machine that multiplies and adds in one operation.
+
+   Images lie as (row, channel, column, sample): the columns and samples of a row are one long line, along which a
+   convolution is a sum of shifted lines. Flat activations lie as (sample, feature). */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 16
+typedef float vec __attribute__((vector_size(64)));
+typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));
+#define LOAD(p) ((vec)(*(const loose *)(p)))
+#define STORE(p, v) (*(loose *)(p) = (v))
+#define UP(n) (((n) + LANES - 1) / LANES * LANES)
+#define UNROLL _Pragma("GCC unroll 16")
+#ifdef __AVX512F__
+enum { OUTS = 6, LINES = 3, DOUTS = 4, TAPS = 5, ROWS = 5, COLS = 4 };
+#else
+enum { OUTS = 3, LINES = 1, DOUTS = 2, TAPS = 3, ROWS = 2, COLS = 3 };
+#endif
+
+enum { CONV, POOL, RELU, FLAT, LINEAR };
+
+/* One layer of the chain. Images have c channels of h x w before it and C of H x W after it; what is flat has c and C
+   numbers, and no h and H. A convolution's weights lie as (C, k, k, c), a linear layer's as (C, c). */
+typedef struct {
+    int64_t kind, c, h, w, C, H, W, k, pad, learns;
+    float *weight, *bias;
+    const float *weight_anchor, *bias_anchor; /* what is added in each step; or NULL */
+} layer_t;
+
+static vec head_of(const float *p, int64_t n) { /* the first n < LANES numbers, zeros behind them */
+    vec v = {0};
+    memcpy(&v, p, 4 * n);
+    return v;
+}
+
+static float total(vec v) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) v[i] += v[i + half];
+    return v[0];
+}
+
+/* ---- convolution: y[oy][o][.] = bias[o] + sum weight[o][ky][kx][c] * x[oy + ky][c][. + kx * batch] ---- */
+
+static inline __attribute__((always_inline)) void conv_block(
+    const float *x, int64_t xs, const float *w, int64_t c, int64_t k, int64_t batch, const float *bias, float *y,
+    int64_t ys, const int outs, const int lines) {
+    vec sum[OUTS][LINES];
+    const int64_t size = k * k * c;
+    UNROLL for (int o = 0; o < outs; o++) UNROLL for (int l = 0; l < lines; l++) sum[o][l] = (vec){0} + (bias ? bias[o] : 0);
+    for (int64_t ky = 0; ky < k; ky++)
+        for (int64_t ci = 0; ci < c; ci++)
+            for (int64_t kx = 0; kx < k; kx++) {
+                const float *line = x + (ky * c + ci) * xs + kx * batch, *tap = w + (ky * k + kx) * c + ci;
+                vec in[LINES];
+                UNROLL for (int l = 0; l < lines; l++) in[l] = LOAD(line + l * LANES);
+                UNROLL for (int o = 0; o < outs; o++)
+                    UNROLL for (int l = 0; l < lines; l++) sum[o][l] += tap[o * size] * in[l];
+            }
+    UNROLL for (int o = 0; o < outs; o++) UNROLL for (int l = 0; l < lines; l++) STORE(y + o * ys + l * LANES, sum[o][l]);
+}
+
+static void conv(const float *x, int64_t xs, const float *w, const float *bias, int64_t c, int64_t k, int64_t C, int64_t H,
+                 int64_t width, int64_t batch, float *y, int64_t ys) {
+    for (int64_t oy = 0; oy < H; oy++)
+        for (int64_t j = 0; j < width;) {
+            const float *at = x + oy * c * xs + j;
+            const int wide = width - j > (LINES - 1) * LANES;
+            for (int64_t o = 0; o < C;) {
+                const int full = C - o >= OUTS;
+                const float *b = bias ? bias + o : NULL, *wo = w + o * k * k * c;
+                float *to = y + (oy * C + o) * ys + j;
+                if (full && wide) conv_block(at, xs, wo, c, k, batch, b, to, ys, OUTS, LINES);
+                else if (full) conv_block(at, xs, wo, c, k, batch, b, to, ys, OUTS, 1);
+                else if (wide) conv_block(at, xs, wo, c, k, batch, b, to, ys, 1, LINES);
+                else conv_block(at, xs, wo, c, k, batch, b, to, ys, 1, 1);
+                o += full ? OUTS : 1;
+            }
+            j += wide ? LINES * LANES : LANES;
+        }
+    for (int64_t r = 0; r < H * C; r++) /* behind a line are zeros, so that sums along lines may run over its end */
+        for (int64_t j = width; j < UP(width); j++) y[r * ys + j] = 0;
+}
+
+/* gradient[o][ky][kx][c] = sum over rows and the line of d[oy][o][.] * x[oy + ky][c][. + kx * batch] */
+static inline __attribute__((always_inline)) void taps_block(
+    const float *x, int64_t xs, const float *d, int64_t ds, int64_t c, int64_t C, int64_t H, int64_t width, int64_t batch,
+    float *g, int64_t size, const int outs, const int taps) {
+    vec sum[DOUTS][TAPS];
+    UNROLL for (int o = 0; o < outs; o++) UNROLL for (int t = 0; t < taps; t++) sum[o][t] = (vec){0};
+    for (int64_t oy = 0; oy < H; oy++) {
+        const float *line = x + oy * c * xs, *dl = d + oy * C * ds;
+        for (int64_t j = 0; j < width; j += LANES) {
+            vec in[TAPS];
+            UNROLL for (int t = 0; t < taps; t++) in[t] = LOAD(line + t * batch + j);
+            UNROLL for (int o = 0; o < outs; o++) {
+                const vec v = LOAD(dl + o * ds + j);
+                UNROLL for (int t = 0; t < taps; t++) sum[o][t] += v * in[t];
+            }
+        }
+    }
+    UNROLL for (int o = 0; o < outs; o++) UNROLL for (int t = 0; t < taps; t++) g[o * size + t * c] = total(sum[o][t]);
+}
+
+static void conv_gradient(const float *x, int64_t xs, const float *d, int64_t ds, const layer_t *l, int64_t batch, float *g) {
+    const int64_t c = l->c, k = l->k, size = k * k * c, width = l->W * batch;
+    for (int64_t o = 0; o < l->C;) {
+        const int full = l->C - o >= DOUTS;
+        for (int64_t ky = 0; ky < k; ky++)
+            for (int64_t ci = 0; ci < c; ci++)
+                for (int64_t kx = 0; kx < k;) {
+                    const int more = k - kx >= TAPS;
+                    const float *at = x + (ky * c + ci) * xs + kx * batch, *from = d + o * ds;
+                    float *to = g + o * size + (ky * k + kx) * c + ci;
+                    if (full && more) taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, DOUTS, TAPS);
+                    else if (full) taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, DOUTS, 1);
+                    else if (more) taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, 1, TAPS);
+                    else taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, 1, 1);
+                    kx += more ? TAPS : 1;
+                }
+        o += full ? DOUTS : 1;
+    }
+}
+
+/* ---- fully connected: y[b][o] = bias[o] + x[b] . weight[o] ---- */
+
+static inline __attribute__((always_inline)) void dot_block(const float *x, int64_t xs, const float *w, int64_t n,
+                                                            float *y, int64_t ys, const float *bias, const int rows, const int cols) {
+    vec sum[ROWS][COLS];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < cols; c++) sum[r][c] = (vec){0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        vec in[ROWS];
+        UNROLL for (int r = 0; r < rows; r++) in[r] = LOAD(x + r * xs + i);
+        UNROLL for (int c = 0; c < cols; c++) {
+            const vec v = LOAD(w + c * n + i);
+            UNROLL for (int r = 0; r < rows; r++) sum[r][c] += in[r] * v;
+        }
+    }
+    if (i < n)
+        UNROLL for (int c = 0; c < cols; c++) {
+            const vec v = head_of(w + c * n + i, n - i);
+            UNROLL for (int r = 0; r < rows; r++) sum[r][c] += LOAD(x + r * xs + i) * v;
+        }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < cols; c++) y[r * ys + c] = bias[c] + total(sum[r][c]);
+}
+
+static void linear(const float *x, int64_t xs, const layer_t *l, int64_t batch, float *y, int64_t ys) {
+    for (int64_t o = 0; o < l->C;) {
+        const int full = l->C - o >= COLS;
+        for (int64_t b = 0; b < batch;) {
+            const int more = batch - b >= ROWS;
+            const float *at = x + b * xs, *w = l->weight + o * l->c;
+            float *to = y + b * ys + o;
+            if (full && more) dot_block(at, xs, w, l->c, to, ys, l->bias + o, ROWS, COLS);
+            else if (full) dot_block(at, xs, w, l->c, to, ys, l->bias + o, 1, COLS);
+            else if (more) dot_block(at, xs, w, l->c, to, ys, l->bias + o, ROWS, 1);
+            else dot_block(at, xs, w, l->c, to, ys, l->bias + o, 1, 1);
+            b += more ? ROWS : 1;
+        }
+        o += full ? COLS : 1;
+    }
+}
+
+/* below[b][i] = sum over o of d[b][o] * weight[o][i] */
+static inline __attribute__((always_inline)) void below_block(const float *d, int64_t ds, const float *w, int64_t n, int64_t C,
+                                                              int64_t tail, float *below, int64_t bs, const int rows) {
+    vec sum[ROWS];
+    UNROLL for (int r = 0; r < rows; r++) sum[r] = (vec){0};
+    for (int64_t o = 0; o < C; o++) {
+        const vec v = tail ? head_of(w + o * n, tail) : LOAD(w + o * n);
+        UNROLL for (int r = 0; r < rows; r++) sum[r] += d[r * ds + o] * v;
+    }
+    UNROLL for (int r = 0; r < rows; r++) STORE(below + r * bs, sum[r]);
+}
+
+static void linear_below(const float *d, int64_t ds, const layer_t *l, int64_t batch, float *below, int64_t bs) {
+    for (int64_t i = 0; i < l->c; i += LANES) {
+        const int64_t tail = l->c - i < LANES ? l->c - i : 0;
+        for (int64_t b = 0; b < batch;) {
+            const int more = batch - b >= ROWS;
+            if (more) below_block(d + b * ds, ds, l->weight + i, l->c, l->C, tail, below + b * bs + i, bs, ROWS);
+            else below_block(d + b * ds, ds, l->weight + i, l->c, l->C, tail, below + b * bs + i, bs, 1);
+            b += more ? ROWS : 1;
+        }
+    }
+}
+
+/* weight[o][i] = rest * weight[o][i] - lr * sum over b of d[b][o] * x[b][i] (+ anchor) */
+static inline __attribute__((always_inline)) void update_block(const float *x, int64_t xs, const float *s, float *w, int64_t n, int64_t tail,
+                                                               int64_t batch, float rest, const float *anchor, const int cols) {
+    vec sum[COLS];
+    UNROLL for (int c = 0; c < cols; c++) {
+        sum[c] = rest * (tail ? head_of(w + c * n, tail) : LOAD(w + c * n));
+        if (anchor) sum[c] += tail ? head_of(anchor + c * n, tail) : LOAD(anchor + c * n);
+    }
+    for (int64_t b = 0; b < batch; b++) {
+        const vec in = LOAD(x + b * xs);
+        UNROLL for (int c = 0; c < cols; c++) sum[c] += s[c * batch + b] * in;
+    }
+    UNROLL for (int c = 0; c < cols; c++)
+        if (tail) memcpy(w + c * n, &sum[c], 4 * tail);
+        else STORE(w + c * n, sum[c]);
+}
+
+static void linear_update(const float *x, int64_t xs, const float *d, int64_t ds, const layer_t *l, int64_t batch, float rest, float lr, float *s) {
+    for (int64_t o = 0; o < l->C;) {
+        const int full = l->C - o >= COLS;
+        for (int c = 0; c < (full ? COLS : 1); c++) {
+            float sum = 0;
+            for (int64_t b = 0; b < batch; b++) sum += d[b * ds + o + c], s[c * batch + b] = -lr * d[b * ds + o + c];
+            l->bias[o + c] = rest * l->bias[o + c] - lr * sum + (l->bias_anchor ? l->bias_anchor[o + c] : 0);
+        }
+        for (int64_t i = 0; i < l->c; i += LANES) {
+            const int64_t tail = l->c - i < LANES ? l->c - i : 0;
+            float *w = l->weight + o * l->c + i;
+            const float *anchor = l->weight_anchor ? l->weight_anchor + o * l->c + i : NULL;
+            if (full) update_block(x + i, xs, s, w, l->c, tail, batch, rest, anchor, COLS);
+            else update_block(x + i, xs, s, w, l->c, tail, batch, rest, anchor, 1);
+        }
+        o += full ? COLS : 1;
+    }
+}
+
+/* ---- pooling by 2, ReLU, flattening ---- */
+
+static void pool(const layer_t *l, const float *x, int64_t xs, int64_t batch, float *y, int64_t ys, uint8_t *chosen) {
+    for (int64_t r = 0; r < l->H * l->C; r++) {
+        const float *up = x + (2 * (r / l->C) * l->C + r % l->C) * xs, *down = up + l->C * xs;
+        for (int64_t column = 0; column < l->W; column++, up += 2 * batch, down += 2 * batch)
+            for (int64_t b = 0; b < batch; b++) {
+                const float four[4] = {up[b], up[batch + b], down[b], down[batch + b]};
+                uint8_t at = 0;
+                float best = four[0];
+                for (uint8_t i = 1; i < 4; i++) at = four[i] > best ? i : at, best = four[i] > best ? four[i] : best;
+                y[r * ys + column * batch + b] = best, *chosen++ = at;
+            }
+    }
+}
+
+static void pool_below(const layer_t *l, const float *d, int64_t ds, int64_t batch, float *below, int64_t bs, const uint8_t *chosen) {
+    memset(below, 0, 4 * l->h * l->c * bs);
+    for (int64_t r = 0; r < l->H * l->C; r++) {
+        float *up = below + (2 * (r / l->C) * l->C + r % l->C) * bs, *down = up + l->C * bs;
+        for (int64_t column = 0; column < l->W; column++, up += 2 * batch, down += 2 * batch)
+            for (int64_t b = 0; b < batch; b++) {
+                const float v = d[r * ds + column * batch + b];
+                const uint8_t at = *chosen++;
+                up[b] = at == 0 ? v : 0, up[batch + b] = at == 1 ? v : 0;
+                down[b] = at == 2 ? v : 0, down[batch + b] = at == 3 ? v : 0;
+            }
+    }
+}
+
+/* Between an image, (row, channel, column, sample), and (sample, channel, row, column). */
+static void flatten(const layer_t *l, float *image, int64_t is, float *flat, int64_t fs, int64_t batch, int back) {
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t c = 0; c < l->c; c++)
+            for (int64_t y = 0; y < l->h; y++)
+                for (int64_t x = 0; x < l->w; x++) {
+                    float *here = image + (y * l->c + c) * is + x * batch + b, *there = flat + b * fs + (c * l->h + y) * l->w + x;
+                    if (back) *here = *there;
+                    else *there = *here;
+                }
+}
+
+/* A copy of an image with a frame of zeros of pad pixels. */
+static void framed(const float *x, int64_t xs, int64_t c, int64_t h, int64_t w, int64_t pad, int64_t batch, float *y, int64_t ys) {
+    memset(y, 0, 4 * (h + 2 * pad) * c * ys);
+    for (int64_t r = 0; r < h * c; r++) memcpy(y + (r + pad * c) * ys + pad * batch, x + r * xs, 4 * w * batch);
+}
+
+/* ---- the chain ---- */
+
+typedef struct { /* what lies before a layer, and behind the last one */
+    float *x, *d; /* activations, and the derivative of the loss by them */
+    float *frame; /* of a padded convolution: its framed input */
+    uint8_t *chosen; /* of pooling: which of four */
+    int64_t stride; /* from line to line of an image, from sample to sample of what is flat */
+} place_t;
+
+typedef struct { /* for whichever layer is at work */
+    float *gradient, *turned, *frame;
+} spare_t;
+
+static int64_t line(int64_t width, int64_t batch) { return UP(width * batch + LANES); }
+
+static int64_t frame_size(const layer_t *l, int64_t batch) { return (l->h + 2 * l->pad) * l->c * line(l->w + 2 * l->pad, batch); }
+
+/* How many numbers all places take for batches of this size; where there is memory, each gets its own. */
+static int64_t arrange(const layer_t *layers, int64_t count, int64_t batch, float *memory, place_t *places, spare_t *spare) {
+    int64_t used = 0, widest = 0, frame = 0;
+#define TAKE(n) (used += UP(n) + LANES, memory ? memory + used - (UP(n) + LANES) : NULL)
+    for (int64_t i = 0; i <= count; i++) {
+        const layer_t *l = layers + i - (i == count);
+        const int64_t c = i == count ? l->C : l->c, h = i == count ? 0 : l->h;
+        places[i].stride = h ? line(l->w, batch) : UP(c);
+        const int64_t size = (h ? h * c : batch) * places[i].stride;
+        places[i].x = TAKE(size), places[i].d = TAKE(size);
+        if (i == count) break;
+        if (l->kind == POOL) places[i].chosen = (uint8_t *)TAKE(l->H * l->C * l->W * batch / 4 + 1);
+        if (l->kind == CONV && l->pad) places[i].frame = TAKE(frame_size(l, batch));
+        const int64_t back = l->k - 1 - l->pad, wide = l->kind == LINEAR ? COLS * batch : l->C * l->k * l->k * l->c;
+        const int64_t about = l->kind == CONV ? (l->H + 2 * back) * l->C * line(l->W + 2 * back, batch) : 0;
+        widest = wide > widest ? wide : widest, frame = about > frame ? about : frame;
+    }
+    spare->gradient = TAKE(widest), spare->turned = TAKE(widest), spare->frame = TAKE(frame);
+    return used;
+}
+
+static void forward(const layer_t *l, const place_t *in, const place_t *out, int64_t batch) {
+    const int64_t numbers = l->h ? l->h * l->c : batch;
+    if (l->kind == CONV && l->pad) {
+        const int64_t fs = line(l->w + 2 * l->pad, batch);
+        framed(in->x, in->stride, l->c, l->h, l->w, l->pad, batch, in->frame, fs);
+        conv(in->frame, fs, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
+    } else if (l->kind == CONV)
+        conv(in->x, in->stride, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
+    else if (l->kind == POOL) pool(l, in->x, in->stride, batch, out->x, out->stride, in->chosen);
+    else if (l->kind == RELU) /* a number that is none stays none */
+        for (int64_t j = 0; j < numbers * in->stride; j++) out->x[j] = in->x[j] <= 0 ? 0 : in->x[j];
+    else if (l->kind == FLAT) flatten(l, in->x, in->stride, out->x, out->stride, batch, 0);
+    else linear(in->x, in->stride, l, batch, out->x, out->stride);
+}
+
+static void conv_update(const layer_t *l, const place_t *in, const place_t *out, int64_t batch, float lr, float rest, float *g) {
+    if (l->pad) conv_gradient(in->frame, line(l->w + 2 * l->pad, batch), out->d, out->stride, l, batch, g);
+    else conv_gradient(in->x, in->stride, out->d, out->stride, l, batch, g);
+    for (int64_t j = 0; j < l->C * l->k * l->k * l->c; j++)
+        l->weight[j] = rest * l->weight[j] - lr * g[j] + (l->weight_anchor ? l->weight_anchor[j] : 0);
+    for (int64_t o = 0; o < l->C; o++) {
+        vec sum = {0};
+        for (int64_t y = 0; y < l->H; y++)
+            for (int64_t j = 0; j < l->W * batch; j += LANES) sum += LOAD(out->d + (y * l->C + o) * out->stride + j);
+        l->bias[o] = rest * l->bias[o] - lr * total(sum) + (l->bias_anchor ? l->bias_anchor[o] : 0);
+    }
+}
+
+/* What the derivative behind a convolution is before it: the framed derivative, convolved with the turned kernels. */
+static void conv_below(const layer_t *l, const place_t *in, const place_t *out, int64_t batch, const spare_t *spare) {
+    const int64_t k = l->k, c = l->c, C = l->C, back = k - 1 - l->pad, fs = line(l->W + 2 * back, batch);
+    framed(out->d, out->stride, C, l->H, l->W, back, batch, spare->frame, fs);
+    for (int64_t o = 0; o < C; o++)
+        for (int64_t q = 0; q < k * k; q++)
+            for (int64_t ci = 0; ci < c; ci++) spare->turned[(ci * k * k + k * k - 1 - q) * C + o] = l->weight[(o * k * k + q) * c + ci];
+    conv(spare->frame, fs, spare->turned, NULL, C, k, c, l->h, l->w * batch, batch, in->d, in->stride);
+}
+
+/* The derivative before a layer, if anything further down learns; then the layer's own step. */
+static void backward(const layer_t *l, const place_t *in, const place_t *out, int64_t batch, int further, float lr, float rest,
+                     const spare_t *spare) {
+    const int64_t numbers = l->h ? l->h * l->c : batch;
+    if (l->kind == CONV) {
+        if (further) conv_below(l, in, out, batch, spare);
+        if (l->learns) conv_update(l, in, out, batch, lr, rest, spare->gradient);
+    } else if (l->kind == LINEAR) {
+        if (further) linear_below(out->d, out->stride, l, batch, in->d, in->stride);
+        if (l->learns) linear_update(in->x, in->stride, out->d, out->stride, l, batch, rest, lr, spare->gradient);
+    } else if (l->kind == POOL) pool_below(l, out->d, out->stride, batch, in->d, in->stride, in->chosen);
+    else if (l->kind == RELU)
+        for (int64_t j = 0; j < numbers * in->stride; j++) in->d[j] = out->x[j] <= 0 ? 0 : out->d[j];
+    else {
+        memset(in->d, 0, 4 * l->h * l->c * in->stride);
+        flatten(l, in->d, in->stride, out->d, out->stride, batch, 1);
+    }
+}
+
+/* The mean cross-entropy of a batch, and its derivative by the outputs. */
+static double cross_entropy(const place_t *top, int64_t classes, const int64_t *labels, const int64_t *order, int64_t batch) {
+    double mean = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        const float *x = top->x + b * top->stride;
+        float *d = top->d + b * top->stride, most = x[0], all = 0;
+        for (int64_t o = 1; o < classes; o++) most = x[o] > most ? x[o] : most;
+        for (int64_t o = 0; o < classes; o++) all += d[o] = expf(x[o] - most);
+        const int64_t label = labels[order[b]];
+        mean += logf(all) - (x[label] - most);
+        for (int64_t o = 0; o < classes; o++) d[o] = (d[o] / all - (o == label)) / batch;
+    }
+    return mean / batch;
+}
+
+static void take(const float *samples, const int64_t *order, const layer_t *l, const place_t *to, int64_t batch) {
+    for (int64_t b = 0; b < batch; b++) {
+        if (!l->h) memcpy(to->x + b * to->stride, samples + order[b] * l->c, 4 * l->c);
+        else {
+            const float *from = samples + order[b] * l->h * l->w * l->c;
+            for (int64_t y = 0; y < l->h; y++)
+                for (int64_t x = 0; x < l->w; x++)
+                    for (int64_t c = 0; c < l->c; c++) to->x[(y * l->c + c) * to->stride + x * batch + b] = *from++;
+        }
+    }
+}
+
+/* All steps of a client. samples lie as (sample, row, column, channel) or (sample, number); order names the samples of
+   each batch, sizes how many there are in it. Returns the sum of the batches' mean losses, or -1 without memory. */
+double comity_descend(const layer_t *layers, int64_t count, const float *samples, const int64_t *labels,
+                      const int64_t *order, const int64_t *sizes, int64_t steps, float lr, float rest) {
+    int64_t most = 0, lowest = count;
+    for (int64_t t = 0; t < steps; t++) most = sizes[t] > most ? sizes[t] : most;
+    for (int64_t i = count; i-- > 0;) lowest = layers[i].learns ? i : lowest;
+    place_t *places = calloc(count + 1, sizeof(place_t));
+    spare_t spare;
+    const int64_t size = places ? 4 * UP(arrange(layers, count, most, NULL, places, &spare)) : 0;
+    float *memory = size ? aligned_alloc(64, size) : NULL;
+    double loss = memory ? 0 : -1;
+    for (int64_t t = 0; memory && t < steps; order += sizes[t++]) {
+        const int64_t batch = sizes[t];
+        if (t == 0 || batch != sizes[t - 1]) memset(memory, 0, size), arrange(layers, count, batch, memory, places, &spare);
+        take(samples, order, layers, places, batch);
+        for (int64_t i = 0; i < count; i++) forward(layers + i, places + i, places + i + 1, batch);
+        loss += cross_entropy(places + count, layers[count - 1].C, labels, order, batch);
+        for (int64_t i = count; i-- > lowest;) backward(layers + i, places + i, places + i + 1, batch, i > lowest, lr, rest, &spare);
+    }
+    free(memory), free(places);
+    return loss;
+}

@@ -1,0 +1,36 @@
+"""Sums that nobody can see the terms of: fixed point in a ring, masks that cancel, shares, signed keys, and epsilon.
+
+Bytes and arrays alone; which client sits where and what its numbers mean is the engine's business. The protocol is that
+of Bonawitz et al. (CCS 2017) on the sparse graph of Bell et al. (CCS 2020); docs/privacy.md says what it promises.
+"""
+
+from comity._errors import ComityError, install
+
+try:
+    import cryptography  # noqa: F401
+except ImportError as error:
+    raise ComityError(f"masked sums need the package cryptography: {install('privacy')}") from error
+
+from comity.privacy._accountant import epsilon
+from comity.privacy._fixed_point import BOUND, FixedPoint
+from comity.privacy._graph import degree, members_of, threshold
+from comity.privacy._keys import ANNOUNCEMENT, SEALED, Refused, derive
+from comity.privacy._masks import gaussian, keystream
+from comity.privacy._parties import Collector, Party, hashed, place_of
+from comity.privacy._secrets import Secrets, rehearsed, write_secrets
+from comity.privacy._shamir import SHARE, join, recover, split
+from comity.privacy._weights import objection_to_weights
+
+# fmt: off
+__all__ = [
+    # the two sides of a masked sum
+    "Party", "Collector", "Refused", "place_of", "hashed", "derive", "objection_to_weights",
+    "ANNOUNCEMENT", "SEALED", "SHARE",
+    # numbers
+    "FixedPoint", "BOUND", "gaussian", "keystream", "epsilon",
+    # who holds whose shares
+    "degree", "members_of", "threshold", "split", "join", "recover",
+    # what a client alone knows
+    "Secrets", "rehearsed", "write_secrets",
+]
+# fmt: on

@@ -1,0 +1,32 @@
+"""What many rounds of Gaussian noise come to."""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+
+def epsilon(noise: float, rounds: int, delta: float) -> float:
+    """The smallest ε for which so many rounds with this noise multiplier are (ε, δ)-differentially private.
+
+    Exact, without amplification by sampling: Gaussian mechanisms compose to one whose noise is smaller by √rounds, and
+    that one's δ(ε) is known in closed form (Balle and Wang, ICML 2018, Theorem 8).
+    """
+    if not rounds:
+        return 0.0
+    if not noise > 0:
+        return math.inf
+    distance = math.sqrt(rounds) / noise
+
+    def excess(eps: float) -> float:
+        """How far δ(ε) is above ``delta``."""
+        larger = log_ndtr(distance / 2 - eps / distance)
+        smaller = eps + log_ndtr(-distance / 2 - eps / distance)
+        return math.exp(larger) * -math.expm1(smaller - larger) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    most = 1.0
+    while excess(most) > 0:
+        most *= 2
+    return float(brentq(excess, 0.0, most, xtol=1e-12, rtol=1e-12))

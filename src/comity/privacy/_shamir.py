@@ -1,0 +1,54 @@
+"""Shamir's secret sharing of 32 bytes: any ``threshold`` shares give the secret, fewer say nothing of it."""
+
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import combinations, islice
+
+PRIME = 2**521 - 1
+SHARE = 66
+"""Bytes of a share: a number below the prime."""
+MISSING = b"\xff" * SHARE
+"""In place of a share that somebody does not have; no share looks like it."""
+MOST_TRIED = 10_000
+"""Sets of shares that are tried where some are false."""
+
+
+def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
+    """Shares for the places 1 to ``count``: values of a random polynomial whose value at 0 is the secret."""
+    polynomial = [int.from_bytes(secret, "big"), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    shares = []
+    for x in range(1, count + 1):
+        value = 0
+        for coefficient in reversed(polynomial):
+            value = (value * x + coefficient) % PRIME
+        shares.append(value.to_bytes(SHARE, "big"))
+    return shares
+
+
+def join(shares: Mapping[int, bytes]) -> bytes:
+    """The secret of exactly ``threshold`` shares by place; other bytes where one of them is false."""
+    places = tuple(sorted(shares))
+    weights = _weights(places)
+    value = sum(w * int.from_bytes(shares[x], "big") for w, x in zip(weights, places, strict=True)) % PRIME
+    return value.to_bytes(SHARE, "big")[-32:] if value < 2**256 else b""
+
+
+def recover(shares: Mapping[int, bytes], threshold: int, is_secret: Callable[[bytes], bool]) -> bytes | None:
+    """The secret that ``is_secret`` knows, whichever shares are false; ``None`` where it cannot be found."""
+    usable = {x: share for x, share in sorted(shares.items()) if int.from_bytes(share, "big") < PRIME}
+    for chosen in islice(combinations(usable, threshold), MOST_TRIED):
+        if is_secret(secret := join({x: usable[x] for x in chosen})):
+            return secret
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's, of the polynomial's value at 0."""
+    weights = []
+    for x in places:
+        others = [other for other in places if other != x]
+        weights.append(math.prod(others) * pow(math.prod(other - x for other in others), -1, PRIME) % PRIME)
+    return tuple(weights)

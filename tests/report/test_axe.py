@@ -1,0 +1,54 @@
+"""Both pages against WCAG 2.2 AA, as far as axe can tell: `make js` puts axe beside this and runs it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from headless import Browser, find
+from test_browser import DESK, PHONE, report, tab
+
+from comity.files import inspect, page
+
+sys.path.append(str(Path(__file__).parents[1] / "files"))
+from checkpoints import models, save_all
+
+__all__ = ["report", "tab"]  # fixtures
+
+AXE = Path(__file__).parents[1] / "js" / "node_modules" / "axe-core" / "axe.min.js"
+STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed"),
+    pytest.mark.skipif(not AXE.exists(), reason="axe-core is not here: make js"),
+]
+
+
+def violations(tab: Browser, file: Path, width: int, dark: bool) -> list[str]:
+    """Of the page with everything opened that can be."""
+    tab.open(file, width, dark=dark)
+    tab.js("document.querySelectorAll('details').forEach(node => { node.open = true; })")
+    tab.js(f"{AXE.read_text()}; 0")
+    listed = "found.violations.flatMap(rule => rule.nodes.map(node => `${rule.id}: ${node.html}`))"
+    found: list[str] = tab.js(f"axe.run(document, {{runOnly: {json.dumps(STANDARD)}}}).then(found => {listed})")
+    return found
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_the_report_stands_in_nobodys_way(tab: Browser, report: Path, width: int, dark: bool) -> None:
+    assert violations(tab, report, width, dark) == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nor_does_the_inspection(tab: Browser, tmp_path: Path, dark: bool) -> None:
+    start, files = save_all("safetensors", *models(), tmp_path / "in")
+    (tmp_path / "page.html").write_text(page(inspect(start, files, lr=0.1)))
+    assert violations(tab, tmp_path / "page.html", DESK, dark) == []
+
+
+def test_axe_finds_what_is_wrong(tab: Browser, tmp_path: Path) -> None:
+    (tmp_path / "bad.html").write_text("<html><body><img src='data:,'><p style='color:#eee'>pale</p></body></html>")
+    found = {line.partition(":")[0] for line in violations(tab, tmp_path / "bad.html", DESK, dark=False)}
+    assert {"image-alt", "color-contrast", "html-has-lang"} <= found
