@@ -188,7 +188,7 @@ def _adapter(config: Path) -> Adapter:
 def with_ranks(config: Path, modules: Mapping[str, tuple[int, int]]) -> bytes:
     """An adapter's configuration for other ranks, old and new by module; the strength of each stays what it was."""
     adapter, about = _adapter(config), _json(config)
-    ranks = {module: new for module, (_, new) in modules.items()}
+    ranks: dict[str, float] = {module: new for module, (_, new) in modules.items()}
     alphas = {
         module: adapter.scale(module, old) * (new**0.5 if adapter.rooted else new)
         for module, (old, new) in modules.items()
