@@ -7,13 +7,23 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test lint types unit test-slow fuzz test-flower test-ray test-lora test-nvflare js bench docs wheel dist notebook clean
+.PHONY: demo picture check-picture test lint types types-tests unit coverage test-slow fuzz test-flower test-ray test-lora
+.PHONY: test-nvflare js bench docs results wheel dist notebook clean
 
 demo: $(VENV)/core
 	$(BIN)/comity reproduce demo --out studies/demo
 	$(BIN)/comity report studies/demo -o studies/demo/report.html
 
-test: lint types unit
+# The README's picture from what `make demo` made; CI only checks that it still shows the same.
+picture: $(VENV)/dev demo
+	$(BIN)/python docs/make_picture.py
+
+check-picture: $(VENV)/dev demo
+	$(BIN)/python docs/make_picture.py --check
+
+# Side by side: what waits leaves its core to the others.
+test: $(VENV)/dev
+	@$(MAKE) --no-print-directory -j 3 -O lint types unit
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -22,12 +32,20 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
+# The tests have a profile of their own, tests/mypy.ini.
+types-tests: $(VENV)/dev
+	$(BIN)/mypy --config-file tests/mypy.ini
+
 unit: $(VENV)/dev
 	$(BIN)/pytest -m "not slow"
 
 # Many processes, many clients, much memory, every method on larger nets: about four minutes.
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -m slow
+
+# What the quick tests reach; the floor is in pyproject.toml. Three to four minutes.
+coverage: $(VENV)/dev
+	$(BIN)/pytest -m "not slow" --cov --cov-report=term:skip-covered --cov-report=xml
 
 # More than 5,000 damaged inputs, summed up by class; `make test` tries 10 of each kind. Four minutes of one core, and
 # never more than a minute for each of some 25 tests.
@@ -38,9 +56,9 @@ fuzz: $(VENV)/dev
 	rm -f fuzz.jsonl
 	$(BIN)/pytest tests/fuzz; code=$$?; $(BIN)/python tests/fuzz/harness.py fuzz.jsonl; exit $$code
 
-# Real SuperLinks and SuperNodes on loopback; a few minutes.
-test-flower: $(VENV)/dev
-	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py
+# Real SuperLinks and SuperNodes on loopback, killed and started again, and LoRA on them: about ten minutes.
+test-flower: $(VENV)/dev $(VENV)/lora
+	COMITY_PROCESS_TESTS=1 $(BIN)/pytest -n 0 tests/flower/test_processes.py tests/flower/test_lora.py
 
 # The report's script: formatter and linter (of the whole, which is one scope), unit tests, and axe on the drawn page.
 # It needs node; installing comity does not.
@@ -74,6 +92,10 @@ docs: $(VENV)/docs
 	$(BIN)/python docs/make_catalogue.py
 	$(BIN)/python docs/make_methods.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# The measured tables and numbers of the pages from docs/results; with STUDIES=name=folder, those files first.
+results: $(VENV)/core
+	$(BIN)/python docs/make_results.py $(STUDIES)
 
 # Wheel and sdist, each with every file of the package.
 wheel: $(VENV)/dev

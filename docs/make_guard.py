@@ -1,26 +1,19 @@
-"""Writes the table of docs/guard.md, and docs/results/guard.csv, from a study's folder:
-``comity reproduce guard --out studies/guard && python docs/make_guard.py studies/guard``.
-"""
+"""The table of docs/guard.md: a line of docs/results/guard.csv from a study's cell, and the table of all lines."""
 
-import csv
-import sys
-from pathlib import Path
+from measured import grid, read
 
 from comity.results.schema import LOSS, OWN, TEST_SAMPLES, UNGUARDED
-from comity.results.study import Cell, LoadedStudy
-
-HERE = Path(__file__).parent
-CSV = HERE / "results" / "guard.csv"
-PAGE = HERE / "guard.md"
-START, END = "<!-- made by docs/make_guard.py -->\n", "<!-- end -->\n"
+from comity.results.study import Cell
 
 
-def line(cell: Cell) -> dict[str, str]:
+def line(cell: Cell) -> dict[str, object]:
     """One method on one data set: means over clients and seeds in percent, and clients of all seeds counted."""
     shares: dict[str, list[float]] = {"Local": [], "federated": [], "guarded": []}
     behind, beyond = {"federated": 0, "guarded": 0}, 0
     losses: dict[str, list[float]] = {"Local": [], "guarded": []}
     local = cell.setting.local
+    if cell.local:
+        return {}
     for run in cell.finished:
         alone, tests = cell.alone(run), run.by_client(TEST_SAMPLES)
         used = {"Local": alone, "federated": run.by_client(UNGUARDED), "guarded": run.by_client(OWN)}
@@ -38,34 +31,13 @@ def line(cell: Cell) -> dict[str, str]:
     return entry | {f"log-loss: {name}": f"{sum(each) / len(each):.3f}" for name, each in losses.items() if each}
 
 
-def table(lines: list[dict[str, str]]) -> str:
+def guarded() -> str:
     head = ["data", "method", "Local on all", "federated", "guarded", "behind Local by more than one test sample"]
     head += ["of these beyond chance", "log-loss: Local → guarded"]
-    rows = [" | ".join(head), " | ".join(["---"] * 2 + ["---:"] * (len(head) - 2))]
-    for each in lines:
+    rows = []
+    for each in read("guard.csv"):
         behind = f"{each['behind: federated']} → {each['behind: guarded']} of {each['clients']}"
         loss = f"{each['log-loss: Local']} → {each['log-loss: guarded']}"
         numbers = (each[name] for name in ("data", "method", "Local", "federated", "guarded"))
-        rows.append(" | ".join([*numbers, behind, each["beyond chance"], loss]))
-    return "".join(f"| {row} |\n" for row in rows)
-
-
-def page(text: str, lines: list[dict[str, str]]) -> str:
-    before, _, rest = text.partition(START)
-    return before + START + table(lines) + END + rest.partition(END)[2]
-
-
-def read() -> list[dict[str, str]]:
-    with CSV.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        lines = [line(cell) for cell in LoadedStudy(sys.argv[1]).cells if not cell.local and cell.finished]
-        CSV.parent.mkdir(exist_ok=True)
-        with CSV.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
-    PAGE.write_text(page(PAGE.read_text(), read()))
+        rows.append([*numbers, behind, each["beyond chance"], loss])
+    return grid(head, rows, left=2)

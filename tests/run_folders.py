@@ -126,7 +126,7 @@ def make(
             now = now * (1 - 0.5 * np.exp(-3 * number / last))
         folder.add_clients(number, columns | {OWN: now.tolist(), LOSS: (1 - now).tolist()})
         metrics = metrics_of(now, validation)
-        if number == last:
+        if number == last or (options or {}).get("general_every") == 1:
             metrics |= {SOME: _summary(0.8 * now), ALL: _summary(0.6 * now)}
             metrics |= {name: _summary(np.full(clients, value)) for name, value in (metrics_too or {}).items()}
         record = RoundRecord(

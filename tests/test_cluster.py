@@ -35,15 +35,15 @@ def small(tiny: dict[str, Any]) -> dict[str, Any]:
 # Shards.
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7, 12, 30])
-def test_shards_are_a_partition_and_families_stay_together_where_they_can(count: int) -> None:
-    cells = expand({"method": "FedAvg,FedRep,Local", "rule": "Mean,ConFREE", "seeds": 6, "reference": "auto"})
-    shards = [part(cells, f"{k}/{count}") for k in range(1, count + 1)]
-    assert sorted(cell.key for shard in shards for cell in shard) == sorted(cell.key for cell in cells)
-    sizes = [len(shard) for shard in shards]
-    assert max(sizes) - min(sizes) <= (1 if count > 6 else len(cells) // 6)
-    trained = sum(len({local_of(cell).key for cell in shard}) for shard in shards)
-    assert trained == 6 if count <= 6 else trained <= 6 + count - 1  # once each; else neighbours have one in common
+def test_shards_are_a_partition_and_families_stay_together_where_they_can() -> None:
+    cells = expand({"method": "FedAvg,Local", "rule": "Mean,ConFREE", "seeds": 6, "reference": "auto"})
+    for count in (1, 2, 3, 4, 6, 7, 12, 30):
+        shards = [part(cells, f"{k}/{count}") for k in range(1, count + 1)]
+        assert sorted(cell.key for shard in shards for cell in shard) == sorted(cell.key for cell in cells)
+        sizes = [len(shard) for shard in shards]
+        assert max(sizes) - min(sizes) <= (1 if count > 6 else len(cells) // 6)
+        trained = sum(len({local_of(cell).key for cell in shard}) for shard in shards)
+        assert trained == 6 if count <= 6 else trained <= 6 + count - 1  # once each; else neighbours share one
 
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "3", "/3", "a/b", "-1/3", "1/0", "1/3/5", ""])
@@ -221,12 +221,12 @@ class Heard(Show):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rounds: dict[str, list[int]] = {}
+        self.heard: dict[str, list[int]] = {}
 
     def hear(self, job: Job, message: Message) -> None:
         super().hear(job, message)
         if "round" in message:
-            self.rounds.setdefault(job.title, []).append(message["round"])
+            self.heard.setdefault(job.title, []).append(message["round"])
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_a_ray_cluster_loses_a_node_and_nothing_else(small: dict[str, Any], tmp_
 
     def lose_a_node() -> None:
         """As soon as a run is under way on either."""
-        while len([title for title, rounds in show.rounds.items() if max(rounds) >= 50]) < 2:
+        while len([title for title, rounds in show.heard.items() if max(rounds) >= 50]) < 2:
             time.sleep(0.05)
         cluster.remove_node(nodes.get(), allow_graceful=False)
 
@@ -257,7 +257,7 @@ def test_a_ray_cluster_loses_a_node_and_nothing_else(small: dict[str, Any], tmp_
         cluster.shutdown()
     assert away.failed == {}
     assert numbers(tmp_path / "away") == numbers(tmp_path / "here")
-    again = [rounds for rounds in show.rounds.values() if rounds != list(range(1, 601))]
+    again = [rounds for rounds in show.heard.values() if rounds != list(range(1, 601))]
     assert len(again) == 1  # one run was under way on the lost node, and went on from its checkpoint
     back = next(k for k in range(1, len(again[0])) if again[0][k] <= again[0][k - 1])
     assert again[0][back] % 20 == 1

@@ -1,6 +1,5 @@
 """The tutorials do what they say: their files are written, their Python is run, and so are their commands."""
 
-import csv
 import re
 import shlex
 import sys
@@ -76,7 +75,7 @@ def prepared(page: str) -> dict[str, Any]:
     probabilities, wrong = torch.rand(50, 2, dtype=torch.float64) * 0.9 + 0.05, torch.rand(50) > 0.7
     table = {"outcome": [0, 1] * 20, "age": [30 + k * k % 47 for k in range(40)], "hospital": ["a", "b", "c", "d"] * 10}
     vectors, ownership = np.random.default_rng(0).normal(size=(40, 5)).astype("float32"), np.arange(40) % 4
-    return {
+    known: dict[str, dict[str, Any]] = {
         "README.md": {"ours": server, "clients": clients},
         "docs/any-framework.md": {"base": floats[0], "clients": floats[1:]},
         "docs/guard-mathematics.md": {"validation_probabilities": probabilities.numpy()}
@@ -87,7 +86,8 @@ def prepared(page: str) -> dict[str, Any]:
         "docs/own-data.md": {"x": vectors, "y": np.arange(40) % 2, "client": ownership, "frame": table},
         "docs/rules.md": {"server": floats[0], "clients": floats[1:], "sizes": [1, 2, 3], "names": ["a", "b", "c"]}
         | {"server_vector": torch.zeros(sum(value.numel() for value in floats[0].values()))},
-    }.get(page, {})
+    }
+    return known.get(page, {})
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own
@@ -104,15 +104,34 @@ def test_every_block_of_python_runs(page: str, tmp_path: Path, monkeypatch: pyte
         exec(compile(block, page, "exec", dont_inherit=True), known)
 
 
-def test_the_measured_tables_are_those_of_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_measured_number_is_that_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    import make_guard
+    import make_results
 
-    text = make_guard.PAGE.read_text()
-    assert make_guard.page(text, make_guard.read()) == text
-    with (DOCS / "results" / "direction-or-length.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    page = (DOCS / "results.md").read_text()
-    section = page[page.index("## direction-or-length") : page.index("## confree-table1")]
-    assert len(rows) == 26
-    assert all(f"{float(row['accuracy']):.2f} ± {float(row['accuracy std']):.2f}" in section for row in rows)
+    for path in make_results.PAGES:
+        text = path.read_text()
+        assert "<!-- = " in text
+        assert make_results.page(text) == text, f"{path.name}: make results"
+        emptied = re.sub(r"( -->).*?(<!-- \. -->)", r"\1\2", text, flags=re.DOTALL)
+        assert emptied != text
+        assert make_results.page(emptied) == text
+
+
+def test_what_is_called_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import claims
+
+    from comity.results import Difference
+
+    sure, chance, contrary = Difference(2.0, 0.5, 8), Difference(0.5, 0.5, 8), Difference(-2.0, 0.5, 8)
+    for compared, word in (
+        ({"a": sure}, "confirmed"),
+        ({"a": sure, "b": chance}, "in part"),
+        ({"a": sure, "b": contrary}, "mixed"),
+        ({"a": chance}, "not seen"),
+        ({"a": chance, "b": contrary}, "contradicted"),
+    ):
+        assert claims.Claim("x", "y", lambda compared=compared: compared).outcome()[0] == word
+    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 0.5, 8)}, same=True).outcome()[0] == "confirmed"
+    assert claims.Claim("x", "y", lambda: {"a": sure}, same=True).outcome()[0] == "contradicted"
+    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 1.5, 8)}, same=True).outcome()[0] == "not seen"

@@ -5,14 +5,14 @@ import pytest
 from comity.config import read_yaml
 from comity.engine import rule_of
 from comity.studies._examples import examples
-from comity.studies._grid import SCALES, at_scale, expand
+from comity.studies._grid import SCALES, at_scale, expand, seeds_of
 
 
 @pytest.mark.parametrize("name", examples())
 def test_each_cell_is_a_configuration_that_builds(name: str) -> None:
     entries = read_yaml(examples()[name])
     assert entries["about"].strip()
-    for scale in SCALES if set(SCALES) & set(entries) else (None,):
+    for scale in [scale for scale in SCALES if scale in entries] or (None,):
         cells = expand(at_scale(entries, scale))
         assert len({cell.key for cell in cells}) == len(cells)
         for cell in cells:
@@ -20,3 +20,8 @@ def test_each_cell_is_a_configuration_that_builds(name: str) -> None:
             rule_of(cell, method)
             if cell.partition is not None:  # of some data sets each client has its own
                 cell.partition.build()
+
+
+@pytest.mark.parametrize("name", examples())
+def test_a_desk_study_has_the_seeds_to_tell_something(name: str) -> None:
+    assert len(seeds_of(at_scale(read_yaml(examples()[name]), None))) >= 8

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import webbrowser
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +49,14 @@ def test_a_hint_knows_how_this_copy_was_installed(
     monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
     assert install("hub") == f".venv/bin/{command}"
+
+
+def test_the_badges_lead_to_this_repository() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    address = source.replace("https://github.com", "https://colab.research.google.com/github")
+    for page in ("README.md", "examples/comity.ipynb"):
+        assert f"({address}/blob/main/examples/comity.ipynb)" in (ROOT / page).read_text()
+    assert f"git+{source}" in (ROOT / "examples/comity.ipynb").read_text()
 
 
 def test_no_hint_is_written_out_by_hand() -> None:

@@ -12,6 +12,7 @@ from comity.engine import run, site_of
 BRISK = {"lr": 0.1, "workers": 2, "reference": "none", "eval_every": 100}
 
 
+@pytest.mark.slow
 def test_fedavg_on_iid_digits_is_as_good_as_central_training() -> None:
     """Within two points of one model trained on everybody's samples with the same number of epochs."""
     config = Config(**BRISK, model={"name": "mlp", "widths": (64,)}, partition="iid", clients=10, rounds=40)
@@ -43,6 +44,7 @@ def test_personal_heads_are_clearly_above_one_model_where_clients_differ() -> No
     assert accuracy["FedRep"] > accuracy["FedAvg"] + 0.05, accuracy
 
 
+@pytest.mark.slow
 def test_fashion_mnist_is_learnt(data_dir: Path) -> None:
     done = run(
         **BRISK,

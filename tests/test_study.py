@@ -24,7 +24,7 @@ import comity
 from comity import ComityError, Config
 from comity.__main__ import main
 from comity.engine import Callback, Run, site_of
-from comity.methods import Client, Method, Payload
+from comity.methods import Client, Method, Payload, Reply
 from comity.results import LoadedStudy, RunFolder
 from comity.results.schema import CHECKPOINT, ONLY_JOINED, ONLY_LOCAL, OWN, SCHEMA, VALIDATION, RunInfo, Summary
 from comity.rules import Mean, Rule
@@ -63,7 +63,7 @@ class Title(Callback):
 
 
 class Broken(Method):
-    def fit(self, client: Client, received: Payload) -> Payload:
+    def fit(self, client: Client, received: Payload) -> Reply:
         raise ZeroDivisionError("my [own] mistake")
 
 

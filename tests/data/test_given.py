@@ -11,7 +11,7 @@ import comity
 from comity import ComityError
 from comity.data import IID, Dataset, federate
 from comity.methods import Ditto, FedAvg
-from comity.rules import RULES
+from comity.rules import ConFREE
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((90, 5)).astype(np.float32)
@@ -66,7 +66,7 @@ def test_methods_rules_and_models_as_classes_and_objects() -> None:
     assert isinstance(dotted.site.method, Mine)
     assert dotted.site.method.extra == 2
     by_name = comity.run(method={"name": "Ditto", "lam": 0.3}, rule={"name": "ConFREE", "c": 0.3}, **data)
-    by_object = comity.run(method=Ditto(lam=0.3), rule=RULES["ConFREE"](c=0.3), **data)
+    by_object = comity.run(method=Ditto(lam=0.3), rule=ConFREE(c=0.3), **data)
     assert by_object.columns == by_name.columns
     assert by_object.config.key == by_name.config.key
     assert by_object.title == "Ditto + ConFREE"

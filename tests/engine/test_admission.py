@@ -235,4 +235,4 @@ def test_the_weight_and_length_of_a_stranger_are_bounded(tiny: dict[str, Any]) -
 
 def test_a_method_without_a_rule_says_that_bounds_change_nothing(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method="FedAMP", clip_updates="median")
-    assert "method FedAMP uses no rule: max_share and clip_updates change nothing" in done.records[0].warnings
+    assert "method FedAMP uses no rule: max_share, clip_updates and sketch change nothing" in done.records[0].warnings

@@ -72,7 +72,7 @@ class Deployment:
     ) -> None:
         for name in list(self.running):
             self.kill(name)
-        self._sweep()
+        self.kill_all()  # what has left its group all the same
         if kind is not None:
             for file in sorted(self.folder.glob("*.log")):
                 print(f"--- {file.name}\n{file.read_text()[-3000:]}")
@@ -90,15 +90,16 @@ class Deployment:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
 
-    def _sweep(self) -> None:
-        """What has left its group all the same: whoever has our own FLWR_HOME is ours."""
-        ours = f"FLWR_HOME={self.home}\0".encode()
+    def kill_all(self, program: str = "") -> int:
+        """Every process of ours (it has our own FLWR_HOME) of this program, at once; how many there were."""
+        ours, found = f"FLWR_HOME={self.home}\0".encode(), 0
         for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if ours in (process / "environ").read_bytes():
+            with suppress(OSError):
+                is_it = program.encode() in (process / "cmdline").read_bytes()
+                if is_it and ours in (process / "environ").read_bytes():
                     os.kill(int(process.name), signal.SIGKILL)
-            except (OSError, ProcessLookupError):
-                continue
+                    found += 1
+        return found
 
     def call(self, command: list[str], fails: bool = False) -> str:
         """A program that ends by itself; what it said. What it left running ends with it."""
@@ -132,3 +133,27 @@ class Deployment:
         here = {"server.example.org": "localhost", "0.0.0.0": "127.0.0.1", "8000": str(self.port)} | dict(other or {})
         pattern = re.compile("|".join(map(re.escape, here)))
         return [pattern.sub(lambda match: here[match[0]], word) for word in command]
+
+
+def start_superlink(here: Deployment, *options: str) -> None:
+    """A SuperLink without TLS, known as ``here``; perhaps again."""
+    (here.home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n')
+    loopback, before = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)], here.log("superlink")
+    here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation", *options])
+    started = "startup complete"
+    here.wait("the SuperLink", lambda: here.log("superlink").count(started) > before.count(started))
+
+
+def node(here: Deployment, cid: int, nodes: int, more: str = "") -> list[str]:
+    """The command that starts a SuperNode."""
+    address = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--port", str(here.node_ports[cid])]
+    return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={nodes} {more}".strip()]
+
+
+def start_all(here: Deployment, nodes: int, more: str = "", *options: str) -> None:
+    """A SuperLink and all SuperNodes; ``{cid}`` in ``more`` is the client's number."""
+    start_superlink(here, *options)
+    for cid in range(nodes):
+        here.start(f"node-{cid}", node(here, cid, nodes, more.format(cid=cid)))
+    for cid in range(nodes):
+        here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))

@@ -6,7 +6,7 @@ from typing import Any
 from flwr.app import Message
 
 from comity import Config
-from comity.engine import ClientState, Run
+from comity.engine import ClientState, Run, settled
 from comity.flower import InProcessGrid, client_app
 from comity.flower._keep import Keep
 from comity.flower._link import Patience
@@ -40,6 +40,5 @@ def on_grid(config: Config, **settings: Any) -> tuple[Run, InProcessGrid]:
 
 def kept(grid: InProcessGrid, config: Config, cid: int) -> ClientState:
     """What a client has in its context."""
-    state = Keep(grid.contexts[grid.node_of(cid)], config.key, cid).read()
-    assert state is not None
-    return state
+    states = Keep(grid.contexts[grid.node_of(cid)], settled(config).key, cid).states
+    return states[max(states)].state

@@ -3,12 +3,13 @@
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from deployment import LIMIT, Deployment, commands, connection
+from deployment import LIMIT, Deployment, commands, connection, node, start_all, start_superlink
 from safetensors import safe_open
 
 from comity import Config
@@ -24,6 +25,7 @@ pytestmark = [
 ]
 
 NODES = 3
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-quickstart"
 
 
 @pytest.fixture
@@ -50,22 +52,14 @@ def assert_same_bits(out: Path, here: Run) -> None:
         assert torch.equal(file.get_tensor("server/theta"), here.server.theta)
 
 
-def node(here: Deployment, cid: int, nodes: int, more: str = "") -> list[str]:
-    """The command that starts a SuperNode."""
-    address = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--port", str(here.node_ports[cid])]
-    return ["flower-supernode", *address, "--node-config", f"partition-id={cid} num-partitions={nodes} {more}".strip()]
-
-
-def start_all(here: Deployment, nodes: int, more: str = "") -> None:
-    """A SuperLink and all SuperNodes, without TLS; ``{cid}`` in ``more`` is the client's number."""
-    (here.home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{here.port}"\ninsecure = true\n')
-    loopback = ["--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
-    here.start("superlink", ["flower-superlink", *loopback, "--disable-runtime-dependency-installation"])
-    here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
-    for cid in range(nodes):
-        here.start(f"node-{cid}", node(here, cid, nodes, more.format(cid=cid)))
-    for cid in range(nodes):
-        here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
+def test_the_quickstart_runs_to_its_end(tmp_path: Path) -> None:
+    """`flwr run` says that a run was started also where it dies at once: what counts is the model at its end."""
+    shutil.copytree(EXAMPLE, tmp_path / "app")
+    with Deployment(tmp_path) as here:
+        start_all(here, NODES)
+        said = here.call(["flwr", "run", "app", "here", "--stream", "-c", "num-server-rounds=2"])
+        assert list(tmp_path.rglob("final_model.pt")), said
+        assert "conflict-rate" in said
 
 
 def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Path, config: Config) -> None:
@@ -94,6 +88,70 @@ def test_three_supernodes_one_of_which_is_killed_and_started_again(tmp_path: Pat
             lambda: [r for r in rounds(long) if r.round > lost.round and 2 not in r.failed],
         )[0]
         assert back.cohort == [0, 1, 2]
+
+
+DIES = """
+
+import os
+import signal
+from pathlib import Path
+
+import comity.engine._checkpoint as checkpoint
+
+save = checkpoint.write_tensors
+
+
+def dying(path, tensors, about):
+    \"\"\"The first server is killed when half of the second checkpoint is written.\"\"\"
+    save(path, tensors, about)
+    if about["round"] == "2" and not Path("{died}").exists():
+        Path("{died}").touch()
+        os.truncate(path, os.path.getsize(path) // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+checkpoint.write_tensors = dying
+"""
+
+
+def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, config: Config) -> None:
+    """SIGKILL in a checkpoint and in a round of the ServerApp, of the SuperLink and of a SuperNode; the same bits."""
+    nodes, runs, died = 2, tmp_path / "runs", tmp_path / "died"
+    config = config.with_(clients=nodes, rounds=4, eval_every=4, checkpoint_every=1)
+    write_app(tmp_path / "app", config)
+    with (tmp_path / "app" / "app" / "server_app.py").open("a") as file:
+        file.write(DIES.format(died=died))
+    with Deployment(tmp_path) as here:
+        database, keep = ("--database", "flower.db"), f"keep='{tmp_path / 'keep'}'"
+
+        def go_on() -> None:
+            resume = f" flower.resume='{the_only(runs)}'" if runs.exists() else ""
+            here.call(["flwr", "run", "app", "here", "-c", f"out='{runs}' flower.wait-absent=600.0{resume}"])
+
+        def at_work(round: int, times: int) -> None:
+            """Wait until client 1 got its question of this round for so many times."""
+            received = re.compile(rf"ROUND {round}\].{{,60}}Receiving: train.fit", re.DOTALL)
+            here.wait(f"round {round}", lambda: len(received.findall(here.log("node-1"))) == times)
+
+        start_all(here, nodes, keep, *database)
+        go_on()
+        here.wait("the death in a checkpoint", died.exists)
+
+        go_on()  # from round 1: both clients are a round ahead
+        at_work(3, times=1)
+        assert here.kill_all("flwr-serverapp")
+
+        go_on()  # from round 2
+        at_work(4, times=1)
+        here.kill("superlink")
+        start_superlink(here, *database)
+
+        go_on()  # from round 3
+        at_work(4, times=2)
+        here.kill("node-1")
+        here.start("node-1", node(here, 1, nodes, keep))  # another id; Flower has yet to notice that the first is gone
+        here.wait("the end", lambda: list(runs.glob("*/result.json")))
+    assert_same_bits(runs, run(config))
 
 
 def test_masked_with_a_supernode_killed_in_each_stage(tmp_path: Path, tiny: dict[str, Any]) -> None:
@@ -147,7 +205,7 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
         for cid in range(NODES):
             here.wait(f"node {cid}", lambda cid=cid: "SuperNode ID" in here.log(f"node-{cid}"))
 
-        start, _ = commands("flwr run")  # the other one shows how seats are bound, with made-up keys
+        start, *_ = commands("flwr run")  # others show how seats are bound, with made-up keys, and how to go on
         assert start[-1] == "rounds=2 out='/srv/runs'"
         start = here.replaced([word for word in start if word != "--stream"], {"/srv": str(tmp_path)})
         start[-1] += " eval_every=2 reference='none'"  # so that it does not take longer than it must

@@ -69,16 +69,17 @@ def check(sent: dict[str, Any], arrived: dict[str, Any]) -> None:
 def test_shapes_bits_and_values_survive_the_way_there_and_back() -> None:
     app = ClientApp()
     sent = Everything(**TENSORS, **PLAIN)
+    header = wire.Header("run", 3, wire.Place("an id", 12, 9, (17, 18, 20), (0, 4, 9)))
 
     @app.train("echo")
     def echo(message: Message, _: Context) -> Message:
         asked = wire.read_question(message.content, Everything)
         check(sent.values(), asked.values())
-        assert wire.read_header(message.content) == ("run", 3)
+        assert wire.read_header(message.content) == header
         return Message(wire.answer(asked), reply_to=message)
 
     grid = InProcessGrid(app, clients=1)
-    question = wire.question(wire.Header("run", 3), sent, wire.Arrays())
+    question = wire.question(header, sent, wire.Arrays())
     (reply,) = grid.send_and_receive([Message(question, grid.node_of(0), "train.echo")])
     arrived = wire.read_answer(reply.content, Everything)
     check(sent.values(), arrived.values())

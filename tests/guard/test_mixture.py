@@ -100,7 +100,8 @@ def test_the_error_is_not_understated(samples, monkeypatch):
 def test_on_every_sequence_the_universal_mixture_is_near_the_best_one(rows, concentration):
     best = np.log(rows @ best_mixture(rows)).sum() if len(rows) else 0.0
     regret = best - posterior(rows, concentration).log_evidence
-    assert regret <= regret_bound(*rows.shape, concentration) + 1e-9
+    count, models = rows.shape
+    assert regret <= regret_bound(count, models, concentration) + 1e-9
 
 
 @pytest.mark.parametrize("concentration", PRIORS)

@@ -47,6 +47,15 @@ def test_a_run_that_knows_little_has_few_figures(tmp_path: Path) -> None:
     assert not {"gain", "partition", "weights", "cosines"} & drawn
 
 
+def test_others_tests_over_rounds_where_they_were_tried_more_than_once(tmp_path: Path) -> None:
+    for name, every in (("a", 1), ("b", 0)):
+        make(tmp_path / name / "run", [0.6] * 4, thorough=False, options={"general_every": every})
+    drawn = {
+        name: {path.stem for path in draw(LoadedStudy(tmp_path / name), tmp_path / f"figures-{name}")} for name in "ab"
+    }
+    assert drawn["a"] - drawn["b"] == {"some"}
+
+
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(ComityError, match="is a file"):

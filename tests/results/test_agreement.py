@@ -233,7 +233,7 @@ class Results(HTMLParser):
         elif tag == "tr" and "data-setting" in known:
             self.rows.append((int(known["data-setting"]), []))
         elif tag == "td" and self.rows and "tbody" in self._inside:
-            self.rows[-1][1].append(known | {"text": "", "small": ""})
+            self.rows[-1][1].append(known | {"text": "", "small": "", "i": ""})
         elif tag == "th":
             self.headings.append("")
 
@@ -246,7 +246,8 @@ class Results(HTMLParser):
         elif "h1" in self._inside:
             self.lead += data
         elif "td" in self._inside and "tbody" in self._inside:
-            self.rows[-1][1][-1]["small" if self._inside[-1] == "small" else "text"] += data
+            part = self._inside[-1] if self._inside[-1] in ("small", "i") else "text"
+            self.rows[-1][1][-1][part] += data
 
 
 def numbers(text: str) -> list[float]:
@@ -327,7 +328,7 @@ def check_difference(row: Mapping[str, str], name: str, differences: list[float]
 
 def check_the_page(study: LoadedStudy, table: Table, results: Results, rows: list[dict[str, str]]) -> None:
     several = len(study.settings) > 1
-    columns = [column for column in table.columns if column.shown != "asked"]
+    columns = table.on_page
     heads = [f"{column.heading}, %" if column.unit == "%" else column.heading for column in columns]
     assert results.headings == ["method + rule", *(["setting"] if several else []), *heads]
     for (setting, cells), line, row in zip(results.rows, table.lines, rows, strict=True):
@@ -337,6 +338,7 @@ def check_the_page(study: LoadedStudy, table: Table, results: Results, rows: lis
             assert entries.pop(0)["text"] == study.settings[setting].label
         for column, entry in zip(columns, entries, strict=True):
             assert entry.get("data-v", "") == row[column.name], column.name  # the same to the last bit
+            assert entry["i"] == entry.get("title", "")  # for who cannot hover
             shown = f"{entry['text']} {entry['small']}".strip()
             assert shown == str(line.entries[column.name])
             if row[column.name]:

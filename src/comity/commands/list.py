@@ -24,7 +24,7 @@ def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partiti
 
         sentences = {name: about(file) for name, file in examples().items()}
         folder = next(iter(examples().values())).parent
-        note = f"comity reproduce NAME --scale desk or paper; the files are in {folder}"
+        note = f"comity reproduce NAME --scale desk, night or paper; the files are in {folder}"
     else:
         one = kind if kind == "data" else kind.removesuffix("s")
         sentences = {

@@ -12,7 +12,8 @@ def reproduce(options: StudyOptions, example: str | None = None, *, given: Entri
     """Do a paper's experiment, by name.
 
     The examples are studies; `comity list examples` names them and says where their files are. Options of a run beside
-    the name win over those in the file. The scale desk ends in minutes, paper has the published sizes.
+    the name win over those in the file. The scale desk ends in minutes, night by morning; paper has the published
+    sizes.
 
     Examples:
         comity reproduce demo

@@ -17,7 +17,7 @@ class StudyOptions:
     """What a study takes beside the options of a run.
 
     Options:
-        scale: desk or paper, the section of the file to take; by default desk
+        scale: desk, night or paper, the section of the file to take; by default desk
         seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
@@ -91,11 +91,17 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     if options.dry_run:
         dry_run(entries, scale=options.scale, overwrite=options.overwrite, show=Show(console), **given)
         return 0
-    where = {"shard": options.shard, "on": options.on}
     try:
         with interruptible(console, "these rounds") as stopped:
             done = study(
-                entries, scale=options.scale, overwrite=options.overwrite, show=show, stop=stopped, **where, **given
+                entries,
+                scale=options.scale,
+                overwrite=options.overwrite,
+                show=show,
+                stop=stopped,
+                shard=options.shard,
+                on=options.on,
+                **given,
             )
             interrupted = stopped()
     except KeyboardInterrupt:
@@ -103,7 +109,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     out = (entries | given)["out"]
     if interrupted:
         flag = " --allow-code" if code_in([entries, given]) else ""
-        flag += "".join(f" --{name} {value}" for name, value in where.items() if value)
+        flag += "".join(f" --{name} {value}" for name in ("shard", "on") if (value := getattr(options, name)))
         console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml{flag}", highlight=False)
         return 130
     if not options.quiet:

@@ -40,6 +40,7 @@ class Saved:
     round: int
     traffic: dict[str, list[int]]
     marks: Marks
+    place: list[int]
     tensors: dict[str, Tensor]
 
 
@@ -58,9 +59,11 @@ def save(file: Path, server: Server, key: str, marks: Marks) -> None:
         "key": key,
         "traffic": json.dumps(server.link.traffic),
         "marks": json.dumps(marks),
+        "place": json.dumps(server.link.place()),
     }
     with atomically(file) as part:
         write_tensors(part, tensors, about)
+    server.link.saved()
 
 
 def read(file: Path, server: Server, key: str) -> Saved | None:
@@ -80,7 +83,8 @@ def read(file: Path, server: Server, key: str) -> Saved | None:
                 tensors[name] = server.link.hold(tensor) if name.startswith("client/") else tensor
         marks = {str(name): (int(length), int(checksum)) for name, (length, checksum) in _entries(about["marks"])}
         traffic = {str(verb): [int(down), int(up)] for verb, (down, up) in _entries(about["traffic"])}
-        saved = Saved(int(about["round"]), traffic, marks, tensors)
+        place = [int(number) for number in json.loads(about.get("place", "[]"))]
+        saved = Saved(int(about["round"]), traffic, marks, place, tensors)
         theta = tensors["server/theta"]
     except (SafetensorError, OSError) as error:
         raise ComityError(f"checkpoint {file} cannot be read ({one_line(error, 200)}); {ANEW}") from error
@@ -159,6 +163,7 @@ def restore(saved: Saved, server: Server) -> None:
             case "server", "step", group, *path:
                 server.step_states.setdefault(group, {})["/".join(path)] = tensor
     server.link.restore({cid: ClientState.of(kept) for cid, kept in clients.items()})
+    server.link.go_on(saved.place)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 from torch import Tensor
 
+from comity._errors import ComityError
 from comity.engine._admission import admit, brief
 from comity.engine._client import ClientState
 from comity.engine._disk import Disk
@@ -31,6 +32,8 @@ class Link(ABC):
         """What else deserves a look since the last question: who was refused a seat, and who changed it."""
         self.traffic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         """Bytes down and up, by verb."""
+        self.run_id = ""
+        """The run whose questions these are; ``Run.id``."""
 
     def ask(
         self,
@@ -66,6 +69,18 @@ class Link(ABC):
 
     def restore(self, states: dict[int, ClientState]) -> None:
         """Give clients back what they kept."""
+
+    def place(self) -> list[int]:
+        """Where among its questions this link is, if its clients need to know that to find what they kept."""
+        return []
+
+    def saved(self) -> None:
+        """A checkpoint holds everything up to here."""
+
+    def go_on(self, place: list[int]) -> None:
+        """After a checkpoint that was made at this ``place``."""
+        if place:
+            raise ComityError("what the clients of this run kept is at their sites: go on with it on Flower")
 
     def hold(self, tensor: Tensor) -> Tensor:
         """The same tensor, where this link has clients' tensors lie."""

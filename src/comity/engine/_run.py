@@ -1,6 +1,7 @@
 """A run, from a configuration to its result."""
 
 import inspect
+import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -47,6 +48,8 @@ class Run:
     site: Site
     server: Server
     folder: RunFolder | None = None
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    """No other run has it; the Local that a run is compared with is part of that run."""
     callbacks: list[Callback] = field(default_factory=list)
     records: list[RoundRecord] = field(default_factory=list)
     """One a round, as in ``rounds.jsonl``."""
@@ -168,10 +171,11 @@ class _Runner:
         with nullcontext(True) if run.folder is None else run.folder.locked(self.stop if wait else None) as held:
             return self.perform(run, resume, overwrite) if held else run
 
-    def assemble(self, config: Config) -> Run:
+    def assemble(self, config: Config, part_of: Run | None = None) -> Run:
         # 1. Both sides of the run. What cannot run is refused here, before anything is written.
         site, server = build(config, self.federation, self.link, self.trainer)
         run = Run(config=config, site=site, server=server)
+        run.id = run.id if part_of is None else part_of.id
         run.folder = None if config.out is None else RunFolder(config.out)
         run.callbacks = [*_own_callbacks(run), *self.callbacks]
         if config.reference not in ("auto", "none"):
@@ -184,9 +188,10 @@ class _Runner:
         # 2. Its folder, and the checkpoint to go on from.
         if run.folder is not None:
             run.records = open_folder(run, run.folder, resume, overwrite)
+        server.link.run_id = run.id
 
         # 3. Local, to compare with.
-        if not config.is_local and not self.train_local(run):  # stopped on the way
+        if not config.is_local and not self.train_local(run, resume):  # stopped on the way
             return run
 
         # 4. The rounds.
@@ -216,52 +221,55 @@ class _Runner:
             callback.on_end(run)
         return run
 
-    def train_local(self, run: Run) -> bool:
+    def train_local(self, run: Run, resume: bool) -> bool:
         """What each client has alone, for comparison and for the guard; false if that was stopped on the way."""
         config, site = run.config, run.site
         if config.reference == "auto":
-            if (found := self.local(run, config.alone())) is None:
+            if (found := self.local(run, config.alone(), resume)) is None:
                 return False
             run.local, site.reference = found
         if config.guard is not None:
-            if (found := self.local(run, config.alone(on="train"))) is None:
+            if (found := self.local(run, config.alone(on="train"), resume)) is None:
                 return False
             site.held_out = found[1]
         return True
 
-    def local(self, run: Run, alone: Config) -> "Local | None":
+    def local(self, run: Run, alone: Config, resume: bool) -> "Local | None":
         """A run of Local under the same conditions; ``None`` if it was stopped on the way.
 
         It is cached beside the run folder, for the same data only. When a neighbour is training it, its end is waited
         for. A federation, link, trainer or class that was given leaves no trace in the configuration, so the cache
-        could not tell whether it holds the right Local: then it is trained each time.
+        could not tell whether it holds the right Local: then it is the run's alone, in its own folder.
         """
         out = run.config.out
         by_hand = any(each is not None and each.given is not None for each in (alone.model, alone.partition))
-        if out is None or self.federation is not None or self.link is not threads or self.trainer or by_hand:
-            done = self.run(alone)
+        if out is None:
+            done = self.perform(self.assemble(alone, run), False, False)
             models = Alone(done.site, done.server.link.states())
             return (by_client(done.columns), models) if done.done else None
+        own = self.federation is not None or self.link is not threads or self.trainer or by_hand
         name = f"{alone.key}-{run.federation.fingerprint}"
-        folder = RunFolder(out.parent / schema.LOCAL_CACHE / name)
+        folder = RunFolder((out if own else out.parent) / schema.LOCAL_CACHE / name)
         with folder.locked(self.stop) as held:
             if not held:
                 return None
-            return self.local_in(folder, alone, run.federation)
+            if own and not resume:
+                folder.clear()
+            return self.local_in(folder, alone, run)
 
-    def local_in(self, folder: RunFolder, alone: Config, federation: Federation, again: bool = False) -> "Local | None":
+    def local_in(self, folder: RunFolder, alone: Config, run: Run, again: bool = False) -> "Local | None":
         """The Local that a folder holds, trained to its end; from the beginning where its files are damaged."""
-        trained = None if folder.finished else self.assemble(alone.with_(out=folder.path))
+        trained = None if folder.finished else self.assemble(alone.with_(out=folder.path), run)
         try:
             if trained is not None and not self.perform(trained, True, False).done:
                 return None
-            return read_local(folder, alone, federation)
+            return read_local(folder, alone, run.federation)
         except ComityError as error:
             if again or (trained is not None and trained.server.round):  # its rounds failed, not its files
                 raise
             warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
             folder.clear()  # it is only a cache
-            return self.local_in(folder, alone, federation, again=True)
+            return self.local_in(folder, alone, run, again=True)
 
 
 Local = tuple[dict[int, float], Alone | None]
@@ -287,6 +295,8 @@ def read_local(folder: RunFolder, alone: Config, federation: Federation) -> Loca
 
 def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> list[RoundRecord]:
     """Make the folder ready; the records of the rounds that are done already."""
+    if resume and folder.started:
+        run.id = folder.info().id or run.id
     info = RunInfo(
         schema=schema.SCHEMA,
         comity=__version__,
@@ -295,6 +305,7 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
         own_rule=run.own_rule,
         moment=run.site.moment,
         data=run.federation.fingerprint,
+        id=run.id,
     )
     folder.open(info, run.config.plain(), resume=resume, overwrite=overwrite)
     federation = run.federation

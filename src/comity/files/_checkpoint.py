@@ -82,9 +82,9 @@ class Checkpoint:
         assert self.adapter is not None
         return self.adapter.scale(module, rank)
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+    def read(self, name: str, start: int = 0, stop: int | None = None, space: Tensor | None = None) -> Tensor:
         entry = self.entries[name]
-        return self._homes[name].read(name, start, entry.numel if stop is None else stop)
+        return self._homes[name].read(name, start, entry.numel if stop is None else stop, space)
 
     def sidecars(self) -> Iterator[Path]:
         """The other files of its folder that belong to it: configurations, tokenisers, the index."""
@@ -188,7 +188,7 @@ def _adapter(config: Path) -> Adapter:
 def with_ranks(config: Path, modules: Mapping[str, tuple[int, int]]) -> bytes:
     """An adapter's configuration for other ranks, old and new by module; the strength of each stays what it was."""
     adapter, about = _adapter(config), _json(config)
-    ranks = {module: new for module, (_, new) in modules.items()}
+    ranks: dict[str, float] = {module: new for module, (_, new) in modules.items()}
     alphas = {
         module: adapter.scale(module, old) * (new**0.5 if adapter.rooted else new)
         for module, (old, new) in modules.items()

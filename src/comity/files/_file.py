@@ -76,12 +76,12 @@ class WeightFile:
         """Write this file again, with the tensors in ``new`` replaced."""
         raise NotImplementedError
 
-    def read(self, name: str, start: int, stop: int) -> Tensor:
-        """Some of a tensor's numbers, counted row by row. Pieces are asked for in order."""
+    def read(self, name: str, start: int, stop: int, space: Tensor | None = None) -> Tensor:
+        """Some of a tensor's numbers, counted row by row, in ``space`` if need be. Pieces are asked for in order."""
         entry = self.entries[name]
         if entry.stride is None:
             size = entry.dtype.itemsize
-            return self.piece(entry, start * size, stop * size).view(entry.dtype)
+            return self.piece(entry, start * size, stop * size, space).view(entry.dtype)
         if self._whole is None or self._whole[0] != name:
             numbers = self.piece(entry, 0, entry.nbytes).view(entry.dtype)
             self._whole = name, numbers.as_strided(entry.shape, entry.stride).reshape(-1)
@@ -90,13 +90,13 @@ class WeightFile:
             self._whole = None
         return numbers
 
-    def piece(self, entry: StoredTensor, start: int, stop: int) -> Tensor:
+    def piece(self, entry: StoredTensor, start: int, stop: int, space: Tensor | None = None) -> Tensor:
         """Bytes ``start`` to ``stop`` of a tensor."""
-        return self.bytes(entry.offset + start, entry.offset + stop)
+        return self.bytes(entry.offset + start, entry.offset + stop, space)
 
-    def bytes(self, start: int, stop: int) -> Tensor:
-        """Bytes ``start`` to ``stop`` of the file."""
-        taken = torch.empty(stop - start, dtype=torch.uint8)
+    def bytes(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
+        """Bytes ``start`` to ``stop`` of the file, in ``space`` if given: fresh memory costs more than reading."""
+        taken = torch.empty(stop - start, dtype=torch.uint8) if space is None else space[: stop - start]
         rest = view(taken)
         try:
             with self.opened() as file:

@@ -71,7 +71,7 @@ class Products:
         whole = stacked([Factors(part.product.left * part.share, part.product.right) for part in adding])
         A, B = self.template.entries[pair.A], self.template.entries[pair.B]
         scale = self._scale(self.template, pair)
-        usual = A.shape[0] if choice.rank in (None, "auto") else choice.rank
+        usual = choice.rank if isinstance(choice.rank, int) else A.shape[0]
         if choice.lora == "stack":
             new = Factors(whole.left / scale, whole.right)
         elif choice.lora == "residual":

@@ -41,6 +41,7 @@ class Reader:
         self.base, self.clients, self.skip, self.advance = base, clients, skip, advance
         self.room = memory - min(SPARE, memory / 2)
         self.bad: dict[int, str] = {}
+        self._spaces = [torch.empty(0, dtype=torch.uint8) for _ in clients]
 
     @property
     def good(self) -> list[int]:
@@ -88,14 +89,17 @@ class Reader:
             numbers = list(in_order(partial(self._numbers, name, start, stop), rows))
             self.advance(sum(own.nbytes for own in numbers if own is not None))
             yield Piece(numbers, base, dtype, stop - start)
-            numbers.clear()  # before the next ones are read
 
     def _numbers(self, name: str, start: int, stop: int, i: int) -> Tensor | None:
-        """As they are in a client's file; ``None`` for a bad one."""
+        """As they are in a client's file, in memory that the next piece uses again; ``None`` for a bad one."""
         if i in self.bad:
             return None
+        needed = (stop - start) * self.clients[i].entries[name].dtype.itemsize
+        if len(self._spaces[i]) < needed:
+            self._spaces[i] = torch.empty(0, dtype=torch.uint8)  # given back before more is taken
+            self._spaces[i] = torch.empty(needed, dtype=torch.uint8)
         try:
-            return self.clients[i].read(name, start, stop)
+            return self.clients[i].read(name, start, stop, self._spaces[i])
         except ComityError as error:
             self.leave(i, error)
             return None
@@ -151,7 +155,7 @@ class Reader:
 class Piece:
     """Some of a tensor's numbers of several clients, as they are in their files, and of the base, widened."""
 
-    def __init__(self, numbers: list[Tensor | None], base: Tensor | None, dtype: torch.dtype, length: int) -> None:
+    def __init__(self, numbers: Sequence[Tensor | None], base: Tensor | None, dtype: torch.dtype, length: int) -> None:
         self.numbers, self.base, self.dtype, self.length = numbers, base, dtype, length
 
     def each(self, work: Callable[[Tensor, slice], T]) -> Iterator[T]:
@@ -182,10 +186,10 @@ def _combine(x: Tensor, base: Tensor | None, new: Tensor, U: Tensor, columns: sl
     """Put ``x @ U`` plus the base into some columns of ``new``; whether all of that is finite in its dtype."""
     total = x @ U
     new[columns] = total if base is None else total.add_(base[columns])
-    return is_finite(total, new.dtype)
+    return is_finite(new[columns])
 
 
-def is_finite(numbers: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Whether all are, and stay so as another dtype; `torch.isfinite` would take several times their memory."""
-    largest = float(torch.linalg.vector_norm(numbers, math.inf))
-    return largest <= torch.finfo(dtype or numbers.dtype).max
+def is_finite(numbers: Tensor) -> bool:
+    """Whether all are: then so is their sum, unless they are very large."""
+    total = numbers.sum(dtype=torch.promote_types(numbers.dtype, torch.float32))
+    return math.isfinite(float(total)) or float(torch.linalg.vector_norm(numbers, math.inf)) < math.inf

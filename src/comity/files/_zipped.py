@@ -197,10 +197,10 @@ class NpzFile(Archive):
         offset = start + length if info.compress_type == zipfile.ZIP_STORED else length
         return StoredTensor(name, shape, NUMPY_KINDS.get(dtype.str, dtype.str), offset, stride)
 
-    def piece(self, entry: StoredTensor, start: int, stop: int) -> Tensor:
+    def piece(self, entry: StoredTensor, start: int, stop: int, space: Tensor | None = None) -> Tensor:
         info, begin, _ = self.headers[entry.name]
         if info.compress_type == zipfile.ZIP_STORED:
-            return super().piece(entry, start, stop)
+            return super().piece(entry, start, stop, space)
         taken = torch.empty(stop - start, dtype=torch.uint8)
         try:
             if self._stream is None or self._stream.info is not info or self._stream.at != entry.offset + start:

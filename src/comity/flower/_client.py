@@ -72,6 +72,9 @@ class _ClientApp(ClientApp):
         self._workshops: dict[tuple[str, int | None, str | None], _Workshop] = {}
         self._ready, self._lock = False, Lock()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _app_of, (self._config, self._own, self._fit_mods, self._allow_code)
+
     def __call__(self, message: Message, context: Context) -> Message:
         with self._lock:
             if not self._ready:
@@ -132,9 +135,10 @@ class _ClientApp(ClientApp):
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
         if verb in JUDGING_VERBS:
             for run, states in workshop.alone.items():
-                if cid not in states and (state := Keep(context, run, cid).read()) is not None:
+                if cid not in states and (state := Keep(context, run, cid).newest(header.place.run)) is not None:
                     states[cid] = state
-        reply = workshop.work(cid, Keep(context, header.run, cid), verb, received, header.round)
+        keep = Keep(context, header.run, cid, one_way=workshop.site.masked is not None)
+        reply = workshop.work(cid, keep, verb, received, header)
         return Message(_wire.answer(reply), reply_to=message)
 
     def _workshop(self, runs: dict[str, Config], message: Message, context: Context) -> "_Workshop":
@@ -156,6 +160,15 @@ class _ClientApp(ClientApp):
                 mine = None if own is None else own.federation(clients, replace(own.load(context), id=cid))
                 self._workshops[name] = _Workshop(config, mine, secrets)
             return self._workshops[name]
+
+
+_APPS: dict[str, _ClientApp] = {}
+
+
+def _app_of(config: Config | None, own: OwnData | None, mods: list[Mod], allow_code: bool) -> _ClientApp:
+    """An app that arrives in a worker of Flower's simulation, with each message: the same one, with its workshops."""
+    app = _ClientApp(config, own, mods, allow_code)
+    return app if config is None or own is not None or mods else _APPS.setdefault(config.key, app)
 
 
 class _Workshop:
@@ -189,13 +202,13 @@ class _Workshop:
         if secrets != "none":
             self.site.masked = replace(self.site.masked, secrets=partial(Secrets.read, Path(secrets).expanduser()))
 
-    def work(self, cid: int, keep: Keep, verb: str, received: Payload, round: int) -> Payload:
+    def work(self, cid: int, keep: Keep, verb: str, received: Payload, header: _wire.Header) -> Payload:
         if isinstance(received, Question) and not self.general:
             received = replace(received, general=False)  # S-acc and G-acc need the tests of others, which are not here
-        before, model = keep.read(), self._borrow()
+        before, model, round = keep.read(header.place), self._borrow(), header.round
         try:
             reply, after = self.site.work(model, cid, before, verb, received, round)
-            keep.write(after)
+            keep.write(header.place, after)
             if verb == "evaluate" and keep.folder is not None:
                 exported, _ = self.site.work(model, cid, after, "export", received, round)
                 model.write(exported.tensors()["model"])

@@ -1,49 +1,126 @@
-"""What a client keeps between messages: in Flower's context, and on the site's own disk where it asks for that.
+"""What a client keeps between messages: in Flower's context, or on the site's own disk where it asks for that.
 
 A ClientApp is a new process for every message. Flower carries ``context.state`` from one to the next and never sends it
-anywhere, but it lives in the SuperNode's memory: a SuperNode that is started again has lost it. With
-``--node-config "keep='/var/lib/comity'"`` it is on disk as well, and the site's own model beside it: in a folder for
-each client, which nobody but the SuperNode's user can read.
+anywhere, but it lives in the SuperNode's memory, for one `flwr run`. With ``--node-config "keep='/var/lib/comity'"`` it
+is on disk instead, and the site's own model beside it: in a folder for each client, which nobody but the SuperNode's
+user can read. Then nothing is lost when a SuperNode is started again, or the server.
+
+A server that is started again goes on from its last checkpoint, and asks again what it had asked after that. So a
+client keeps not one state but up to three: the one that the server's checkpoint counts on, the one that the newest
+question found, and the one that it left.
 """
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
 from flwr.app import Context
 from safetensors import safe_open
 from torch import Tensor
 
+from comity._errors import ComityError
 from comity._write import atomically
 from comity.engine import ClientState, write_tensors
-from comity.flower._wire import Arrays, tensors
+from comity.flower._wire import Arrays, Place, tensors
+
+FIRST = "first"
+"""Beside each state: which question was the first of its run."""
+
+
+class Label(NamedTuple):
+    """Which question left a state: the server's start that it came from, and its number. Later ones are larger."""
+
+    start: int
+    step: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a question left, and which question was the first of the run."""
+
+    state: ClientState
+    first: Label
 
 
 class Keep:
-    """One client's private state in one run."""
+    """One client's private states in the runs of one configuration."""
 
-    def __init__(self, context: Context, run: str, cid: int) -> None:
-        self.context, self.name = context, f"keep-{run}"
+    def __init__(self, context: Context, key: str, cid: int, one_way: bool = False) -> None:
+        self.context, self.name = context, f"keep-{key}"
+        self.one_way = one_way
+        """Whether the client never goes back: two answers to one question would undo what masks hide."""
         folder = context.node_config.get("keep")
         self.folder = Path(str(folder)).expanduser() / f"client-{cid}" if folder is not None else None
 
-    def read(self) -> ClientState | None:
-        """``None`` when the client was never asked anything. On disk is what a SuperNode before this one left."""
-        if self.name in self.context.state.array_records:
-            return ClientState.of(tensors(self.context.state.array_records[self.name]))
-        file = None if self.folder is None else self.folder / f"{self.name}.safetensors"
-        if file is None or not file.exists():
-            return None
-        with safe_open(file, framework="pt") as opened:
-            if (opened.metadata() or {}).get("run") != str(self.context.run_id):
-                return None  # another run starts from nothing
-            # cloned, so that it lies in memory as it did before
-            return ClientState.of({name: opened.get_tensor(name).clone() for name in opened.keys()})  # noqa: SIM118
+    def read(self, place: Place) -> ClientState | None:
+        """What the client has when it is asked the question at this place; ``None`` if it was never asked before."""
+        kept = self.states
+        if kept and max(kept)[:2] > (place.starts[-1], place.step):
+            raise ComityError("this question is late: a newer one was answered before it")
+        mine = [label for label in kept if label.run == place.run]
+        if self.one_way and mine and not _counts(max(mine), place):
+            raise ComityError("updates are masked in this run: no question is answered twice, and nobody goes back")
+        if found := [label for label in kept if _counts(label, place)]:
+            return kept[max(found)].state
+        if any(_counts(each.first, place) for each in kept.values()):
+            raise ComityError(
+                "the server went back to a round that this site no longer keeps; give it a newer checkpoint, or remove "
+                "the site's keep folder to have it begin again"
+            )
+        return None
 
-    def write(self, state: ClientState) -> None:
-        if self.folder is not None:
-            self._save(self.folder / f"{self.name}.safetensors", state.flat())
-        self.context.state[self.name] = Arrays().record(state.flat(secret=True))
+    def write(self, place: Place, state: ClientState) -> None:
+        """Keep what the question at this place left, and what the server may yet go back to."""
+        kept, new = self.states, Label(place.starts[-1], place.step, place.run)
+        found = [label for label in kept if _counts(label, place)]
+        saved = [label for label in found if label.step <= place.saved]
+        needed = {max(labels): kept[max(labels)] for labels in (found, saved) if labels}
+        needed[new] = Kept(state, min((each.first for each in needed.values()), default=new))
+        flat: dict[str, Tensor] = {}
+        for label, each in needed.items():  # the new one is the last
+            name = f"{label.run}/{label.start}/{label.step}"
+            flat |= {f"{name}/{key}": tensor for key, tensor in each.state.flat().items()}
+            flat[f"{name}/{FIRST}"] = torch.tensor(each.first[:2])
+        in_memory = {f"{name}/secret/{key}": tensor for key, tensor in state.secret.items()}
+        if self.folder is None:
+            in_memory |= flat
+        else:
+            self._save(self.folder / f"{self.name}.safetensors", flat)
+        self.context.state[self.name] = Arrays().record(in_memory)
+        self.states = needed
+
+    def newest(self, run: str) -> ClientState | None:
+        """What the last question of a run left."""
+        kept = {label: each for label, each in self.states.items() if label.run == run}
+        return kept[max(kept)].state if kept else None
+
+    @cached_property
+    def states(self) -> dict[Label, Kept]:
+        """What questions left, as far as it may yet be needed."""
+        flat: dict[str, Tensor] = {}
+        file = None if self.folder is None else self.folder / f"{self.name}.safetensors"
+        if file is not None and file.exists():
+            with safe_open(file, framework="pt") as opened:
+                if "by question" in (opened.metadata() or {}):  # an earlier version's is of another run
+                    # cloned, so that it lies in memory as it did before
+                    flat = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
+        if self.name in self.context.state.array_records:
+            flat |= tensors(self.context.state.array_records[self.name])
+        states: dict[Label, dict[str, Tensor]] = {}
+        for name, tensor in flat.items():
+            run, start, step, key = name.split("/", 3)
+            states.setdefault(Label(int(start), int(step), run), {})[key] = tensor
+        kept = {}
+        for label, each in states.items():
+            if FIRST in each:  # else a secret is left of what is no longer in the folder
+                start, step = each.pop(FIRST).tolist()
+                kept[label] = Kept(ClientState.of(each), Label(start, step, label.run))
+        return kept
 
     def save_model(self, method: str, state_dict: Mapping[str, Tensor]) -> None:
         """The site's own model under the network's own names, for the site itself to use; Local's is beside it."""
@@ -55,5 +132,16 @@ class Keep:
         file.parent.chmod(0o700)
         with atomically(file) as part:
             os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
-            write_tensors(part, tensors, {"run": str(self.context.run_id)})
+            write_tensors(part, tensors, {"by question": ""})
             part.chmod(0o600)
+
+
+def _counts(label: Label, place: Place) -> bool:
+    """Whether what this question left is part of the history of the one at ``place``.
+
+    Of each earlier start only what came before the checkpoint counts from which the next start went on.
+    """
+    if label.start not in place.starts:
+        return False
+    later = place.starts.index(label.start) + 1
+    return label.step < place.step if later == len(place.starts) else label.step <= place.begun[later]

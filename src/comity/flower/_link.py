@@ -34,6 +34,8 @@ class Patience:
     """For a node that has just appeared to say which client it is."""
     start: float = 600.0
     """For enough clients to be there at first, and later on for anybody at all."""
+    absent: float = 0.0
+    """For a client that is not there, or that left with its question, to come and be asked (again)."""
 
     def of(self, verb: str) -> float:
         return self.verbs.get(verb, self.answer)
@@ -82,6 +84,10 @@ class GridLink(Link):
         """Nodes that gave no good answer, and until when they are not asked again."""
         self._answered: set[str] = set()
         """Verbs that somebody has answered."""
+        self._step = self._saved = 0
+        """The newest question's number, and that of the last one before the newest checkpoint."""
+        self._starts = [(time.time_ns(), 0)]
+        """When this run was started, and started again, each with the last question before that."""
         self._largest = 0
         """Bytes of the largest question so far, which a reply's bound goes by: a masked sum is as long as a model."""
         self._singly = False
@@ -92,43 +98,37 @@ class GridLink(Link):
         """The node of each client that is there and does not owe an answer."""
         return {cid: node for cid, node in self._seats.items() if node not in self._silent}
 
+    # Where the run is: clients keep what they keep themselves, and have to find the right state after a restart.
+
+    def place(self) -> list[int]:
+        return [self._step, *(number for start in self._starts for number in start)]
+
+    def saved(self) -> None:
+        self._saved = self._step
+
+    def go_on(self, place: list[int]) -> None:
+        if len(place) < 3 or len(place) % 2 == 0:
+            raise ComityError("what the clients of this run kept is not at the sites: it was not on Flower")
+        self._step = self._saved = place[0]
+        earlier = zip(place[1::2], place[2::2], strict=True)
+        self._starts = [*earlier, (max(place[-2] + 1, self._starts[-1][0]), self._step)]
+
     def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
-        self._gather()
-        nodes, limit, arrays = self.nodes, self.patience.of(verb.name), _wire.Arrays()
-        header = _wire.Header(self.run, round)
-        self._largest = max(self._largest, *(question.bytes for question in questions.values()))
-        there = [cid for cid in questions if cid in nodes]
-        waiting = self._push(
-            {
-                cid: Message(
-                    _wire.question(header, questions[cid], arrays),
-                    dst_node_id=nodes[cid],
-                    message_type=_message_type(verb),
-                    ttl=limit,
-                    group_id=str(round),
-                )
-                for cid in there
-            }
-        )
-        self.failures = {cid: "is not connected" for cid in questions if cid not in there}
+        self._step += 1
+        starts, begun = zip(*self._starts, strict=True)
+        header = _wire.Header(self.run, round, _wire.Place(self.run_id, self._step, self._saved, starts, begun))
         replies: dict[int, Payload] = {}
-        raised = 0
-        for name, reply in self._replies(waiting, limit):
-            cid = waiting.pop(name)
-            try:
-                if isinstance(reply, Exception):
-                    raise reply
-                if reply.has_error():
-                    self.failures[cid] = _error(reply)
-                    raised += reply.error.code not in AWAY
-                else:
-                    most = _wire.most_bytes(self._largest)
-                    replies[cid] = _wire.read_answer(reply.content, verb.reply, most)
-            except Exception as error:  # whatever a stranger sent, it is this client's failure alone
-                self.failures[cid] = f"sent what cannot be read: {brief(error)}"
-        for cid in waiting.values():
-            self.failures[cid] = f"did not answer within {limit:g} s"
-            self._silent.add(nodes[cid])  # it has to say again who it is before it is asked again
+        self._largest = max([self._largest, *(question.bytes for question in questions.values())])
+        missing, raised, until = dict(questions), 0, time.monotonic() + self.patience.absent
+        self.failures = {}
+        while True:
+            self._gather()
+            away, failed = self._ask_those_there(verb, missing, header, replies)
+            raised += failed
+            missing = {cid: questions[cid] for cid in away}
+            if not missing or time.monotonic() > until:
+                break
+            time.sleep(POLL[1])
         if replies:
             self._answered.add(verb.name)
         elif self._hopeless(verb, questions, raised):
@@ -137,6 +137,49 @@ class GridLink(Link):
                 f"no client answered {verb.name!r} in round {round}; client {first}: {brief(self.failures[first])}"
             )
         return replies
+
+    def _ask_those_there(
+        self, verb: Verb, questions: Mapping[int, Payload], header: _wire.Header, replies: dict[int, Payload]
+    ) -> tuple[list[int], int]:
+        """Add the ``replies`` of clients that are there; who is away, and how many failed in the app itself."""
+        nodes, limit, arrays = self.nodes, self.patience.of(verb.name), _wire.Arrays()
+        away = [cid for cid in questions if cid not in nodes]
+        waiting = self._push(
+            {
+                cid: Message(
+                    _wire.question(header, questions[cid], arrays),
+                    dst_node_id=nodes[cid],
+                    message_type=_message_type(verb),
+                    ttl=limit,
+                    group_id=str(header.round),
+                )
+                for cid in questions
+                if cid in nodes
+            }
+        )
+        self.failures |= dict.fromkeys(away, "is not connected")
+        raised = 0
+        for name, reply in self._replies(waiting, limit):
+            cid = waiting.pop(name)
+            try:
+                if isinstance(reply, Exception):
+                    raise reply
+                if not reply.has_error():
+                    most = _wire.most_bytes(self._largest)
+                    replies[cid] = _wire.read_answer(reply.content, verb.reply, most)
+                    self.failures.pop(cid, None)
+                    continue
+                self.failures[cid] = _error(reply)
+                if reply.error.code in AWAY:
+                    away.append(cid)
+                else:
+                    raised += 1
+            except Exception as error:  # whatever a stranger sent, it is this client's failure alone
+                self.failures[cid] = f"sent what cannot be read: {brief(error)}"
+        for cid in waiting.values():
+            self.failures[cid] = f"did not answer within {limit:g} s"
+            self._silent.add(nodes[cid])  # it has to say again who it is before it is asked again
+        return away, raised
 
     def _hopeless(self, verb: Verb, questions: Mapping[int, Payload], raised: int) -> bool:
         """Whether to give up when nobody answers.
@@ -159,8 +202,8 @@ class GridLink(Link):
         """Replies as they come, until whoever takes them out of ``waiting`` misses none, or time is up."""
         until, pause = time.monotonic() + seconds, POLL[0]
         while waiting:
-            came = [(name, reply) for name, reply in self._pull(list(waiting)) if name in waiting]
-            yield from came
+            came = {name: reply for name, reply in self._pull(list(waiting)) if name in waiting}  # each once
+            yield from came.items()
             if came:
                 pause = POLL[0]
             elif (left := until - time.monotonic()) > 0:

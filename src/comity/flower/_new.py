@@ -50,6 +50,10 @@ $timeouts
 flower.timeout-query = 120.0
 flower.wait = 600.0
 flower.clients = 0
+# How long a question waits for a client that is away, or that left with the question, to come (back) and be asked.
+flower.wait-absent = 0.0
+# The folder of a run to go on with, where the server was stopped.
+flower.resume = ""
 # Which node alone may be which client, by its id or public key: "0:<node id> 1:<public key>". Others: who is first.
 flower.seats = ""
 """

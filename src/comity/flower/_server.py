@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
@@ -17,6 +18,7 @@ from comity.engine import Callback, Link, Run, Site, run
 from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
 from comity.flower._settings import OURS, config_of
+from comity.results.folder import RunFolder
 from comity.results.schema import OWN, RoundRecord
 
 
@@ -32,14 +34,21 @@ def server_app(config: Config | None = None, own: OwnData | None = None, *, allo
     def main(grid: Grid, context: Context) -> None:
         settings = {key[len(OURS) + 1 :]: v for key, v in context.run_config.items() if key.startswith(f"{OURS}.")}
         chosen = config or config_of(context.run_config, allow_code=allow_code)
-        if chosen.out is not None:  # each `flwr run` has a folder of its own
+        begun = str(settings.get("resume", ""))
+        if begun:
+            chosen = chosen.with_(out=Path(begun))
+            if not RunFolder(begun).started:
+                raise ComityError(
+                    f"{OURS}.resume is {begun}, which holds no run; name the folder of a run to go on with"
+                )
+        elif chosen.out is not None:  # each `flwr run` has a folder of its own
             chosen = chosen.with_(out=chosen.out / f"flower-{context.run_id}")
-        over(grid, chosen, own, **_link_settings(settings))
+        over(grid, chosen, own, resume=bool(begun), **_link_settings(settings))
 
     return app
 
 
-def over(grid: Grid, config: Config, own: OwnData | None = None, **settings: Any) -> Run:
+def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool = False, **settings: Any) -> Run:
     """Run ``config`` with the clients of ``grid``; the ``settings`` are those of ``GridLink``."""
     if config.save_models:
         raise ComityError(
@@ -53,20 +62,21 @@ def over(grid: Grid, config: Config, own: OwnData | None = None, **settings: Any
         return GridLink(grid, len(site.federation), config.key, **settings)
 
     federation = None if own is None else own.federation(config.clients or CLIENTS)
-    return run(config, federation=federation, link=link, callbacks=[Logged()])
+    return run(config, federation=federation, link=link, callbacks=[Logged()], resume=resume)
 
 
 def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
-    """From the entries ``flower.timeout``, ``flower.timeout-fit``, ``flower.wait``, ``.clients`` and ``.seats``."""
-    named = {"timeout": "answer", "timeout-query": "query", "wait": "start"}
+    """From the entries ``flower.timeout``, ``.timeout-fit``, ``.wait``, ``.wait-absent``, ``.clients``, ``.seats``."""
+    named = {"timeout": "answer", "timeout-query": "query", "wait": "start", "wait-absent": "absent"}
     chosen: dict[str, Any] = {"verbs": {}}
     for key, value in given.items():
         if key in named:
             chosen[named[key]] = float(value)
         elif key.startswith("timeout-"):
             chosen["verbs"] |= {key.removeprefix("timeout-"): float(value)} if float(value) else {}
-        elif key not in ("clients", "seats"):
-            raise ComityError(f"unknown setting {OURS}.{key}; known: timeout, timeout-<verb>, wait, clients, seats")
+        elif key not in ("clients", "seats", "resume"):
+            known = "timeout, timeout-<verb>, wait, wait-absent, clients, seats, resume"
+            raise ComityError(f"unknown setting {OURS}.{key}; known: {known}")
     return {
         "patience": Patience(**chosen),
         "at_least": int(given.get("clients", 0)) or None,

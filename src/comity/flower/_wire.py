@@ -20,8 +20,8 @@ from comity.methods import Payload, field_types
 
 P = TypeVar("P", bound=Payload)
 
-ROUND, RUN = "server-round", "comity-run"
-"""The header: Flower's own name for the round, and which configuration this is about."""
+ROUND, RUN, ID, PLACE = "server-round", "comity-run", "comity-id", "comity-place"
+"""The header: Flower's own name for the round, which configuration and which of its runs this is about, and where."""
 
 
 FACTOR, FLOOR = 4, 64_000_000
@@ -40,9 +40,25 @@ _NPY = re.compile(
 """The header of an npy file as NumPy writes it; nothing else is read."""
 
 
+class Place(NamedTuple):
+    """Where in a run a question is asked: what a client needs to know to find the state that it starts from."""
+
+    run: str = ""
+    """The run's id, the same when it goes on after a restart of the server."""
+    step: int = 1
+    """The question's number."""
+    saved: int = 0
+    """The last question before the newest checkpoint."""
+    starts: tuple[int, ...] = (0,)
+    """When the server was started, and started again to go on; the last is the one that asks."""
+    begun: tuple[int, ...] = (0,)
+    """The last question before the checkpoint from which each of these starts went on."""
+
+
 class Header(NamedTuple):
     run: str
     round: int
+    place: Place = Place()
 
 
 class Arrays:
@@ -67,21 +83,27 @@ def question(header: Header, payload: Payload, arrays: Arrays) -> RecordDict:
     """What goes to a client."""
     tensors = payload.tensors()
     plain = {name: value for name, value in payload.values().items() if name not in tensors}
-    config = ConfigRecord({RUN: header.run, ROUND: header.round, **plain})
+    config = ConfigRecord({RUN: header.run, ROUND: header.round, ID: header.place.run, **plain})
+    config[PLACE] = [*header.place[1:3], *header.place.starts, *header.place.begun]
     return RecordDict({"arrays": arrays.record(tensors), "config": config})
 
 
 def read_header(content: RecordDict) -> Header:
     config = content.config_records["config"]
-    run, round = config[RUN], config[ROUND]
+    run, round, id, place = config[RUN], config[ROUND], config[ID], config[PLACE]
     if not isinstance(run, str) or type(round) is not int:
         raise ValueError(f"the header is {run!r}, {round!r}; it must be a configuration's key and a whole number")
-    return Header(run, round)
+    numbers = [number for number in place if type(number) is int] if isinstance(place, list) else []
+    half = len(numbers) // 2 - 1
+    if not isinstance(id, str) or "/" in id or half < 1 or len(numbers) % 2 or numbers != place:
+        raise ValueError(f"the header has {_short(id)}, {_short(place)}; it must say which run it is, and where")
+    step, saved, *starts = numbers
+    return Header(run, round, Place(id, step, saved, tuple(starts[:half]), tuple(starts[half:])))
 
 
 def read_question(content: RecordDict, declared: type[P]) -> P:
     config = content.config_records["config"]
-    plain = {name: value for name, value in config.items() if name not in (RUN, ROUND)}
+    plain = {name: value for name, value in config.items() if name not in (RUN, ROUND, ID, PLACE)}
     return declared.of(tensors(content.array_records["arrays"]) | plain)
 
 

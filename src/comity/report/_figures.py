@@ -404,6 +404,7 @@ def _tone(value: Any) -> str:
 
 FIGURES: dict[str, Drawing] = {
     "convergence": lambda pen: _lines(pen, "acc", "accuracy on own tests, %", True),
+    "some": lambda pen: _lines(pen, "S", "accuracy on own and some others' tests (S-acc), %", True),
     "loss": lambda pen: _lines(pen, "loss", "training loss", False),
     "clients": _clients,
     "gain": _gain,

@@ -10,9 +10,12 @@ from typing import NamedTuple
 from comity.results import Cell, Difference, LoadedStudy, Table
 from comity.results.columns import ACCURACY, DIFFERENCE, GAIN, DifferenceColumn
 from comity.results.harm import MOST_NAMED, HarmedClient
-from comity.results.schema import OWN
+from comity.results.schema import ALL, OWN
 from comity.results.statistics import MOST_SEEDS, holm
 from comity.results.words import counted, listed
+
+FAR = 5.0
+"""Points between a client's own tests and everybody's from which on a model is no use elsewhere without a warning."""
 
 
 class Advice(NamedTuple):
@@ -69,7 +72,9 @@ def answer(study: LoadedStudy, table: Table) -> Answer:
         _lead(best, several),
         notes,
         best,
-        " ".join([*_doubts(best), *_over_settings(bests), *(best.balance.remarks if best.balance else [])]),
+        " ".join(
+            [*_doubts(best), *_over_settings(bests), *(best.balance.remarks if best.balance else []), *_abroad(best)]
+        ),
         [*(f"{words}." for words in of_best[:1]), *_rules(compared, several)],
         _advice(best, [cell for cell in compared if cell.setting is best.setting]),
         details if len(details) > 1 else [] if details else _behind(bests, several),
@@ -133,6 +138,15 @@ def _doubts(best: Cell) -> list[str]:
         stands = "still stands" if _stands(best) else "no longer stands"
         doubts.append(f"Corrected for the {len(rivals)} lines that it is the best of (Holm) it {stands}.")
     return doubts
+
+
+def _abroad(best: Cell) -> list[str]:
+    """How far its models fall on other clients' data, where that is far."""
+    everybody = best.spread(lambda run: 100 * run.metric(ALL))
+    if everybody is None or _accuracy(best) - everybody.mean < FAR:
+        return []
+    reached = f"{ACCURACY.number(everybody.mean)} % on everybody's tests"
+    return [f"Each model is for its own client: it has {ACCURACY.number(_accuracy(best))} % at home and {reached}."]
 
 
 def _stands(best: Cell) -> bool:

@@ -95,6 +95,8 @@ class RunInfo:
     """When models are judged: with the newest shared part, or as fitting left them."""
     data: str = ""
     """The fingerprint of the samples and labels; empty in folders of earlier versions."""
+    id: str = ""
+    """Drawn when the run began, and the same when it goes on: no other run has it."""
 
 
 @dataclass(frozen=True, kw_only=True)

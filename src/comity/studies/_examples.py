@@ -1,4 +1,4 @@
-"""The studies that come with comity: the papers' own experiments, at desk and at paper scale."""
+"""The studies that come with comity: the papers' own experiments, at the scale of a desk, a night or the paper."""
 
 from importlib.resources import files
 from pathlib import Path

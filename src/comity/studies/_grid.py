@@ -3,7 +3,7 @@
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
 ``tune``, ``budget``, ``jobs``, ``most_cells``, ``callbacks``, ``keep_checkpoints``, ``about``, and the
-sections ``desk`` and ``paper``, of which ``--scale`` chooses one.
+sections ``desk``, ``night`` and ``paper``, of which ``--scale`` chooses one.
 """
 
 import math
@@ -30,7 +30,7 @@ from comity.config import (
 )
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
-SCALES = ("desk", "paper")
+SCALES = ("desk", "night", "paper")
 BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "most_cells", "callbacks", "keep_checkpoints", "about")
 """Entries of a study that are no options of a run."""
 
@@ -117,7 +117,7 @@ def callback_names(entries: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def section(entries: Mapping[str, Any], name: str) -> Entries:
-    """A mapping in a study's file: ``sweep``, ``tune``, ``desk`` or ``paper``."""
+    """A mapping in a study's file: ``sweep``, ``tune``, or a scale."""
     lines = entries.get(name) or {}
     if not isinstance(lines, Mapping):
         raise ComityError(f"{name} must hold `option: value` lines, got {lines!r}")

@@ -128,8 +128,8 @@ def run_away(order: dict[str, Any], place: Place, local: Files | None) -> Iterat
     """On a node: one run in the place where the study has it, and what it tells; if need be with its files."""
     here = (__version__, torch.__version__)
     if here != place.versions:
-        told = "a node has comity {} and torch {}, the study {} and {}".format(*here, *place.versions)
-        yield {"end": "failed", "error": told, "traceback": ""}
+        differ = "a node has comity {} and torch {}, the study {} and {}".format(*here, *place.versions)
+        yield {"end": "failed", "error": differ, "traceback": ""}
         return
     os.makedirs(place.cwd, exist_ok=True)
     os.chdir(place.cwd)

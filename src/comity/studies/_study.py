@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -145,7 +146,7 @@ class _Study:
         """
         first, most = self.cells[0], convert(self.entries.get("jobs"), Count | None, "jobs")
         if self.on_ray:  # which has them wait until there is room
-            return most or 2 * len(self.cells), max(1, first.workers)
+            return most or sys.maxsize, max(1, first.workers)
         # What this process may use: Slurm gives an array's tasks some of a node's cores.
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         usual = cores // max(1, first.workers) if first.device == "cpu" else 1  # a GPU is for one run at a time

@@ -1,0 +1,208 @@
+"""What the papers claim, each claim with the comparisons that test it, and what came out."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from measured import LAST, LONGER, MEAN, Line, NotRun, corrected, grid, interval, line, lines, number
+
+from comity.results.statistics import Difference, Spread
+
+Comparisons = dict[str, Difference]
+"""By what is compared; positive is what the claim says."""
+CLOSE = 1.0
+"""Points within which two numbers are called the same."""
+NAMED = 3
+"""So many differences are told one by one."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    paper: str
+    says: str
+    compared: Callable[[], Comparisons]
+    same: bool = False
+    """It says that nothing differs: then each interval must lie within ``CLOSE``."""
+
+    def outcome(self) -> tuple[str, str]:
+        """A word, and the evidence: which comparisons show it, which the contrary, and the range of the others."""
+        try:
+            found = self.compared()
+        except NotRun as study:
+            return "not tested", f"{study} was not run"
+        real = [name for name, sure in zip(found, corrected(list(found.values())), strict=True) if sure]
+        if self.same:
+            yes = [name for name, each in found.items() if max(abs(each.low or 0), abs(each.high or 0)) < CLOSE]
+        else:
+            yes = [name for name in real if found[name].mean > 0]
+        no = [name for name in real if name not in yes]
+        if no:
+            word = "mixed" if yes else "contradicted"
+        else:
+            word = "confirmed" if len(yes) == len(found) else "in part" if yes else "not seen"
+        told = [f"{len(yes)} of {len(found)}{_listed(found, yes)}"]
+        told += [f"the contrary in {len(no)}{_listed(found, no)}"] if no else []
+        rest = [each.mean for name, each in found.items() if name not in (*yes, *no)]
+        told += [f"others from {number(min(rest))} to {number(max(rest))}"] if rest else []
+        return word, "; ".join(told)
+
+
+def _listed(found: Comparisons, names: Sequence[str]) -> str:
+    ranked = sorted(names, key=lambda name: -abs(found[name].mean))[:NAMED]
+    return ": " + ", ".join(f"{name} {interval(found[name])}" for name in ranked) if ranked else ""
+
+
+def claims() -> str:
+    """The summary."""
+    rows = [[claim.paper, claim.says, *claim.outcome()] for claim in CLAIMS]
+    return grid(["paper", "claim", "outcome", "comparisons that show it, in points"], rows, left=4)
+
+
+# How lines are compared.
+
+
+def with_rule(rule: str, studies: Iterable[str], base: str | None = None) -> Comparisons:
+    """A rule under every method of these studies, by default over Mean at the better of two server rates."""
+    found = {}
+    for study in studies:
+        for each in (each for each in lines(study) if each.rule == rule):
+            other = best_mean(study, each) if base is None else line(study, f"{each.method} + {base}", each.block)
+            found[f"{each.method} ({BLOCKS.get(each.block, each.block)})"] = each.over(other)
+    return found
+
+
+def best_mean(study: str, each: Line) -> Line:
+    """Mean at its own length or twice that, whichever has the better validation accuracy over all seeds."""
+    means = [line(study, f"{each.method} + {rule}", each.block) for rule in (MEAN, LONGER)]
+    return max(means, key=lambda mean: mean.by_seed("val-acc").mean)
+
+
+def over(study: str, label: str, others: Iterable[str], what: str = LAST) -> Comparisons:
+    """One line over several others."""
+    return {other: line(study, label).over(line(study, other), what) for other in others}
+
+
+def between(first: Iterable[Spread], second: Iterable[Spread]) -> Difference:
+    """The mean of some spreads over that of others, by seed."""
+    one, other = list(first), list(second)
+    seeds = set.intersection(*(set(each.by_seed) for each in (*one, *other)))
+    means = {
+        s: fmean(each.by_seed[s] for each in one) - fmean(each.by_seed[s] for each in other) for s in sorted(seeds)
+    }
+    found = Difference.of(Spread.of(means))
+    assert found is not None
+    return found
+
+
+def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
+    """What a rule gains over Mean, by seed."""
+    with_it, mean = (line(study, f"{method} + {each}", block).by_seed() for each in (rule, MEAN))
+    return Spread({seed: with_it.by_seed[seed] - mean.by_seed[seed] for seed in with_it.by_seed})
+
+
+# The claims.
+
+BLOCKS = {"": "digits", "heart, clients=4": "heart", "watch, clients=20": "watch"}
+BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
+DEPTHS = ("widths=64", "widths=64×64×64")
+CONFREE, CALM = ("confree-table1", "natural"), ("fedcalm-figure5", "natural")
+FEDORA = "FEDORA (similarity=exp, neighbours=2, lam_form=exp)"
+RIVALS = ("LG-FedAvg", "Ditto", "FedFomo")
+GAMMAS = ("FedPG (gamma=0.0)", "FedPG (gamma=0.3)", "FedPG (gamma=1.0)")
+OTHERS = ("FedAvg", "FedMGDA+")
+
+
+def takers() -> Comparisons:
+    groups = (("APFL", "FedALA", "FedPAC"), ("FedROD", "FedRep", "FedCP"))
+    gains = [[gained("confree-table1", method, "ConFREE") for method in group] for group in groups]
+    return {"mean gain of the three over that of the three": between(*gains)}
+
+
+def deeper() -> Comparisons:
+    gains = {m: [gained(CALM[0], m, "CALM", block) for block in DEPTHS] for m in ("FedRep", "FedALA", "FedPAC")}
+    return {method: between([deep], [shallow]) for method, (shallow, deep) in gains.items()}
+
+
+def alone(*labels: str) -> Comparisons:
+    """Over training alone, on turned clothes."""
+    return {label: line("fedora-balanced", label).over(line("fedora-balanced", "Local")) for label in labels}
+
+
+def abroad(*labels: str) -> Comparisons:
+    """Everybody's accuracy of the personal models over the global model's own."""
+    found = {label: line("fedpg-table1", label) for label in labels}
+    return {label: between([each.by_seed("G-acc")], [each.by_seed("global-acc")]) for label, each in found.items()}
+
+
+def attacked(*labels: str) -> Comparisons:
+    """The common model under attack over that of the same method without."""
+    found = {}
+    for label in labels:
+        clean, *dirty = (line("fedpg-table3", label, f"attack={a}") for a in ("none", "gaussian", "scale"))
+        for attack, each in zip(("A1", "A2"), dirty, strict=True):
+            found[f"{label}, {attack}"] = between([each.by_seed("global-acc")], [clean.by_seed("global-acc")])
+    return found
+
+
+CLAIMS = (
+    Claim("ConFREE", "improves every method", lambda: with_rule("ConFREE", CONFREE, MEAN)),
+    Claim(
+        "ConFREE",
+        "… by its direction: also at the mean's length",
+        lambda: with_rule("ConFREE (length=mean)", CONFREE, MEAN),
+    ),
+    Claim("ConFREE", "… by more than a longer step of Mean does", lambda: with_rule("ConFREE", CONFREE)),
+    Claim("ConFREE", "improves APFL, FedALA and FedPAC more than FedROD, FedRep and FedCP", takers),
+    Claim("FedCALM", "CALM improves every method", lambda: with_rule("CALM", CALM, MEAN)),
+    Claim(
+        "FedCALM", "… by its direction: also at the mean's length", lambda: with_rule("CALM (length=mean)", CALM, MEAN)
+    ),
+    Claim("FedCALM", "… by more than a longer step of Mean does", lambda: with_rule("CALM", CALM)),
+    Claim("FedCALM", "CALM gains more in deeper nets", deeper),
+    Claim(
+        "FedCALM",
+        "the second stage adds to the projection",
+        lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCALM (stages=1)"]),
+    ),
+    Claim(
+        "FedCALM",
+        "FedCALM is above FedCP and FedPAC",
+        lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCP", "FedPAC"]),
+    ),
+    Claim(
+        "FedCALM",
+        "eps 0.1 is better than 0.01 and 1, at C 10",
+        lambda: over(
+            "fedcalm-table8", "FedCALM (eps=0.1, C=10.0)", [f"FedCALM (eps={e}, C=10.0)" for e in ("0.01", "1.0")]
+        ),
+    ),
+    Claim("FEDORA", "is above training alone", lambda: alone(FEDORA)),
+    Claim("FEDORA", "is above the other personal methods", lambda: over("fedora-balanced", FEDORA, RIVALS)),
+    Claim(
+        "FEDORA",
+        "plain averaging falls below training alone",
+        lambda: {"Local over FedAvg": line("fedora-balanced", "Local").over(line("fedora-balanced", "FedAvg"))},
+    ),
+    Claim(
+        "FedPG",
+        "its global model is the best",
+        lambda: over("fedpg-table1", GAMMAS[0], OTHERS, what="global-acc"),
+    ),
+    Claim(
+        "FedPG",
+        "its personal models are best on everybody's tests",
+        lambda: over("fedpg-table1", GAMMAS[0], OTHERS, what="G-acc"),
+    ),
+    Claim("FedPG", "with gamma 0 they lose nothing against the global model", lambda: abroad(GAMMAS[0]), same=True),
+    Claim(
+        "FedPG",
+        "gamma raises accuracy at home",
+        lambda: {g: line("fedpg-table1", g).over(line("fedpg-table1", GAMMAS[0])) for g in GAMMAS[1:]},
+    ),
+    Claim("FedPG", "attacks of a tenth of the clients do not harm it", lambda: attacked("FedPG"), same=True),
+    Claim(
+        "FedPG",
+        "… and harm FedAvg",
+        lambda: {name: Difference(-each.mean, each.half, each.seeds) for name, each in attacked("FedAvg").items()},
+    ),
+)

@@ -1,0 +1,98 @@
+"""Fills the pages' tables and numbers in from docs/results; with folders, makes those files from the studies first.
+
+``make results``, or ``make results STUDIES='natural=studies/natural-desk guard=studies/guard-desk'``.
+
+A page says what it wants: what stands between ``<!-- = table("guard", "gain") -->`` and ``<!-- . -->`` is made by that
+expression, whose functions are those of docs/measured.py, docs/claims.py and docs/make_guard.py.
+"""
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import claims
+import make_guard
+import measured
+
+from comity.results.schema import ALL, COMMON, OWN, SOME, VALIDATION
+from comity.results.study import Cell, LoadedStudy
+
+HERE = Path(__file__).parent
+PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md")]
+MADE = re.compile(r"(^)?(<!-- = (.*?) -->).*?(<!-- \. -->)", flags=re.DOTALL | re.MULTILINE)
+
+
+def page(text: str) -> str:
+    """The page with everything that is made made anew: by itself where it begins a line, else amid the words."""
+    names = {name: made for module in (measured, claims, make_guard) for name, made in vars(module).items()}
+
+    def made(found: re.Match[str]) -> str:
+        apart = "\n\n" if found[1] is not None else ""
+        return found[2] + apart + str(eval(found[3], names)) + apart + found[4]
+
+    return MADE.sub(made, text)
+
+
+def keep(name: str, folder: Path) -> None:
+    """The files of a study, from its folder."""
+    study = LoadedStudy(folder)
+    if study.unfinished or study.damaged:
+        raise SystemExit(f"{folder} is not finished")
+    if name == "guard":
+        write("guard.csv", map(make_guard.line, study.cells))
+    else:
+        (measured.FOLDER / f"{name}.csv").write_text(study.table().csv())
+        write(f"{name}-runs.csv", (row for cell in study.cells for row in runs(cell)))
+    file = measured.FOLDER / "studies.json"
+    told = json.loads(file.read_text()) if file.exists() else {}
+    told[name] = about(name, study)
+    file.write_text(json.dumps(dict(sorted(told.items())), indent=2, ensure_ascii=False) + "\n")
+
+
+def write(name: str, made: Iterable[dict[str, object]]) -> None:
+    rows = [row for row in made if row]
+    with (measured.FOLDER / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def runs(cell: Cell) -> Iterable[dict[str, object]]:
+    """A row for each run: shares in percent, its accuracy in each round in which all clients were judged."""
+    for run in cell.finished:
+        row: dict[str, object] = {"block": cell.setting.label, "method": cell.method_label, "rule": cell.rule_label}
+        row |= {"seed": run.seed, "unstable": len(run.result.unstable) if run.result else 0}
+        shares = {name: run.metric(name) for name in (VALIDATION, SOME, ALL, COMMON)}
+        shares["worst10"] = run.metric(OWN, "worst10")
+        row |= {name: "" if math.isnan(share) else f"{100 * share:.4f}" for name, share in shares.items()}
+        judged = [record for record in run.records if OWN in record.metrics]
+        yield row | {f"round {each.round}": f"{100 * each.metrics[OWN].mean:.4f}" for each in judged}
+
+
+def about(name: str, study: LoadedStudy) -> dict[str, object]:
+    """By whom, where and when it was done."""
+    results = [run.result for run in study.runs if run.result]
+    last = max(results, key=lambda result: result.written)
+    began = min((path / "study.yaml").stat().st_mtime for path in study.paths)
+    ended = max((run.path / "result.json").stat().st_mtime for run in study.runs)
+    return {
+        "command": f"comity reproduce {name}",
+        "runs": len(study.runs),
+        "seeds": len({run.seed for run in study.runs}),
+        "minutes": max(1, round((ended - began) / 60)),
+        "versions": {key: version for key, version in last.versions.items() if key in ("comity", "torch", "python")},
+        "machine": last.machine,
+        "date": last.written[:10],
+    }
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        name, _, folder = argument.partition("=")
+        keep(name, Path(folder))
+    for path in PAGES:
+        path.write_text(page(path.read_text()))

@@ -1,0 +1,240 @@
+"""What the studies of docs/results measured, read from their files, and the words and tables in which pages show it.
+
+``NAME.csv`` is a study's table as ``comity table --format csv`` has it, ``NAME-runs.csv`` has a row for each run, and
+``studies.json`` tells when, where and by which versions each ran. docs/make_results.py writes them, and puts what
+``about``, ``table``, ``rules``, ``rule`` and ``value`` return into the pages.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from comity.config import COMPONENTS, read_yaml
+from comity.results.statistics import Difference, Spread, holm
+from comity.studies._examples import examples
+from comity.studies._grid import SCALES
+
+FOLDER = Path(__file__).parent / "results"
+MEAN, UNIFORM, LONGER = "Mean", "Mean (by=uniform)", "Mean (length=2.0)"
+LAST = "last"
+Row = dict[str, str]
+
+
+def short(label: str) -> str:
+    """``Mean (length=own, by=size)`` as ``Mean``: what is usual is not said."""
+    name = label.partition(" (")[0]
+    usual = {"length=own", "personal_model=post_local", "head_epochs=5", "by=size" if name == MEAN else "by=uniform"}
+    kept = [each for each in re.findall(r"[\w.]+=[^,)]+", label) if each not in usual]
+    return f"{name} ({', '.join(kept)})" if kept else name
+
+
+def number(value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def interval(difference: Difference, real: bool | None = None) -> str:
+    """``↑ 1.20 [0.40, 2.00]``, ``≈`` where it is not ``real``; without a mark where nobody asked."""
+    ends = ", ".join(number(end) for end in (difference.low or 0.0, difference.high or 0.0))
+    mark = "" if real is None else "≈ " if not real else "↑ " if difference.mean > 0 else "↓ "
+    return f"{mark}{number(difference.mean)} [{ends}]"
+
+
+def corrected(differences: Sequence[Difference]) -> list[bool]:
+    """Which of them are real, corrected for their number by Holm's procedure at 5 %."""
+    return holm([1.0 if each.p_value is None else each.p_value for each in differences])
+
+
+class NotRun(Exception):
+    """A study whose numbers are not here."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method with one rule in one block of a study: its row of the table, and what its runs had."""
+
+    block: str
+    method: str
+    rule: str
+    row: Row
+    runs: tuple[Row, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} + {self.rule}" if self.rule else self.method
+
+    def by_seed(self, what: str = LAST) -> Spread:
+        """A column of the runs; ``last`` and ``first`` are the rounds of these evaluations."""
+        rounds = [name for name in self.runs[0] if name.startswith("round ")]
+        name = {LAST: rounds[-1], "first": rounds[0], "late": rounds[-2]}.get(what, what)
+        return Spread({int(run["seed"]): float(run[name]) for run in self.runs if run[name]})
+
+    def over(self, other: "Line", what: str = LAST) -> Difference:
+        """Paired by seed; where the runs' rows are not kept, as the table has it."""
+        found = None
+        if self.runs:
+            found = Difference.between(self.by_seed(what), other.by_seed(what))
+        elif what == LAST and short(other.rule) == MEAN:
+            found = self.noted("difference")
+        if found is None:
+            raise ValueError(f"nothing to compare {self.label} with {other.label} by")
+        return found
+
+    def noted(self, column: str) -> Difference | None:
+        """A difference that the table has with its interval."""
+        if not self.row.get(f"{column} low"):
+            return None
+        middle, high = float(self.row[column]), float(self.row[f"{column} high"])
+        return Difference(middle, high - middle, len(self.row["seeds"].split()))
+
+
+def read(file: str) -> list[Row]:
+    path = FOLDER / file
+    if not path.exists():
+        return []
+    with path.open(newline="") as text:
+        return list(csv.DictReader(text))
+
+
+@cache
+def lines(study: str) -> list[Line]:
+    runs: dict[tuple[str, ...], list[Row]] = {}
+    for run in read(f"{study}-runs.csv"):
+        runs.setdefault((run["block"], run["method"], run["rule"]), []).append(run)
+    found = []
+    for row in read(f"{study}.csv"):
+        keys = [key for key in list(row)[: list(row).index("method")] if not key.startswith(("rule.", "method."))]
+        words = [row[key] if key in COMPONENTS else f"{key.rpartition('.')[2]}={row[key]}" for key in keys if row[key]]
+        key = ", ".join(words), row["method"], row["rule"]
+        found.append(Line(key[0], short(key[1]), short(key[2]), row, tuple(runs.get(key, ()))))
+    if not found:
+        raise NotRun(study)
+    several = any(each.rule not in ("", MEAN) for each in found)
+    return found if several else [replace(each, rule="") for each in found]
+
+
+def line(study: str, label: str, block: str = "") -> Line:
+    """By its label as the page shows it: ``APFL + ConFREE``."""
+    for each in lines(study):
+        if each.block == block and label == each.label:
+            return each
+    raise KeyError(f"{study} has no line {label!r} in block {block!r}")
+
+
+# What a page may ask for.
+
+
+def about(study: str) -> str:
+    """How to do it again, what ran, whether it had converged, and whether training was stable."""
+    told = json.loads((FOLDER / "studies.json").read_text())[study]
+    files = f"[table](results/{study}.csv)" + (f", [runs](results/{study}-runs.csv)" if lines(study)[0].runs else "")
+    names = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
+    machine = told["machine"]
+    text = (
+        f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds · {names}, {machine['system']}, "
+        f"{machine['cores']} cores shared with other work, {told['minutes']} minutes · {told['date']} · {files}"
+    )
+    if not lines(study)[0].runs:
+        return text
+    moved = {
+        ", ".join(filter(None, (each.label, each.block))): each.by_seed().mean - each.by_seed("late").mean
+        for each in lines(study)
+    }
+    most = max(moved, key=lambda label: abs(moved[label]))
+    fell = sum(int(run["unstable"]) > 0 for each in lines(study) for run in each.runs)
+    return (
+        f"{text}\n\nConvergence: over the last fifth of the rounds a line's accuracy moves by "
+        f"{number(median(map(abs, moved.values())))} points (median of all lines), at most by {number(moved[most])} "
+        f"({most}). "
+        f"Stability: in {fell} of {told['runs']} runs some client fell by more than 20 points between two evaluations."
+    )
+
+
+HEADS = {
+    "gain": "gain over Local",
+    "harmed": "clients harmed",
+    "gaining": "clients that gain",
+    "worst10": "worst tenth",
+    "global": "common model",
+    "MB": "MB a round",
+    "difference": "over Mean",
+}
+
+
+def table(study: str, *columns: str, only: Sequence[str] | None = None) -> str:
+    """Lines of the study's table, with these rules only; Holm's correction over each column of differences."""
+    kept = [each for each in lines(study) if only is None or each.rule in only]
+    real: dict[int, dict[str, bool]] = {id(each): {} for each in kept}
+    for column in {"gain", "difference"} & set(columns):
+        known = [(each, noted) for each in kept if (noted := each.noted(column))]
+        for (each, _), verdict in zip(known, corrected([noted for _, noted in known]), strict=True):
+            real[id(each)][column] = verdict
+    blocks: dict[str, list[list[str]]] = {}
+    for each in kept:
+        entries = [_entry(each, column, real[id(each)].get(column)) for column in columns]
+        blocks.setdefault(each.block, []).append([each.label, *entries])
+    heads = ["", *(HEADS.get(column, column) for column in columns)]
+    titles = {title: f"**{title}**\n\n" if len(blocks) > 1 else "" for title in blocks}
+    return "\n\n".join(titles[title] + grid(heads, body) for title, body in blocks.items())
+
+
+def _entry(each: Line, column: str, real: bool | None) -> str:
+    row = each.row
+    if column in ("gain", "difference"):
+        noted = each.noted(column)
+        return interval(noted, real) if noted is not None else "–"
+    if not row.get(column):
+        return "–"
+    if column in ("harmed", "gaining"):
+        sure = row.get(f"{column} beyond chance", "")
+        return f"{row[column]} of {row[f'{column} of']}" + (f", {sure} beyond chance" if sure else "")
+    if row.get(f"{column} std") and column != "MB":
+        return f"{float(row[column]):.2f} ± {float(row[f'{column} std']):.2f}"
+    return number(float(row[column]))
+
+
+def grid(heads: list[str], body: list[list[str]], left: int = 1) -> str:
+    """A Markdown table; so many columns on the left hold words."""
+    ruled = [heads, [*["---"] * left, *["---:"] * (len(heads) - left)], *body]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
+
+
+def rules(study: str, block: str = "", what: str = LAST) -> str:
+    """Each method's accuracy with Mean, and what other rules change; Holm's correction over the table."""
+    kept = [each for each in lines(study) if each.block == block and each.rule]
+    means = {each.method: each for each in kept if each.rule == MEAN}
+    rivals = [each for each in kept if each.rule != MEAN]
+    found = [each.over(means[each.method], what) for each in rivals]
+    cells = {(e.method, e.rule): interval(d, real) for e, d, real in zip(rivals, found, corrected(found), strict=True)}
+    others = list(dict.fromkeys(each.rule for each in rivals))
+    body = [
+        [method, number(mean.by_seed(what).mean), *(cells.get((method, name), "–") for name in others)]
+        for method, mean in means.items()
+    ]
+    return grid(["", "with Mean", *(f"+ {name}" for name in others)], body)
+
+
+def rule(study: str, method: str, name: str, block: str = "", base: str = MEAN, what: str = LAST) -> str:
+    """What a method has more with one rule than with another."""
+    one, other = (line(study, f"{method} + {each}", block) for each in (name, base))
+    return interval(one.over(other, what))
+
+
+def value(study: str, label: str, column: str, block: str = "") -> str:
+    return _entry(line(study, label, block), column, None)
+
+
+def experiments() -> str:
+    """Every example, at which scales it can be done, and what of it was done for these pages."""
+    told = json.loads((FOLDER / "studies.json").read_text())
+    rows = []
+    for name, path in examples().items():
+        entries = read_yaml(path)
+        scales = [scale for scale in SCALES if scale in entries] or ["desk"]
+        done = f"desk: {told[name]['runs']} runs" if name in told else "–"
+        rows.append([f"`{name}`", " ".join(entries["about"].split()), ", ".join(scales), done])
+    return grid(["`comity reproduce …`", "", "`--scale`", "on these pages"], rows, left=4)
