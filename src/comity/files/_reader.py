@@ -64,13 +64,15 @@ class Reader:
     def sketched(self, name: str, drawn: LayerSketch) -> Tensor:
         """(N, k) float64: the sketches of all clients' updates of one tensor; those of bad clients mean nothing."""
         every = range(len(self.clients))
-        folded: Tensor | None = None
-        for start, stop in self.pieces(name, every):
-            U, _ = self.updates(name, start, stop, every)
-            self._judge(name, U, torch.linalg.vector_norm(U, dim=1).double() ** 2)
-            folded = drawn.start(U) if folded is None else folded
-            drawn.fold(folded, U, drawn.layer.start + start)
-        assert folded is not None
+        folded = drawn.start(torch.empty(len(every), 0, dtype=self._precision(name)))
+        start = drawn.layer.start
+        for piece in self._pieces_of(name, every):
+            squares = torch.zeros(len(every), dtype=torch.float64)
+            for U in piece.each(lambda U, _: U.clone()):
+                squares += torch.linalg.vector_norm(U, dim=1).double() ** 2
+                drawn.fold(folded, U, start)
+                start += U.shape[1]
+            self._judge(name, piece, squares)
         return drawn.finish(folded)
 
     def combined(self, entry: StoredTensor, coefficients: Tensor) -> Iterator[Tensor]:
