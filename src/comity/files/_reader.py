@@ -65,11 +65,15 @@ class Reader:
         """(N, k) float64: the sketches of all clients' updates of one tensor; those of bad clients mean nothing."""
         every = range(len(self.clients))
         folded: Tensor | None = None
-        for start, stop in self.pieces(name, every):
-            U, _ = self.updates(name, start, stop, every)
-            self._judge(name, U, torch.linalg.vector_norm(U, dim=1).double() ** 2)
-            folded = drawn.start(U) if folded is None else folded
-            drawn.fold(folded, U, drawn.layer.start + start)
+        place = drawn.layer.start
+        for piece in self._pieces_of(name, every):
+            squares = torch.zeros(len(every), dtype=torch.float64)
+            for U, columns in piece.each(lambda U, columns: (U.clone(), columns)):
+                squares += torch.linalg.vector_norm(U, dim=1).double() ** 2
+                folded = drawn.start(U) if folded is None else folded
+                drawn.fold(folded, U, place + columns.start)
+            place += piece.length
+            self._judge(name, piece, squares)
         assert folded is not None
         return drawn.finish(folded)
 
