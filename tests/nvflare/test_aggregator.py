@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-pytest.importorskip("nvflare", reason="nvflare is not installed: make test-nvflare")
+pytest.importorskip("nvflare.apis", reason="nvflare is not installed: make test-nvflare")
 pytestmark = pytest.mark.filterwarnings("default")  # the library warns of its own matters
 
 from nvflare.apis.fl_context import FLContextManager  # noqa: E402
