@@ -142,7 +142,7 @@ class SecondPass:
     def _multiplied(self, pair: Pair, rest: Factors, kind: str) -> Iterator[Tensor]:
         """A product, some rows at a time; how far they are off by rounding is noted."""
         error = 0.0
-        for rows in rest.left.split(max(1, PIECE // rest.right.shape[1])):
+        for rows in torch.split(rest.left, max(1, PIECE // rest.right.shape[1])):
             exact = rows @ rest.right
             rounded = exact.to(FLOATS[kind])
             error = math.hypot(error, float(torch.linalg.vector_norm(exact - rounded)))
