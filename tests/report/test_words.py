@@ -39,7 +39,8 @@ def test_joining_pays(tmp_path: Path) -> None:
     )
     assert told.more == (
         "Brackets are 95 % intervals from 3 seeds, each paired with itself. Corrected for the 2 lines that it is the "
-        "best of (Holm) it still stands."
+        "best of (Holm) it still stands. Each model is for its own client: it has 61.30 % at home and 36.78 % on "
+        "everybody's tests."
     )
     assert told.effects == ["ConFREE lifts FedRep by 1.30 points [1.05, 1.55]."]
     assert told.cell.label == "FedRep + ConFREE"

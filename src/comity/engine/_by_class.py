@@ -43,4 +43,4 @@ def _ranks(ascending: NDArray[Any]) -> NDArray[np.float64]:
     first, last = np.zeros(ascending.shape, np.int64), np.full(ascending.shape, samples - 1)
     np.maximum.accumulate(np.where(is_new, place[1:], 0), 1, out=first[:, 1:])
     last[:, -2::-1] = np.minimum.accumulate(np.where(is_new, place[:-1], samples - 1)[:, ::-1], 1)
-    return (first + last) / 2 + 1
+    return np.asarray((first + last) / 2 + 1)

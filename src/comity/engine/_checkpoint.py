@@ -181,7 +181,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     with path.open("wb") as file:
         file.write(start_of_file)
         for tensor in tensors.values():
-            content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            content = flat.view(torch.uint8).numpy().data if flat.numel() else b""  # none has any stride to view
             file.write(content)
             checksum = zlib.crc32(content, checksum)
         file.seek(8 + len(_header_start()))

@@ -64,18 +64,15 @@ class Reader:
     def sketched(self, name: str, drawn: LayerSketch) -> Tensor:
         """(N, k) float64: the sketches of all clients' updates of one tensor; those of bad clients mean nothing."""
         every = range(len(self.clients))
-        folded: Tensor | None = None
+        folded = drawn.start(torch.empty(len(every), 0, dtype=self._precision(name)))
         start = drawn.layer.start
         for piece in self._pieces_of(name, every):
             squares = torch.zeros(len(every), dtype=torch.float64)
-            for columns in piece.blocks():
-                U = piece.updates(columns)
+            for U in piece.each(lambda U, _: U.clone()):
                 squares += torch.linalg.vector_norm(U, dim=1).double() ** 2
-                folded = drawn.start(U) if folded is None else folded
-                drawn.fold(folded, U, start + columns.start)
-            start += piece.length
+                drawn.fold(folded, U, start)
+                start += U.shape[1]
             self._judge(name, piece, squares)
-        assert folded is not None
         return drawn.finish(folded)
 
     def combined(self, entry: StoredTensor, coefficients: Tensor) -> Iterator[Tensor]:
@@ -163,37 +160,28 @@ class Piece:
     def __init__(self, numbers: Sequence[Tensor | None], base: Tensor | None, dtype: torch.dtype, length: int) -> None:
         self.numbers, self.base, self.dtype, self.length = numbers, base, dtype, length
 
-    def blocks(self) -> list[slice]:
-        """The columns that are looked at together."""
-        width = piece_width(len(self.numbers))
-        return [slice(start, min(start + width, self.length)) for start in range(0, self.length, width)]
-
-    def updates(self, columns: slice, space: Tensor | None = None) -> Tensor:
-        """By how much the clients differ from the base there; 0 for a bad one."""
-        count = len(self.numbers) * (columns.stop - columns.start)
-        space = torch.empty(count, dtype=self.dtype) if space is None else space[:count]
-        U = space.view(len(self.numbers), -1)
-        for row, numbers in zip(U, self.numbers, strict=True):
-            if numbers is not None:
-                row.copy_(numbers[columns])
-            elif self.base is not None:
-                row.copy_(self.base[columns])
-            else:
-                row.zero_()
-        if self.base is not None:
-            U -= self.base[columns]
-        return U
-
     def each(self, work: Callable[[Tensor, slice], T]) -> Iterator[T]:
         """``work`` on the updates of block after block, each made where it is used, in the processor's cache."""
-        blocks, own = self.blocks(), threading.local()
+        width, own = piece_width(len(self.numbers)), threading.local()
 
-        def block(columns: slice) -> T:
+        def block(start: int) -> T:
+            columns = slice(start, min(start + width, self.length))
             if not hasattr(own, "space"):
-                own.space = torch.empty(len(self.numbers) * blocks[0].stop, dtype=self.dtype)
-            return work(self.updates(columns, own.space), columns)
+                own.space = torch.empty(len(self.numbers) * min(width, self.length), dtype=self.dtype)
+            count = columns.stop - start
+            U = own.space[: len(self.numbers) * count].view(len(self.numbers), count)
+            for row, numbers in zip(U, self.numbers, strict=True):
+                if numbers is not None:
+                    row.copy_(numbers[columns])
+                elif self.base is not None:
+                    row.copy_(self.base[columns])
+                else:
+                    row.zero_()
+            if self.base is not None:
+                U -= self.base[columns]
+            return work(U, columns)
 
-        return in_order(block, blocks)
+        return in_order(block, range(0, self.length, width))
 
 
 def _combine(x: Tensor, base: Tensor | None, new: Tensor, U: Tensor, columns: slice) -> bool:

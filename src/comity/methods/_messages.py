@@ -85,9 +85,13 @@ class Reply(Payload):
     """Training loss of the model as received, where the rule needs it; set by the engine."""
 
 
-@cache
 def field_types(payload: type[Payload]) -> Mapping[str, type]:
     """The declared type of each field, without ``None``."""
+    return _field_types(payload)  # type: ignore[arg-type]  # mypy takes a class for one of its instances
+
+
+@cache
+def _field_types(payload: type[Payload]) -> Mapping[str, type]:
     hints = get_type_hints(payload)
     found = {}
     for field in fields(payload):  # type: ignore[arg-type]

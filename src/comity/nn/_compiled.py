@@ -106,6 +106,7 @@ def _program(
     for part, layer in chain:
         before, more = size if len(size) == 3 else (size[0], 0, 0), {}
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            assert layer.bias is not None
             tensors = {"weight": layer.weight, "bias": layer.bias}
             assert all(tensor.data_ptr() == _laid_out(tensor.detach()).data_ptr() for tensor in tensors.values())
             more = {"learns": part in trained} | {name: tensor.data_ptr() for name, tensor in tensors.items()}
@@ -123,6 +124,7 @@ def _program(
             if not layers:  # what has no image layers is flat from the start
                 continue
         else:
+            assert isinstance(layer, nn.Linear)
             kind, size = LINEAR, (layer.out_features,)
         after = size if len(size) == 3 else (size[0], 0, 0)
         layers.append(_Layer(kind, *before, *after, **more))

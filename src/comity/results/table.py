@@ -89,7 +89,8 @@ class Table:
     @classmethod
     def of(cls, study: LoadedStudy) -> "Table":
         """Of the finished runs."""
-        heading, changed = f"difference to {study.base_label}", {}
+        heading = f"difference to {study.base_label}"
+        changed: dict[str, Column] = {}
         if any(run.partition is not None and run.partition.is_uneven for run in study.runs):
             changed = {column.name: replace(column, shown="always") for column in BY_CLASS}
         changed[DIFFERENCE.name] = replace(DIFFERENCE, heading=heading)
