@@ -81,7 +81,7 @@ test-lora: $(VENV)/dev $(VENV)/lora
 
 # NVFlare's simulator, in an environment of its own: it brings a web server and its own ideas of versions along.
 test-nvflare: .venv-nvflare/ready
-	.venv-nvflare/bin/pytest -n 0 tests/nvflare
+	.venv-nvflare/bin/pytest -n 0 tests/test_nvflare.py
 
 # Speed as ratios in one run, with generous bounds; docs/performance.md has the measurements.
 bench: $(VENV)/dev

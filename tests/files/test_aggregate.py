@@ -138,9 +138,9 @@ def test_each_file_is_read_twice_at_most(kind: str, tmp_path: Path, monkeypatch:
     counted: dict[Path, int] = {}
     read = WeightFile.bytes
 
-    def counting(self: WeightFile, first: int, stop: int) -> torch.Tensor:
+    def counting(self: WeightFile, first: int, stop: int, *space: torch.Tensor | None) -> torch.Tensor:
         counted[self.path] = counted.get(self.path, 0) + stop - first
-        return read(self, first, stop)
+        return read(self, first, stop, *space)
 
     monkeypatch.setattr(WeightFile, "bytes", counting)
     aggregate(start, files, output_like(start, tmp_path), "ConFREE")

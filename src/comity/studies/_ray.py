@@ -4,6 +4,7 @@ Where nodes share the study's folder they write into it, as processes of this ma
 same path on a disk of their own, and the folder of a run that is done is fetched.
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -59,7 +60,7 @@ class Cluster:
         self._joined = not ray.is_initialized()
         if self._joined:
             try:
-                ray.init(address, log_to_driver=False, logging_level="error")
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ComityError(f"--on ray: there is no Ray cluster to join ({one_line(error, 200)})") from error
         (study / schema.TOKEN).write_text(self.place.token)

@@ -25,7 +25,7 @@ from comity import ComityError  # noqa: E402
 from comity.nvflare import RuleAggregator  # noqa: E402
 from comity.rules import ConFREE, FedFV, Mean, Rule  # noqa: E402
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "nvflare"
 SIZES = {"site-1": 10, "site-2": 30, "site-3": 60}
 NAMES = ("weight", "bias")
 
