@@ -12,7 +12,9 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load
 
 from comity import ComityError, Config
 from comity.__main__ import main
@@ -180,7 +182,7 @@ def test_a_node_with_a_disk_of_its_own_sends_the_run_back(
     home, node = tmp_path / "home", tmp_path / "node"
     home.mkdir()
     monkeypatch.chdir(home)
-    study(**small | {"seeds": 1}, out=Path("x"))
+    study(**small | {"seeds": 1}, keep_checkpoints=True, out=Path("x"))
     folder, local = Path("x/runs/fedavg-mean-s0"), Path("x/runs/local-s0")
     order = {"config": RunFolder(folder).options(), "callbacks": []}
     expected, given = packed(folder), packed(local)
@@ -194,9 +196,12 @@ def test_a_node_with_a_disk_of_its_own_sends_the_run_back(
     assert not (node / folder).exists()
     unpack(end["files"], home / "fetched", home / ".fetched")
     fetched = packed(home / "fetched")
-    assert expected.keys() <= fetched.keys()
+    assert fetched.keys() == expected.keys()
     for name in ("clients.csv", "config.yaml", "partition.json", "weights.jsonl"):  # others hold times
         assert fetched[name] == expected[name]
+    state, other = (load(files["checkpoint/state.safetensors"]) for files in (fetched, expected))
+    assert state.keys() == other.keys()
+    assert all(torch.equal(state[name], other[name]) for name in state)
     assert not (home / ".fetched").exists()
     # The same again where the folder is shared: nothing is sent.
     (node / "x" / ".token").write_text(place.token)

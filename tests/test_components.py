@@ -248,12 +248,15 @@ def test_there_are_ranges_of_every_kind_of_component() -> None:
 def test_a_value_outside_its_range_is_refused_in_the_same_words_everywhere(
     key: str, name: str | None, option: Option, allowed: Range, tmp_path: Path
 ) -> None:
+    every = list(ranges(option.type))  # an option may be one of two kinds of numbers
     for value in outside(allowed, whole_numbers(option.type)):
+        if any(value in each for each in every):
+            continue
         number = int(value) if whole_numbers(option.type) else float(value)
         for way in ways(key, name, option.name, number, tmp_path / "c.yaml"):
             with pytest.raises(ComityError) as error:
                 way()
-            assert str(error.value) == f"{key} must be {allowed}, got {number}"
+            assert str(error.value) in [f"{key} must be {each}, got {number}" for each in every]
 
 
 def ways(key: str, name: str | None, option: str, number: float, file: Path) -> Iterator[Callable[[], object]]:

@@ -87,12 +87,13 @@ def test_the_terminal_at_80_columns(found: Inspection) -> None:
         assert told in text
 
 
-def test_many_clients_and_layers_in_the_terminal(tmp_path: Path) -> None:
+def test_many_clients_and_layers_in_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     generator = torch.Generator().manual_seed(0)
     names = [f"base_model.model.model.layers.{k}.self_attn.{n}_proj.lora_A.weight" for k in range(30) for n in "qkvo"]
     base = {name: torch.zeros(3) for name in names}
     clients = [{name: torch.randn(3, generator=generator) for name in names} for _ in range(25)]
-    start, files = save_all("safetensors", base, clients, tmp_path / "in")
+    start, files = save_all("safetensors", base, clients, Path("in"))
     found = inspect(start, files)
     text = _shown(found)
     assert max(map(len, text.splitlines())) <= 80

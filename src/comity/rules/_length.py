@@ -29,7 +29,7 @@ def with_length(
     if length == "own" or not len(updates):
         return coefficients
     if length == "search":
-        tried = updates.try_steps([updates.combine(coefficients)], FACTORS)
+        tried = updates.try_steps(map(updates.combine, [coefficients]), FACTORS)
         return coefficients * FACTORS[best_step(tried, FACTORS.index(1.0))]
     if not isinstance(length, str):
         return coefficients * length

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -161,8 +161,8 @@ class Updates(ClientUpdates):
             pass
         return result
 
-    def try_steps(self, steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
-        return super().try_steps(steps, factors) if self._trial is None else self._trial(steps, factors)
+    def try_steps(self, steps: Iterable[Tensor], factors: Sequence[float]) -> TriedSteps:
+        return super().try_steps(steps, factors) if self._trial is None else self._trial(list(steps), factors)
 
     def row(self, i: int) -> Tensor:
         return self._row(self._usable[i])

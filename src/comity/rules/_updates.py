@@ -1,7 +1,7 @@
 """What a rule may look at: N updates of one layout, in whatever form they are held."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -170,7 +170,7 @@ class ClientUpdates(ABC):
         """(L,) how long a combination is in each layer, from coefficients (N,), (1, N) or (L, N)."""
         return combined_lengths(self.grams, coefficients)
 
-    def try_steps(self, steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
+    def try_steps(self, steps: Iterable[Tensor], factors: Sequence[float]) -> TriedSteps:
         """What these multiples of steps (P,) would do to the clients' losses, by asking them."""
         raise ComityError(NOBODY_TO_ASK)
 
