@@ -65,9 +65,9 @@ test-flower: $(VENV)/dev $(VENV)/lora
 BIOME := tests/js/node_modules/.bin/biome
 js: $(VENV)/dev
 	npm install --prefix tests/js --silent --no-package-lock
-	$(BIOME) format --config-path tests/js src/comity/report/assets tests/js
+	$(BIOME) format --config-path tests/js/style.json src/comity/report/assets tests/js
 	$(BIN)/python -c 'from comity.report._assets import script; print(script())' > $(VENV)/report.js
-	$(BIOME) lint --config-path tests/js --error-on-warnings $(VENV)/report.js tests/js
+	$(BIOME) lint --config-path tests/js/style.json --error-on-warnings $(VENV)/report.js tests/js
 	node --test tests/js
 	$(BIN)/pytest -n 0 -rs tests/report/test_axe.py
 

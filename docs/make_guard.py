@@ -6,7 +6,7 @@ from comity.results.schema import LOSS, OWN, TEST_SAMPLES, UNGUARDED
 from comity.results.study import Cell
 
 
-def line(cell: Cell) -> dict[str, object]:
+def line(cell: Cell) -> dict[str, str]:
     """One method on one data set: means over clients and seeds in percent, and clients of all seeds counted."""
     shares: dict[str, list[float]] = {"Local": [], "federated": [], "guarded": []}
     behind, beyond = {"federated": 0, "guarded": 0}, 0

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import claims
@@ -53,7 +53,7 @@ def keep(name: str, folder: Path) -> None:
     file.write_text(json.dumps(dict(sorted(told.items())), indent=2, ensure_ascii=False) + "\n")
 
 
-def write(name: str, made: Iterable[dict[str, object]]) -> None:
+def write(name: str, made: Iterable[Mapping[str, object]]) -> None:
     rows = [row for row in made if row]
     with (measured.FOLDER / name).open("w", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")

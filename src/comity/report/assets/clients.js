@@ -230,7 +230,9 @@ function facts(run, all) {
         .map((count, label) => [count, label])
         .filter(([count]) => count)
         .sort((a, b) => b[0] - a[0]);
-    const told = top.slice(0, 2).map(([count, label]) => `${classOf(part, label)} (${Math.round((100 * count) / sum(row))} %)`);
+    const told = top
+      .slice(0, 2)
+      .map(([count, label]) => `${classOf(part, label)} (${Math.round((100 * count) / sum(row))} %)`);
     return told.join(", ") + (top.length > 2 ? ` +${top.length - 2}` : "");
   };
   const opponents = (id) => {
@@ -252,7 +254,10 @@ function facts(run, all) {
     part && ["classes (share)", ({ id }) => held(id)],
     run.overlap && ["class overlap", ({ id }) => or(run.overlap[id], (value) => percent(value, 0))],
     run.w && part && ["weight ÷ share of data", ({ id }) => or(pullOf(run, id), (value) => `${fixed(value, 2)}×`)],
-    run.contribution && ["contribution", ({ id }) => or(run.contribution[run.ids.indexOf(id)], (value) => percent(value, 1))],
+    run.contribution && [
+      "contribution",
+      ({ id }) => or(run.contribution[run.ids.indexOf(id)], (value) => percent(value, 1)),
+    ],
     cosines && ["agreement", ({ id }) => or(run.agree[id], (value) => fixed(value, 2))],
     cosines && ["opposed most by", ({ id }) => opponents(id)],
   ].filter(Boolean);
@@ -286,7 +291,10 @@ PLOTS.push({
       harmed = harmedIn(run);
     const most = Math.max(1, ...counts.flat()),
       largest = Math.max(1, ...sizes),
-      left = Math.max(34, Math.min(frame.width / 4, 16 + 6.5 * Math.max(0, ...part.clients.map((name) => name.length))));
+      left = Math.max(
+        34,
+        Math.min(frame.width / 4, 16 + 6.5 * Math.max(0, ...part.clients.map((name) => name.length))),
+      );
     const bars = frame.narrow ? 54 : 110,
       across = (frame.width - left - bars - (frame.narrow ? 36 : 56)) / classes;
     const down = Math.max(counts.length > 60 ? 6 : 11, Math.min(26, 520 / counts.length));
@@ -304,14 +312,18 @@ PLOTS.push({
         length = (bars * sizes[client]) / largest;
       frame.line(left, y, area.right, y);
       if (client % every(down, 12) === 0 || (red && down >= 9))
-        frame.text(left - 8, y + 3.5, fitting(part.clients[client], client, left - 8), { anchor: "end", ...idStyle(theme, red, down) });
+        frame.text(left - 8, y + 3.5, fitting(part.clients[client], client, left - 8), {
+          anchor: "end",
+          ...idStyle(theme, red, down),
+        });
       frame.rect(from, y - tall / 2, Math.max(1, length), tall, red ? theme.harm : theme.quiet, { rx: 2 });
       if (down >= 11) frame.text(from + length + 6, y + 3.5, brief(sizes[client]), { size: 10 });
     });
     for (let k = 0; k < classes; k++) {
       const x = left + across * (k + 0.5),
         group = frame.add("g", {});
-      if (k % every(across, 20) === 0) frame.text(x, area.bottom + 14, fitting(part.classes[k], k, across), { anchor: "middle", size: 10 });
+      if (k % every(across, 20) === 0)
+        frame.text(x, area.bottom + 14, fitting(part.classes[k], k, across), { anchor: "middle", size: 10 });
       counts.forEach((row, client) => {
         const r = Math.max(0.8, radius * Math.sqrt(row[k] / most));
         if (row[k]) frame.dot(x, area.top + down * (client + 0.5), r, css(colour(row[k] / ofClass[k])), {}, group);

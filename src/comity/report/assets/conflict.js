@@ -139,7 +139,8 @@ PLOTS.push({
   title: () => `Who pulls against whom: ${aboutRun()}`,
   how: "Cosine of two clients' updates. Blue: both want the same change. Red: what helps one hurts the other. No colour: unrelated, or never in the same round. Numbers of harmed clients are red.",
   there: () => data.runs.some((run) => run.cos),
-  note: () => (focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : ""),
+  note: () =>
+    focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : "",
   choices: () => [
     ...choose.run(),
     {
