@@ -675,6 +675,7 @@ def test_pfllib_holds_one_object(tmp_path: Path) -> None:
         ({"y": [0, 1, -1]}, "got label -1; labels count from 0"),
         ({"y": np.array([0, 1, 2**63 + 1], np.uint64)}, "got labels up to 9223372036854775809; allowed: 1 to 100000"),
         ({"y": [0, 1, 100_000]}, "got labels up to 100000; allowed: 1 to 100000 classes"),
+        ({"y": np.array([0, 1, "NaT"], "timedelta64[s]")}, r"type timedelta64\[s\]; allowed: \(n,\) integers or text"),
         ({"classes": -1}, "allowed: 1 to 100000 classes"),
         ({"classes": 2}, "got label 2; with 2 classes"),
         ({"columns": {"year": 3}}, r"column 'year' has shape \(\) for 3 samples"),

@@ -137,7 +137,7 @@ def _labels(name: str, y: ArrayLike, shift: bool) -> tuple[Ints, list[str]]:
         names, places = np.unique(np.char.strip(labels), return_inverse=True)
         check_classes(name, len(names))
         return places.astype(np.int64), names.tolist()
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":  # numpy counts times among the integers
         raise ComityError(
             f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers or text, "
             "for they are classes; make bins of a quantity first"
