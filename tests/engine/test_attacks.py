@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,6 +8,8 @@ import torch
 from comity.engine import run
 from comity.engine._attacks import Attack
 from comity.methods import Message, Reply
+from comity.results import LoadedStudy, RunFolder
+from comity.results.sound import Untrue, check_result
 from helpers import assert_same, keeps
 
 
@@ -75,3 +78,16 @@ def test_harm_under_attack_is_measured_for_honest_clients(tiny: dict[str, Any], 
     (liar,) = done.result.malicious
     assert done.result.transfer is not None
     assert done.result.transfer.gain.keys() == set(range(10)) - {liar}
+
+
+def test_the_folder_of_an_attacked_run_is_sound(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Honest clients alone are judged, and a table has the run as it has any other."""
+    done = run(**tiny, attack="scale", malicious=0.2, out=tmp_path / "runs" / "x")
+    (liar,) = done.result.malicious
+    assert RunFolder(tmp_path / "runs" / "x").result().malicious == [liar]
+    study = LoadedStudy(tmp_path / "runs")
+    assert not study.damaged
+    assert study.runs
+    spoilt = replace(done.result, malicious=[done.columns["client"][0]])
+    with pytest.raises(Untrue, match="a malicious client is judged"):
+        check_result(spoilt, done.config.plain())

@@ -110,7 +110,8 @@ def check_result(result: Result, options: Mapping[str, Any]) -> None:
         _that(clients.isdisjoint(arrived), f"{name}: a newcomer is among the clients")
         if late.transfer is not None:
             _check_transfer(late.transfer, arrived)
-    _that(clients.issuperset(result.malicious), f"{name}: a malicious client is not among the clients")
+    known = all(0 <= client < options["clients"] for client in result.malicious)
+    _that(known and clients.isdisjoint(result.malicious), f"{name}: a malicious client is judged, or is none")
     rates = (result.conflict_rate, result.mean_against, result.rule_against, result.conflict_error)
     _that(_shares([rate or 0.0 for rate in rates]), f"{name}: conflict_rate or against is no share")
     _check_signed(result.contributions, options, f"{name}: contributions")
