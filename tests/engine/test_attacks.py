@@ -88,6 +88,6 @@ def test_the_folder_of_an_attacked_run_is_sound(tiny: dict[str, Any], tmp_path: 
     study = LoadedStudy(tmp_path / "runs")
     assert not study.damaged
     assert study.runs
-    spoilt = replace(done.result, malicious=[done.columns["client"][0]])
+    spoilt = replace(done.result, malicious=[int(done.columns["client"][0])])
     with pytest.raises(Untrue, match="a malicious client is judged"):
         check_result(spoilt, done.config.plain())
