@@ -13,6 +13,12 @@ from comity import ComityError
 from comity.results import LoadedRun, LoadedStudy
 
 
+@pytest.fixture(autouse=True)
+def _without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are lists here, whatever is installed; one test says what pandas makes of them."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+
 def test_a_run_comes_back_whole(tiny: dict[str, Any], tmp_path: Path) -> None:
     done = comity.run(**tiny, method="FedRep", out=tmp_path / "x", save_models=True, eval_every=2)
     run = comity.load(tmp_path / "x")
