@@ -23,8 +23,8 @@ from comity.engine._masked_verbs import (
     MaskedWords,
     Revealed,
     SealedShares,
-    Step,
     Survivors,
+    TakenStep,
 )
 from comity.methods import Message, Payload, Reply
 from comity.nn import Model
@@ -131,7 +131,7 @@ class MaskedClients:
                 reply = self._share(party, received)
             case Coefficients():
                 reply = self._mask(party, received, tensors)
-            case Step():
+            case TakenStep():
                 reply = self._against(party, received, tensors)
             case Survivors():
                 reply = self._unmask(party, received, tensors)
@@ -189,7 +189,7 @@ class MaskedClients:
         if self.noise is not None and not bool((weights == weights[0, 0]).all()):
             raise Refused("does not lend its update to these coefficients: with noise they must all be the same")
 
-    def _against(self, party: Party, received: Step, tensors: dict[str, Tensor]) -> MaskedWords:
+    def _against(self, party: Party, received: TakenStep, tensors: dict[str, Tensor]) -> MaskedWords:
         """Whether the step points against its own update, more so than by rounding: one bit, masked."""
         update, size = _own(tensors, "update").double(), self.layout.size
         step = received.theta[:size].double() - _own(tensors, "origin")[:size].double()

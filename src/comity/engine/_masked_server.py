@@ -20,8 +20,8 @@ from comity.engine._masked_verbs import (
     MaskedWords,
     Revealed,
     SealedShares,
-    Step,
     Survivors,
+    TakenStep,
     masked_verbs,
 )
 from comity.engine._server import Server
@@ -175,7 +175,7 @@ class MaskedServer(Server):
 
     def _count_against(self, clients: Sequence[int], theta: Tensor, updates: Updates) -> None:
         """An exact count of those whom the step is against, without a word on who they are."""
-        question = Step(present=torch.tensor(clients), theta=theta)
+        question = TakenStep(present=torch.tensor(clients), theta=theta)
         try:
             total = self._sum(AGAINST, "against", dict.fromkeys(clients, question), hash_of(theta))
         except Refused as why:

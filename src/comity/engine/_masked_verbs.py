@@ -51,7 +51,7 @@ class Coefficients(Payload):
     """What each client counts for in the buffers."""
 
 
-class Step(Payload):
+class TakenStep(Payload):
     """The shared part after the step, told alike to all."""
 
     present: Tensor
@@ -82,7 +82,7 @@ def masked_verbs(verbs: Mapping[str, Verb]) -> dict[str, Verb]:
         Verb("fit", verbs["fit"].message, MaskedReply),
         Verb("share", EveryonesKeys, SealedShares),
         Verb("mask", Coefficients, MaskedWords),
-        Verb("against", Step, MaskedWords),
+        Verb("against", TakenStep, MaskedWords),
         Verb("unmask", Survivors, Revealed),
     )
     return dict(verbs) | {verb.name: verb for verb in masked}
