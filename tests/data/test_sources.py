@@ -853,8 +853,10 @@ def test_options_nobody_has_are_refused(tmp_path: Path) -> None:
         ComityError, match=r"unknown option of data mine 'colour'; known: centred, client, missing, size, target"
     ):
         load("mine", tmp_path, colour=1)
-    with pytest.raises(ComityError, match=r"data\.size must be left out, got 8: .* is no folder of images"):
-        load("mine", tmp_path, size=8)
+    with pytest.raises(ComityError, match=r"data\.size is 9, but .*mine.npz holds 3×4×5; only folders"):
+        load("mine", tmp_path, size=9)
+    np.savez(tmp_path / "square.npz", x=np.zeros((4, 6, 6, 3), np.uint8), y=[0, 1, 0, 1])
+    assert load("square", tmp_path, size=6).shape == (3, 6, 6)
     with pytest.raises(ComityError, match=r"unknown option of data synthetic 'shift'; did you mean"):
         load("synthetic", shift=1)
 

@@ -131,7 +131,7 @@ def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, c
         def at_work(round: int, times: int) -> None:
             """Wait until client 1 got its question of this round for so many times."""
             received = re.compile(rf"ROUND {round}\].{{,60}}Receiving: train.fit", re.DOTALL)
-            here.wait(f"round {round}", lambda: len(received.findall(here.log("node-1"))) == times)
+            here.wait(f"round {round}", lambda: len(received.findall(here.log("node-1"))) >= times)
 
         start_all(here, nodes, keep, *database)
         go_on()
@@ -143,7 +143,7 @@ def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, c
 
         go_on()  # from round 2
         at_work(4, times=1)
-        here.kill("superlink")
+        here.kill("superlink")  # whose ServerApp lives on for a while, with the run's folder in its hands
         start_superlink(here, *database)
 
         go_on()  # from round 3

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,16 @@ def test_a_server_that_dies_anywhere_goes_on_to_the_same_bits(
     assert done.columns == straight.columns
     assert done.result.transfer == straight.result.transfer
     assert recorded(folder / "run") == recorded(folder / "straight" / "run")
+
+
+def test_a_server_that_goes_on_waits_for_one_that_is_still_at_work(tiny: dict[str, Any], tmp_path: Path) -> None:
+    config = Config(**(tiny | {"clients": 2, "out": tmp_path / "run"}))
+    with ThreadPoolExecutor() as pool:
+        with RunFolder(tmp_path / "run").locked():
+            later = pool.submit(over, Dying(config, tmp_path / "sites", float("inf")), config, resume=True)
+            with pytest.raises(TimeoutError):
+                later.result(timeout=1)
+        assert later.result(timeout=60).done
 
 
 def test_local_is_not_trained_again(tiny: dict[str, Any], tmp_path: Path) -> None:

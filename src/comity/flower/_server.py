@@ -49,7 +49,10 @@ def server_app(config: Config | None = None, own: OwnData | None = None, *, allo
 
 
 def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool = False, **settings: Any) -> Run:
-    """Run ``config`` with the clients of ``grid``; the ``settings`` are those of ``GridLink``."""
+    """Run ``config`` with the clients of ``grid``; the ``settings`` are those of ``GridLink``.
+
+    To ``resume`` waits while another ServerApp has the folder: one whose SuperLink died lives on for some seconds.
+    """
     if config.save_models:
         raise ComityError(
             "save_models would have every site send its own model to the server; on Flower a site keeps it: "
@@ -62,7 +65,9 @@ def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool
         return GridLink(grid, len(site.federation), config.key, **settings)
 
     federation = None if own is None else own.federation(config.clients or CLIENTS)
-    return run(config, federation=federation, link=link, callbacks=[Logged()], resume=resume)
+    if resume:
+        log(INFO, "Goes on in %s, as soon as no other ServerApp is at work there", config.out)
+    return run(config, federation=federation, link=link, callbacks=[Logged()], resume=resume, wait=resume)
 
 
 def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:

@@ -78,9 +78,11 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
         raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table (.csv, .tsv, .parquet)")
     for has_layout, reader in LAYOUTS:
         if has_layout(path):
-            if size is not None:
-                raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
-            return reader(name, path, budget)
+            found = reader(name, path, budget)
+            if size is not None and found.shape[-2:] != (size, size):
+                held = "×".join(map(str, found.shape))
+                raise ComityError(f"data.size is {size}, but {path} holds {held}; only folders of images are resized")
+            return found
     if is_image_folder(path):
         return read_folder(name, path, budget, size or usual)
     raise ComityError(
