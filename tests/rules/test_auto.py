@@ -47,10 +47,10 @@ def test_it_takes_what_clients_find_best_and_sticks_to_it_between_trials():
     targets, sizes = torch.tensor([[9.0, 1.0], [9.0, 1.0]], dtype=torch.float64), [9.0, 1.0]
     asked = []
 
-    def trial(steps, factors):
+    def trial(steps, factors, _dropped):
         asked.append(round)
         assert len(steps) == 2
-        return quadratic(targets)(steps, factors)
+        return quadratic(targets)(steps, factors, _dropped)
 
     auto = Auto(("Mean", "Mean by=uniform"), every=3)
     for round in range(25):
@@ -71,9 +71,9 @@ def test_a_choice_that_changes_is_tried_again_soon():
     auto = Auto(("Mean", "Mean by=uniform"), every=2, memory=0.01)
     for round in range(16):
 
-        def trial(steps, factors, round=round):
+        def trial(steps, factors, _dropped, round=round):
             asked.append(round)
-            return quadratic((0.5 + round / 4 if round < 8 else 2.5) * U)(steps, factors)
+            return quadratic((0.5 + round / 4 if round < 8 else 2.5) * U)(steps, factors, _dropped)
 
         auto.apply(Updates(U, trial=trial))
         if asked[-1] == round:

@@ -61,7 +61,7 @@ def test_fedexp_gives_any_direction_the_length_that_it_gives_the_mean(rule):
 def quadratic(targets: torch.Tensor, samples: int = 100):
     """A trial by clients whose losses are half the squared distances to their targets, from 0."""
 
-    def trial(steps, factors):
+    def trial(steps, factors, _dropped):
         ends = torch.stack([torch.stack([factor * step for factor in factors]) for step in steps])
         after = ((ends - targets[:, None, None]) ** 2).sum(-1) / 2
         return TriedSteps((targets**2).sum(1) / 2, after, torch.full((len(targets),), samples))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, Literal
@@ -163,18 +163,18 @@ class Server:
         sizes = capped(sizes, self.max_share)
         losses = [replies[cid].loss for cid in cids]
 
-        def moved(step: Tensor) -> Tensor:
+        # Neither function knows the updates, which know the trial: in a circle they would outlive the round.
+        def moved(step: Tensor, dropped: Collection[object]) -> Tensor:
             """``base`` after a step, with buffers averaged by size over those whose updates are used."""
-            dropped = updates.dropped
             used = [place for place, cid in enumerate(cids) if cid not in dropped]
             buffers = torch.stack([vectors[place][layout.size :] for place in used]) - base[layout.size :]
             average = (sizes[used] / sizes[used].sum()).to(buffers) @ buffers
             return base + torch.cat([step, average])
 
-        def trial(steps: Sequence[Tensor], factors: Sequence[float]) -> TriedSteps:
+        def trial(steps: Sequence[Tensor], factors: Sequence[float], dropped: Collection[object]) -> TriedSteps:
             if base is not self.theta or layout is not self.layout or rows is not None:
                 raise ComityError(f"{type(self.method).__name__} combines several things a round: no step can be tried")
-            ends = torch.stack([moved(self.server_step.lr * step) for step in steps])
+            ends = torch.stack([moved(self.server_step.lr * step, dropped) for step in steps])
             return self._try_steps(cids, ends, factors)
 
         updates = behind(
@@ -211,7 +211,7 @@ class Server:
         self.record.failed |= {cid: f"fit: its update is left out: {why}" for cid, why in dropped.items()}
         if not len(updates):
             return Combined(base, outcome)
-        return Combined(moved(step), outcome)
+        return Combined(moved(step, dropped), outcome)
 
     def _try_steps(self, cids: Sequence[int], ends: Tensor, factors: Sequence[float]) -> TriedSteps:
         """What multiples of the steps to each of ``ends`` do to the losses of these clients."""

@@ -20,6 +20,7 @@ from comity.engine._attacks import Attack
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import TestPool, evaluate, exported, weigh
 from comity.engine._optimiser import Training
+from comity.engine._reuse import Vectors
 from comity.engine._trainer import Autograd, TrainerName, trainer_for
 from comity.engine._verbs import DIVERGED, MASKED_VERBS, READ_ONLY_VERBS, Export, StepLosses, verbs_of
 from comity.guard import Guard
@@ -83,6 +84,7 @@ class Site:
         self.held_out: Alone | None = None
         """What clients have alone without their validation samples, for the guard."""
         self.verbs = verbs_of(method, tries_steps)
+        self._vectors = Vectors()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(seed, "method's parts").initial_seed())
             self._net = method.build(net)
@@ -99,7 +101,8 @@ class Site:
     def model(self) -> Model:
         """A model of its own for each worker."""
         net = copy.deepcopy(self._net).to(self.device)
-        return Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm)
+        empty = self._vectors.empty if self.device == "cpu" else None
+        return Model(net, self.method.shared, self.buffers, local_norm=self.method.local_norm, empty=empty)
 
     @cached_property
     def tests(self) -> TestPool:

@@ -1,6 +1,6 @@
 """A module seen as one vector."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -22,7 +22,7 @@ class Model:
     ``head``, whatever a method adds) or ``buffers``: the running statistics of BatchNorm, which follow the body to the
     server (policy ``average``) or stay with the client (``local``). With ``local_norm`` so do BatchNorm's parameters:
     they are a part of their own, ``batchnorm``. Three names stand for several parts: ``shared``, ``personal`` and
-    ``all``. Integer counters are no part of any vector; see ``counters``.
+    ``all``. Integer counters are no part of any vector; see ``counters``. ``empty`` gives the memory of what is read.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Model:
         buffers: str = "average",
         *,
         local_norm: bool = False,
+        empty: Callable[[int], Tensor] | None = None,
     ) -> None:
         if not {"body", "head"} <= {name for name, _ in net.named_children()}:
             raise ComityError(
@@ -40,6 +41,7 @@ class Model:
             )
         if any(name.count(".") == 0 for name, _ in net.named_parameters()):
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
+        self._empty = empty
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
         own = {id(tensor): tensor for layer in norms for tensor in layer.parameters()}
@@ -101,8 +103,10 @@ class Model:
 
     def read(self, *names: str) -> Tensor:
         """A copy of these parts as one vector."""
-        tensors = self.tensors(*names)
-        return torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.empty(0)
+        pieces = [tensor.detach().reshape(-1) for tensor in self.tensors(*names)]
+        if not pieces:
+            return torch.empty(0)
+        return torch.cat(pieces, out=None if self._empty is None else self._empty(sum(map(len, pieces))))
 
     @torch.no_grad()
     def write(self, vector: Tensor, *names: str) -> None:

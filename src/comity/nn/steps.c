@@ -407,7 +407,9 @@ double comity_descend(const layer_t *layers, int64_t count, const float *samples
     place_t *places = calloc(count + 1, sizeof(place_t));
     spare_t spare;
     const int64_t size = places ? 4 * UP(arrange(layers, count, most, NULL, places, &spare)) : 0;
-    float *memory = size ? aligned_alloc(64, size) : NULL;
+    /* not aligned_alloc: glibc cannot put its next one where the last one was, and the gaps add up */
+    char *block = size ? malloc(size + 64) : NULL;
+    float *memory = block ? (float *)(block + 64 - (uintptr_t)block % 64) : NULL;
     double loss = memory ? 0 : -1;
     for (int64_t t = 0; memory && t < steps; order += sizes[t++]) {
         const int64_t batch = sizes[t];
@@ -417,6 +419,6 @@ double comity_descend(const layer_t *layers, int64_t count, const float *samples
         loss += cross_entropy(places + count, layers[count - 1].C, labels, order, batch);
         for (int64_t i = count; i-- > lowest;) backward(layers + i, places + i, places + i + 1, batch, i > lowest, lr, rest, &spare);
     }
-    free(memory), free(places);
+    free(block), free(places);
     return loss;
 }

@@ -1,9 +1,10 @@
 """Updates as rows of a matrix, in memory or mapped from a file, read in pieces of columns."""
 
 import math
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -18,8 +19,8 @@ from comity.rules._many import MANY
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
 
 T = TypeVar("T")
-Trial = Callable[[Sequence[Tensor], Sequence[float]], TriedSteps]
-"""Asks clients what multiples of steps (P,) would do to their losses."""
+Trial = Callable[[Sequence[Tensor], Sequence[float], Collection[Id]], TriedSteps]
+"""Asks clients what multiples of steps (P,) would do to their losses, where those named last were left out."""
 Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]]
 
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
@@ -93,7 +94,7 @@ class Updates(ClientUpdates):
         if self._products is not None:
             return self._products.diagonal(dim1=1, dim2=2).sum(0)
         squares = torch.zeros(len(self.members), dtype=torch.float64)
-        for lengths in self._sweep(lambda _, columns: torch.linalg.vector_norm(self._take(columns), dim=1)):
+        for lengths in self._sweep(lambda U, *_: torch.linalg.vector_norm(U, dim=1)):
             squares += lengths.cpu().double() ** 2
         return squares
 
@@ -114,7 +115,7 @@ class Updates(ClientUpdates):
         """Float32 products of pieces of columns, added up in float64."""
         count = len(self.members)
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
-        for layer, G in self._sweep(lambda layer, columns: (layer, _products(self._take(columns)))):
+        for layer, G in self._sweep(lambda U, layer, _: (layer, _products(U))):
             grams[layer] += G
         return grams.triu() + grams.triu(1).mT
 
@@ -152,8 +153,8 @@ class Updates(ClientUpdates):
         like, every = self._tensors[0], len(self) == len(self.members)
         result = torch.zeros(coefficients.shape[1], self.layout.size, dtype=like.dtype, device=like.device)
 
-        def combine(layer: int, columns: slice) -> None:
-            U = _at_least_float32(self._take(columns))
+        def combine(U: Tensor, layer: int, columns: slice) -> None:
+            U = _at_least_float32(U)
             U = U if every else U[self._usable]
             result[:, columns] = coefficients[layer if len(coefficients) > 1 else 0].to(U) @ U
 
@@ -162,7 +163,9 @@ class Updates(ClientUpdates):
         return result
 
     def try_steps(self, steps: Iterable[Tensor], factors: Sequence[float]) -> TriedSteps:
-        return super().try_steps(steps, factors) if self._trial is None else self._trial(list(steps), factors)
+        if self._trial is None:
+            return super().try_steps(steps, factors)
+        return self._trial(list(steps), factors, self.dropped)
 
     def row(self, i: int) -> Tensor:
         return self._row(self._usable[i])
@@ -222,24 +225,38 @@ class Updates(ClientUpdates):
         row = self._given[i]
         return row if self.base is None or i >= self._present else row - self.base
 
-    def _take(self, columns: slice) -> Tensor:
-        """Some columns of the updates of all members."""
+    def _take(self, columns: slice, room: Tensor | None = None) -> Tensor:
+        """Some columns of the updates of all members; where they have to be copied, to this ``room``."""
         parts = [tensor[:, columns] for tensor in self._tensors]
-        U = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(parts) == 1 and self.base is None:
+            return parts[0]
+        shape = (len(self.members), columns.stop - columns.start)
+        U = torch.cat(parts, out=None if room is None else room[: math.prod(shape)].view(shape))
         if self.base is not None:
-            U = U.clone() if len(parts) == 1 else U
             U[: self._present] -= self.base[columns]
         return U
 
-    def _sweep(self, work: Callable[[int, slice], T]) -> Iterator[T]:
-        """``work`` on pieces of columns: none reaches across two layers; the same for any number of threads."""
+    def _sweep(self, work: Callable[[Tensor, int, slice], T]) -> Iterator[T]:
+        """``work`` on pieces of columns: none reaches across two layers; the same for any number of threads.
+
+        A thread's pieces lie in the same room one after another: malloc would leave gaps of their size.
+        """
         width = piece_width(len(self.members))
         pieces = [
             (k, slice(start, min(start + width, layer.stop)))
             for k, layer in enumerate(self.layout.layers)
             for start in range(layer.start, layer.stop, width)
         ]
-        return in_order(lambda piece: work(*piece), pieces, self._threads if len(pieces) >= _MANY else None)
+        most = len(self.members) * max((columns.stop - columns.start for _, columns in pieces), default=0)
+        own = threading.local()
+
+        def on(piece: tuple[int, slice]) -> T:
+            layer, columns = piece
+            if not hasattr(own, "room"):
+                own.room = self._tensors[0].new_empty(most)
+            return work(self._take(columns, own.room), layer, columns)
+
+        return in_order(on, pieces, self._threads if len(pieces) >= _MANY else None)
 
 
 def gram_matrix(rows: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class SketchedRows(Updates):
     def gains(self, coefficients: Tensor) -> Tensor:
         """Exact, unlike what rules see: the rows are here."""
         step = self.combine(coefficients).double()
-        parts = self._sweep(lambda _, columns: (self._take(columns).double() @ step[columns]).cpu())
+        parts = self._sweep(lambda U, _, columns: (U.double() @ step[columns]).cpu())
         return sum(parts, torch.zeros(len(self.members), dtype=torch.float64))[self._usable]
 
     def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":
