@@ -112,6 +112,14 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     compiled._agrees.cache_clear()
 
 
+def test_so_do_the_steps_of_machines_with_narrower_instructions(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVX2 in place of AVX-512, on machines that have both."""
+    narrow = ["-march=haswell" if flag == "-march=native" else flag for flag in compiled.FLAGS]
+    monkeypatch.setattr(compiled, "FLAGS", narrow)
+    test_every_chain_goes_the_way_of_autograd()
+    assert fresh.exists()
+
+
 def test_it_is_compiled_once_into_a_folder_that_nobody_else_can_write_to(fresh: Path) -> None:
     assert compiled._agrees()
     (file,) = fresh.iterdir()

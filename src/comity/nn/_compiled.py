@@ -1,7 +1,8 @@
 """Plain SGD on a small chain as one call into C for all steps: no Python between them, and its lock is free meanwhile.
 
 ``steps.c`` is compiled by the machine's own compiler when it is first needed, and kept in the user's cache. Where there
-is no compiler, or what it made does not agree with ``Descent``, nets train by that; the two differ by rounding alone.
+is no compiler or no AVX2, or what it made does not agree with ``Descent``, nets train by that; the two differ by
+rounding alone.
 """
 
 import copy
@@ -149,6 +150,8 @@ def _library() -> ctypes.CDLL | None:
         native = subprocess.run(
             [compiler, "-march=native", "-dM", "-E", "-"], input=b"", capture_output=True, check=True
         )
+        if b"__AVX2__" not in native.stdout:  # what the compiler makes of it elsewhere may be slower than torch
+            return None
         key = hashlib.sha256(repr((source, FLAGS, native.stdout)).encode()).hexdigest()[:16]
         file = folder / f"steps-{key}.so"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
