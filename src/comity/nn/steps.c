@@ -454,3 +454,25 @@ double comity_descend(const layer_t *layers, int64_t count, const float *samples
     free(memory), free(places);
     return loss;
 }
+
+enum { GROUP = 16 }; /* samples at once, so that all that lies between two layers stays in the cache */
+
+/* What the chain makes of samples, which lie as above. Returns -1 without memory. */
+double comity_outputs(const layer_t *layers, int64_t count, const float *samples, int64_t many, float *outputs) {
+    const int64_t numbers = layers->c * (layers->h ? layers->h * layers->w : 1), classes = layers[count - 1].C;
+    int64_t order[GROUP], batch = 0;
+    for (int64_t b = 0; b < GROUP; b++) order[b] = b;
+    place_t *places = calloc(count + 1, sizeof(place_t));
+    spare_t spare;
+    const int64_t size = places ? 4 * UP(arrange(layers, count, GROUP, NULL, places, &spare)) : 0;
+    float *memory = size ? aligned_alloc(64, size) : NULL;
+    for (int64_t at = 0; memory && at < many; at += batch) {
+        const int64_t now = many - at < GROUP ? many - at : GROUP;
+        if (now != batch) memset(memory, 0, size), arrange(layers, count, batch = now, memory, places, &spare);
+        take(samples + at * numbers, order, layers, places, batch);
+        for (int64_t i = 0; i < count; i++) forward(layers + i, places + i, places + i + 1, batch);
+        for (int64_t b = 0; b < batch; b++) memcpy(outputs + (at + b) * classes, places[count].x + b * places[count].stride, 4 * classes);
+    }
+    free(memory), free(places);
+    return memory ? 0 : -1;
+}

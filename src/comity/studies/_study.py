@@ -228,7 +228,7 @@ class _Study:
                 self.show.say(f"  a round of {title}: {sum(measured[alike][:2]):.2f} s, {config.last_round} rounds")
             training, evaluating, general = measured[alike]
             last = config.last_round
-            evaluated = [round for round in range(1, last + 1) if round % config.eval_every == 0 or round == last]
+            evaluated = [round for round in range(1, last + 1) if config.evaluates_in(round)]
             generals = sum(map(config.general_in, evaluated))
             seconds = training * last + evaluating * (len(evaluated) - generals) + general * generals
             total += runs[key] * seconds
