@@ -517,7 +517,7 @@ def test_values_may_be_tried_on_some_seeds_and_all_seeds_have_the_chosen_one(
     def scores(config: Config) -> tuple[float, float]:
         value = config.rule.options["strength"]
         ran.append((config.seed, value))
-        return value if config.seed < 2 else -value, 0.5  # the other seeds would choose otherwise
+        return value if config.seed < 2 else 1 - value, 0.5  # the other seeds would choose otherwise
 
     monkeypatch.setattr(_study, "execute", planted(scores))
     options = small | {"method": "FedAvg", "rule": OTHER, "seeds": 4, "reference": "none"}
