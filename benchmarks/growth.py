@@ -2,17 +2,24 @@
 
     python benchmarks/growth.py [--clients 20 100 500 2000] [--model mlp] [--store memory] [--samples 50]
     python benchmarks/growth.py --model resnet18 --clients 500 --samples 2 --store disk --rounds 0
+    python benchmarks/growth.py --long digits clients tenth
 
 Each client has the same work: ``--samples`` Fashion-MNIST-shaped samples in batches of 10, one epoch, FedAvg. Every
 size runs in a process of its own, ``--rounds`` after one that does not count (unless it is the only one). Memory is
 what the process has for itself (RssAnon, looked at every 10 ms), above what it had before the run; files that are
 mapped are not in it, since the system takes them back when it needs the room.
+
+``--long`` looks for what grows over the rounds of whole runs, with their folders: the second tenth of the rounds beside
+the last one. ``digits`` are 20 clients for 2,000 rounds; ``clients`` are 10,000 of an `mlp` on 8×8 images, ``tenth``
+the same of which a tenth takes part in a round.
 """
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -20,8 +27,16 @@ from pathlib import Path
 import torch
 
 from comity import Config
-from comity.engine import build
+from comity.engine import Callback, Run, build, run
+from comity.results.schema import RoundRecord
 from round import BATCH, federation
+
+_MANY = {"data": {"name": "synthetic", "samples": 20, "size": 8}, "clients": 10_000, "rounds": 20}
+LONG = {
+    "digits": {"data": "digits", "clients": 20, "rounds": 2_000},
+    "clients": _MANY,
+    "tenth": _MANY | {"participation": 0.1},
+}
 
 
 def memory() -> int:
@@ -55,6 +70,35 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
     }
 
 
+class Watch(Callback):
+    """Seconds and memory of each round without its evaluation, and the bytes of the run's folder after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seen = folder, list[tuple[float, int, int]]()
+
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        files = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        self.seen.append((record.seconds.train + record.seconds.aggregate, memory(), files))
+
+
+def long(name: str) -> list[dict[str, float]]:
+    """Of the second and the last tenth of the rounds: seconds a round, memory, and bytes a round in files."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Watch(Path(folder) / "run")
+        run(
+            Config(model="mlp", reference="none", general_every="never", eval_every=2, out=watch.folder, **LONG[name]),
+            callbacks=[watch],
+        )
+    tenth = len(watch.seen) // 10
+    found = []
+    for part in (watch.seen[tenth - 1 : 2 * tenth], watch.seen[-tenth - 1 :]):
+        seconds, held, files = zip(*part, strict=True)
+        written = (files[-1] - files[0]) / tenth
+        found.append({"seconds": statistics.median(seconds[1:]), "memory": max(held), "written": written})
+    return found
+
+
 def grown(clients: int, model: str, store: str, samples: int, rounds: int = 2) -> dict[str, float]:
     """``measure`` in a process of its own."""
     arguments = json.dumps([clients, model, store, samples, rounds])
@@ -70,8 +114,15 @@ def main() -> None:
     parser.add_argument("--store", default="memory")
     parser.add_argument("--samples", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--long", nargs="+", choices=LONG)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    for name in args.long or ():
+        for when, m in zip(("second", "last"), long(name), strict=True):
+            values = f"{m['seconds']:.3f} s a round, {m['memory'] / 1e6:,.0f} MB, {m['written'] / 1e3:,.1f} kB"
+            print(f"{name}, {when} tenth of the rounds: {values} a round in files", flush=True)
+    if args.long:
+        return
     if args.measure:
         print(json.dumps(measure(*json.loads(args.measure))))
         return

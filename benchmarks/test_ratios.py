@@ -51,7 +51,7 @@ def test_compiled_steps_are_faster_than_torchs_and_do_not_wait_for_each_other(
 def test_the_cost_of_a_step_does_not_grow_with_the_clients() -> None:
     few, many = (grown(clients, "mlp", "memory", samples=50) for clients in (50, 500))
     assert many["train"] < 1.4 * few["train"]
-    assert many["memory"] < 3 * 500 * many["row"] + 100e6
+    assert many["memory"] - few["memory"] < 1.3 * 450 * many["row"]
 
 
 def test_on_disk_memory_does_not_grow_with_the_clients() -> None:
@@ -92,4 +92,4 @@ def test_the_command_line_is_there_at_once() -> None:
         subprocess.run([sys.executable, "-m", "comity", "--help"], check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - before
 
-    assert min(started() for _ in range(3)) < 2
+    assert min(started() for _ in range(3)) < 0.5

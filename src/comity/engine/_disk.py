@@ -1,6 +1,8 @@
 """Tensors that need not stay in memory."""
 
+import ctypes
 import os
+import platform
 import tempfile
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from torch import Tensor
 
 from comity._errors import ComityError
 
+M_MMAP_THRESHOLD = -3
+"""Its number in glibc's malloc.h."""
 LEAST = 2**16
 """Bytes from which on a tensor is put on disk."""
 
@@ -20,6 +24,9 @@ class Disk:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder or Path(tempfile.gettempdir())
+        if platform.libc_ver()[0] == "glibc":
+            # Memory of a tensor that went to disk is given back at once; by default glibc may keep it in pieces.
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
 
     def hold(self, tensor: Tensor) -> Tensor:
         size = tensor.numel() * tensor.element_size()

@@ -110,11 +110,12 @@ class TestPool:
     ) -> tuple[float, float]:
         """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone.
 
-        A model that is ``common`` to all is tried on all tests, once.
+        A model that is ``common`` to all is tried on all tests, once; S-acc looks at some of its answers.
         """
         if self.sample is None or common:
             right = self.right(predict, model, self.split)
-            return _share(right[self.mixed(cid, seed)]), _share(right)
+            many = len(right) * len(self.federation) * self.others > MOST_ANSWERS  # then there is a sample, too
+            return _share(right[(self.drawn if many else self.mixed)(cid, seed)]), _share(right)
         some = self._some(self.drawn(cid, seed))
         return _share(hits(predict(some), some)), _share(self.right(predict, model, self.sampled))
 

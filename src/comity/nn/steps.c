@@ -431,6 +431,9 @@ static void take(const float *samples, const int64_t *order, const layer_t *l, c
     }
 }
 
+/* Not aligned_alloc: glibc does not put the next one where the last one was, and the gaps add up. */
+static float *aligned(char *block) { return block ? (float *)(block + 64 - (uintptr_t)block % 64) : NULL; }
+
 /* All steps of a client. samples lie as (sample, row, column, channel) or (sample, number); order names the samples of
    each batch, sizes how many there are in it. Returns the sum of the batches' mean losses, or -1 without memory. */
 double comity_descend(const layer_t *layers, int64_t count, const float *samples, const int64_t *labels,
@@ -441,9 +444,8 @@ double comity_descend(const layer_t *layers, int64_t count, const float *samples
     place_t *places = calloc(count + 1, sizeof(place_t));
     spare_t spare;
     const int64_t size = places ? 4 * UP(arrange(layers, count, most, NULL, places, &spare)) : 0;
-    /* not aligned_alloc: glibc cannot put its next one where the last one was, and the gaps add up */
     char *block = size ? malloc(size + 64) : NULL;
-    float *memory = block ? (float *)(block + 64 - (uintptr_t)block % 64) : NULL;
+    float *memory = aligned(block);
     double loss = memory ? 0 : -1;
     for (int64_t t = 0; memory && t < steps; order += sizes[t++]) {
         const int64_t batch = sizes[t];
@@ -467,7 +469,8 @@ double comity_outputs(const layer_t *layers, int64_t count, const float *samples
     place_t *places = calloc(count + 1, sizeof(place_t));
     spare_t spare;
     const int64_t size = places ? 4 * UP(arrange(layers, count, GROUP, NULL, places, &spare)) : 0;
-    float *memory = size ? aligned_alloc(64, size) : NULL;
+    char *block = size ? malloc(size + 64) : NULL;
+    float *memory = aligned(block);
     for (int64_t at = 0; memory && at < many; at += batch) {
         const int64_t now = many - at < GROUP ? many - at : GROUP;
         if (now != batch) memset(memory, 0, size), arrange(layers, count, batch = now, memory, places, &spare);
@@ -475,6 +478,6 @@ double comity_outputs(const layer_t *layers, int64_t count, const float *samples
         for (int64_t i = 0; i < count; i++) forward(layers + i, places + i, places + i + 1, batch);
         for (int64_t b = 0; b < batch; b++) memcpy(outputs + (at + b) * classes, places[count].x + b * places[count].stride, 4 * classes);
     }
-    free(memory), free(places);
+    free(block), free(places);
     return memory ? 0 : -1;
 }
