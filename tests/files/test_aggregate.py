@@ -15,7 +15,7 @@ from comity.files import aggregate
 from comity.files._checkpoint import open_checkpoint
 from comity.files._file import WeightFile
 from comity.files._reader import Reader
-from comity.rules import CALM, MGDA, RULES, ConFREE, Mean, Projection, Rule, Updates
+from comity.rules import CALM, MGDA, RULES, ConFREE, DroppedWarning, Mean, Projection, Rule, Updates
 
 NEEDS_LOSSES = {name for name, rule in RULES.items() if rule.needs_losses}
 
@@ -130,6 +130,31 @@ def test_pieces_are_cut_where_updates_cuts_its_matrix(tmp_path: Path) -> None:
     assert width % 32_768 == 0
     u = Updates([{"w": client["w"] - base["w"]} for client in clients])
     assert torch.equal(reader.gram("w"), u.grams[0])
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "compressed", "channels last"])
+def test_the_same_bits_with_any_number_of_threads_however_much_is_read_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many pieces, and a client that is bad in a late one: it is left out for the same reason."""
+    generator = torch.Generator().manual_seed(2)
+    base = {"conv.weight": torch.randn(3, 90, 700, 2, generator=generator)}
+    clients = [{"conv.weight": base["conv.weight"] + torch.randn(3, 90, 700, 2, generator=generator)} for _ in range(4)]
+    clients[1]["conv.weight"][2, 80:] = torch.nan
+    start, files = save_all(kind, base, clients, tmp_path / "in")
+    before, outcomes = torch.get_num_threads(), []
+    try:
+        for threads, most in ((1, 2**24), (1, 2**22), (3, 2**22), (3, 2**21)):
+            torch.set_num_threads(threads)
+            monkeypatch.setattr("comity.files._pieces.MOST", most)
+            new = output_like(start, tmp_path)
+            with pytest.warns(DroppedWarning, match="client-1"):
+                done = aggregate(start, files, new, "ConFREE", skip_bad=True, overwrite=True)
+            assert torch.get_num_threads() == threads
+            outcomes.append((new.read_bytes(), *(part.tolist() for part in (done.coefficients, done.stretch))))
+    finally:
+        torch.set_num_threads(before)
+    assert outcomes == outcomes[:1] * len(outcomes)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "sharded", "nested", "npz", "compressed"])
