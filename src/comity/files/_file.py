@@ -4,6 +4,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -27,6 +28,8 @@ COUNTERS = DTYPES.keys() - FLOATS.keys()
 """Kinds that are copied from the base. Other kinds (float8, complex numbers) have to be left out by name."""
 
 BLOCK = 2**23  # bytes copied at once
+SHARED = hasattr(os, "preadv")
+"""Whether several threads can read an open file, each at its own place."""
 AHEAD = 2**21  # bytes after which the system is asked to fetch more
 
 NewTensors = Mapping[str, Callable[[], Iterator[Tensor]]]
@@ -74,6 +77,7 @@ class WeightFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._identity: tuple[int, ...] | None = None
+        self._kept: io.FileIO | None = None
         self._whole: tuple[str, Tensor] | None = None
         self.entries: dict[str, StoredTensor] = self.read_entries()
 
@@ -113,10 +117,9 @@ class WeightFile:
         """Read as many bytes as there is room for, from ``start`` on."""
         stop = start + len(target)
         try:
-            with self.opened() as file:
-                file.seek(start)
+            with self.opened() if self._kept is None else nullcontext(self._kept) as file:
                 while target:
-                    count = file.readinto(target)
+                    count = _read_at(file, stop - len(target), target)
                     if not count:
                         raise self.wrong("it is cut short")
                     target = target[count:]
@@ -127,7 +130,7 @@ class WeightFile:
             raise self.wrong(f"it cannot be read ({error.strerror})") from error
 
     def opened(self) -> io.FileIO:
-        """The file, opened anew for each piece: clients times shards may be more files than a process can hold open."""
+        """The file, which must still be the one that it was when it was opened first."""
         try:
             file = io.FileIO(self.path)
         except OSError as error:
@@ -139,6 +142,15 @@ class WeightFile:
             file.close()
             raise self.wrong("it changed while it was being read")
         return file
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Inside, the file is opened once for all pieces, which several threads may read at once."""
+        with self.opened() as self._kept:
+            try:
+                yield
+            finally:
+                self._kept = None
 
     def renewed(self, start: int, stop: int, new: NewTensors) -> Iterator[memoryview]:
         """Bytes ``start`` to ``stop`` of the file, with those of the tensors in ``new`` replaced."""
@@ -161,6 +173,13 @@ class WeightFile:
 
     def wrong(self, reason: str) -> ComityError:
         return ComityError(f"{self.path}: {reason}")
+
+
+def _read_at(file: io.FileIO, place: int, target: memoryview) -> int | None:
+    if SHARED:
+        return os.preadv(file.fileno(), [target], place)
+    file.seek(place)
+    return file.readinto(target)
 
 
 def encoded(entry: StoredTensor, pieces: Iterator[Tensor]) -> Iterator[memoryview]:

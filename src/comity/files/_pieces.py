@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -12,10 +13,11 @@ from comity._errors import ComityError
 from comity._memory import show_bytes
 from comity._threads import in_order
 from comity.files._checkpoint import Checkpoint
-from comity.files._file import view
+from comity.files._file import SHARED, view
 from comity.rules import piece_width
 
 MOST = 2**24  # bytes for a piece, even where there is room for more: larger ones are no faster
+OPEN = 128 if SHARED else 0  # files held open at once
 ALIGNED = 64  # bytes of which a row takes a multiple: the system copies to odd places at half its speed
 
 
@@ -36,6 +38,15 @@ class Stack:
         self.precise = torch.promote_types(self.stored, torch.float32)
         """What updates are computed in."""
         self._step = piece_width(len(self.places))
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Inside, files stay open; no more than a process may hold, for clients times shards may be many."""
+        with ExitStack() as kept:
+            for file in self._files[:OPEN]:
+                with suppress(ComityError):  # which reading will tell
+                    kept.enter_context(file.kept())
+            yield
 
     def cut(self, room: float) -> tuple[int, int]:
         """How wide pieces may be, and how many fit into memory together; cut where `Updates` cuts its matrix."""

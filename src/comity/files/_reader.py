@@ -101,21 +101,26 @@ class Reader:
     def _sweep(self, stack: Stack, work: Callable[[Piece], T], most: int | None = None) -> Iterator[T]:
         """``work`` on piece after piece, ``most`` of them at once, each read by the thread that works on it."""
         width, fit = stack.cut(self.room)
-        threads = min(fit, torch.get_num_threads())
+        threads = min(fit, torch.get_num_threads() + 1)  # one reads while the others compute
 
         def one(start: int) -> tuple[int, dict[int, ComityError], T]:
-            space = self._spaces.pop() if self._spaces else torch.empty(0, dtype=torch.uint8)
+            try:
+                space = self._spaces.pop()
+            except IndexError:
+                space = torch.empty(0, dtype=torch.uint8)
             stop = min(start + width, stack.length)
             piece = stack.read(start, stop, space, self.bad, threads if stack.ordered else 1)
             done = work(piece)
             self._spaces.append(piece.space)
             return stack.bytes * (stop - start), piece.bad, done
 
-        for count, bad, done in in_order(one, range(0, stack.length, width), 1 if stack.ordered else most or threads):
-            self.advance(count)
-            for i, error in bad.items():
-                self.leave(i, error)
-            yield done
+        with stack.opened():
+            starts = range(0, stack.length, width)
+            for count, bad, done in in_order(one, starts, 1 if stack.ordered else most or threads):
+                self.advance(count)
+                for i, error in bad.items():
+                    self.leave(i, error)
+                yield done
 
     def _judge(self, name: str, piece: Piece, squares: Tensor) -> None:
         """Note clients whose numbers are not finite, which shows in the squared lengths of their rows."""
