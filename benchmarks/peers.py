@@ -3,17 +3,27 @@
     python benchmarks/peers.py flwr              # Flower's FedAvg and a client as in its quick start, in this process
     python -m venv /tmp/fluke && /tmp/fluke/bin/pip install torch==2.13.0 fluke-fl .
     /tmp/fluke/bin/python benchmarks/peers.py fluke
+    python benchmarks/peers.py pfllib PATH       # a clone of PFLlib (needs h5py): FedAvg and FedRep, with evaluation
 
-Each as its users run it: torch's own threads, clients one after another, no evaluation.
+Each as its users run it: torch's own threads, clients one after another. Flower and fluke do not evaluate here; PFLlib
+evaluates in every round (accuracy, AUC and the training loss), and so do we beside it (accuracy, AUC and what else
+there is on the own tests).
 """
 
+import importlib
+import io
 import logging
 import os
 import sys
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
+import numpy as np
 import torch
 
 from comity.data import Federation
@@ -77,13 +87,81 @@ class Fluke:
         self.federation.run(n_rounds=1, eligible_perc=1.0, finalize=False)
 
 
-PEERS: dict[str, Any] = {"flwr": Flwr, "fluke": Fluke}
+class PFLlib:
+    """The body of its server's loop. It reads its clients' files in each round; they are in a folder of our own."""
+
+    def __init__(self, data: Federation, clone: Path, method: str) -> None:
+        sys.path.insert(0, str(clone / "system"))
+        server = importlib.import_module(
+            {"FedAvg": "flcore.servers.serveravg", "FedRep": "flcore.servers.serverrep"}[method]
+        )
+        split = importlib.import_module("flcore.trainmodel.models").BaseHeadSplit
+        folder = Path(tempfile.mkdtemp(prefix="pfllib-"))
+        for part in ("train", "test"):
+            (folder / "dataset" / "noise" / part).mkdir(parents=True)
+            for client in data.clients:
+                samples = getattr(client, part)
+                held = {"x": samples.x.contiguous().numpy(), "y": samples.y.numpy()}
+                np.savez(folder / "dataset" / "noise" / part / f"{client.id}.npz", data=np.array(held, dtype=object))
+        (folder / "system").mkdir()
+        os.chdir(folder / "system")
+        net = as_usual(MODELS[MODEL](CIFAR, CLASSES))
+        off = ("random_join_ratio", "few_shot", "time_select", "auto_break", "dlg_eval", "learning_rate_decay")
+        off += ("num_new_clients", "client_drop_rate", "train_slow_rate", "send_slow_rate", "fine_tuning_epoch_new")
+        options = dict.fromkeys(off, 0) | {
+            "device": "cpu",
+            "dataset": "noise",
+            "num_classes": CLASSES,
+            "join_ratio": 1.0,
+        }
+        options |= {
+            "model": split(net.body, net.head),
+            "num_clients": len(data),
+            "batch_size": BATCH,
+            "local_epochs": 1,
+        }
+        options |= {"local_learning_rate": LR, "learning_rate_decay_gamma": 0.99, "plocal_epochs": 1, "eval_gap": 1}
+        options |= {"global_rounds": 1, "algorithm": method, "goal": "", "time_threthold": 10_000, "top_cnt": 100}
+        options |= {"save_folder_name": "items", "dlg_gap": 100, "batch_num_per_client": 2}
+        with redirect_stdout(io.StringIO()):
+            self.server = getattr(server, method)(SimpleNamespace(**options), 0)
+
+    def round(self) -> None:
+        torch.set_num_threads(CORES)
+        server = self.server
+        server.selected_clients = server.select_clients()
+        server.send_models()
+        with redirect_stdout(io.StringIO()):
+            server.evaluate()
+        for client in server.selected_clients:
+            client.train()
+        server.receive_models()
+        server.aggregate_parameters()
+
+
+class Evaluated(Here):
+    """With an evaluation of all clients in each round."""
+
+    def round(self) -> None:
+        super().round()
+        self.server.evaluate(general=False)
 
 
 def main() -> None:
-    peer = PEERS[sys.argv[1]]
     data = federation(CLIENTS, SAMPLES, CIFAR)
-    ways = {"comity": Here(data, MODEL, "FedAvg"), sys.argv[1]: peer(data)}
+    peer, *where = sys.argv[1:]
+    if peer == "pfllib":
+        clone = Path(where[0]).resolve()
+        for method in ("FedAvg", "FedRep"):
+            compare(
+                {f"comity, {method}": Evaluated(data, MODEL, method), f"PFLlib, {method}": PFLlib(data, clone, method)}
+            )
+    else:
+        compare({"comity": Here(data, MODEL, "FedAvg"), peer: {"flwr": Flwr, "fluke": Fluke}[peer](data)})
+
+
+def compare(ways: dict[str, Any]) -> None:
+    """Seconds a round of each, taken in turn."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(REPEATS + 1):
         for name, way in ways.items():

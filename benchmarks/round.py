@@ -4,15 +4,19 @@
 
 20 clients with 100 samples each (CIFAR-shaped by default), batches of 10, one epoch. The eager loop is a DataLoader,
 ``torch.optim.SGD`` and torch's own number of threads, one client after another, on the same net as it is usually
-written: a ReLU before the pooling, where here it comes after, with the same numbers. The floor is the steps'
-floating-point operations (torch.utils.flop_counter) at the rate of a 2048³ product on all cores, measured in the same
-run. Other frameworks: benchmarks/peers.py.
+written: a ReLU before the pooling, where here it comes after, with the same numbers. The floor is what no program can
+do without, at rates of all cores that are measured in the same run: the steps' floating-point operations
+(torch.utils.flop_counter) at the rate of a 2048³ product, or, where that takes longer, reading and writing every weight
+in each step, and twice more to bring the model to a client and back, at the rate of scaling a vector as long as the
+model in place; and beside it the calls, one for each product of a layer (forward, by its weights, by its inputs), at
+the cost of the smallest product. Other frameworks: benchmarks/peers.py.
 """
 
 import argparse
 import copy
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,16 +113,33 @@ def as_usual(net: Net) -> Net:
     return net
 
 
-def flops(model: str, method: str, shape: Shape) -> int:
-    """Of the steps of one batch."""
-    net = MODELS[model](shape, CLASSES)
-    x, y = torch.randn(BATCH, *shape), torch.zeros(BATCH, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter:
-        for part in (net.head, net.body) if method == "FedRep" else (net,):
-            net.requires_grad_(False)
-            part.requires_grad_(True)
-            F.cross_entropy(net(x), y).backward()
-    return int(counter.get_total_flops())
+@dataclass
+class Floor:
+    """What the steps of one batch take at least, of a net with so many weights in so many layers."""
+
+    flops: int = 0
+    steps: int = 0
+    weights: int = 0
+    layers: int = 0
+
+    @classmethod
+    def of(cls, model: str, method: str, shape: Shape) -> "Floor":
+        net = MODELS[model](shape, CLASSES)
+        x, y = torch.randn(BATCH, *shape), torch.zeros(BATCH, dtype=torch.int64)
+        parts = (net.head, net.body) if method == "FedRep" else (net,)
+        with FlopCounterMode(display=False) as counter:
+            for part in parts:
+                net.requires_grad_(False)
+                part.requires_grad_(True)
+                F.cross_entropy(net(x), y).backward()
+        layers = sum(p.ndim > 1 for p in net.parameters())
+        return cls(int(counter.get_total_flops()), len(parts), sum(p.numel() for p in net.parameters()), layers)
+
+    def seconds(self, clients: int, batches: int) -> float:
+        arithmetic = clients * batches * self.flops / gemm_rate()
+        passes = clients * (batches * self.steps + 2)
+        calls = clients * batches * self.steps * (3 * self.layers - 1)
+        return max(arithmetic, passes * pass_over(self.weights)) + calls * a_call() / CORES
 
 
 def gemm_rate(size: int = 2048) -> float:
@@ -126,6 +147,36 @@ def gemm_rate(size: int = 2048) -> float:
     torch.set_num_threads(CORES)
     A, B = torch.randn(size, size), torch.randn(size, size)
     return 2 * size**3 / min(seconds(lambda: A @ B) for _ in range(3))
+
+
+def pass_over(weights: int, times: int = 50) -> float:
+    """Seconds to read and write so many numbers once, each core its own, for each of them."""
+    torch.set_num_threads(1)
+
+    def scale() -> None:
+        own = torch.ones(weights)
+        for _ in range(times):
+            own.mul_(1.0)
+
+    def together() -> None:
+        workers = [threading.Thread(target=scale) for _ in range(CORES)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    return min(seconds(together) for _ in range(3)) / (times * CORES)
+
+
+def a_call(times: int = 1000) -> float:
+    """Seconds of the smallest product."""
+    one, out = torch.ones(1, 1), torch.ones(1, 1)
+
+    def call() -> None:
+        for _ in range(times):
+            torch.mm(one, one, out=out)
+
+    return min(seconds(call) for _ in range(3)) / times
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -151,7 +202,7 @@ def compare(
 ) -> dict[str, Spread]:
     """Seconds a round of each, taken in turn, after one round of each that does not count."""
     data = federation(clients, samples, shape)
-    work = clients * (samples // BATCH) * flops(model, method, shape)
+    floor = Floor.of(model, method, shape)
     here = Here(data, model, method)
     ways = {"here": here, "eager": Eager(data, model, method)}
     taken: dict[str, list[float]] = {"here": [], "training": [], "eager": [], "floor": []}
@@ -159,7 +210,7 @@ def compare(
         for name, way in ways.items():
             taken[name].append(seconds(way.round))
         taken["training"].append(here.training)
-        taken["floor"].append(work / gemm_rate())
+        taken["floor"].append(floor.seconds(clients, samples // BATCH))
         if repeat == 0:
             taken = {name: [] for name in taken}
     return {name: Spread(values) for name, values in taken.items()}

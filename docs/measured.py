@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from comity.config import COMPONENTS, read_yaml
 from comity.results.statistics import Difference, Spread, holm
@@ -22,6 +22,8 @@ from comity.studies._grid import SCALES
 FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER = "Mean", "Mean (by=uniform)", "Mean (length=2.0)"
 LAST = "last"
+WITH_CLIENTS = ("fedora-imbalanced",)
+"""Studies of which every client's accuracy is kept, in ``NAME-clients.csv``."""
 Row = dict[str, str]
 
 
@@ -238,3 +240,28 @@ def experiments() -> str:
         done = f"desk: {told[name]['runs']} runs" if name in told else "–"
         rows.append([f"`{name}`", " ".join(entries["about"].split()), ", ".join(scales), done])
     return grid(["`comity reproduce …`", "", "`--scale`", "on these pages"], rows, left=4)
+
+
+def by_distance(study: str, big: int, ranges: Sequence[tuple[int, int]]) -> str:
+    """What each method changes over training alone for clients so many turns away from the ``big`` one, by seed."""
+    runs: dict[str, dict[int, Row]] = {}
+    for row in read(f"{study}-clients.csv"):
+        runs.setdefault(short(row["method"]), {})[int(row["seed"])] = row
+    if not runs:
+        raise NotRun(study)
+    alone = runs.pop("Local")
+    every = sum(name.startswith("client ") for name in next(iter(alone.values())))
+
+    def gain(rows: dict[int, Row], nearest: int, farthest: int) -> Difference:
+        away = {cid: min(abs(cid - big), every - abs(cid - big)) for cid in range(every)}
+        near = [f"client {cid}" for cid, far in away.items() if nearest <= far <= farthest]
+        gains = {s: fmean(float(row[cid]) - float(alone[s][cid]) for cid in near) for s, row in rows.items()}
+        found = Difference.of(Spread.of(gains))
+        assert found is not None
+        return found
+
+    found = [[gain(rows, *each) for each in ranges] for rows in runs.values()]
+    sure = iter(corrected([each for gains in found for each in gains]))
+    table = [[name, *(interval(each, next(sure)) for each in gains)] for name, gains in zip(runs, found, strict=True)]
+    heads = ["the big client" if far == 0 else f"{near} to {far} turns away" for near, far in ranges]
+    return grid(["", *heads], table)

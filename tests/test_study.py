@@ -509,6 +509,24 @@ def test_tuning_keeps_to_its_budget(small: dict[str, Any], tmp_path: Path, monke
     assert not (tmp_path / "y").exists()
 
 
+def test_values_may_be_tried_on_some_seeds_and_all_seeds_have_the_chosen_one(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, float]] = []
+
+    def scores(config: Config) -> tuple[float, float]:
+        value = config.rule.options["strength"]
+        ran.append((config.seed, value))
+        return value if config.seed < 2 else 1 - value, 0.5  # the other seeds would choose otherwise
+
+    monkeypatch.setattr(_study, "execute", planted(scores))
+    options = small | {"method": "FedAvg", "rule": OTHER, "seeds": 4, "reference": "none"}
+    result = study(**options, tune={"rule.strength": "0.1,0.9"}, tune_seeds=2, out=tmp_path / "x")
+    assert result.tuning[0].seeds == [0, 1]
+    assert sorted(ran) == [(0, 0.1), (0, 0.9), (1, 0.1), (1, 0.9), (2, 0.9), (3, 0.9)]
+    assert [run.options["rule"]["strength"] for run in result.runs] == [0.9] * 4
+
+
 def test_a_real_search(small: dict[str, Any], tmp_path: Path) -> None:
     options = small | {"method": "Ditto", "tune": {"method.lam": [0.1, "10"]}, "val_share": 0.3}
     result = study(**options, out=tmp_path / "x")

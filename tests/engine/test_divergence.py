@@ -10,6 +10,7 @@ import torch
 from comity.__main__ import main
 from comity.data import Split
 from comity.engine import Client, run
+from comity.engine._trainer import Autograd
 from comity.results import load
 from comity.results.schema import CALIBRATION, LOSS, OWN
 
@@ -34,7 +35,7 @@ def test_clients_whose_own_models_are_no_numbers_have_diverged_and_are_judged(
 
 def test_a_model_that_diverged_gives_every_class_the_probability_0() -> None:
     net, split = torch.nn.Linear(2, 3), Split(torch.eye(2), torch.zeros(2, dtype=torch.long))
-    client: Any = SimpleNamespace(model=SimpleNamespace(net=net))
+    client: Any = SimpleNamespace(model=SimpleNamespace(net=net), trainer=Autograd())
     assert torch.equal(Client.predict(client, split), torch.log_softmax(net(split.x), 1))
     torch.nn.init.constant_(net.weight, math.nan)
     assert torch.equal(Client.predict(client, split), torch.full((2, 3), -math.inf))

@@ -229,7 +229,7 @@ def test_the_weights_of_one_are_lowered_to_what_clients_allow(options: dict[str,
 @pytest.mark.parametrize("rule", ["Mean", "ConFREE"])
 def test_all_that_the_server_receives_contains_no_update(options: dict[str, Any], rule: str) -> None:
     """No number of an update, whole or weighted, in the open or behind a mask that follows from anything received."""
-    link, server = assembled(options, {"mask": [1]}, rule=rule)
+    link, server = assembled(options, {"mask": [1]}, rule=rule, max_weight=1.0)
     server.step()
     assert {verb for verb, _, _ in link.received} == set(STAGES)
     told: Any = link.told["mask"]

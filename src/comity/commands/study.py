@@ -22,6 +22,7 @@ class StudyOptions:
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
             or lr=0.01,0.05,0.1
+        tune_seeds: on how many of the seeds, the first ones, --tune tries values; by default on all
         budget: the most runs that --tune may take
         jobs: runs side by side; by default one a core
         shard: 3/16 does the third of 16 parts, one for each task of a Slurm array, all with the same --out
@@ -38,6 +39,7 @@ class StudyOptions:
     seeds: str | None = None
     sweep: Repeated = ()
     tune: Repeated = ()
+    tune_seeds: Count | None = None
     budget: Count | None = None
     jobs: Count | None = None
     shard: str | None = None
@@ -52,7 +54,8 @@ class StudyOptions:
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
         sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
-        whole = {name: getattr(self, name) for name in ("seeds", "budget", "jobs", "most_cells", "keep_checkpoints")}
+        names = ("seeds", "tune_seeds", "budget", "jobs", "most_cells", "keep_checkpoints")
+        whole = {name: getattr(self, name) for name in names}
         entries = {"sweep": sweep, "tune": tune, "callbacks": list(self.callbacks)} | whole
         return {name: value for name, value in entries.items() if value}
 

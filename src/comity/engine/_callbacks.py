@@ -44,7 +44,7 @@ class Evaluate(Callback):
     """Evaluates all clients as often as the configuration says, and in the last round."""
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
-        if run.done or record.round % run.config.eval_every == 0:
+        if run.config.evaluates_in(record.round):
             run.evaluate(general=run.config.general_in(record.round))
 
 

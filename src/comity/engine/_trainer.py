@@ -1,4 +1,4 @@
-"""How ``client.sgd`` trains: one of three ways, chosen once for a run.
+"""How ``client.sgd`` trains and ``client.predict`` answers: one of three ways, chosen once for a run.
 
 ``autograd`` trains any model with any optimiser. ``chain`` is plain SGD written out for a chain of plain layers
 (``comity.nn.Descent``). ``compiled`` is the same in C for small chains, where the machine has a compiler
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from comity._errors import ComityError
-from comity.nn import Descent, Model, Step, can_compile, chain_of, descend
+from comity.nn import Descent, Model, Step, can_compile, chain_of, descend, outputs
 
 if TYPE_CHECKING:
     from comity.engine._client import Client
@@ -48,8 +48,15 @@ class Trainer(Protocol):
     def train(self, request: TrainingRequest) -> float:
         """Train the client's model; the mean loss of a batch."""
 
+    def outputs(self, model: Model, x: Tensor) -> Tensor:
+        """What the net makes of these samples, in evaluation mode."""
+        net = model.net
+        if net.training:  # to walk through all its layers costs a small net as much as the answer
+            net.eval()
+        return torch.cat([net(some) for some in torch.split(x, 512)])
 
-class Autograd:
+
+class Autograd(Trainer):
     """Gradients by torch, steps by the run's optimiser."""
 
     def train(self, request: TrainingRequest) -> float:
@@ -72,7 +79,7 @@ class Autograd:
         return float(total) / max(count, 1)
 
 
-class Chain:
+class Chain(Trainer):
     """Plain SGD on a chain of plain layers."""
 
     def train(self, request: TrainingRequest) -> float:
@@ -82,8 +89,12 @@ class Chain:
         return sum(losses) / max(len(losses), 1)
 
 
-class Compiled:
+@dataclass(frozen=True)
+class Compiled(Trainer):
     """Plain SGD on a small chain of plain layers, in C."""
+
+    convolves: bool
+    """Whether there are convolutions: without, torch answers as fast."""
 
     def train(self, request: TrainingRequest) -> float:
         client, data = request.client, request.client.data.train
@@ -91,16 +102,19 @@ class Compiled:
         loss = descend(client.model, request.parts, request.step, request.anchor, data.x, data.y, orders)
         return loss / max(len(orders), 1)
 
+    def outputs(self, model: Model, x: Tensor) -> Tensor:
+        return outputs(model, x) if self.convolves else super().outputs(model, x)
+
 
 def trainer_for(training: "Training", model: Model, name: TrainerName | None = None) -> Trainer:
     """The fastest way that this optimiser and this model allow, or the one that is named."""
     if name is not None and name not in get_args(TrainerName):
         raise ComityError(f"trainer must be {' | '.join(get_args(TrainerName))}, got {name!r}")
     possible: dict[str, Trainer] = {"autograd": Autograd()}
-    if training.plain and chain_of(model.net) is not None:
+    if training.plain and (layers := chain_of(model.net)) is not None:
         possible["chain"] = Chain()
         if can_compile(model):
-            possible["compiled"] = Compiled()
+            possible["compiled"] = Compiled(any(isinstance(layer, nn.Conv2d) for _, layer in layers))
     chosen = name or list(possible)[-1]
     if chosen not in possible:
         raise ComityError(

@@ -2,7 +2,7 @@
 
 from comity.nn._chain import Descent, Step, chain_of
 from comity.nn._cnn import CNN, CNN1d, CNNFedPG, LeNet5
-from comity.nn._compiled import can_compile, descend
+from comity.nn._compiled import can_compile, descend, outputs
 from comity.nn._foreign import draws_random_numbers, foreign, with_head
 from comity.nn._mlp import MLP, Logistic
 from comity.nn._model import BUFFERS, Model
@@ -49,6 +49,7 @@ __all__ = [
     "chain_of",
     "descend",
     "foreign",
+    "outputs",
     "draws_random_numbers",
     "with_head",
 ]

@@ -1,7 +1,8 @@
 """Plain SGD on a small chain as one call into C for all steps: no Python between them, and its lock is free meanwhile.
 
 ``steps.c`` is compiled by the machine's own compiler when it is first needed, and kept in the user's cache. Where there
-is no compiler, or what it made does not agree with ``Descent``, nets train by that; the two differ by rounding alone.
+is no compiler or no AVX2, or what it made does not agree with ``Descent``, nets train by that; the two differ by
+rounding alone.
 """
 
 import copy
@@ -66,7 +67,8 @@ def _agrees() -> bool:
     written, step, anchor = copy.deepcopy(compiled), Step(lr=0.1, decay=0.1, pull=0.5), torch.ones(compiled.size())
     descend(compiled, (), step, anchor, x, y, [torch.arange(5)])
     Descent(written, (), step, anchor).step(x.contiguous(memory_format=torch.channels_last), y)
-    return torch.allclose(compiled.read(), written.read(), rtol=1e-4, atol=1e-6)
+    pairs = ((compiled.read(), written.read()), (outputs(compiled, x), written.net(x)))
+    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
 
 
 def descend(
@@ -84,7 +86,7 @@ def descend(
     if not orders:
         return 0.0
     layers, held = _program(model, parts, step, anchor, x.shape[1:])
-    x = x.contiguous(memory_format=torch.channels_last) if layers[0].h else x.flatten(1).contiguous()
+    x = _samples(x, layers)
     order, sizes = torch.cat(list(orders)), torch.tensor([len(batch) for batch in orders])
     places = (tensor.data_ptr() for tensor in (x, y, order, sizes))
     loss = float(library.comity_descend(layers, len(layers), *places, len(sizes), step.lr, step.rest))
@@ -92,6 +94,22 @@ def descend(
     if loss < 0:
         raise MemoryError("no memory for a step")
     return loss
+
+
+def outputs(model: Model, x: Tensor) -> Tensor:
+    """What the net makes of these samples."""
+    library = _library()
+    assert library is not None
+    layers, _ = _program(model, (), Step(lr=0.0), None, x.shape[1:])
+    x, found = _samples(x, layers), torch.empty(len(x), layers[-1].C)
+    if library.comity_outputs(layers, len(layers), x.data_ptr(), len(x), found.data_ptr()) < 0:
+        raise MemoryError("no memory for a prediction")
+    return found
+
+
+def _samples(x: Tensor, layers: "ctypes.Array[_Layer]") -> Tensor:
+    """As ``steps.c`` wants them for this chain."""
+    return x.contiguous(memory_format=torch.channels_last) if layers[0].h else x.flatten(1).contiguous()
 
 
 def _program(
@@ -149,6 +167,8 @@ def _library() -> ctypes.CDLL | None:
         native = subprocess.run(
             [compiler, "-march=native", "-dM", "-E", "-"], input=b"", capture_output=True, check=True
         )
+        if b"__AVX2__" not in native.stdout:  # what the compiler makes of it elsewhere may be slower than torch
+            return None
         key = hashlib.sha256(repr((source, FLAGS, native.stdout)).encode()).hexdigest()[:16]
         file = folder / f"steps-{key}.so"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,7 +182,8 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(file))
     except (OSError, subprocess.SubprocessError, RuntimeError):  # RuntimeError: there is no home
         return None
-    library.comity_descend.restype = ctypes.c_double
+    library.comity_descend.restype = library.comity_outputs.restype = ctypes.c_double
     number, pointer, real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
     library.comity_descend.argtypes = [pointer, number, *[pointer] * 4, number, real, real]
+    library.comity_outputs.argtypes = [pointer, number, pointer, number, pointer]
     return library

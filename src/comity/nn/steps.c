@@ -1,27 +1,29 @@
 /* Plain SGD on a chain of convolutions, pooling, ReLU and fully connected layers: all steps of one client in one call.
 
    Nothing here depends on the number of threads or on other clients, and no sum is reordered by the compiler: the same
-   weights and samples give the same bits on any machine that multiplies and adds in one operation.
+   weights and samples give the same bits on all machines with instructions of the same width.
 
    Images lie as (row, channel, column, sample): the columns and samples of a row are one long line, along which a
    convolution is a sum of shifted lines. Flat activations lie as (sample, feature). */
+#include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES 16
-typedef float vec __attribute__((vector_size(64)));
-typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));
+/* For AVX2 and AVX-512: how many numbers an instruction takes, and how many sums fit into the registers at once. */
+#ifdef __AVX512F__
+enum { LANES = 16, OUTS = 6, LINES = 3, DOUTS = 4, TAPS = 5, ROWS = 5, COLS = 4 };
+#else
+enum { LANES = 8, OUTS = 4, LINES = 3, DOUTS = 2, TAPS = 5, ROWS = 5, COLS = 2 };
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 #define LOAD(p) ((vec)(*(const loose *)(p)))
 #define STORE(p, v) (*(loose *)(p) = (v))
 #define UP(n) (((n) + LANES - 1) / LANES * LANES)
 #define UNROLL _Pragma("GCC unroll 16")
-#ifdef __AVX512F__
-enum { OUTS = 6, LINES = 3, DOUTS = 4, TAPS = 5, ROWS = 5, COLS = 4 };
-#else
-enum { OUTS = 3, LINES = 1, DOUTS = 2, TAPS = 3, ROWS = 2, COLS = 3 };
-#endif
 
 enum { CONV, POOL, RELU, FLAT, LINEAR };
 
@@ -33,15 +35,27 @@ typedef struct {
     const float *weight_anchor, *bias_anchor; /* what is added in each step; or NULL */
 } layer_t;
 
-static vec head_of(const float *p, int64_t n) { /* the first n < LANES numbers, zeros behind them */
-    vec v = {0};
-    memcpy(&v, p, 4 * n);
-    return v;
-}
+/* The first n < LANES numbers from p on, zeros behind them; and the way back. */
+#ifdef __AVX512F__
+static vec head_of(const float *p, int64_t n) { return (vec)_mm512_maskz_loadu_ps((1u << n) - 1, p); }
+static void put_head(float *p, int64_t n, vec v) { _mm512_mask_storeu_ps(p, (1u << n) - 1, (__m512)v); }
+#else
+static __m256i first(int64_t n) { return (__m256i)((mask){0, 1, 2, 3, 4, 5, 6, 7} < (int32_t)n); }
+static vec head_of(const float *p, int64_t n) { return (vec)_mm256_maskload_ps(p, first(n)); }
+static void put_head(float *p, int64_t n, vec v) { _mm256_maskstore_ps(p, first(n), (__m256)v); }
+#endif
 
-static float total(vec v) {
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) v[i] += v[i + half];
+static float total(vec all) { /* halves onto each other */
+    typedef float eight __attribute__((vector_size(32)));
+#ifdef __AVX512F__
+    eight v = __builtin_shufflevector(all, all, 0, 1, 2, 3, 4, 5, 6, 7);
+    v += __builtin_shufflevector(all, all, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    eight v = all;
+#endif
+    v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+    v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+    v += __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6);
     return v[0];
 }
 
@@ -204,7 +218,7 @@ static inline __attribute__((always_inline)) void update_block(const float *x, i
         UNROLL for (int c = 0; c < cols; c++) sum[c] += s[c * batch + b] * in;
     }
     UNROLL for (int c = 0; c < cols; c++)
-        if (tail) memcpy(w + c * n, &sum[c], 4 * tail);
+        if (tail) put_head(w + c * n, tail, sum[c]);
         else STORE(w + c * n, sum[c]);
 }
 
@@ -229,31 +243,48 @@ static void linear_update(const float *x, int64_t xs, const float *d, int64_t ds
 
 /* ---- pooling by 2, ReLU, flattening ---- */
 
-static void pool(const layer_t *l, const float *x, int64_t xs, int64_t batch, float *y, int64_t ys, uint8_t *chosen) {
+/* Vectors run over the end of a pixel's samples; what they leave there the next pixel covers, and zeros behind the last. */
+
+typedef struct { mask second, third, fourth; vec best; } choice_t; /* of four pixels: which is larger than all before it */
+
+static vec either(mask m, vec a, vec b) { return (vec)(((mask)a & m) | ((mask)b & ~m)); }
+static vec only(mask m, vec a) { return (vec)((mask)a & m); }
+
+static choice_t choose(const float *up, const float *down, int64_t batch) {
+    const vec a = LOAD(up), b = LOAD(up + batch), c = LOAD(down), d = LOAD(down + batch);
+    const mask second = b > a;
+    const vec ab = either(second, b, a);
+    const mask third = c > ab;
+    const vec abc = either(third, c, ab);
+    const mask fourth = d > abc;
+    return (choice_t){second, third, fourth, either(fourth, d, abc)};
+}
+
+static void pool(const layer_t *l, const float *x, int64_t xs, int64_t batch, float *y, int64_t ys) {
     for (int64_t r = 0; r < l->H * l->C; r++) {
         const float *up = x + (2 * (r / l->C) * l->C + r % l->C) * xs, *down = up + l->C * xs;
-        for (int64_t column = 0; column < l->W; column++, up += 2 * batch, down += 2 * batch)
-            for (int64_t b = 0; b < batch; b++) {
-                const float four[4] = {up[b], up[batch + b], down[b], down[batch + b]};
-                uint8_t at = 0;
-                float best = four[0];
-                for (uint8_t i = 1; i < 4; i++) at = four[i] > best ? i : at, best = four[i] > best ? four[i] : best;
-                y[r * ys + column * batch + b] = best, *chosen++ = at;
-            }
+        float *to = y + r * ys;
+        for (int64_t column = 0; column < l->W; column++, up += 2 * batch, down += 2 * batch, to += batch)
+            for (int64_t b = 0; b < batch; b += LANES) STORE(to + b, choose(up + b, down + b, batch).best);
+        memset(to, 0, 4 * (ys - l->W * batch));
     }
 }
 
-static void pool_below(const layer_t *l, const float *d, int64_t ds, int64_t batch, float *below, int64_t bs, const uint8_t *chosen) {
+static void pool_below(const layer_t *l, const float *x, int64_t xs, const float *d, int64_t ds, int64_t batch, float *below, int64_t bs) {
     memset(below, 0, 4 * l->h * l->c * bs);
     for (int64_t r = 0; r < l->H * l->C; r++) {
-        float *up = below + (2 * (r / l->C) * l->C + r % l->C) * bs, *down = up + l->C * bs;
-        for (int64_t column = 0; column < l->W; column++, up += 2 * batch, down += 2 * batch)
-            for (int64_t b = 0; b < batch; b++) {
-                const float v = d[r * ds + column * batch + b];
-                const uint8_t at = *chosen++;
-                up[b] = at == 0 ? v : 0, up[batch + b] = at == 1 ? v : 0;
-                down[b] = at == 2 ? v : 0, down[batch + b] = at == 3 ? v : 0;
-            }
+        const int64_t first = (2 * (r / l->C) * l->C + r % l->C), rest = bs - 2 * l->W * batch;
+        const float *up = x + first * xs, *down = up + l->C * xs, *from = d + r * ds;
+        float *high = below + first * bs, *low = high + l->C * bs;
+        for (int64_t column = 0; column < l->W; column++, up += 2 * batch, down += 2 * batch, from += batch)
+            for (int half = 0; half < 2; half++, high += batch, low += batch)
+                for (int64_t b = 0; b < batch; b += LANES) {
+                    const choice_t at = choose(up + b, down + b, batch);
+                    const vec v = LOAD(from + b);
+                    STORE(high + b, only((half ? at.second : ~at.second) & ~at.third & ~at.fourth, v));
+                    STORE(low + b, only(half ? at.fourth : at.third & ~at.fourth, v));
+                }
+        memset(high, 0, 4 * rest), memset(low, 0, 4 * rest);
     }
 }
 
@@ -280,7 +311,6 @@ static void framed(const float *x, int64_t xs, int64_t c, int64_t h, int64_t w, 
 typedef struct { /* what lies before a layer, and behind the last one */
     float *x, *d; /* activations, and the derivative of the loss by them */
     float *frame; /* of a padded convolution: its framed input */
-    uint8_t *chosen; /* of pooling: which of four */
     int64_t stride; /* from line to line of an image, from sample to sample of what is flat */
 } place_t;
 
@@ -303,7 +333,6 @@ static int64_t arrange(const layer_t *layers, int64_t count, int64_t batch, floa
         const int64_t size = (h ? h * c : batch) * places[i].stride;
         places[i].x = TAKE(size), places[i].d = TAKE(size);
         if (i == count) break;
-        if (l->kind == POOL) places[i].chosen = (uint8_t *)TAKE(l->H * l->C * l->W * batch / 4 + 1);
         if (l->kind == CONV && l->pad) places[i].frame = TAKE(frame_size(l, batch));
         const int64_t back = l->k - 1 - l->pad, wide = l->kind == LINEAR ? COLS * batch : l->C * l->k * l->k * l->c;
         const int64_t about = l->kind == CONV ? (l->H + 2 * back) * l->C * line(l->W + 2 * back, batch) : 0;
@@ -321,7 +350,7 @@ static void forward(const layer_t *l, const place_t *in, const place_t *out, int
         conv(in->frame, fs, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
     } else if (l->kind == CONV)
         conv(in->x, in->stride, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
-    else if (l->kind == POOL) pool(l, in->x, in->stride, batch, out->x, out->stride, in->chosen);
+    else if (l->kind == POOL) pool(l, in->x, in->stride, batch, out->x, out->stride);
     else if (l->kind == RELU) /* a number that is none stays none */
         for (int64_t j = 0; j < numbers * in->stride; j++) out->x[j] = in->x[j] <= 0 ? 0 : in->x[j];
     else if (l->kind == FLAT) flatten(l, in->x, in->stride, out->x, out->stride, batch, 0);
@@ -361,10 +390,15 @@ static void backward(const layer_t *l, const place_t *in, const place_t *out, in
     } else if (l->kind == LINEAR) {
         if (further) linear_below(out->d, out->stride, l, batch, in->d, in->stride);
         if (l->learns) linear_update(in->x, in->stride, out->d, out->stride, l, batch, rest, lr, spare->gradient);
-    } else if (l->kind == POOL) pool_below(l, out->d, out->stride, batch, in->d, in->stride, in->chosen);
-    else if (l->kind == RELU)
-        for (int64_t j = 0; j < numbers * in->stride; j++) in->d[j] = out->x[j] <= 0 ? 0 : out->d[j];
-    else {
+    } else if (l->kind == POOL) pool_below(l, in->x, in->stride, out->d, out->stride, batch, in->d, in->stride);
+    else if (l->kind == RELU) {
+        const float *restrict x = out->x, *restrict d = out->d;
+        float *restrict below = in->d;
+        for (int64_t j = 0; j < numbers * in->stride; j++) {
+            const float v = d[j];
+            below[j] = x[j] <= 0 ? 0 : v;
+        }
+    } else {
         memset(in->d, 0, 4 * l->h * l->c * in->stride);
         flatten(l, in->d, in->stride, out->d, out->stride, batch, 1);
     }
@@ -419,4 +453,26 @@ double comity_descend(const layer_t *layers, int64_t count, const float *samples
     }
     free(memory), free(places);
     return loss;
+}
+
+enum { GROUP = 16 }; /* samples at once, so that all that lies between two layers stays in the cache */
+
+/* What the chain makes of samples, which lie as above. Returns -1 without memory. */
+double comity_outputs(const layer_t *layers, int64_t count, const float *samples, int64_t many, float *outputs) {
+    const int64_t numbers = layers->c * (layers->h ? layers->h * layers->w : 1), classes = layers[count - 1].C;
+    int64_t order[GROUP], batch = 0;
+    for (int64_t b = 0; b < GROUP; b++) order[b] = b;
+    place_t *places = calloc(count + 1, sizeof(place_t));
+    spare_t spare;
+    const int64_t size = places ? 4 * UP(arrange(layers, count, GROUP, NULL, places, &spare)) : 0;
+    float *memory = size ? aligned_alloc(64, size) : NULL;
+    for (int64_t at = 0; memory && at < many; at += batch) {
+        const int64_t now = many - at < GROUP ? many - at : GROUP;
+        if (now != batch) memset(memory, 0, size), arrange(layers, count, batch = now, memory, places, &spare);
+        take(samples + at * numbers, order, layers, places, batch);
+        for (int64_t i = 0; i < count; i++) forward(layers + i, places + i, places + i + 1, batch);
+        for (int64_t b = 0; b < batch; b++) memcpy(outputs + (at + b) * classes, places[count].x + b * places[count].stride, 4 * classes);
+    }
+    free(memory), free(places);
+    return memory ? 0 : -1;
 }

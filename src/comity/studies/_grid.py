@@ -2,7 +2,7 @@
 
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
-``tune``, ``budget``, ``jobs``, ``most_cells``, ``callbacks``, ``keep_checkpoints``, ``about``, and the
+``tune``, ``tune_seeds``, ``budget``, ``jobs``, ``most_cells``, ``callbacks``, ``keep_checkpoints``, ``about``, and the
 sections ``desk``, ``night`` and ``paper``, of which ``--scale`` chooses one.
 """
 
@@ -31,7 +31,8 @@ from comity.config import (
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
 SCALES = ("desk", "night", "paper")
-BESIDE = ("seeds", "sweep", "grid", "tune", "budget", "jobs", "most_cells", "callbacks", "keep_checkpoints", "about")
+BESIDE = ("seeds", "sweep", "grid", "tune", "tune_seeds", "budget", "jobs", "most_cells")
+BESIDE += ("callbacks", "keep_checkpoints", "about")
 """Entries of a study that are no options of a run."""
 
 MOST_CELLS = 10_000

@@ -127,7 +127,8 @@ class _Study:
         self.asked = self.cells if shard is None else part(self.cells, shard)
         if shard is not None and tune:
             raise ComityError("a shard cannot tune: what is tried next depends on all that was tried; use --on ray")
-        self.groups = groups(self.cells, tune, convert(entries.get("budget"), Count | None, "budget"))
+        limits = (convert(entries.get(name), Count | None, name) for name in ("budget", "tune_seeds"))
+        self.groups = groups(self.cells, tune, *limits)
         self.names = Names([*_locals(self.cells), *self.cells], tune)
         self.folders = _folders(self.out)
         """Where each run is, or will be, by key."""
@@ -207,7 +208,8 @@ class _Study:
         """Try one round of each cell, and say how many runs there are to do and about how many seconds they take."""
         runs = Counter({config.key: 1 for config in (*_locals(self.asked), *self.asked) if not self.finished(config)})
         for group in self.groups:
-            runs.update({cell.key: sum(search.most for search in group.searches) for cell in group.cells})
+            tried = group.cells[: group.tried_on]
+            runs.update({cell.key: sum(search.most for search in group.searches) for cell in tried})
         configs = {config.key: config for config in (*_locals(self.asked), *self.asked) if runs[config.key]}
         self.check(list(configs.values()))
         self.show.say(
@@ -228,7 +230,7 @@ class _Study:
                 self.show.say(f"  a round of {title}: {sum(measured[alike][:2]):.2f} s, {config.last_round} rounds")
             training, evaluating, general = measured[alike]
             last = config.last_round
-            evaluated = [round for round in range(1, last + 1) if round % config.eval_every == 0 or round == last]
+            evaluated = [round for round in range(1, last + 1) if config.evaluates_in(round)]
             generals = sum(map(config.general_in, evaluated))
             seconds = training * last + evaluating * (len(evaluated) - generals) + general * generals
             total += runs[key] * seconds
@@ -339,11 +341,11 @@ class _Study:
         searches = [(group, search) for group in self.groups for search in group.searches]
         if not searches:
             return
-        runs = sum(search.most * len(group.cells) for group, search in searches)
+        runs = sum(search.most * group.tried_on for group, search in searches)
         self.show.say(f"Tuning by validation: {len(searches)} searches, at most {runs} runs (--budget for fewer).")
         while not self.stop():
             under_way = [(group, search) for group in self.groups if (search := group.current)]
-            batch = [(s, value, group.with_(s, value)) for group, s in under_way for value in s.wanted()]
+            batch = [(s, value, group.trials(s, value)) for group, s in under_way for value in s.wanted()]
             if not batch:
                 for tuned in (self.tuned(*pair) for pair in searches):
                     best = max((trial.validation or 0 for trial in tuned.tried), default=0)
@@ -373,7 +375,7 @@ class _Study:
             option=search.key,
             chosen=search.chosen,
             chosen_by="validation accuracy in the last round, mean over clients and seeds",
-            seeds=[cell.seed for cell in group.cells],
+            seeds=[cell.seed for cell in group.cells[: group.tried_on]],
             tried=[Trial(value=v, validation=None if math.isnan(s) else s) for v, s in search.tried.items()],
         )
 

@@ -115,6 +115,8 @@ class Group:
 
     cells: list[Config]
     searches: list[Search]
+    tried_on: int = 0
+    """How many of the cells, the first ones, values are tried on."""
 
     @property
     def current(self) -> Search | None:
@@ -133,6 +135,10 @@ class Group:
             cells = [config.with_(**{earlier.key: earlier.chosen}) for config in cells]
         return [config.with_(**{search.key: value}) for config in cells]
 
+    def trials(self, search: Search, value: Value) -> list[Config]:
+        """The runs by which a value is judged."""
+        return self.with_(search, value)[: self.tried_on]
+
     @property
     def failed(self) -> Search | None:
         return next((search for search in self.searches if search.tried and search.chosen is None), None)
@@ -142,8 +148,13 @@ class Group:
         return self.with_(self.searches[-1], self.searches[-1].chosen) if self.searches else self.cells
 
 
-def groups(cells: list[Config], tune: Mapping[str, Any], budget: int | None) -> list[Group]:
-    """All cells by group, in their order. A budget of runs is shared equally among the searches."""
+def groups(
+    cells: list[Config], tune: Mapping[str, Any], budget: int | None = None, seeds: int | None = None
+) -> list[Group]:
+    """All cells by group, in their order. A budget of runs is shared equally among the searches.
+
+    ``seeds``: on how many of them values are tried; on all where it is ``None``.
+    """
     spaces = {key: candidates(key, given) for key, given in tune.items()}
     found: dict[str, Group] = {}
     for config in cells:
@@ -151,11 +162,13 @@ def groups(cells: list[Config], tune: Mapping[str, Any], budget: int | None) -> 
             Search(key, _typed(config, key, space), len(space)) for key, space in spaces.items() if has(config, key)
         ]
         found.setdefault(config.with_(seed=0).key, Group([], searches)).cells.append(config)
+    for group in found.values():
+        group.tried_on = min(len(group.cells), seeds or len(group.cells))
     for key in spaces:
         if not any(search.key == key for group in found.values() for search in group.searches):
             raise ComityError(f"tune {key}: no method or rule of this study has this option")
     if budget is not None:
-        once = sum(len(group.cells) * len(group.searches) for group in found.values())
+        once = sum(group.tried_on * len(group.searches) for group in found.values())
         if budget < once:
             raise ComityError(f"budget {budget} is too small: trying one value in every search takes {once} runs")
         for search in (search for group in found.values() for search in group.searches):
