@@ -15,7 +15,7 @@ from comity.files import aggregate
 from comity.files._checkpoint import open_checkpoint
 from comity.files._file import WeightFile
 from comity.files._reader import Reader
-from comity.rules import CALM, MGDA, RULES, ConFREE, Mean, Projection, Rule, Updates
+from comity.rules import CALM, MGDA, RULES, ConFREE, DroppedWarning, Mean, Projection, Rule, Updates
 
 NEEDS_LOSSES = {name for name, rule in RULES.items() if rule.needs_losses}
 
@@ -111,7 +111,8 @@ def test_pieces_of_tensors(kind: str, tmp_path: Path) -> None:
     # Fortran's order is held whole
     memory = 600_000 if kind == "fortran" else 120_000
     reader = Reader(open_checkpoint(start), [open_checkpoint(file) for file in files], memory)
-    assert len(list(reader.pieces("head.weight", range(4)))) > 3
+    stack = reader.stack("head.weight", range(4))
+    assert 3 * stack.cut(reader.room)[0] < stack.length
     new = output_like(start, tmp_path)
     aggregate(start, files, new, CALM(), memory=memory)
     assert_close(LOAD[kind](new), merged(CALM(), base, clients))
@@ -124,11 +125,36 @@ def test_pieces_are_cut_where_updates_cuts_its_matrix(tmp_path: Path) -> None:
     clients = [{"w": base["w"] + torch.randn(500, 300, generator=generator)} for _ in range(3)]
     start, files = save_all("safetensors", base, clients, tmp_path / "in")
     reader = Reader(open_checkpoint(start), [open_checkpoint(file) for file in files], 5e6)
-    widths = [stop - first for first, stop in reader.pieces("w", range(3))]
-    assert len(widths) > 1
-    assert widths[0] % 32_768 == 0
+    width, _ = reader.stack("w", range(3)).cut(reader.room)
+    assert width < 150_000
+    assert width % 32_768 == 0
     u = Updates([{"w": client["w"] - base["w"]} for client in clients])
     assert torch.equal(reader.gram("w"), u.grams[0])
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "compressed", "channels last"])
+def test_the_same_bits_with_any_number_of_threads_however_much_is_read_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many pieces, and a client that is bad in a late one: it is left out for the same reason."""
+    generator = torch.Generator().manual_seed(2)
+    base = {"conv.weight": torch.randn(3, 90, 700, 2, generator=generator)}
+    clients = [{"conv.weight": base["conv.weight"] + torch.randn(3, 90, 700, 2, generator=generator)} for _ in range(4)]
+    clients[1]["conv.weight"][2, 80:] = torch.nan
+    start, files = save_all(kind, base, clients, tmp_path / "in")
+    before, outcomes = torch.get_num_threads(), []
+    try:
+        for threads, most in ((1, 2**24), (1, 2**22), (3, 2**22), (3, 2**21)):
+            torch.set_num_threads(threads)
+            monkeypatch.setattr("comity.files._pieces.MOST", most)
+            new = output_like(start, tmp_path)
+            with pytest.warns(DroppedWarning, match="client-1"):
+                done = aggregate(start, files, new, "ConFREE", skip_bad=True, overwrite=True)
+            assert torch.get_num_threads() == threads
+            outcomes.append((new.read_bytes(), *(part.tolist() for part in (done.coefficients, done.stretch))))
+    finally:
+        torch.set_num_threads(before)
+    assert outcomes == outcomes[:1] * len(outcomes)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "sharded", "nested", "npz", "compressed"])
@@ -136,13 +162,13 @@ def test_each_file_is_read_twice_at_most(kind: str, tmp_path: Path, monkeypatch:
     base, clients = models()
     start, files = save_all(kind, base, clients, tmp_path / "in")
     counted: dict[Path, int] = {}
-    read = WeightFile.bytes
+    fill = WeightFile.fill
 
-    def counting(self: WeightFile, first: int, stop: int, *space: torch.Tensor | None) -> torch.Tensor:
-        counted[self.path] = counted.get(self.path, 0) + stop - first
-        return read(self, first, stop, *space)
+    def counting(self: WeightFile, target: memoryview, start: int) -> None:
+        counted[self.path] = counted.get(self.path, 0) + len(target)
+        fill(self, target, start)
 
-    monkeypatch.setattr(WeightFile, "bytes", counting)
+    monkeypatch.setattr(WeightFile, "fill", counting)
     aggregate(start, files, output_like(start, tmp_path), "ConFREE")
     assert len(counted) == (10 if kind == "sharded" else 5)
     for path, count in counted.items():

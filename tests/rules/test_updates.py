@@ -4,6 +4,7 @@ import torch
 
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity._threads import in_order
 from comity.rules import ConFREE, DroppedWarning, Mean, Projection, Updates
 
 LAYOUT = Layout([("conv.weight", (8, 5)), ("conv.bias", (8,)), ("head.weight", (3, 4))])
@@ -94,6 +95,16 @@ def test_the_same_bits_with_any_number_of_threads(count):
         torch.set_num_threads(before)
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_results_of_threads_wait_in_order_and_do_not_pile_up():
+    begun = []
+    results = in_order(lambda task: begun.append(task) or task, range(100), threads=3)
+    for taken, result in enumerate(results):
+        assert result == taken
+        assert len(begun) <= taken + 1 + 2 * 3
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda task: 1 / (5 - task), range(100), threads=3))
 
 
 def test_who_is_not_finite_is_dropped_and_the_rest_goes_on(U):

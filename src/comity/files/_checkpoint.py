@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity.files._file import StoredTensor, WeightFile
+from comity.files._file import StoredTensor, WeightFile, view
 from comity.files._safetensors import SafetensorsFile
 from comity.files._zipped import NpzFile, TorchFile
 
@@ -82,9 +83,16 @@ class Checkpoint:
         assert self.adapter is not None
         return self.adapter.scale(module, rank)
 
-    def read(self, name: str, start: int = 0, stop: int | None = None, space: Tensor | None = None) -> Tensor:
+    def read(self, name: str) -> Tensor:
+        """All numbers of a tensor, row by row."""
         entry = self.entries[name]
-        return self._homes[name].read(name, start, entry.numel if stop is None else stop, space)
+        numbers = torch.empty(entry.numel, dtype=entry.dtype)
+        self._homes[name].read(name, 0, entry.numel, view(numbers))
+        return numbers
+
+    def home(self, name: str) -> WeightFile:
+        """The file that a tensor lies in."""
+        return self._homes[name]
 
     def sidecars(self) -> Iterator[Path]:
         """The other files of its folder that belong to it: configurations, tokenisers, the index."""

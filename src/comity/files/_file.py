@@ -4,6 +4,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -27,6 +28,9 @@ COUNTERS = DTYPES.keys() - FLOATS.keys()
 """Kinds that are copied from the base. Other kinds (float8, complex numbers) have to be left out by name."""
 
 BLOCK = 2**23  # bytes copied at once
+SHARED = hasattr(os, "preadv")
+"""Whether several threads can read an open file, each at its own place."""
+AHEAD = 2**21  # bytes after which the system is asked to fetch more
 
 NewTensors = Mapping[str, Callable[[], Iterator[Tensor]]]
 """New contents by name: each tensor's numbers in pieces, row by row, of the dtype that the file has."""
@@ -43,6 +47,13 @@ class StoredTensor:
     """Of its first byte."""
     stride: tuple[int, ...] | None = None
     """For numbers that are not stored row by row: channels last, or Fortran's order."""
+    packed: bool = False
+    """Whether its bytes are compressed."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether its pieces must be read one after the other."""
+        return self.packed or self.stride is not None
 
     @property
     def numel(self) -> int:
@@ -66,6 +77,7 @@ class WeightFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._identity: tuple[int, ...] | None = None
+        self._kept: io.FileIO | None = None
         self._whole: tuple[str, Tensor] | None = None
         self.entries: dict[str, StoredTensor] = self.read_entries()
 
@@ -76,44 +88,49 @@ class WeightFile:
         """Write this file again, with the tensors in ``new`` replaced."""
         raise NotImplementedError
 
-    def read(self, name: str, start: int, stop: int, space: Tensor | None = None) -> Tensor:
-        """Some of a tensor's numbers, counted row by row, in ``space`` if need be. Pieces are asked for in order."""
+    def read(self, name: str, start: int, stop: int, target: memoryview) -> None:
+        """Fill ``target`` with some of a tensor's numbers, counted row by row. Pieces are asked for in order."""
         entry = self.entries[name]
+        size = entry.dtype.itemsize
         if entry.stride is None:
-            size = entry.dtype.itemsize
-            return self.piece(entry, start * size, stop * size, space).view(entry.dtype)
+            self.piece(entry, start * size, stop * size, target)
+            return
         if self._whole is None or self._whole[0] != name:
-            numbers = self.piece(entry, 0, entry.nbytes).view(entry.dtype)
+            numbers = torch.empty(entry.numel, dtype=entry.dtype)
+            self.piece(entry, 0, entry.nbytes, view(numbers))
             self._whole = name, numbers.as_strided(entry.shape, entry.stride).reshape(-1)
-        numbers = self._whole[1][start:stop]
+        target[:] = view(self._whole[1][start:stop])
         if stop == entry.numel:
             self._whole = None
-        return numbers
 
-    def piece(self, entry: StoredTensor, start: int, stop: int, space: Tensor | None = None) -> Tensor:
-        """Bytes ``start`` to ``stop`` of a tensor."""
-        return self.bytes(entry.offset + start, entry.offset + stop, space)
+    def piece(self, entry: StoredTensor, start: int, stop: int, target: memoryview) -> None:
+        """Fill ``target`` with bytes ``start`` to ``stop`` of a tensor."""
+        self.fill(target, entry.offset + start)
 
-    def bytes(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
-        """Bytes ``start`` to ``stop`` of the file, in ``space`` if given: fresh memory costs more than reading."""
-        taken = torch.empty(stop - start, dtype=torch.uint8) if space is None else space[: stop - start]
-        rest = view(taken)
-        try:
-            with self.opened() as file:
-                file.seek(start)
-                while len(rest):
-                    count = file.readinto(rest)
-                    if not count:
-                        raise self.wrong("it is cut short")
-                    rest = rest[count:]
-                if hasattr(os, "posix_fadvise"):  # the system fetches what comes next while this is worked on
-                    os.posix_fadvise(file.fileno(), stop, stop - start, os.POSIX_FADV_WILLNEED)
-        except OSError as error:
-            raise self.wrong(f"it cannot be read ({error.strerror})") from error
+    def bytes(self, start: int, stop: int) -> bytearray:
+        """Bytes ``start`` to ``stop`` of the file."""
+        taken = bytearray(stop - start)
+        self.fill(memoryview(taken), start)
         return taken
 
+    def fill(self, target: memoryview, start: int) -> None:
+        """Read as many bytes as there is room for, from ``start`` on."""
+        stop = start + len(target)
+        try:
+            with self.opened() if self._kept is None else nullcontext(self._kept) as file:
+                while target:
+                    count = _read_at(file, stop - len(target), target)
+                    if not count:
+                        raise self.wrong("it is cut short")
+                    target = target[count:]
+                # The system fetches what comes next while this is worked on.
+                if start // AHEAD < stop // AHEAD and hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(file.fileno(), stop, AHEAD, os.POSIX_FADV_WILLNEED)
+        except OSError as error:
+            raise self.wrong(f"it cannot be read ({error.strerror})") from error
+
     def opened(self) -> io.FileIO:
-        """The file, opened anew for each piece: clients times shards may be more files than a process can hold open."""
+        """The file, which must still be the one that it was when it was opened first."""
         try:
             file = io.FileIO(self.path)
         except OSError as error:
@@ -125,6 +142,15 @@ class WeightFile:
             file.close()
             raise self.wrong("it changed while it was being read")
         return file
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Inside, the file is opened once for all pieces, which several threads may read at once."""
+        with self.opened() as self._kept:
+            try:
+                yield
+            finally:
+                self._kept = None
 
     def renewed(self, start: int, stop: int, new: NewTensors) -> Iterator[memoryview]:
         """Bytes ``start`` to ``stop`` of the file, with those of the tensors in ``new`` replaced."""
@@ -139,7 +165,7 @@ class WeightFile:
 
     def _copied(self, start: int, stop: int) -> Iterator[memoryview]:
         for at in range(start, stop, BLOCK):
-            yield view(self.bytes(at, min(at + BLOCK, stop)))
+            yield memoryview(self.bytes(at, min(at + BLOCK, stop)))
 
     def size(self) -> int:
         with self.opened() as file:
@@ -147,6 +173,13 @@ class WeightFile:
 
     def wrong(self, reason: str) -> ComityError:
         return ComityError(f"{self.path}: {reason}")
+
+
+def _read_at(file: io.FileIO, place: int, target: memoryview) -> int | None:
+    if SHARED:
+        return os.preadv(file.fileno(), [target], place)
+    file.seek(place)
+    return file.readinto(target)
 
 
 def encoded(entry: StoredTensor, pieces: Iterator[Tensor]) -> Iterator[memoryview]:

@@ -22,9 +22,9 @@ class SafetensorsFile(WeightFile):
                 names = set(file.keys())
         except (SafetensorError, OSError, ValueError) as error:
             raise self.wrong(f"it is not a safetensors file, or cut short ({error})") from error
-        length = int.from_bytes(self.bytes(0, 8).numpy().tobytes(), "little")
+        length = int.from_bytes(self.bytes(0, 8), "little")
         self.start = 8 + length
-        header = json.loads(self.bytes(8, self.start).numpy().tobytes())
+        header = json.loads(self.bytes(8, self.start))
         header.pop("__metadata__", None)
         entries = {
             name: StoredTensor(name, tuple(about["shape"]), about["dtype"], self.start + about["data_offsets"][0])

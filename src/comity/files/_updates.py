@@ -19,7 +19,7 @@ from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
 from comity.files._lora import Products
 from comity.files._plan import Choice, MergePlan
 from comity.files._reader import Reader
-from comity.rules import ClientUpdates, DroppedWarning, LayerSketch, Members, Sketch, gram_matrix
+from comity.rules import ClientUpdates, DroppedWarning, LayerSketch, Members, Sketch, lower_products, mirrored
 
 Progress = Callable[[int, int], None]
 """Called with how many bytes are read, and how many will be."""
@@ -214,7 +214,8 @@ class FileUpdates(ClientUpdates):
         layer = self.layout.layers[place]
         if self.sketch is None or layer.stop - layer.start <= self.sketch.k:
             return self.reader.gram(name)
-        return gram_matrix(self.reader.sketched(name, LayerSketch(self.sketch.k, place, layer, key_bytes(0, "files"))))
+        sketches = self.reader.sketched(name, LayerSketch(self.sketch.k, place, layer, key_bytes(0, "files")))
+        return mirrored(lower_products(sketches))
 
     def _find_unusable(self) -> dict[int, str]:
         return dict(self.reader.bad)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comity.files._file import BLOCK, DTYPES, NewTensors, StoredTensor, WeightFile, encoded, is_dense, view
+from comity.files._file import BLOCK, DTYPES, NewTensors, StoredTensor, WeightFile, encoded, is_dense
 
 TORCH_KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 NUMPY_KINDS = {
@@ -46,7 +46,7 @@ class Archive(WeightFile):
     def members(self, archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, int]]:
         """Each file of the archive and where its bytes begin."""
         for info in archive.infolist():
-            header = self.bytes(info.header_offset, info.header_offset + 30).numpy().tobytes()
+            header = self.bytes(info.header_offset, info.header_offset + 30)
             signature, name, extra = struct.unpack("<4s22xHH", header)
             if signature != b"PK\3\4" or info.flag_bits & 1:
                 raise self.wrong("it is a broken archive, or an encrypted one")
@@ -131,11 +131,11 @@ class TorchFile(Archive):
         with zipfile.ZipFile(self.path) as archive:
             at = self.directory
             for info, start in self.members(archive):
-                _, name, extra, comment = struct.unpack("<4s24xHHH", self.bytes(at, at + 34).numpy().tobytes())
+                _, name, extra, comment = struct.unpack("<4s24xHHH", self.bytes(at, at + 34))
                 if start in sums:
                     stop = start + info.file_size
                     after = bool(info.flag_bits & 8)
-                    signed = after and self.bytes(stop, stop + 4).numpy().tobytes() == b"PK\7\x08"
+                    signed = after and self.bytes(stop, stop + 4) == b"PK\7\x08"
                     for place in (at + 16, stop + 4 * signed if after else info.header_offset + 14):
                         target.seek(place)
                         target.write(struct.pack("<I", sums[start]))
@@ -194,22 +194,22 @@ class NpzFile(Archive):
         if fortran and len(shape) > 1 and 0 not in shape:
             stride = tuple(int(np.prod(shape[:axis], dtype=object)) for axis in range(len(shape)))
         # The offset of a compressed array counts from the beginning of its own unpacked bytes.
-        offset = start + length if info.compress_type == zipfile.ZIP_STORED else length
-        return StoredTensor(name, shape, NUMPY_KINDS.get(dtype.str, dtype.str), offset, stride)
+        packed = info.compress_type != zipfile.ZIP_STORED
+        offset = length if packed else start + length
+        return StoredTensor(name, shape, NUMPY_KINDS.get(dtype.str, dtype.str), offset, stride, packed)
 
-    def piece(self, entry: StoredTensor, start: int, stop: int, space: Tensor | None = None) -> Tensor:
+    def piece(self, entry: StoredTensor, start: int, stop: int, target: memoryview) -> None:
         info, begin, _ = self.headers[entry.name]
-        if info.compress_type == zipfile.ZIP_STORED:
-            return super().piece(entry, start, stop, space)
-        taken = torch.empty(stop - start, dtype=torch.uint8)
+        if not entry.packed:
+            super().piece(entry, start, stop, target)
+            return
         try:
             if self._stream is None or self._stream.info is not info or self._stream.at != entry.offset + start:
                 self._stream = Inflating(self, info, begin)
                 self._stream.skip(entry.offset + start)
-            self._stream.into(view(taken))
+            self._stream.into(target)
         except (zlib.error, ValueError) as error:
             raise self.wrong(f"array {entry.name!r} is broken ({error})") from error
-        return taken
 
     def write(self, target: BinaryIO, new: NewTensors) -> None:
         with zipfile.ZipFile(self.path) as archive, zipfile.ZipFile(target, "w") as written:
@@ -240,7 +240,7 @@ class Inflating:
         self.file, self.info = file, info
         self.at = 0
         self._next, self._end = start, start + info.compress_size
-        self._packed = b""
+        self._packed: bytes | bytearray = b""
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._sum = 0
 
@@ -252,7 +252,7 @@ class Inflating:
         while len(space):
             if not self._packed:
                 stop = min(self._next + BLOCK, self._end)
-                self._packed, self._next = self.file.bytes(self._next, stop).numpy().tobytes(), stop
+                self._packed, self._next = self.file.bytes(self._next, stop), stop
             block = self._inflate.decompress(self._packed, min(len(space), BLOCK))
             if not block and (self._inflate.eof or self._next == self._end):
                 raise ValueError("it ends too early")

@@ -7,7 +7,7 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
-from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, gram_matrix, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, lower_products, mirrored, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
 from comity.rules._sketch import LayerSketch, Sketch
@@ -95,7 +95,7 @@ __all__ = [
     # ranges of its options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share", "Range",
     # for updates that are held in another form
-    "ClientUpdates", "Members", "Trial", "TriedSteps", "gram_matrix", "piece_width", "LONGEST_SQUARE",
+    "ClientUpdates", "Members", "Trial", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
     # for rules that see sketches of updates
     "Sketch", "LayerSketch", "SketchedUpdates", "SketchedRows", "behind", "check_sketch",
 ]

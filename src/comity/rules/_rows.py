@@ -28,7 +28,8 @@ _WIDEST = 32_768  # columns in a piece: float32 sums stay short, and the product
 _LARGEST = 2**22  # numbers in a piece: 16 MB of a matrix that may lie on disk
 _NARROW = 4_096  # columns up to which products are float64
 _MANY = 16  # pieces from which on several threads save more time than it takes to start them
-_BAND = 256  # rows of a Gram matrix computed at once; what lies below the diagonal is mirrored
+_BAND, _WIDE_BAND = 16, 64  # columns of a Gram matrix computed at once; what lies above the diagonal is mirrored
+_FEW = 64  # rows up to which the narrower bands are faster, in float32
 
 
 def piece_width(count: int) -> int:
@@ -115,9 +116,9 @@ class Updates(ClientUpdates):
         """Float32 products of pieces of columns, added up in float64."""
         count = len(self.members)
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
-        for layer, G in self._sweep(lambda U, layer, _: (layer, _products(U))):
+        for layer, G in self._sweep(lambda U, layer, _: (layer, lower_products(U).cpu())):
             grams[layer] += G
-        return grams.triu() + grams.triu(1).mT
+        return mirrored(grams)
 
     @property
     def _seen(self) -> "Updates":
@@ -259,24 +260,24 @@ class Updates(ClientUpdates):
         return in_order(on, pieces, self._threads if len(pieces) >= _MANY else None)
 
 
-def gram_matrix(rows: Tensor) -> Tensor:
-    """(N, N) float64, the products of the rows of a piece, finite or not, with the bits of `Updates.gram`."""
-    G = _products(rows).double()
-    return G.triu() + G.triu(1).mT
-
-
-def _products(U: Tensor) -> Tensor:
-    """Of the rows of a piece with each other, above the diagonal and on it."""
+def lower_products(U: Tensor) -> Tensor:
+    """(N, N) of the rows of a piece with each other, finite or not; what lies above the diagonal means nothing."""
     # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
     U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
-    G = torch.zeros(len(U), len(U), dtype=U.dtype, device=U.device)
-    for i in range(0, len(U), _BAND):
-        torch.mm(U[i : i + _BAND], U[i:].mT, out=G[i : i + _BAND, i:])
-    return G.cpu()
+    G = torch.empty(len(U), len(U), dtype=U.dtype, device=U.device)
+    band = _BAND if len(U) <= _FEW and U.dtype == torch.float32 else _WIDE_BAND
+    for i in range(0, len(U), band):
+        torch.mm(U[i:], U[i : i + band].mT, out=G[i:, i : i + band])
+    return G
+
+
+def mirrored(G: Tensor) -> Tensor:
+    """Symmetric, from what lies below the diagonal and on it."""
+    return G.tril() + G.tril(-1).mT
 
 
 def _at_least_float32(U: Tensor) -> Tensor:
-    return U if U.dtype == torch.float64 else U.float()
+    return U if U.dtype in (torch.float32, torch.float64) else U.float()
 
 
 def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, dict[int, str]]:

@@ -20,6 +20,7 @@ from comity.rules._block import By as By
 from comity.rules._block import GramBlock as GramBlock
 from comity.rules._block import factored
 from comity.rules._length import Length, with_length
+from comity.rules._many import MANY
 from comity.rules._rows import Rows, Updates
 from comity.rules._updates import ClientUpdates, Id
 from comity.rules.solvers import Solution
@@ -150,6 +151,8 @@ class Rule(_Declared):
         if self.needs_losses and updates.members.losses is None:
             name = type(self).__name__
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
+        if self.needs_gram and len(updates.members) <= MANY:
+            updates.measure()  # needed in any case, and tells who cannot be used without a pass of its own
         coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
         if self.draws:
