@@ -110,7 +110,9 @@ class FedAMP(Method):
 
 
 def squared_distances(rows: Tensor, layout: Layout) -> Tensor:
-    """(N, N) float64. Centred first: models lie close together and far from zero."""
+    """(N, N) float64. Centred first: models lie close together and far from zero. What rounding leaves of 0 is 0."""
     G: Tensor = Updates(rows - rows.mean(0), layout=layout).grams.sum(0)
     lengths = G.diagonal()
-    return (lengths[:, None] + lengths - 2 * G).clamp(min=0)
+    both = lengths[:, None] + lengths
+    squares = both - 2 * G
+    return squares.where(squares > torch.finfo(rows.dtype).eps * both, 0.0)

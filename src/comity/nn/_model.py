@@ -106,7 +106,8 @@ class Model:
         pieces = [tensor.detach().reshape(-1) for tensor in self.tensors(*names)]
         if not pieces:
             return torch.empty(0)
-        return torch.cat(pieces, out=None if self._empty is None else self._empty(sum(map(len, pieces))))
+        lend = self._empty if pieces[0].dtype == torch.float32 else None
+        return torch.cat(pieces, out=None if lend is None else lend(sum(map(len, pieces))))
 
     @torch.no_grad()
     def write(self, vector: Tensor, *names: str) -> None:
