@@ -67,7 +67,7 @@ def with_rule(rule: str, studies: Iterable[str], base: str | None = None) -> Com
     for study in studies:
         for each in (each for each in lines(study) if each.rule == rule):
             other = best_mean(study, each) if base is None else line(study, f"{each.method} + {base}", each.block)
-            found[f"{each.method} ({BLOCKS.get(each.block, each.block)})"] = each.over(other)
+            found[f"{each.method} ({BLOCKS.get(each.block or study, each.block)})"] = each.over(other)
     return found
 
 
@@ -102,10 +102,11 @@ def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
 
 # The claims.
 
-BLOCKS = {"": "digits", "heart, clients=4": "heart", "watch, clients=20": "watch"}
+BLOCKS = {"confree-table1": "digits", "confree-table1-night": "flowers", "confree-table1-fashion": "clothes"}
+BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
 DEPTHS = ("widths=64", "widths=64×64×64")
-CONFREE, CALM = ("confree-table1", "natural"), ("fedcalm-figure5", "natural")
+CONFREE, CALM = ("confree-table1", "confree-table1-night", "natural"), ("fedcalm-figure5", "natural")
 FEDORA = "FEDORA (similarity=exp, neighbours=2, lam_form=exp)"
 RIVALS = ("LG-FedAvg", "Ditto", "FedFomo")
 GAMMAS = ("FedPG (gamma=0.0)", "FedPG (gamma=0.3)", "FedPG (gamma=1.0)")

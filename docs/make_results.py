@@ -88,13 +88,15 @@ def about(name: str, study: LoadedStudy) -> dict[str, object]:
     """By whom, where and when it was done."""
     results = [run.result for run in study.runs if run.result]
     last = max(results, key=lambda result: result.written)
-    began = min((path / "study.yaml").stat().st_mtime for path in study.paths)
-    ended = max((run.path / "result.json").stat().st_mtime for run in study.runs)
+    taken = [record.seconds for run in study.runs for record in run.records]
+    seconds = sum(each.train + each.aggregate + each.evaluate for each in taken)
+    tuned = {"lr": [[each.chosen, each.at_an_end] for each in study.tuning if each.option == "lr"]}
     return {
-        "command": f"comity reproduce {name}",
+        "command": f"comity reproduce {measured.VARIANTS.get(name, name)}",
         "runs": len(study.runs),
         "seeds": len({run.seed for run in study.runs}),
-        "minutes": max(1, round((ended - began) / 60)),
+        "core minutes": max(1, round(seconds / 60)),
+        **(tuned if tuned["lr"] else {}),
         "versions": {key: version for key, version in last.versions.items() if key in ("comity", "torch", "python")},
         "machine": last.machine,
         "date": last.written[:10],

@@ -8,6 +8,7 @@
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,6 +23,13 @@ from comity.studies._grid import SCALES
 FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER = "Mean", "Mean (by=uniform)", "Mean (length=2.0)"
 LAST = "last"
+VARIANTS = {
+    "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8",
+    "confree-table1-fashion": "confree-table1 --data fashion-mnist --partition label-shift "
+    "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL",
+    "fedora-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 --test-share 0.5906",
+}
+"""Studies that are an example with other options, and these."""
 WITH_CLIENTS = ("fedora-imbalanced",)
 """Studies of which every client's accuracy is kept, in ``NAME-clients.csv``."""
 Row = dict[str, str]
@@ -136,10 +144,16 @@ def about(study: str) -> str:
     files = f"[table](results/{study}.csv)" + (f", [runs](results/{study}-runs.csv)" if lines(study)[0].runs else "")
     names = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
     machine = told["machine"]
+    time = f"{told['core minutes']} minutes of a core" if "core minutes" in told else f"{told['minutes']} minutes"
     text = (
         f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds · {names}, {machine['system']}, "
-        f"{machine['cores']} cores shared with other work, {told['minutes']} minutes · {told['date']} · {files}"
+        f"{machine['cores']} cores shared with other work, {time} · {told['date']} · {files}"
     )
+    if "lr" in told:
+        chosen = Counter(value for value, _ in told["lr"])
+        each = ", ".join(f"{value:g} for {count}" for value, count in sorted(chosen.items()))
+        ends = sum(at_an_end for _, at_an_end in told["lr"])
+        text += f"\n\nLearning rates, chosen by validation for every line: {each}; for {ends} at an end of those tried."
     if not lines(study)[0].runs:
         return text
     moved = {
@@ -237,8 +251,10 @@ def experiments() -> str:
     for name, path in examples().items():
         entries = read_yaml(path)
         scales = [scale for scale in SCALES if scale in entries] or ["desk"]
-        done = f"desk: {told[name]['runs']} runs" if name in told else "–"
-        rows.append([f"`{name}`", " ".join(entries["about"].split()), ", ".join(scales), done])
+        ours = {study: told[study]["runs"] for study in told if VARIANTS.get(study, study).partition(" ")[0] == name}
+        kinds = {study: "desk" if study == name else study.removeprefix(f"{name}-") for study in ours}
+        done = ", ".join(f"{kinds[study]}: {runs} runs" for study, runs in ours.items())
+        rows.append([f"`{name}`", " ".join(entries["about"].split()), ", ".join(scales), done or "–"])
     return grid(["`comity reproduce …`", "", "`--scale`", "on these pages"], rows, left=4)
 
 
