@@ -24,7 +24,8 @@ FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER = "Mean", "Mean (by=uniform)", "Mean (length=2.0)"
 LAST = "last"
 VARIANTS = {
-    "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8",
+    "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
+    "--tune lr=0.02,0.05",
     "confree-table1-fashion": "confree-table1 --data fashion-mnist --partition label-shift "
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL",
     "fedora-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 --test-share 0.5906",
