@@ -102,7 +102,7 @@ def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
 
 # The claims.
 
-BLOCKS = {"confree-table1": "digits", "confree-table1-night": "flowers", "confree-table1-fashion": "clothes"}
+BLOCKS = {"confree-table1": "digits", "confree-table1-night": "flowers"}
 BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
 DEPTHS = ("widths=64", "widths=64×64×64")

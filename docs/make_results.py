@@ -47,8 +47,6 @@ def keep(name: str, folder: Path) -> None:
     else:
         (measured.FOLDER / f"{name}.csv").write_text(study.table().csv())
         write(f"{name}-runs.csv", (row for cell in study.cells for row in runs(cell)))
-    if name in measured.WITH_CLIENTS:
-        write(f"{name}-clients.csv", (row for cell in study.cells for row in clients(cell)))
     file = measured.FOLDER / "studies.json"
     told = json.loads(file.read_text()) if file.exists() else {}
     told[name] = about(name, study)
@@ -73,15 +71,6 @@ def runs(cell: Cell) -> Iterable[dict[str, object]]:
         row |= {name: "" if math.isnan(share) else f"{100 * share:.4f}" for name, share in shares.items()}
         judged = [record for record in run.records if OWN in record.metrics]
         yield row | {f"round {each.round}": f"{100 * each.metrics[OWN].mean:.4f}" for each in judged}
-
-
-def clients(cell: Cell) -> Iterable[dict[str, object]]:
-    """A row for each run: every client's accuracy in the last round, in percent."""
-    for run in cell.finished:
-        if run.result is not None:
-            judged = dict(zip(run.result.clients["client"], run.result.clients[OWN], strict=True))
-            row: dict[str, object] = {"method": cell.method_label, "seed": run.seed}
-            yield row | {f"client {int(cid)}": f"{100 * share:.4f}" for cid, share in judged.items()}
 
 
 def about(name: str, study: LoadedStudy) -> dict[str, object]:

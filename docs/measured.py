@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 from comity.config import COMPONENTS, read_yaml
 from comity.results.statistics import Difference, Spread, holm
@@ -26,13 +26,8 @@ LAST = "last"
 VARIANTS = {
     "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05",
-    "confree-table1-fashion": "confree-table1 --data fashion-mnist --partition label-shift "
-    "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL",
-    "fedora-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 --test-share 0.5906",
 }
 """Studies that are an example with other options, and these."""
-WITH_CLIENTS = ("fedora-imbalanced",)
-"""Studies of which every client's accuracy is kept, in ``NAME-clients.csv``."""
 Row = dict[str, str]
 
 
@@ -257,28 +252,3 @@ def experiments() -> str:
         done = ", ".join(f"{kinds[study]}: {runs} runs" for study, runs in ours.items())
         rows.append([f"`{name}`", " ".join(entries["about"].split()), ", ".join(scales), done or "–"])
     return grid(["`comity reproduce …`", "", "`--scale`", "on these pages"], rows, left=4)
-
-
-def by_distance(study: str, big: int, ranges: Sequence[tuple[int, int]]) -> str:
-    """What each method changes over training alone for clients so many turns away from the ``big`` one, by seed."""
-    runs: dict[str, dict[int, Row]] = {}
-    for row in read(f"{study}-clients.csv"):
-        runs.setdefault(short(row["method"]), {})[int(row["seed"])] = row
-    if not runs:
-        raise NotRun(study)
-    alone = runs.pop("Local")
-    every = sum(name.startswith("client ") for name in next(iter(alone.values())))
-
-    def gain(rows: dict[int, Row], nearest: int, farthest: int) -> Difference:
-        away = {cid: min(abs(cid - big), every - abs(cid - big)) for cid in range(every)}
-        near = [f"client {cid}" for cid, far in away.items() if nearest <= far <= farthest]
-        gains = {s: fmean(float(row[cid]) - float(alone[s][cid]) for cid in near) for s, row in rows.items()}
-        found = Difference.of(Spread.of(gains))
-        assert found is not None
-        return found
-
-    found = [[gain(rows, *each) for each in ranges] for rows in runs.values()]
-    sure = iter(corrected([each for gains in found for each in gains]))
-    table = [[name, *(interval(each, next(sure)) for each in gains)] for name, gains in zip(runs, found, strict=True)]
-    heads = ["the big client" if far == 0 else f"{near} to {far} turns away" for near, far in ranges]
-    return grid(["", *heads], table)
