@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -38,17 +39,21 @@ def test_a_round_is_faster_than_the_eager_loop(
     assert best["floor"] / best["training"] > floor
 
 
-@pytest.mark.parametrize(("model", "shape"), [("lenet5", (3, 32, 32)), ("mlp", (1, 28, 28))])
-def test_compiled_steps_are_faster_than_torchs_and_do_not_wait_for_each_other(
-    model: str, shape: tuple[int, int, int]
-) -> None:
+def step_time(
+    make: Callable[..., Callable[[], object]], model: str, shape: tuple[int, int, int], threads: int
+) -> float:
     torch.set_num_threads(1)
-    written, one, two = (
-        min(step.milliseconds(partial(make, model, shape), threads) for _ in range(5))
-        for make, threads in ((step.written_out, 1), (step.compiled, 1), (step.compiled, 2))
-    )
-    assert written / one > 1.5
-    assert one / two > 1.5
+    return min(step.milliseconds(partial(make, model, shape), threads) for _ in range(5))
+
+
+@pytest.mark.parametrize(("model", "shape"), [("lenet5", (3, 32, 32)), ("mlp", (1, 28, 28))])
+def test_compiled_steps_are_faster_than_torchs(model: str, shape: tuple[int, int, int]) -> None:
+    assert step_time(step.written_out, model, shape, 1) > 1.5 * step_time(step.compiled, model, shape, 1)
+
+
+def test_compiled_steps_do_not_wait_for_each_other() -> None:
+    one, two = (step_time(step.compiled, "lenet5", (3, 32, 32), threads) for threads in (1, 2))
+    assert one > 1.5 * two
 
 
 def test_the_cost_of_a_step_does_not_grow_with_the_clients() -> None:

@@ -142,8 +142,8 @@ def resnet_from_config(num_classes: int) -> nn.Module:
     """Batch normalisation with its counters; the head is inside a Sequential."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
-    return ResNetForImageClassification(ResNetConfig(num_channels=1, num_labels=num_classes, **sizes))
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": num_classes}
+    return ResNetForImageClassification(ResNetConfig(num_channels=1, layer_type="basic", **sizes))
 
 
 def vit_from_config(classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -151,8 +151,8 @@ def vit_from_config(classes: int, shape: tuple[int, ...]) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    image = {"image_size": shape[1], "patch_size": 4, "num_channels": shape[0]}
-    return ViTForImageClassification(ViTConfig(num_labels=classes, hidden_dropout_prob=0.1, **image, **sizes))
+    image = {"image_size": shape[1], "patch_size": 4, "num_channels": shape[0], "num_labels": classes}
+    return ViTForImageClassification(ViTConfig(hidden_dropout_prob=0.1, **image, **sizes))
 
 
 @pytest.mark.parametrize("make", [resnet_from_config, vit_from_config])
