@@ -114,7 +114,8 @@ class TestPool:
         """
         if self.sample is None or common:
             right = self.right(predict, model, self.split)
-            many = len(right) * len(self.federation) * self.others > MOST_ANSWERS  # then there is a sample, too
+            # Beyond so many, to draw tests of every other client takes too long; there is a sample then.
+            many = len(right) * len(self.federation) * self.others > MOST_ANSWERS
             return _share(right[(self.drawn if many else self.mixed)(cid, seed)]), _share(right)
         some = self._some(self.drawn(cid, seed))
         return _share(hits(predict(some), some)), _share(self.right(predict, model, self.sampled))

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 LEAST = 2**14
-"""Numbers from which on a vector is worth it."""
+"""Numbers; shorter vectors are left to torch."""
 SLAB = 2**23
-"""Numbers that are taken at once: more than glibc ever has lie between others. What is not used is not there."""
+"""Numbers that are taken at once, so many that glibc keeps them apart from all else. What is never written to takes no
+memory."""
 
 
 class Vectors:

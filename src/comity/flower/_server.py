@@ -51,7 +51,7 @@ def server_app(config: Config | None = None, own: OwnData | None = None, *, allo
 def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool = False, **settings: Any) -> Run:
     """Run ``config`` with the clients of ``grid``; the ``settings`` are those of ``GridLink``.
 
-    To ``resume`` waits while another ServerApp has the folder: one whose SuperLink died lives on for some seconds.
+    With ``resume`` it waits while another ServerApp has the folder: one whose SuperLink died lives on for some seconds.
     """
     if config.save_models:
         raise ComityError(

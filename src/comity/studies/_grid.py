@@ -31,8 +31,10 @@ from comity.config import (
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
 SCALES = ("desk", "night", "paper")
-TUNING = ("tune", "tune_seeds", "budget")
-BESIDE = ("seeds", "sweep", "grid", *TUNING, "jobs", "most_cells", "callbacks", "keep_checkpoints", "about")
+BESIDE = (
+    *("seeds", "sweep", "grid", "tune", "tune_seeds", "budget"),
+    *("jobs", "most_cells", "callbacks", "keep_checkpoints", "about"),
+)
 """Entries of a study that are no options of a run."""
 
 MOST_CELLS = 10_000

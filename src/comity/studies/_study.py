@@ -208,8 +208,7 @@ class _Study:
         """Try one round of each cell, and say how many runs there are to do and about how many seconds they take."""
         runs = Counter({config.key: 1 for config in (*_locals(self.asked), *self.asked) if not self.finished(config)})
         for group in self.groups:
-            tried = group.cells[: group.tried_on]
-            runs.update({cell.key: sum(search.most for search in group.searches) for cell in tried})
+            runs.update({cell.key: sum(search.most for search in group.searches) for cell in group.tried})
         configs = {config.key: config for config in (*_locals(self.asked), *self.asked) if runs[config.key]}
         self.check(list(configs.values()))
         self.show.say(
@@ -341,7 +340,7 @@ class _Study:
         searches = [(group, search) for group in self.groups for search in group.searches]
         if not searches:
             return
-        runs = sum(search.most * group.tried_on for group, search in searches)
+        runs = sum(search.most * len(group.tried) for group, search in searches)
         self.show.say(f"Tuning by validation: {len(searches)} searches, at most {runs} runs (--budget for fewer).")
         while not self.stop():
             under_way = [(group, search) for group in self.groups if (search := group.current)]
@@ -375,7 +374,7 @@ class _Study:
             option=search.key,
             chosen=search.chosen,
             chosen_by="validation accuracy in the last round, mean over clients and seeds",
-            seeds=[cell.seed for cell in group.cells[: group.tried_on]],
+            seeds=[cell.seed for cell in group.tried],
             tried=[Trial(value=v, validation=None if math.isnan(s) else s) for v, s in search.tried.items()],
         )
 

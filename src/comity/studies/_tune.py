@@ -115,8 +115,13 @@ class Group:
 
     cells: list[Config]
     searches: list[Search]
-    tried_on: int = 0
-    """How many of the cells, the first ones, values are tried on."""
+    seeds: int | None = None
+    """On how many of them, the first ones, values are tried; on all where it is ``None``."""
+
+    @property
+    def tried(self) -> list[Config]:
+        """The cells that values are tried on."""
+        return self.cells[: self.seeds]
 
     @property
     def current(self) -> Search | None:
@@ -137,7 +142,7 @@ class Group:
 
     def trials(self, search: Search, value: Value) -> list[Config]:
         """The runs by which a value is judged."""
-        return self.with_(search, value)[: self.tried_on]
+        return self.with_(search, value)[: self.seeds]
 
     @property
     def failed(self) -> Search | None:
@@ -161,14 +166,12 @@ def groups(
         searches = [
             Search(key, _typed(config, key, space), len(space)) for key, space in spaces.items() if has(config, key)
         ]
-        found.setdefault(config.with_(seed=0).key, Group([], searches)).cells.append(config)
-    for group in found.values():
-        group.tried_on = min(len(group.cells), seeds or len(group.cells))
+        found.setdefault(config.with_(seed=0).key, Group([], searches, seeds)).cells.append(config)
     for key in spaces:
         if not any(search.key == key for group in found.values() for search in group.searches):
             raise ComityError(f"tune {key}: no method or rule of this study has this option")
     if budget is not None:
-        once = sum(group.tried_on * len(group.searches) for group in found.values())
+        once = sum(len(group.tried) * len(group.searches) for group in found.values())
         if budget < once:
             raise ComityError(f"budget {budget} is too small: trying one value in every search takes {once} runs")
         for search in (search for group in found.values() for search in group.searches):
