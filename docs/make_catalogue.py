@@ -31,7 +31,8 @@ def to_json(description: Description) -> dict[str, Any]:
         | ({} if option.default is REQUIRED else {"default": option.default})
         for option in description.options.values()
     }
-    return {"path": description.path, "about": description.about, "paper": description.paper, "options": listed}
+    told = {"path": description.path, "about": description.about, "paper": description.paper, "options": listed}
+    return told | ({"traits": description.traits} if description.traits else {})
 
 
 def type_to_json(to: Any) -> Any:

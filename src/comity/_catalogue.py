@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from importlib import import_module
 from operator import or_
@@ -41,6 +41,9 @@ BASES = {
 }
 """What a class of the user's must be a subclass of, by kind."""
 
+TRAITS = ("validation", "refits", "brings_rule")
+"""What a configuration must know of a method's or guard's class."""
+
 SUPPLIED = {"model": ("shape", "classes")}
 """Arguments that comity itself hands to a component of a kind."""
 
@@ -55,6 +58,8 @@ class Description:
     about: str
     paper: str
     options: Mapping[str, Option]
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    """What its class says of those TRAITS that it has."""
 
     def load(self) -> Callable[..., Any]:
         if not self.path:
@@ -174,6 +179,7 @@ def describe(kind: str, name: str, component: Callable[..., Any], path: str, abo
         " ".join(doc.split("\n\n")[0].split()),
         " ".join(paper[1].split()).rstrip(".") if paper else in_prose[0] if in_prose else "",
         options(component, SUPPLIED.get(kind, ())),
+        {name: trait for name in TRAITS if (trait := getattr(component, name, None))},
     )
 
 
@@ -198,7 +204,7 @@ def _from_json(name: str, entry: Mapping[str, Any]) -> Description:
         default = words.get("default", REQUIRED)
         default = tuple(default) if isinstance(default, list) else default
         listed[option] = Option(option, _type_from_json(words["type"]), default, words["help"])
-    return Description(name, entry["path"], entry["about"], entry["paper"], listed)
+    return Description(name, entry["path"], entry["about"], entry["paper"], listed, entry.get("traits", {}))
 
 
 SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "Path": Path, "none": type(None)}

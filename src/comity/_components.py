@@ -52,6 +52,11 @@ class Component:
                 values[key] = option.default
         return cls(kind, description.name, values, given)
 
+    def trait(self, name: str, default: Any) -> Any:
+        """What its class says of one of the TRAITS; those of ours are not imported for it."""
+        described = find(self.kind, self.name) if self.given is None else describe_given(self.kind, self.given)[0]
+        return described.traits.get(name, default)
+
     def load(self) -> Callable[..., Any]:
         """Its class, or what else makes it."""
         given = self.given

@@ -245,11 +245,10 @@ class Config:
             object.__setattr__(self, name, value)
         _check(self)
         if not self.val_share:  # written down here: which samples are held out decides the numbers
-            users = [chosen.load() for kind in ("guard", "method") if (chosen := getattr(self, kind))]
-            shares = [getattr(user, "validation", 0.0) for user in users]
-            object.__setattr__(self, "val_share", max(shares))
+            users = [chosen for chosen in (self.guard, self.method) if chosen]
+            object.__setattr__(self, "val_share", max(user.trait("validation", 0.0) for user in users))
         if self.refit is None:
-            refits = self.guard is not None and getattr(self.guard.load(), "refits", False)
+            refits = self.guard is not None and self.guard.trait("refits", False)
             object.__setattr__(self, "refit", -(-self.rounds // 10) if refits else 0)
 
     @classmethod

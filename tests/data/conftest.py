@@ -16,4 +16,4 @@ def real_data() -> Path:
 @pytest.fixture(autouse=True)
 def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here may reach for the network, whether the extra is installed or not."""
-    monkeypatch.setattr("comity.data.sources.load.hub_installed", lambda: False)
+    monkeypatch.setattr("comity._datasets.hub_installed", lambda: False)

@@ -763,7 +763,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     module.Image = FakeImage  # type: ignore[attr-defined]
     module.__spec__ = types.SimpleNamespace(name="datasets")  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "datasets", module)
-    monkeypatch.setattr("comity.data.sources.load.hub_installed", lambda: True)
+    monkeypatch.setattr("comity._datasets.hub_installed", lambda: True)
     return asked
 
 
@@ -800,7 +800,7 @@ def test_hub_errors(hub: list[str]) -> None:
 
 
 def test_hub_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comity.data.sources.hub.find_spec", lambda _: None)
+    monkeypatch.setattr("comity._datasets.find_spec", lambda _: None)
     with pytest.raises(ComityError, match=re.escape(f"the hub needs the package datasets: {install('hub')}")):
         load("hub:uoft-cs/cifar10")
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from comity._components import slug
+from comity._datasets import whereabouts
 from comity.commands._command import RUN_OPTIONS, Command
 from comity.config import Config, Entries, over, read_yaml
 
@@ -20,6 +21,7 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
         output: the picture (SVG); by default partition-<data>.svg
     """
     chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
+    whereabouts(chosen.data.name, chosen.data_dir)
 
     from rich.console import Console
 

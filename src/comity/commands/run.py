@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from comity._components import slug
+from comity._datasets import whereabouts
 from comity._errors import ComityError
 from comity.commands._command import RUN_OPTIONS, Command
 from comity.config import AUTO, Config, Entries, code_in, over, read_yaml, refuse_code
@@ -45,6 +46,7 @@ def run(
         out = _with_folder(Config.of({name: value for name, value in entries.items() if name != "lr"})).out
         return compare(entries, {"out": out}, StudyOptions(overwrite=overwrite, quiet=quiet))
     chosen = _resumed(entries, allow_code) if resume else _with_folder(Config.of(entries))
+    whereabouts(chosen.data.name, chosen.data_dir)
 
     from rich.console import Console
 

@@ -3,6 +3,7 @@
 federation = federate(load("digits"), Dirichlet(alpha=0.1), clients=20, seed=0)
 """
 
+from comity._datasets import DATASETS, DatasetInfo
 from comity.data._dataset import Dataset
 from comity.data.federation import (
     ClientData,
@@ -30,7 +31,6 @@ from comity.data.partitions import (
     Share,
 )
 from comity.data.picture import describe, draw
-from comity.data.sources.catalogue import DATASETS, DatasetInfo
 from comity.data.sources.load import load
 from comity.data.sources.synthetic import Synthetic
 

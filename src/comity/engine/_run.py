@@ -86,7 +86,7 @@ class Run:
     @property
     def own_rule(self) -> bool:
         """Whether no rule could be chosen: Local has none, some methods bring their own."""
-        return self.config.is_local or self.site.method.own_rule() is not None
+        return self.config.is_local or self.site.method.brings_rule
 
     @property
     def title(self) -> str:

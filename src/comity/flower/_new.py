@@ -136,7 +136,7 @@ def write_app(folder: Path, config: Config) -> None:
     words = {
         "name": name,
         "package": package,
-        "title": title_of(config, config.method.build().own_rule() is not None),
+        "title": title_of(config, config.method.trait("brings_rule", False)),
         "version": __version__,
         "data": str(config.data),
         "entries": toml(entries_of(config)),

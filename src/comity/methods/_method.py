@@ -41,6 +41,8 @@ class Method(Generic[M, R]):
     """Share of a client's training samples that the method needs for validation where the run keeps none."""
     sums_only: ClassVar[bool] = False
     """Whether a ``merge`` of the method's own looks at nothing but what ``server.aggregate`` makes of the replies."""
+    brings_rule: ClassVar[bool] = False
+    """Whether the class has an ``own_rule``, so that no other can be chosen."""
     message_type: ClassVar[type[Question]] = Message
     reply_type: ClassVar[type[Reply]] = Reply
 
@@ -50,6 +52,7 @@ class Method(Generic[M, R]):
             origin = get_origin(base)
             if isinstance(origin, type) and issubclass(origin, Method):
                 cls.message_type, cls.reply_type = get_args(base)
+        cls.brings_rule = cls.own_rule is not Method.own_rule
         dataclass(kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -64,7 +67,7 @@ class Method(Generic[M, R]):
         return "fitted" if getattr(self, "personal_model", None) == "post_local" else "received"
 
     def own_rule(self) -> Rule | None:
-        """The rule that is part of the method; then the run's own must be left alone."""
+        """The rule that is part of the method; a class that has one always returns it, and no other can be chosen."""
         return None
 
     def build(self, net: nn.Module) -> nn.Module:

@@ -186,7 +186,7 @@ def local_of(config: Config) -> Config:
 
 def alone(config: Config) -> bool:
     """Whether no rule can be chosen: for Local, and for methods that bring their own."""
-    return config.is_local or config.method.build().own_rule() is not None
+    return config.is_local or config.method.trait("brings_rule", False)
 
 
 def value_of(config: Config, key: str) -> Any:

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from comity._components import plain
+from comity._datasets import whereabouts
 from comity._errors import ComityError
 from comity._options import Count, convert
 from comity._write import locked, write_text
@@ -83,6 +84,9 @@ def _entries(
 
 def _settled(cells: Sequence[Config]) -> list[Config]:
     """The cells with the device, clients and model that they get where none is named; data are read once."""
+    for data, folder in {(cell.data.name, cell.data_dir) for cell in cells}:
+        whereabouts(data, folder)  # before torch is imported
+
     from comity.engine import settled
 
     known: dict[str, Config] = {}

@@ -1,7 +1,6 @@
 """Data sets of the Hugging Face hub, through the extra ``hub``."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._errors import ComityError, install
+from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.folder import SPLITS, read_images
 from comity.data.sources.reading import Budget, array_bytes
@@ -17,15 +16,9 @@ from comity.data.sources.reading import Budget, array_bytes
 LABELS = ("label", "labels", "fine_label", "y")
 
 
-def hub_installed() -> bool:
-    return find_spec("datasets") is not None
-
-
 def read_hub(name: str, repository: str, budget: Budget, size: int | None = None) -> Dataset:
     """The train, validation and test splits pooled; further columns of numbers or short text are kept."""
     where = f"data hub:{repository}"
-    if not hub_installed():
-        raise ComityError(f"{where}: the hub needs the package datasets: {install('hub')}")
     import datasets
 
     try:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comity._catalogue import DataFiles
+from comity._datasets import TABLES
 from comity._errors import ComityError, install, one_line, unknown
 from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
 
-TABLES = (".csv", ".tsv", ".parquet")
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
 CLIENTS = ("client", "hospital", "site", "centre", "center", "clinic", "institution", "user", "device")
 """Names of columns that say plainly what they are, the first that is there."""

@@ -1,6 +1,5 @@
 """Twenty arms with a smartwatch: the recordings that the package seglearn ships."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipInfo
 
@@ -14,12 +13,6 @@ from comity.data.sources.unpickle import as_array, unpickle_object
 
 WINDOW = 100
 """Samples of a window at 50 Hz: two seconds. Every second one is taken: 25 Hz."""
-
-
-def watch_file() -> Path | None:
-    """Where an installed seglearn has its recordings; it is not imported."""
-    spec = find_spec("seglearn")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "data" / "watch_dataset.npy"
 
 
 def read_watch(path: Path, budget: Budget) -> Dataset:

@@ -1,0 +1,148 @@
+"""The data sets that are known by name, and where the files of one are; torch is not imported for it.
+
+So whoever misspells a data set or has not got it is told at once.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from comity._catalogue import DataFiles, spelling
+from comity._errors import ComityError, install, unknown
+
+TABLES = (".csv", ".tsv", ".parquet")
+HUB = "hub:"
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A data set of the papers: what it is, its name on the hub, its folder's other names, its customary size."""
+
+    about: str
+    hub: str | None = None
+    folders: tuple[str, ...] = ()
+    size: int | None = None
+    get: str = ""
+    """What to download, and where."""
+    reader: str = ""
+    """Where the class or function is whose arguments are the options of this data set, if it is not read from files."""
+    images: bool = True
+    """Whether it is known without reading it that these are images, which nobody owns."""
+
+    def __str__(self) -> str:
+        return self.about
+
+    @property
+    def options(self) -> Callable[..., Any]:
+        module, _, name = self.reader.rpartition(".")
+        return getattr(import_module(f"comity.data.sources.{module}"), name) if module else DataFiles
+
+
+DATASETS: dict[str, DatasetInfo] = {
+    "digits": DatasetInfo(
+        "1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", reader="digits.read_digits"
+    ),
+    "heart": DatasetInfo(
+        "920 patients of four hospitals, 13 columns, ill or not; embedded, each hospital a client (UCI)",
+        reader="heart.read_heart",
+        images=False,
+    ),
+    "watch": DatasetInfo(
+        "2,368 windows of a smartwatch on 20 arms, 6 axes × 50, 7 exercises, each arm a client (Burns et al., 2018)",
+        images=False,
+    ),
+    "synthetic": DatasetInfo(
+        "class-conditional images made on the spot; label, feature and concept shift each set by a number",
+        reader="synthetic.Synthetic",
+    ),
+    "mnist": DatasetInfo("70,000 handwritten digits, 28×28 grey, 10 classes (LeCun et al., 1998)", "ylecun/mnist"),
+    "fashion-mnist": DatasetInfo(
+        "70,000 articles of clothing, 28×28 grey, 10 classes (Xiao et al., 2017)",
+        "zalando-datasets/fashion_mnist",
+        ("fmnist",),
+    ),
+    "cifar10": DatasetInfo(
+        "60,000 photographs, 32×32 RGB, 10 classes (Krizhevsky, 2009)",
+        "uoft-cs/cifar10",
+        ("cifar-10-batches-py",),
+        get="the python version from https://www.cs.toronto.edu/~kriz/cifar.html",
+    ),
+    "cifar100": DatasetInfo(
+        "60,000 photographs, 32×32 RGB, 100 classes (Krizhevsky, 2009)",
+        "uoft-cs/cifar100",
+        ("cifar-100-python",),
+        get="the python version from https://www.cs.toronto.edu/~kriz/cifar.html",
+    ),
+    "cinic10": DatasetInfo("270,000 photographs, 32×32 RGB, 10 classes (Darlow et al., 2018)", "flwrlabs/cinic10"),
+    "tiny-imagenet": DatasetInfo(
+        "110,000 photographs, 64×64 RGB, 200 classes (Le and Yang, 2015)",
+        "zh-plus/tiny-imagenet",
+        ("tiny-imagenet-200",),
+        64,
+    ),
+    "flowers102": DatasetInfo(
+        "8,189 flowers, RGB, 102 classes (Nilsback and Zisserman, 2008)", "nelorth/oxford-flowers", ("flowers-102",), 64
+    ),
+    "gtsrb": DatasetInfo("51,839 traffic signs, RGB, 43 classes (Stallkamp et al., 2012)", "tanganke/gtsrb", size=32),
+    "yearbook": DatasetInfo(
+        "37,921 portraits of 1905-2013, grey, 2 classes, with the year (Ginosar et al., 2015)",
+        size=32,
+        get="the folders F and M from https://people.eecs.berkeley.edu/~shiry/projects/yearbooks/yearbooks.html",
+    ),
+}
+
+
+def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
+    """The file or folder that holds a data set; ``None`` if none is needed. A data set that is nowhere is an error."""
+    info = DATASETS.get(name)
+    folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
+    if name.startswith(HUB) and not hub_installed():
+        raise ComityError(f"data {name}: the hub needs the package datasets: {install('hub')}")
+    if name.startswith(HUB) or (info and info.reader):
+        return None
+    path = _find(name, info.folders if info else (), folder)
+    if path is None and not ((info and info.hub and hub_installed()) or (name == "watch" and watch_file())):
+        raise _missing(name, info, folder)
+    return path
+
+
+def hub_installed() -> bool:
+    return find_spec("datasets") is not None
+
+
+def watch_file() -> Path | None:
+    """Where an installed seglearn has its recordings; it is not imported."""
+    spec = find_spec("seglearn")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "data" / "watch_dataset.npy"
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or os.sep in name or name.endswith((".npz", *TABLES))
+
+
+def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:
+    """A path as given, else the entry of ``folder`` of that name (any case, '-' or '_'); npz files first."""
+    if _is_path(name):
+        return next((path for path in (Path(name).expanduser(), folder / name) if path.exists()), None)
+    if not folder.is_dir():
+        return None
+    wanted = {spelling(alias) for alias in (name, *aliases)}
+    archives = [path for path in sorted(folder.glob("*.npz")) if path.is_file()]
+    folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+    return next((path for path in (*archives, *folders) if spelling(path.name.removesuffix(".npz")) in wanted), None)
+
+
+def _missing(name: str, info: DatasetInfo | None, folder: Path) -> ComityError:
+    if _is_path(name):
+        return ComityError(f"data {name}: no such file or folder")
+    looked = f"looked for {name}.npz and the folder {name}/ in {folder.resolve()}"
+    if info is None:
+        return unknown("data set", name, DATASETS, hint=f"({looked})")
+    ways = [f"put {info.get} there"] if info.get else []
+    ways += [f"{install('watch')}, which brings the recordings"] if name == "watch" else []
+    ways += [f"{install('hub')} to fetch {info.hub} from the hub"] if info.hub else []
+    return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")
