@@ -80,7 +80,7 @@ def test_every_chain_goes_the_way_of_autograd(
     orders = [torch.randperm(25)[:size] for size in sizes]
     anchor = torch.randn(model.size(*part)) if pull else None
     step, other = Step(lr=0.05, decay=0.1, pull=pull), copy.deepcopy(model)
-    loss, expected = descend(model, part, step, anchor, x, y, orders), 0.0
+    loss, expected = descend(model, part, step, anchor, x, y, torch.cat(orders), sizes), 0.0
     with other.training(*part) as params:
         pieces = other.split(anchor, *part) if anchor is not None else params
         for index in orders:
@@ -98,7 +98,7 @@ def test_a_model_that_diverges_does_so_here_too() -> None:
     torch.manual_seed(0)
     model = Model(AnyChain((1, 4, 4), ["conv2/3/0", "relu"], [5], 3))
     x, y = torch.full((4, 1, 4, 4), 1e30), torch.arange(4) % 3
-    descend(model, (), Step(lr=1e30), None, x, y, [torch.arange(4)] * 3)
+    descend(model, (), Step(lr=1e30), None, x, y, torch.arange(4).repeat(3), [4] * 3)
     assert not torch.isfinite(model.read()).all()
 
 

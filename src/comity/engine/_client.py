@@ -72,25 +72,26 @@ class Client:
         A last batch of one sample is left out when it is not the only one: BatchNorm needs two.
         """
         split = split or self.data.train
-        for index in self.orders(epochs, split):
+        for index in torch.split(*self.order(epochs, split)):
             yield split.x[index], split.y[index]
 
-    def orders(self, epochs: float | None = None, split: Split | None = None) -> Iterator[Tensor]:
-        """Which samples are in each batch."""
+    def order(self, epochs: float | None = None, split: Split | None = None) -> tuple[Tensor, list[int]]:
+        """Which samples are in the batches, one batch after another, and how many in each."""
         count = len(split or self.data.train)
         size, random = self.training.batch_size, self.random("batches")
         rest = count % size
-        each = count // size + (rest > 1 or rest == count == 1)
+        each = [size] * (count // size) + [rest] * (rest > 1 or rest == count == 1)
         if epochs is None and self.training.steps is not None:
             batches = self.training.steps if each else 0
         else:
             epochs = self.training.epochs if epochs is None else epochs
-            batches = max(1, round(epochs * each)) if epochs and each else 0
-        for number in range(batches):
-            if number % each == 0:
-                order = torch.randperm(count, generator=random)
-            start = number % each * size
-            yield order[start : start + size]
+            batches = max(1, round(epochs * len(each))) if epochs and each else 0
+        order, sizes = [torch.empty(0, dtype=torch.int64)], list[int]()
+        while len(sizes) < batches:
+            some = each[: batches - len(sizes)]
+            order.append(torch.randperm(count, generator=random)[: sum(some)])
+            sizes += some
+        return torch.cat(order), sizes
 
     def sgd(
         self,

@@ -223,7 +223,7 @@ class Site:
             assert isinstance(reply, Reply)
             reply.train_loss, reply.loss = client.train_loss, before_fit
             origin = client.origin if client.origin is not None else getattr(received, "theta", None)
-            reply = self.attack.on(reply, origin, model.layout("shared").size, cid, round)
+            reply = self.attack.on(reply, origin, self.parameters, cid, round)
             if self.tries_steps and isinstance(received, Message):
                 client.engine_keep["origin"] = received.theta
             if self.moment == "fitted":
@@ -246,7 +246,7 @@ class Site:
     def _try_steps(self, client: Client, received: Message) -> StepLosses:
         """Losses on the way from the shared part that the client last started from to each that it received."""
         assert received.factors is not None
-        origin, size = client.engine_keep["origin"], client.model.layout("shared").size
+        origin, size = client.engine_keep["origin"], self.parameters
         split = client.data.val if len(client.data.val) else client.data.train
         chosen = torch.randperm(len(split), generator=client.random("trial"))[:MOST_TRIED].to(split.y.device)
         split = Split(split.x[chosen], split.y[chosen])

@@ -85,7 +85,8 @@ class Chain(Trainer):
     def train(self, request: TrainingRequest) -> float:
         client, data = request.client, request.client.data.train
         descent = Descent(client.model, request.parts, request.step, request.anchor)
-        losses = [descent.step(data.x[index], data.y[index]) for index in client.orders(request.epochs)]
+        order, sizes = client.order(request.epochs)
+        losses = [descent.step(data.x[index], data.y[index]) for index in torch.split(order, sizes)]
         return sum(losses) / max(len(losses), 1)
 
 
@@ -98,9 +99,9 @@ class Compiled(Trainer):
 
     def train(self, request: TrainingRequest) -> float:
         client, data = request.client, request.client.data.train
-        orders = list(client.orders(request.epochs))
-        loss = descend(client.model, request.parts, request.step, request.anchor, data.x, data.y, orders)
-        return loss / max(len(orders), 1)
+        order, sizes = client.order(request.epochs)
+        loss = descend(client.model, request.parts, request.step, request.anchor, data.x, data.y, order, sizes)
+        return loss / max(len(sizes), 1)
 
     def outputs(self, model: Model, x: Tensor) -> Tensor:
         return outputs(model, x) if self.convolves else super().outputs(model, x)

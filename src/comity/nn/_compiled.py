@@ -12,9 +12,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +67,7 @@ def _agrees() -> bool:
         torch.manual_seed(0)
         compiled, x, y = Model(LeNet5((2, 9, 9), 3)), torch.randn(5, 2, 9, 9), torch.arange(5) % 3
     written, step, anchor = copy.deepcopy(compiled), Step(lr=0.1, decay=0.1, pull=0.5), torch.ones(compiled.size())
-    descend(compiled, (), step, anchor, x, y, [torch.arange(5)])
+    descend(compiled, (), step, anchor, x, y, torch.arange(5), [5])
     Descent(written, (), step, anchor).step(x.contiguous(memory_format=torch.channels_last), y)
     pairs = ((compiled.read(), written.read()), (outputs(compiled, x), written.net(x)))
     return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
@@ -78,17 +80,17 @@ def descend(
     anchor: Tensor | None,
     x: Tensor,
     y: Tensor,
-    orders: Sequence[Tensor],
+    order: Tensor,
+    sizes: Sequence[int],
 ) -> float:
-    """A step on each of these batches of the samples; the sum of the batches' mean losses."""
+    """A step on each batch: on so many of the samples in this order as ``sizes`` say. The sum of their mean losses."""
     library = _library()
     assert library is not None
-    if not orders:
+    if not sizes:
         return 0.0
     layers, held = _program(model, parts, step, anchor, x.shape[1:])
-    x = _samples(x, layers)
-    order, sizes = torch.cat(list(orders)), torch.tensor([len(batch) for batch in orders])
-    places = (tensor.data_ptr() for tensor in (x, y, order, sizes))
+    x, counts = _samples(x, layers), torch.tensor(sizes)
+    places = (tensor.data_ptr() for tensor in (x, y, order, counts))
     loss = float(library.comity_descend(layers, len(layers), *places, len(sizes), step.lr, step.rest))
     del held  # the anchors, to which the layers only point
     if loss < 0:
@@ -116,37 +118,73 @@ def _program(
     model: Model, parts: Sequence[str], step: Step, anchor: Tensor | None, shape: Sequence[int]
 ) -> tuple["ctypes.Array[_Layer]", dict[int, Tensor]]:
     """The chain as ``steps.c`` wants it, for samples of this shape; and the anchors, which must outlive it."""
-    chain, trained = chain_of(model.net), model.parts(*parts)
+    program = _programs.get(model)
+    if program is None or program.shape != shape or not program.in_place():
+        program = _programs[model] = _Program.of(model, tuple(shape))
+    trained = model.parts(*parts)
     toward = {key: _laid_out(tensor) for key, tensor in step.toward(model, parts, anchor).items()}
-    assert chain is not None
-    layers: list[_Layer] = []
-    size = tuple(shape)
-    for part, layer in chain:
-        before, more = size if len(size) == 3 else (size[0], 0, 0), {}
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            assert layer.bias is not None
-            tensors = {"weight": layer.weight, "bias": layer.bias}
-            assert all(tensor.data_ptr() == _laid_out(tensor.detach()).data_ptr() for tensor in tensors.values())
-            more = {"learns": part in trained} | {name: tensor.data_ptr() for name, tensor in tensors.items()}
-            more |= {f"{name}_anchor": toward[id(t)].data_ptr() for name, t in tensors.items() if id(t) in toward}
-        if isinstance(layer, nn.Conv2d):
-            kind, k, pad = CONV, layer.kernel_size[0], int(layer.padding[0])
-            size = (layer.out_channels, *(side + 2 * pad - k + 1 for side in size[1:]))
-            more |= {"k": k, "pad": pad}
-        elif isinstance(layer, nn.MaxPool2d):
-            kind, size = POOL, (size[0], *(side // 2 for side in size[1:]))
-        elif isinstance(layer, nn.ReLU):
-            kind = RELU
-        elif isinstance(layer, nn.Flatten):
-            kind, size = FLAT, (torch.Size(size).numel(),)
-            if not layers:  # what has no image layers is flat from the start
-                continue
-        else:
-            assert isinstance(layer, nn.Linear)
-            kind, size = LINEAR, (layer.out_features,)
-        after = size if len(size) == 3 else (size[0], 0, 0)
-        layers.append(_Layer(kind, *before, *after, **more))
-    return (_Layer * len(layers))(*layers), toward
+    for layer, part, tensors in program.learning:
+        layer.learns = part in trained
+        for name, tensor in tensors.items():
+            setattr(layer, f"{name}_anchor", toward[id(tensor)].data_ptr() if id(tensor) in toward else None)
+    return program.layers, toward
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A model's chain in C for samples of one shape; to make it takes as long as some steps of a small net."""
+
+    shape: tuple[int, ...]
+    layers: "ctypes.Array[_Layer]"
+    learning: list[tuple[_Layer, str, dict[str, Tensor]]]
+    """The layers with weights, each with its part, and its weight and bias by name."""
+
+    @classmethod
+    def of(cls, model: Model, shape: tuple[int, ...]) -> "_Program":
+        chain = chain_of(model.net)
+        assert chain is not None
+        layers: list[_Layer] = []
+        learning: list[tuple[int, str, dict[str, Tensor]]] = []
+        size = shape
+        for part, layer in chain:
+            before, more = size if len(size) == 3 else (size[0], 0, 0), {}
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                assert layer.bias is not None
+                tensors: dict[str, Tensor] = {"weight": layer.weight, "bias": layer.bias}
+                assert all(tensor.data_ptr() == _laid_out(tensor.detach()).data_ptr() for tensor in tensors.values())
+                learning.append((len(layers), part, tensors))
+                more = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+            if isinstance(layer, nn.Conv2d):
+                kind, k, pad = CONV, layer.kernel_size[0], int(layer.padding[0])
+                size = (layer.out_channels, *(side + 2 * pad - k + 1 for side in size[1:]))
+                more |= {"k": k, "pad": pad}
+            elif isinstance(layer, nn.MaxPool2d):
+                kind, size = POOL, (size[0], *(side // 2 for side in size[1:]))
+            elif isinstance(layer, nn.ReLU):
+                kind = RELU
+            elif isinstance(layer, nn.Flatten):
+                kind, size = FLAT, (torch.Size(size).numel(),)
+                if not layers:  # what has no image layers is flat from the start
+                    continue
+            else:
+                assert isinstance(layer, nn.Linear)
+                kind, size = LINEAR, (layer.out_features,)
+            after = size if len(size) == 3 else (size[0], 0, 0)
+            layers.append(_Layer(kind, *before, *after, **more))
+        array = (_Layer * len(layers))(*layers)
+        return cls(shape, array, [(array[place], part, tensors) for place, part, tensors in learning])
+
+    def in_place(self) -> bool:
+        """Whether the model's weights are still where they were."""
+        return all(
+            getattr(layer, name) == tensor.data_ptr()
+            for layer, _, tensors in self.learning
+            for name, tensor in tensors.items()
+        )
+
+
+_programs: WeakKeyDictionary[Model, _Program] = WeakKeyDictionary()
+"""The newest of each model; a model is used by one thread at a time."""
 
 
 def _laid_out(tensor: Tensor) -> Tensor:
