@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from comity.engine._client import Client
     from comity.engine._optimiser import Training
 
+AT_ONCE = 2**18
+"""Numbers in the samples that a net answers at once: what it makes of more does not stay in the processor's cache."""
 TrainerName = Literal["autograd", "chain", "compiled"]
 
 
@@ -53,7 +55,8 @@ class Trainer(Protocol):
         net = model.net
         if net.training:  # to walk through all its layers costs a small net as much as the answer
             net.eval()
-        return torch.cat([net(some) for some in torch.split(x, 512)])
+        at_once = max(16, AT_ONCE // max(1, x[:1].numel()))
+        return torch.cat([net(some) for some in torch.split(x, at_once)])
 
 
 class Autograd(Trainer):
