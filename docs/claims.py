@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from measured import LAST, LONGER, MEAN, Line, NotRun, corrected, grid, interval, line, lines, number
+from measured import LAST, LONGER, LONGEST, MEAN, Line, NotRun, corrected, grid, interval, line, lines, number
 
 from comity.results.statistics import Difference, Spread
 
@@ -62,7 +62,7 @@ def claims() -> str:
 
 
 def with_rule(rule: str, studies: Iterable[str], base: str | None = None) -> Comparisons:
-    """A rule under every method of these studies, by default over Mean at the better of two server rates."""
+    """A rule under every method of these studies, by default over Mean at the best of its server rates."""
     found = {}
     for study in studies:
         for each in (each for each in lines(study) if each.rule == rule):
@@ -72,8 +72,12 @@ def with_rule(rule: str, studies: Iterable[str], base: str | None = None) -> Com
 
 
 def best_mean(study: str, each: Line) -> Line:
-    """Mean at its own length or twice that, whichever has the better validation accuracy over all seeds."""
-    means = [line(study, f"{each.method} + {rule}", each.block) for rule in (MEAN, LONGER)]
+    """Mean at its own length, twice or three times that, whichever has the best validation accuracy over all seeds."""
+    means = [
+        other
+        for other in lines(study)
+        if (other.block, other.method) == (each.block, each.method) and other.rule in (MEAN, LONGER, LONGEST)
+    ]
     return max(means, key=lambda mean: mean.by_seed("val-acc").mean)
 
 

@@ -47,6 +47,8 @@ def keep(name: str, folder: Path) -> None:
     else:
         (measured.FOLDER / f"{name}.csv").write_text(study.table().csv())
         write(f"{name}-runs.csv", (row for cell in study.cells for row in runs(cell)))
+        if name in measured.BY_CLIENT:
+            write(f"{name}-clients.csv", (row for cell in study.cells for row in clients(cell)))
     file = measured.FOLDER / "studies.json"
     told = json.loads(file.read_text()) if file.exists() else {}
     told[name] = about(name, study)
@@ -71,6 +73,13 @@ def runs(cell: Cell) -> Iterable[dict[str, object]]:
         row |= {name: "" if math.isnan(share) else f"{100 * share:.4f}" for name, share in shares.items()}
         judged = [record for record in run.records if OWN in record.metrics]
         yield row | {f"round {each.round}": f"{100 * each.metrics[OWN].mean:.4f}" for each in judged}
+
+
+def clients(cell: Cell) -> Iterable[dict[str, object]]:
+    """A row for each client of each run: its accuracy at the end, in percent."""
+    for run in cell.finished:
+        told = {"method": cell.method_label, "rule": cell.rule_label, "seed": run.seed}
+        yield from (told | {"client": k, "accuracy": f"{100 * own:.4f}"} for k, own in run.by_client(OWN).items())
 
 
 def about(name: str, study: LoadedStudy) -> dict[str, object]:

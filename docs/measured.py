@@ -13,21 +13,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
-from comity.config import COMPONENTS, read_yaml
+from comity.config import COMPONENTS, LOCAL, read_yaml
 from comity.results.statistics import Difference, Spread, holm
 from comity.studies._examples import examples
 from comity.studies._grid import SCALES
 
 FOLDER = Path(__file__).parent / "results"
-MEAN, UNIFORM, LONGER = "Mean", "Mean (by=uniform)", "Mean (length=2.0)"
+MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
 LAST = "last"
 VARIANTS = {
     "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05",
+    "confree-table1-clothing": "confree-table1 --data fashion-mnist --partition label-shift "
+    "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC",
+    "fedora-balanced-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 "
+    "--test-share 0.5906",
 }
 """Studies that are an example with other options, and these."""
+BY_CLIENT = ("fedora-imbalanced", "fedora-four")
+"""Studies of which each client's accuracy is kept."""
 Row = dict[str, str]
 
 
@@ -234,6 +240,40 @@ def rule(study: str, method: str, name: str, block: str = "", base: str = MEAN, 
     """What a method has more with one rule than with another."""
     one, other = (line(study, f"{method} + {each}", block) for each in (name, base))
     return interval(one.over(other, what))
+
+
+def by_angle(study: str, big: int, clients: int, groups: dict[str, range]) -> str:
+    """What clients gain over Local, by how many places on the circle of angles they are from the ``big`` one.
+
+    Means over the clients of a group, differences by seed; Holm's correction over the table.
+    """
+    found = {
+        (method, name): gained_at(study, method, big, clients, at)
+        for method in _methods(study)
+        for name, at in groups.items()
+    }
+    real = dict(zip(found, corrected(list(found.values())), strict=True))
+    body = [[short(m), *(interval(found[m, name], real[m, name]) for name in groups)] for m in _methods(study)]
+    return grid(["", *groups], body)
+
+
+def gained_at(study: str, method: str, big: int, clients: int, at: range) -> Difference:
+    """The mean gain over Local of the clients that are so many places from the big one."""
+    near = [k for k in range(clients) if min((k - big) % clients, (big - k) % clients) in at]
+    found = Difference.between(*(_of_clients(study, name, near) for name in (method, LOCAL)))
+    assert found is not None
+    return found
+
+
+def _methods(study: str) -> list[str]:
+    return [name for name in dict.fromkeys(row["method"] for row in read(f"{study}-clients.csv")) if name != LOCAL]
+
+
+def _of_clients(study: str, method: str, clients: Sequence[int]) -> Spread:
+    """Their mean accuracy, by seed."""
+    rows = [row for row in read(f"{study}-clients.csv") if row["method"] == method and int(row["client"]) in clients]
+    seeds = sorted({int(row["seed"]) for row in rows})
+    return Spread({s: fmean(float(row["accuracy"]) for row in rows if int(row["seed"]) == s) for s in seeds})
 
 
 def value(study: str, label: str, column: str, block: str = "") -> str:

@@ -100,15 +100,15 @@ class Updates(ClientUpdates):
         return squares
 
     def _find_unusable(self) -> dict[int, str]:
-        squares, unusable = self._squares, {}
-        members = self.members
-        for i in range(len(members)):
-            if not squares[i] < LONGEST_SQUARE:
+        members, unusable = self.members, {}
+        losses = [0.0] * len(members) if members.losses is None else members.losses.tolist()
+        for i, (square, loss) in enumerate(zip(self._squares.tolist(), losses, strict=True)):
+            if not square < LONGEST_SQUARE:
                 wrong = int((~torch.isfinite(self._row(i))).sum())
                 numbers = f"{wrong:,} of its {self.layout.size:,} numbers are not finite"
                 unusable[i] = numbers if wrong else "its length is beyond float32"
-            elif members.losses is not None and i < self._present and not torch.isfinite(members.losses[i]):
-                unusable[i] = f"its loss is {float(members.losses[i])}"
+            elif i < self._present and not math.isfinite(loss):
+                unusable[i] = f"its loss is {loss}"
         _warn({members.ids[i]: why for i, why in unusable.items()})
         return unusable
 
