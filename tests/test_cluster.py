@@ -20,7 +20,7 @@ from comity import ComityError, Config
 from comity.__main__ import main
 from comity.results import RunFolder
 from comity.studies import Show, _study, study
-from comity.studies._crew import Inbox, Job, Message, execute, ray_address
+from comity.studies._crew import Crew, Inbox, Job, Message, execute, ray_address
 from comity.studies._grid import expand, local_of
 from comity.studies._ray import Place, packed, run_away, unpack
 from comity.studies._shard import part
@@ -136,15 +136,30 @@ def test_a_lost_worker_costs_its_run_a_retry_and_nothing_else() -> None:
     deaths = ["local", "local", "unlucky", "doomed", "doomed", "doomed"]
     heard: list[tuple[str, Message]] = []
     jobs = [local, unlucky, doomed, other, after]
-    ends = execute(
-        jobs, 3, lambda job, told: heard.append((job.title, told)), lambda: False, lambda inbox: Lost(inbox, deaths)
-    )
+    crew = Crew(lambda inbox: Lost(inbox, deaths))
+    ends = execute(jobs, 3, lambda job, told: heard.append((job.title, told)), lambda: False, crew)
     assert {job.title: ends[job]["end"] for job in jobs} == {
         "local": "done", "unlucky": "done", "doomed": "failed", "other": "done", "after": "done"
     }  # fmt: skip
     assert ends[doomed]["error"] == "its node was lost"
     assert len(heard) == len(jobs)  # one end each: a retry is not told
     assert deaths == []
+
+
+def test_a_tuned_study_starts_its_processes_once() -> None:
+    """What is tried and what is settled are batches of runs, one after the other."""
+    hired: list[Lost] = []
+
+    def hire(inbox: Inbox) -> Lost:
+        hired.append(Lost(inbox, []))
+        return hired[-1]
+
+    crew = Crew(hire)
+    for batch in range(3):
+        jobs = [Job(Config(out=Path(f"{batch}/{name}")), name) for name in "abc"]
+        ends = execute(jobs, 2, lambda *_: None, lambda: False, crew)
+        assert [ends[job]["end"] for job in jobs] == ["done"] * 3
+    assert len(hired) == 2
 
 
 # Ray.

@@ -1,5 +1,6 @@
 """What hangs on to a run: in which order it is called, and that it can be named as well as given."""
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from comity import ComityError, Config
 from comity.engine import Callback, Run, run
 from comity.results.folder import RunFolder
 from comity.results.schema import Columns, RoundRecord
-from comity.studies._crew import Job, Message, Process, execute
+from comity.studies._crew import Crew, Job, Message, Process, execute
 from comity.studies._grid import callback_names
 
 
@@ -96,8 +97,9 @@ def test_a_studys_runs_make_their_callbacks_where_they_are_done(
         Job(Config(**tiny, seed=seed, out=tmp_path / f"run{seed}"), str(seed), callbacks=names) for seed in range(2)
     ]
     heard: list[Message] = []
-    hire = None if crew == 1 else partial(Process, log=tmp_path / "log.txt")
-    ends = execute(jobs, crew, lambda _, message: heard.append(message), lambda: False, hire)
+    with closing(Crew(partial(Process, log=tmp_path / "log.txt"))) as workers:
+        those = workers if crew > 1 else None
+        ends = execute(jobs, crew, lambda _, message: heard.append(message), lambda: False, those)
     assert [ends[job] for job in jobs] == [{"end": "done"}] * 2, (tmp_path / "log.txt").read_text()
     assert [(tmp_path / f"run{seed}-{seed}.mark").read_text() for seed in range(2)] == ["FedAvg + Mean"] * 2
     rounds = [message for message in heard if "round" in message]

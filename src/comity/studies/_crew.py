@@ -63,12 +63,26 @@ Inbox = SimpleQueue[tuple[Worker, Message]]
 Hire = Callable[[Inbox], Worker]
 
 
+class Crew:
+    """Workers, hired when they are needed; they stay until the crew is closed, for it takes seconds to start one."""
+
+    def __init__(self, hire: Hire) -> None:
+        self.hire, self.inbox, self.idle = hire, Inbox(), list[Worker]()
+
+    def worker(self) -> Worker:
+        return self.idle.pop() if self.idle else self.hire(self.inbox)
+
+    def close(self) -> None:
+        while self.idle:
+            self.idle.pop().close()
+
+
 def execute(
-    jobs: Sequence[Job], crew: int, hear: Hear, stop: Callable[[], bool], hire: Hire | None
+    jobs: Sequence[Job], most: int, hear: Hear, stop: Callable[[], bool], crew: Crew | None
 ) -> dict[Job, Message]:
     """How each run ended; those that a stop kept from beginning are missing. Ready ones begin in their order.
 
-    As many are done at a time as the crew is large, by workers that are hired, or without any one after another here.
+    At most so many are done at a time by workers of the crew, or without one one after another here.
     """
     ends: dict[Job, Message] = {}
     lost: Counter[Job] = Counter()
@@ -91,18 +105,16 @@ def execute(
                 listen(job, before | {"error": f"its Local failed: {before['error']}"})
         return None
 
-    if hire is None:
+    if crew is None:
         while not stop() and (job := following()):
             work(job.order, lambda message, job=job: listen(job, message), stop)  # type: ignore[misc]
         return ends
-    inbox: Inbox = SimpleQueue()
-    idle: list[Worker] = []
     busy: dict[Worker, Job] = {}
     told = False
     try:
         while True:
-            while not stop() and (len(busy) < crew) and (job := following()):
-                worker = idle.pop() if idle else hire(inbox)
+            while not stop() and (len(busy) < most) and (job := following()):
+                worker = crew.worker()
                 busy[worker] = job
                 worker.tell(job.order)
             if not busy:
@@ -112,11 +124,11 @@ def execute(
                 for worker in busy:
                     worker.tell("stop")
             try:
-                worker, message = inbox.get(timeout=0.2)
+                worker, message = crew.inbox.get(timeout=0.2)
             except Empty:
                 continue
             if worker not in busy:  # it died while it had nothing to do
-                idle.remove(worker)
+                crew.idle.remove(worker)
                 worker.close()
                 continue
             job = busy[worker]
@@ -130,10 +142,10 @@ def execute(
                         waiting.insert(0, job)
                         continue
                 else:
-                    idle.append(worker)
+                    crew.idle.append(worker)
             listen(job, message)
     finally:
-        for worker in (*idle, *busy):
+        for worker in busy:
             worker.close()
 
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +21,7 @@ from comity.config import Config, Entries, read_yaml
 from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
 from comity.results.folder import other_configuration, other_data
 from comity.results.schema import PlannedRun, Trial, Tuned
-from comity.studies._crew import Hire, Job, Message, Process, a_round, execute, ray_address
+from comity.studies._crew import Crew, Job, Message, Process, a_round, execute, ray_address
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
 from comity.studies._shard import part
 from comity.studies._show import Show, duration
@@ -140,7 +140,7 @@ class _Study:
         """Those that belong to this study as it is now."""
         self.fingerprints: dict[str, str | None] = {}
         """Of the data that are there now, by their configuration."""
-        self.crew, self.workers = self.split()
+        self.most, self.workers = self.split()
         self.ends: dict[str, Message] = {}
         """How each run of this session ended, by key."""
 
@@ -166,14 +166,14 @@ class _Study:
             self.estimate()  # what fails in its first round must not fail in the last hour
         else:
             self.check(list(to_do))
-        with self.held(), self.cluster() as self.hire:
+        with self.held(), self.hired() as self.crew:
             self.ours = {config.key for config in known}
             for config in known:
                 self.place(config)  # refuses what is in the way
             self.show.say(
                 f"{f'Shard {self.shard}: ' if self.shard else ''}{len(self.asked)} cells and "
                 f"{len(_locals(self.asked))} times Local, "
-                + ("on Ray, " if self.on_ray else f"{self.crew} runs side by side, ")
+                + ("on Ray, " if self.on_ray else f"{self.most} runs side by side, ")
                 + f"workers in each: {self.workers}."
             )
             self.note()
@@ -195,18 +195,22 @@ class _Study:
         return locked(self.folder / name, f"shard {self.shard} of this study is running in {self.out} already")
 
     @contextmanager
-    def cluster(self) -> Iterator[Hire | None]:
-        """Who is hired to do runs where it is not a process of this machine."""
-        if not self.on_ray:
-            yield None
-            return
-        from comity.studies._ray import Cluster
+    def hired(self) -> Iterator[Crew]:
+        """Who does the runs: processes of this machine, or of a Ray cluster."""
+        if self.on_ray:
+            from comity.studies._ray import Cluster
 
-        cluster = Cluster(self.address, self.out, self.workers, self.cells[0].device != "cpu")
+            cluster = Cluster(self.address, self.out, self.workers, self.cells[0].device != "cpu")
+            with closing(cluster), closing(Crew(cluster.hire)) as crew:
+                yield crew
+            return
+        log = self.folder / schema.LOG
         try:
-            yield cluster.hire
+            with closing(Crew(partial(Process, log=log))) as crew:
+                yield crew
         finally:
-            cluster.close()
+            if log.exists() and not log.stat().st_size and self.shard is None:  # another shard may have it open
+                log.unlink()
 
     def estimate(self) -> float:
         """Try one round of each cell, and say how many runs there are to do and about how many seconds they take."""
@@ -217,7 +221,7 @@ class _Study:
         self.check(list(configs.values()))
         self.show.say(
             f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in self.groups)}; "
-            f"{self.crew} side by side, workers in each: {self.workers}."
+            f"{self.most} side by side, workers in each: {self.workers}."
         )
         measured: dict[str, tuple[float, float, float]] = {}
         total = 0.0
@@ -237,8 +241,8 @@ class _Study:
             generals = sum(map(config.general_in, evaluated))
             seconds = training * last + evaluating * (len(evaluated) - generals) + general * generals
             total += runs[key] * seconds
-        self.show.say(f"About {duration(total / self.crew)} in all.")
-        return total / self.crew
+        self.show.say(f"About {duration(total / self.most)} in all.")
+        return total / self.most
 
     def check(self, cells: Sequence[Config]) -> None:
         """Refuse what cannot run, before anything is written: data, partition, method and rule of each cell."""
@@ -327,16 +331,13 @@ class _Study:
                 ready = ready.with_(reference=str(self.place(local)))
             title = f"trying {folder.name}" if folder.parent.name == schema.TRIALS else self.names.title(config)
             jobs[key] = Job(ready, title, jobs.get(local.key) if measured else None, self.callbacks)
-        log = self.folder / schema.LOG
         self.show.begin(list(jobs.values()), len(wanted) - len(jobs))
         try:
-            crew = min(self.crew, len(jobs))
-            hire = self.hire or (partial(Process, log=log) if crew > 1 else None)
-            ends = execute(list(jobs.values()), crew, self.show.hear, self.stop, hire)
+            most = min(self.most, len(jobs))
+            crew = self.crew if most > 1 or self.on_ray else None
+            ends = execute(list(jobs.values()), most, self.show.hear, self.stop, crew)
         finally:
             self.show.end()
-            if log.exists() and not log.stat().st_size and self.shard is None:  # another shard may have it open
-                log.unlink()
         self.ends |= {job.config.key: end for job, end in ends.items()}
 
     def search(self) -> None:
