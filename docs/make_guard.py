@@ -31,6 +31,11 @@ def line(cell: Cell) -> dict[str, str]:
     return entry | {f"log-loss: {name}": f"{sum(each) / len(each):.3f}" for name, each in losses.items() if each}
 
 
+def alone_on_all(data: str) -> str:
+    """The accuracy of clients that train alone on all their samples, those for validation too."""
+    return next(each["Local"] for each in read("guard.csv") if each["data"] == data)
+
+
 def guarded() -> str:
     head = ["data", "method", "Local on all", "federated", "guarded", "behind Local by more than one test sample"]
     head += ["of these beyond chance", "log-loss: Local → guarded"]
