@@ -27,7 +27,8 @@ VARIANTS = {
     "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05",
     "confree-table1-clothing": "confree-table1 --data fashion-mnist --partition label-shift "
-    "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC",
+    "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "
+    "--tune lr=0.02,0.05,0.1",
     "fedora-balanced-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 "
     "--test-share 0.5906",
 }

@@ -13,7 +13,7 @@ import comity
 SOURCE = Path(comity.__file__).parent
 GROUND = (
     *("_errors", "_write", "_memory", "_random", "_layout", "_threads"),
-    *("_options", "_catalogue", "_components", "config"),
+    *("_options", "_catalogue", "_datasets", "_components", "config"),
 )
 """The ground floor, lowest first: each may know those before it, and every room may know all of them."""
 ROOMS = {
