@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -195,6 +197,23 @@ def test_state_dicts_in_state_dict_out(U):
     }
     torch.testing.assert_close(LAYOUT.vector(update), ConFREE()(U))
     assert repr(Updates(U, layout=LAYOUT)) == "Updates(5 of Layout(3 layers, 60 numbers))"
+
+
+@pytest.mark.parametrize("rows", [range(5), range(6)], ids=["all usable", "one not"])
+@pytest.mark.parametrize("size", [40, 2**16 + 7])
+def test_the_mean_that_is_made_with_the_gram_matrices_is_the_mean(rows: range, size: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    base, models = torch.randn(size, generator=random), torch.randn(6, size, generator=random)
+    models[5, 3] = float("nan")
+    weights = torch.linspace(0.1, 0.3, 5, dtype=torch.float64)
+    found = []
+    for mean in (True, False):
+        u = Updates(list(models[rows]), base=base, sizes=[3.0, 1.0, 2.0, 5.0, 4.0, 2.0][: len(rows)])
+        u.measure(mean)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DroppedWarning)
+            found.append((u.grams, u.combine(u.shares), u.combine(weights)))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -195,7 +195,8 @@ class Server:
         if rule is None:
             every = len(cids) <= MOST or (self.rule.needs_gram and self.sketch is None)
             if every:
-                updates.measure()  # needed below in any case; the rule then makes no pass of its own
+                # needed below in any case; the rule then makes no pass of its own
+                updates.measure(mean=not self.rule.needs_gram)
             self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
             outcome = self.rule.apply(updates)
             self.rule_states[group] = self.rule.state

@@ -200,7 +200,7 @@ class FileUpdates(ClientUpdates):
         for reason in self.reader.bad.values():
             warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
 
-    def _multiply(self) -> Tensor:
+    def _multiply(self, mean: bool = False) -> Tensor:
         grams = [self._products_of(place, name) for place, name in enumerate(self.plan.merged)]
         grams += [self.products.gram(pair) for pair in self.plan.pairs]
         for name in self.plan.averaged:

@@ -87,6 +87,8 @@ class Updates(ClientUpdates):
             raise ComityError(f"sizes are {members.sizes.tolist()}; each must be positive")
         super().__init__(layout, members, {ids[i]: reason for i, reason in misshaped.items()})
         self.base = base
+        self._mean: Tensor | None = None
+        """(P,) of all members by size, where it was made with the Gram matrices."""
         _warn(self.misshaped)
 
     @cached_property
@@ -112,11 +114,20 @@ class Updates(ClientUpdates):
         _warn({members.ids[i]: why for i, why in unusable.items()})
         return unusable
 
-    def _multiply(self) -> Tensor:
+    def _multiply(self, mean: bool = False) -> Tensor:
         """Float32 products of pieces of columns, added up in float64."""
-        count = len(self.members)
+        count, sizes = len(self.members), self.members.sizes
+        average = self._mean = self._zeros(1)[0] if mean else None
+        shares = (sizes / sizes.sum().clamp_min(torch.finfo(torch.float64).tiny))[None]
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
-        for layer, G in self._sweep(lambda U, layer, _: (layer, lower_products(U).cpu())):
+
+        def multiply(U: Tensor, layer: int, columns: slice) -> tuple[int, Tensor]:
+            if average is not None:
+                U = _at_least_float32(U)
+                average[columns] = (shares.to(U) @ U)[0]
+            return layer, lower_products(U).cpu()
+
+        for layer, G in self._sweep(multiply):
             grams[layer] += G
         return mirrored(grams)
 
@@ -144,6 +155,9 @@ class Updates(ClientUpdates):
     def combine(self, coefficients: Tensor) -> Tensor:
         if not len(self):
             return self._combined(coefficients.new_zeros(1, 1, 0))[0]
+        every = len(self) == len(self.members)
+        if self._mean is not None and every and torch.equal(coefficients.reshape(-1), self.shares):
+            return self._mean.clone()
         return self._combined(coefficients.reshape(-1, len(self))[:, None])[0]
 
     def mix(self, coefficients: Tensor) -> Tensor:
@@ -151,8 +165,7 @@ class Updates(ClientUpdates):
 
     def _combined(self, coefficients: Tensor) -> Tensor:
         """(M, P) from coefficients (1, M, N), or (L, M, N) with its own for each layer."""
-        like, every = self._tensors[0], len(self) == len(self.members)
-        result = torch.zeros(coefficients.shape[1], self.layout.size, dtype=like.dtype, device=like.device)
+        result, every = self._zeros(coefficients.shape[1]), len(self) == len(self.members)
 
         def combine(U: Tensor, layer: int, columns: slice) -> None:
             U = _at_least_float32(U)
@@ -162,6 +175,11 @@ class Updates(ClientUpdates):
         for _ in self._sweep(combine):
             pass
         return result
+
+    def _zeros(self, count: int) -> Tensor:
+        """(count, P) of zeros, like the rows."""
+        like = self._tensors[0]
+        return torch.zeros(count, self.layout.size, dtype=like.dtype, device=like.device)
 
     def try_steps(self, steps: Iterable[Tensor], factors: Sequence[float]) -> TriedSteps:
         if self._trial is None:

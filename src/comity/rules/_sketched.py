@@ -77,7 +77,7 @@ class SketchedRows(Updates):
     def _seen(self) -> Updates:
         return self.sketches
 
-    def _multiply(self) -> Tensor:
+    def _multiply(self, mean: bool = False) -> Tensor:
         return self.sketches._multiply()
 
     @property

@@ -76,17 +76,20 @@ class ClientUpdates(ABC):
         self._products: Tensor | None = None
 
     @abstractmethod
-    def _multiply(self) -> Tensor:
+    def _multiply(self, mean: bool = False) -> Tensor:
         """(L, M, M) float64, the Gram matrices of all M members, those that cannot be used included."""
 
     @abstractmethod
     def _find_unusable(self) -> dict[int, str]:
         """The places of members whose updates cannot be used, and why; the Gram matrices help if they are there."""
 
-    def measure(self) -> None:
-        """Compute the Gram matrices now. They also tell who cannot be used, which otherwise takes a pass of its own."""
+    def measure(self, mean: bool = False) -> None:
+        """Compute the Gram matrices now. They also tell who cannot be used, which otherwise takes a pass of its own.
+
+        ``mean``: the plain mean will be asked for too, and may be made on the way.
+        """
         if self._products is None:
-            self._products = self._multiply()
+            self._products = self._multiply(mean)
 
     # Who takes part: the members whose updates can be used.
 
