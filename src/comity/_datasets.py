@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from comity._catalogue import DataFiles, spelling
-from comity._errors import ComityError, install, unknown
+from comity._errors import ComityError, install, one_line, unknown
 
 TABLES = (".csv", ".tsv", ".parquet")
 HUB = "hub:"
@@ -101,12 +101,15 @@ def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
     info = DATASETS.get(name)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     if name.startswith(HUB) and not hub_installed():
-        raise ComityError(f"data {name}: the hub needs the package datasets: {install('hub')}")
+        raise ComityError(one_line(f"data {name}: the hub needs the package datasets: {install('hub')}"))
     if name.startswith(HUB) or (info and info.reader):
         return None
-    path = _find(name, info.folders if info else (), folder)
+    try:
+        path = _find(name, info.folders if info else (), folder)
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise ComityError(one_line(f"data {name}: {error.strerror}")) from error
     if path is None and not ((info and info.hub and hub_installed()) or (name == "watch" and watch_file())):
-        raise _missing(name, info, folder)
+        raise ComityError(one_line(_missing(name, info, folder)))
     return path
 
 
