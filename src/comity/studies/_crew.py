@@ -82,7 +82,7 @@ def execute(
 ) -> dict[Job, Message]:
     """How each run ended; those that a stop kept from beginning are missing. Ready ones begin in their order.
 
-    At most so many are done at a time by workers of the crew, or without one one after another here.
+    At most so many are done at a time, by workers of the crew; without a crew one after another, in this process.
     """
     ends: dict[Job, Message] = {}
     lost: Counter[Job] = Counter()
