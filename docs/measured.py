@@ -30,7 +30,7 @@ VARIANTS = {
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "
     "--tune lr=0.02,0.05,0.1",
     "fedora-balanced-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 "
-    "--test-share 0.5906 --tune lr=0.01,0.02,0.05",
+    "--test-share 0.5906",
 }
 """Studies that are an example with other options, and these."""
 BY_CLIENT = ("fedora-imbalanced", "fedora-four")
