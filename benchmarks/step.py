@@ -20,7 +20,8 @@ BATCH, STEPS = 10, 50
 
 def compiled(name: str, shape: tuple[int, ...]) -> Callable[[], object]:
     model, x, y, orders = client(name, shape)
-    return lambda: descend(model, (), Step(lr=0.001), None, x, y, torch.cat(orders), [len(batch) for batch in orders])
+    order, sizes = torch.cat(orders), [len(batch) for batch in orders]
+    return lambda: descend(model, (), Step(lr=0.001), None, x, y, order, sizes)
 
 
 def written_out(name: str, shape: tuple[int, ...]) -> Callable[[], object]:

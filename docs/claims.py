@@ -157,15 +157,15 @@ def alone() -> Comparisons:
 def rivals() -> Comparisons:
     """FEDORA over others, where every client's images are turned."""
     return {
-        f"{rival} ({name})": line(study, FEDORA).over(line(study, rival))
+        f"{rival} ({name})": difference
         for study, name in TURNED.items()
-        for rival in RIVALS
+        for rival, difference in over(study, FEDORA, RIVALS).items()
     }
 
 
 def averaged() -> Comparisons:
     """Training alone over plain averaging."""
-    plain = {"fedora-shifts": "FedAvg (personal_model=global)", "fedora-imbalanced": "FedAvg (personal_model=global)"}
+    plain = dict.fromkeys(("fedora-shifts", "fedora-imbalanced"), PLAIN[0])
     return {name: line(study, "Local").over(line(study, plain.get(study, "FedAvg"))) for study, name in FEDORAS.items()}
 
 

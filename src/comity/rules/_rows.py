@@ -16,7 +16,7 @@ from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
 from comity.rules._many import MANY
-from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps
+from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps, shares_of
 
 T = TypeVar("T")
 Trial = Callable[[Sequence[Tensor], Sequence[float], Collection[Id]], TriedSteps]
@@ -116,9 +116,8 @@ class Updates(ClientUpdates):
 
     def _multiply(self, mean: bool = False) -> Tensor:
         """Float32 products of pieces of columns, added up in float64."""
-        count, sizes = len(self.members), self.members.sizes
+        count, shares = len(self.members), shares_of(self.members.sizes)[None]
         average = self._mean = self._zeros(1)[0] if mean else None
-        shares = (sizes / sizes.sum().clamp_min(torch.finfo(torch.float64).tiny))[None]
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
 
         def multiply(U: Tensor, layer: int, columns: slice) -> tuple[int, Tensor]:

@@ -54,6 +54,11 @@ class TriedSteps(NamedTuple):
     samples: Tensor  # (n,) on how many samples each client's losses are
 
 
+def shares_of(sizes: Tensor) -> Tensor:
+    """Each size over their sum; 0 where all are 0."""
+    return sizes / sizes.sum().clamp_min(torch.finfo(torch.float64).tiny)
+
+
 class ClientUpdates(ABC):
     """N updates of one layout and who sent them: everything that a rule looks at.
 
@@ -127,7 +132,7 @@ class ClientUpdates(ABC):
     @property
     def shares(self) -> Tensor:
         """(N,) float64, the weights of the plain mean: by size, over those present."""
-        return self.sizes / self.sizes.sum().clamp_min(torch.finfo(torch.float64).tiny)
+        return shares_of(self.sizes)
 
     @property
     def dropped(self) -> dict[Id, str]:
