@@ -66,7 +66,7 @@ def main() -> None:
         return
     name, shape = sys.argv[1], tuple(int(side) for side in sys.argv[2:])
     ways = {"written out": written_out}
-    if can_compile(client(name, shape)[0]):
+    if can_compile(client(name, shape)[0], BATCH):
         ways["compiled"] = compiled
     for way, make in ways.items():
         one, two = (min(milliseconds(partial(make, name, shape), threads) for _ in range(5)) for threads in (1, 2))

@@ -1,7 +1,7 @@
 """How ``client.sgd`` trains and ``client.predict`` answers: one of three ways, chosen once for a run.
 
 ``autograd`` trains any model with any optimiser. ``chain`` is plain SGD written out for a chain of plain layers
-(``comity.nn.Descent``). ``compiled`` is the same in C for small chains, where the machine has a compiler
+(``comity.nn.Descent``). ``compiled`` is the same in C where that is faster and the machine has a compiler
 (``comity.nn.descend``). All agree to float rounding.
 """
 
@@ -117,7 +117,7 @@ def trainer_for(training: "Training", model: Model, name: TrainerName | None = N
     possible: dict[str, Trainer] = {"autograd": Autograd()}
     if training.plain and (layers := chain_of(model.net)) is not None:
         possible["chain"] = Chain()
-        if can_compile(model):
+        if can_compile(model, training.batch_size):
             possible["compiled"] = Compiled(any(isinstance(layer, nn.Conv2d) for _, layer in layers))
     chosen = name or list(possible)[-1]
     if chosen not in possible:

@@ -28,7 +28,9 @@ from comity.nn._model import Model
 
 CONV, POOL, RELU, FLAT, LINEAR = range(5)
 MOST_CHANNELS = 16
-"""Of a convolution: with more, torch's own is the faster one."""
+"""Of a convolution: with more, torch's own is the faster one, but for small batches by wide instructions."""
+SMALL_BATCH, WIDE = 32, 16
+"""Samples, and numbers that an instruction takes (AVX-512)."""
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-lm")
 
 
@@ -41,17 +43,22 @@ class _Layer(ctypes.Structure):
     )
 
 
-def can_compile(model: Model) -> bool:
-    """Whether this net is a chain that the compiled steps take, and they are to be had on this machine."""
+def can_compile(model: Model, batch_size: int) -> bool:
+    """Whether this net is a chain that the compiled steps take, they are to be had here, and torch is not faster."""
     layers = chain_of(model.net)
-    return layers is not None and all(_takes(layer) for _, layer in layers) and _agrees()
+    if layers is None or not all(_takes(layer) for _, layer in layers) or not _agrees():
+        return False
+    channels = max((layer.out_channels for _, layer in layers if isinstance(layer, nn.Conv2d)), default=0)
+    library = _library()
+    assert library is not None
+    return channels <= MOST_CHANNELS or (batch_size <= SMALL_BATCH and library.comity_lanes() >= WIDE)
 
 
 def _takes(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Conv2d):
         k, pad = layer.kernel_size[0], layer.padding[0]
         square = layer.kernel_size == (k, k) and layer.padding == (pad, pad) and isinstance(pad, int) and pad < k
-        return square and layer.stride == layer.dilation == (1, 1) and layer.out_channels <= MOST_CHANNELS
+        return square and layer.stride == layer.dilation == (1, 1)
     if isinstance(layer, nn.MaxPool2d):
         plain = layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode
         return plain and layer.kernel_size == layer.stride == 2
@@ -220,6 +227,7 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(file))
     except (OSError, subprocess.SubprocessError, RuntimeError):  # RuntimeError: there is no home
         return None
+    library.comity_lanes.restype = ctypes.c_int64
     library.comity_descend.restype = library.comity_outputs.restype = ctypes.c_double
     number, pointer, real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
     library.comity_descend.argtypes = [pointer, number, *[pointer] * 4, number, real, real]

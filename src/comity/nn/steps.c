@@ -13,9 +13,9 @@
 
 /* For AVX2 and AVX-512: how many numbers an instruction takes, and how many sums fit into the registers at once. */
 #ifdef __AVX512F__
-enum { LANES = 16, OUTS = 6, LINES = 3, DOUTS = 4, TAPS = 5, ROWS = 5, COLS = 4 };
+enum { LANES = 16, OUTS = 8, FEW = 6, LINES = 3, DOUTS = 4, VECS = 4, TAPS = 5, ROWS = 5, COLS = 4 };
 #else
-enum { LANES = 8, OUTS = 4, LINES = 3, DOUTS = 2, TAPS = 5, ROWS = 5, COLS = 2 };
+enum { LANES = 8, OUTS = 4, FEW = 2, LINES = 3, DOUTS = 2, VECS = 2, TAPS = 5, ROWS = 5, COLS = 2 };
 #endif
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -62,12 +62,12 @@ static float total(vec all) { /* halves onto each other */
 /* ---- convolution: y[oy][o][.] = bias[o] + sum weight[o][ky][kx][c] * x[oy + ky][c][. + kx * batch] ---- */
 
 static inline __attribute__((always_inline)) void conv_block(
-    const float *x, int64_t xs, const float *w, int64_t c, int64_t k, int64_t batch, const float *bias, float *y,
-    int64_t ys, const int outs, const int lines) {
+    const float *x, int64_t xs, const float *w, int64_t c, int64_t k, int64_t from, int64_t to, int64_t batch, const float *bias,
+    float *y, int64_t ys, const int outs, const int lines) {
     vec sum[OUTS][LINES];
     const int64_t size = k * k * c;
     UNROLL for (int o = 0; o < outs; o++) UNROLL for (int l = 0; l < lines; l++) sum[o][l] = (vec){0} + (bias ? bias[o] : 0);
-    for (int64_t ky = 0; ky < k; ky++)
+    for (int64_t ky = from; ky < to; ky++)
         for (int64_t ci = 0; ci < c; ci++)
             for (int64_t kx = 0; kx < k; kx++) {
                 const float *line = x + (ky * c + ci) * xs + kx * batch, *tap = w + (ky * k + kx) * c + ci;
@@ -79,35 +79,39 @@ static inline __attribute__((always_inline)) void conv_block(
     UNROLL for (int o = 0; o < outs; o++) UNROLL for (int l = 0; l < lines; l++) STORE(y + o * ys + l * LANES, sum[o][l]);
 }
 
-static void conv(const float *x, int64_t xs, const float *w, const float *bias, int64_t c, int64_t k, int64_t C, int64_t H,
-                 int64_t width, int64_t batch, float *y, int64_t ys) {
-    for (int64_t oy = 0; oy < H; oy++)
-        for (int64_t j = 0; j < width;) {
-            const float *at = x + oy * c * xs + j;
-            const int wide = width - j > (LINES - 1) * LANES;
-            for (int64_t o = 0; o < C;) {
-                const int full = C - o >= OUTS;
+/* x has h rows, and pad rows of zeros above and below, which are not there and are left out of the sums. */
+static void conv(const float *x, int64_t xs, int64_t h, int64_t pad, const float *w, const float *bias, int64_t c, int64_t k,
+                 int64_t C, int64_t H, int64_t width, int64_t batch, float *y, int64_t ys) {
+    for (int64_t oy = 0; oy < H; oy++) {
+        const int64_t from = pad > oy ? pad - oy : 0, to = h + pad - oy < k ? h + pad - oy : k;
+        for (int64_t j = 0, lines; j < width; j += lines * LANES) {
+            const float *at = x + (oy - pad) * c * xs + j;
+            lines = width - j > (LINES - 1) * LANES ? LINES : 1;
+            for (int64_t o = 0, outs; o < C; o += outs) {
                 const float *b = bias ? bias + o : NULL, *wo = w + o * k * k * c;
-                float *to = y + (oy * C + o) * ys + j;
-                if (full && wide) conv_block(at, xs, wo, c, k, batch, b, to, ys, OUTS, LINES);
-                else if (full) conv_block(at, xs, wo, c, k, batch, b, to, ys, OUTS, 1);
-                else if (wide) conv_block(at, xs, wo, c, k, batch, b, to, ys, 1, LINES);
-                else conv_block(at, xs, wo, c, k, batch, b, to, ys, 1, 1);
-                o += full ? OUTS : 1;
+                float *out = y + (oy * C + o) * ys + j;
+                outs = C - o >= OUTS ? OUTS : C - o >= FEW ? FEW : 1;
+#define BLOCK(outs, lines) conv_block(at, xs, wo, c, k, from, to, batch, b, out, ys, outs, lines)
+                if (lines > 1 && outs == OUTS) BLOCK(OUTS, LINES);
+                else if (lines > 1 && outs == FEW) BLOCK(FEW, LINES);
+                else if (lines > 1) BLOCK(1, LINES);
+                else if (outs == OUTS) BLOCK(OUTS, 1);
+                else if (outs == FEW) BLOCK(FEW, 1);
+                else BLOCK(1, 1);
             }
-            j += wide ? LINES * LANES : LANES;
         }
+    }
     for (int64_t r = 0; r < H * C; r++) /* behind a line are zeros, so that sums along lines may run over its end */
         for (int64_t j = width; j < UP(width); j++) y[r * ys + j] = 0;
 }
 
 /* gradient[o][ky][kx][c] = sum over rows and the line of d[oy][o][.] * x[oy + ky][c][. + kx * batch] */
 static inline __attribute__((always_inline)) void taps_block(
-    const float *x, int64_t xs, const float *d, int64_t ds, int64_t c, int64_t C, int64_t H, int64_t width, int64_t batch,
-    float *g, int64_t size, const int outs, const int taps) {
+    const float *x, int64_t xs, const float *d, int64_t ds, int64_t c, int64_t C, int64_t from, int64_t to, int64_t width,
+    int64_t batch, float *g, int64_t size, const int outs, const int taps) {
     vec sum[DOUTS][TAPS];
     UNROLL for (int o = 0; o < outs; o++) UNROLL for (int t = 0; t < taps; t++) sum[o][t] = (vec){0};
-    for (int64_t oy = 0; oy < H; oy++) {
+    for (int64_t oy = from; oy < to; oy++) {
         const float *line = x + oy * c * xs, *dl = d + oy * C * ds;
         for (int64_t j = 0; j < width; j += LANES) {
             vec in[TAPS];
@@ -121,23 +125,54 @@ static inline __attribute__((always_inline)) void taps_block(
     UNROLL for (int o = 0; o < outs; o++) UNROLL for (int t = 0; t < taps; t++) g[o * size + t * c] = total(sum[o][t]);
 }
 
-static void conv_gradient(const float *x, int64_t xs, const float *d, int64_t ds, const layer_t *l, int64_t batch, float *g) {
-    const int64_t c = l->c, k = l->k, size = k * k * c, width = l->W * batch;
-    for (int64_t o = 0; o < l->C;) {
-        const int full = l->C - o >= DOUTS;
-        for (int64_t ky = 0; ky < k; ky++)
+/* The same for whole vectors of outputs, where derivatives lie as (row, column and sample, output). */
+static inline __attribute__((always_inline)) void outs_block(
+    const float *x, int64_t xs, const float *d, int64_t c, int64_t C, int64_t from, int64_t to, int64_t width, int64_t batch,
+    float *g, int64_t size, const int vecs, const int taps) {
+    vec sum[VECS][TAPS];
+    UNROLL for (int v = 0; v < vecs; v++) UNROLL for (int t = 0; t < taps; t++) sum[v][t] = (vec){0};
+    for (int64_t oy = from; oy < to; oy++) {
+        const float *line = x + oy * c * xs, *dl = d + oy * width * C;
+        for (int64_t j = 0; j < width; j++) {
+            vec in[VECS];
+            UNROLL for (int v = 0; v < vecs; v++) in[v] = LOAD(dl + j * C + v * LANES);
+            UNROLL for (int t = 0; t < taps; t++)
+                UNROLL for (int v = 0; v < vecs; v++) sum[v][t] += line[t * batch + j] * in[v];
+        }
+    }
+    for (int v = 0; v < vecs; v++) for (int t = 0; t < taps; t++)
+        for (int i = 0; i < LANES; i++) g[(v * LANES + i) * size + t * c] = sum[v][t][i];
+}
+
+/* turned has room for all derivatives. */
+static void conv_gradient(const float *x, int64_t xs, const float *d, int64_t ds, const layer_t *l, int64_t batch, float *turned, float *g) {
+    const int64_t c = l->c, C = l->C, k = l->k, pad = l->pad, size = k * k * c, width = l->W * batch;
+    const int across = C % LANES == 0 && k % TAPS == 0;
+    for (int64_t y = 0; across && y < l->H; y++)
+        for (int64_t o = 0; o < C; o += LANES)
+            for (int64_t j = 0; j < width; j++)
+                for (int64_t i = 0; i < LANES; i++) turned[(y * width + j) * C + o + i] = d[(y * C + o + i) * ds + j];
+    for (int64_t o = 0, outs; o < C; o += outs) {
+        const int64_t left = C - o;
+        outs = !across ? (left >= DOUTS ? DOUTS : 1) : LANES * (left >= VECS * LANES ? VECS : left >= VECS / 2 * LANES ? VECS / 2 : 1);
+        for (int64_t ky = 0; ky < k; ky++) {
+            const int64_t first = pad > ky ? pad - ky : 0, last = l->h + pad - ky < l->H ? l->h + pad - ky : l->H;
             for (int64_t ci = 0; ci < c; ci++)
-                for (int64_t kx = 0; kx < k;) {
-                    const int more = k - kx >= TAPS;
-                    const float *at = x + (ky * c + ci) * xs + kx * batch, *from = d + o * ds;
+                for (int64_t kx = 0, taps; kx < k; kx += taps) {
+                    const float *at = x + ((ky - pad) * c + ci) * xs + kx * batch, *from = d + o * ds;
                     float *to = g + o * size + (ky * k + kx) * c + ci;
-                    if (full && more) taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, DOUTS, TAPS);
-                    else if (full) taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, DOUTS, 1);
-                    else if (more) taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, 1, TAPS);
-                    else taps_block(at, xs, from, ds, c, l->C, l->H, width, batch, to, size, 1, 1);
-                    kx += more ? TAPS : 1;
+                    taps = k - kx >= TAPS ? TAPS : 1;
+#define OUTS_BLOCK(vecs) outs_block(at, xs, turned + o, c, C, first, last, width, batch, to, size, vecs, TAPS)
+#define TAPS_BLOCK(outs, taps) taps_block(at, xs, from, ds, c, C, first, last, width, batch, to, size, outs, taps)
+                    if (across && outs == VECS * LANES) OUTS_BLOCK(VECS);
+                    else if (across && outs == VECS / 2 * LANES) OUTS_BLOCK(VECS / 2);
+                    else if (across) OUTS_BLOCK(1);
+                    else if (outs > 1 && taps > 1) TAPS_BLOCK(DOUTS, TAPS);
+                    else if (outs > 1) TAPS_BLOCK(DOUTS, 1);
+                    else if (taps > 1) TAPS_BLOCK(1, TAPS);
+                    else TAPS_BLOCK(1, 1);
                 }
-        o += full ? DOUTS : 1;
+        }
     }
 }
 
@@ -300,10 +335,10 @@ static void flatten(const layer_t *l, float *image, int64_t is, float *flat, int
                 }
 }
 
-/* A copy of an image with a frame of zeros of pad pixels. */
+/* A copy of an image with pad columns of zeros on either side. */
 static void framed(const float *x, int64_t xs, int64_t c, int64_t h, int64_t w, int64_t pad, int64_t batch, float *y, int64_t ys) {
-    memset(y, 0, 4 * (h + 2 * pad) * c * ys);
-    for (int64_t r = 0; r < h * c; r++) memcpy(y + (r + pad * c) * ys + pad * batch, x + r * xs, 4 * w * batch);
+    memset(y, 0, 4 * h * c * ys);
+    for (int64_t r = 0; r < h * c; r++) memcpy(y + r * ys + pad * batch, x + r * xs, 4 * w * batch);
 }
 
 /* ---- the chain ---- */
@@ -320,7 +355,7 @@ typedef struct { /* for whichever layer is at work */
 
 static int64_t line(int64_t width, int64_t batch) { return UP(width * batch + LANES); }
 
-static int64_t frame_size(const layer_t *l, int64_t batch) { return (l->h + 2 * l->pad) * l->c * line(l->w + 2 * l->pad, batch); }
+static int64_t frame_size(const layer_t *l, int64_t batch) { return l->h * l->c * line(l->w + 2 * l->pad, batch); }
 
 /* How many numbers all places take for batches of this size; where there is memory, each gets its own. */
 static int64_t arrange(const layer_t *layers, int64_t count, int64_t batch, float *memory, place_t *places, spare_t *spare) {
@@ -335,7 +370,7 @@ static int64_t arrange(const layer_t *layers, int64_t count, int64_t batch, floa
         if (i == count) break;
         if (l->kind == CONV && l->pad) places[i].frame = TAKE(frame_size(l, batch));
         const int64_t back = l->k - 1 - l->pad, wide = l->kind == LINEAR ? COLS * batch : l->C * l->k * l->k * l->c;
-        const int64_t about = l->kind == CONV ? (l->H + 2 * back) * l->C * line(l->W + 2 * back, batch) : 0;
+        const int64_t about = l->kind == CONV ? l->H * l->C * line(l->W + 2 * back, batch) : 0;
         widest = wide > widest ? wide : widest, frame = about > frame ? about : frame;
     }
     spare->gradient = TAKE(widest), spare->turned = TAKE(widest), spare->frame = TAKE(frame);
@@ -347,9 +382,9 @@ static void forward(const layer_t *l, const place_t *in, const place_t *out, int
     if (l->kind == CONV && l->pad) {
         const int64_t fs = line(l->w + 2 * l->pad, batch);
         framed(in->x, in->stride, l->c, l->h, l->w, l->pad, batch, in->frame, fs);
-        conv(in->frame, fs, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
+        conv(in->frame, fs, l->h, l->pad, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
     } else if (l->kind == CONV)
-        conv(in->x, in->stride, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
+        conv(in->x, in->stride, l->h, 0, l->weight, l->bias, l->c, l->k, l->C, l->H, l->W * batch, batch, out->x, out->stride);
     else if (l->kind == POOL) pool(l, in->x, in->stride, batch, out->x, out->stride);
     else if (l->kind == RELU) /* a number that is none stays none */
         for (int64_t j = 0; j < numbers * in->stride; j++) out->x[j] = in->x[j] <= 0 ? 0 : in->x[j];
@@ -357,9 +392,10 @@ static void forward(const layer_t *l, const place_t *in, const place_t *out, int
     else linear(in->x, in->stride, l, batch, out->x, out->stride);
 }
 
-static void conv_update(const layer_t *l, const place_t *in, const place_t *out, int64_t batch, float lr, float rest, float *g) {
-    if (l->pad) conv_gradient(in->frame, line(l->w + 2 * l->pad, batch), out->d, out->stride, l, batch, g);
-    else conv_gradient(in->x, in->stride, out->d, out->stride, l, batch, g);
+static void conv_update(const layer_t *l, const place_t *in, const place_t *out, int64_t batch, float lr, float rest, const spare_t *spare) {
+    float *g = spare->gradient;
+    if (l->pad) conv_gradient(in->frame, line(l->w + 2 * l->pad, batch), out->d, out->stride, l, batch, spare->frame, g);
+    else conv_gradient(in->x, in->stride, out->d, out->stride, l, batch, spare->frame, g);
     for (int64_t j = 0; j < l->C * l->k * l->k * l->c; j++)
         l->weight[j] = rest * l->weight[j] - lr * g[j] + (l->weight_anchor ? l->weight_anchor[j] : 0);
     for (int64_t o = 0; o < l->C; o++) {
@@ -377,7 +413,7 @@ static void conv_below(const layer_t *l, const place_t *in, const place_t *out, 
     for (int64_t o = 0; o < C; o++)
         for (int64_t q = 0; q < k * k; q++)
             for (int64_t ci = 0; ci < c; ci++) spare->turned[(ci * k * k + k * k - 1 - q) * C + o] = l->weight[(o * k * k + q) * c + ci];
-    conv(spare->frame, fs, spare->turned, NULL, C, k, c, l->h, l->w * batch, batch, in->d, in->stride);
+    conv(spare->frame, fs, l->H, back, spare->turned, NULL, C, k, c, l->h, l->w * batch, batch, in->d, in->stride);
 }
 
 /* The derivative before a layer, if anything further down learns; then the layer's own step. */
@@ -386,7 +422,7 @@ static void backward(const layer_t *l, const place_t *in, const place_t *out, in
     const int64_t numbers = l->h ? l->h * l->c : batch;
     if (l->kind == CONV) {
         if (further) conv_below(l, in, out, batch, spare);
-        if (l->learns) conv_update(l, in, out, batch, lr, rest, spare->gradient);
+        if (l->learns) conv_update(l, in, out, batch, lr, rest, spare);
     } else if (l->kind == LINEAR) {
         if (further) linear_below(out->d, out->stride, l, batch, in->d, in->stride);
         if (l->learns) linear_update(in->x, in->stride, out->d, out->stride, l, batch, rest, lr, spare->gradient);
@@ -430,6 +466,9 @@ static void take(const float *samples, const int64_t *order, const layer_t *l, c
         }
     }
 }
+
+/* How many numbers an instruction takes. */
+int64_t comity_lanes(void) { return LANES; }
 
 /* Not aligned_alloc: glibc does not put the next one where the last one was, and the gaps add up. */
 static float *aligned(char *block) { return block ? (float *)(block + 64 - (uintptr_t)block % 64) : NULL; }
