@@ -44,10 +44,11 @@ class AnyChain(Net):
         self.body, self.head = nn.Sequential(*body), nn.Linear(size, classes)
 
 
-convolutions = st.tuples(
-    st.integers(1, 9) | st.sampled_from([16, 24, 33, 64, 112]),
-    st.sampled_from([(1, 0), (2, 1), (3, 0), (3, 2), (5, 0), (5, 2), (5, 4)]),
-).map(lambda each: f"conv{each[0]}/{each[1][0]}/{each[1][1]}")
+KERNELS = [(1, 0), (2, 1), (3, 0), (3, 2), (5, 0), (5, 2), (5, 4)]
+channels = st.integers(1, 9) | st.sampled_from([16, 24, 33, 64, 112])
+convolutions = st.tuples(channels, st.sampled_from(KERNELS)).map(
+    lambda each: f"conv{each[0]}/{each[1][0]}/{each[1][1]}"
+)
 layers = st.lists(st.one_of(convolutions, st.sampled_from(["pool", "relu"])), max_size=5)
 
 
