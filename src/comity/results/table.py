@@ -8,6 +8,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,16 @@ from comity._errors import unknown
 from comity.config import LOCAL, MEAN
 from comity.results.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, KEPT, NOTHING, Column, Entry
 from comity.results.conditions import Flat, show
-from comity.results.schema import AUC, FALL
+from comity.results.schema import AUC, FALL, TUNING, Tuned
 from comity.results.study import Cell, LoadedStudy, Setting
-from comity.results.words import listed
+from comity.results.words import counted, listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table as RichTable
+
+MOST_NAMED = 12
+"""Lines whose choices are told by name below the table."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +105,7 @@ class Table:
         used = tuple(column for column in columns if any(line.entries[column.name] != NOTHING for line in lines))
         remarks = [study.base_remark] if study.base_remark else []
         for option in sorted(study.tuned_training):
-            searches = [search for search in study.tuning if search.option == option]
-            chosen = [f"{search.cell} {search.chosen}" for search in searches]
-            remarks.append(f"{option} was chosen by validation: {', '.join(chosen)}.")
-            if ends := [search.cell for search in searches if search.at_an_end]:
-                remarks.append(f"A better {option} may lie beyond those that were tried for {listed(ends)}.")
+            remarks += _choices(option, [search for search in study.tuning if search.option == option])
         if study.unfinished:
             total, are = len(study.runs) + study.waiting, "is" if study.unfinished == 1 else "are"
             remarks.append(f"{study.unfinished} of {total} runs {are} not finished and not in the table.")
@@ -270,6 +270,22 @@ def _lines(setting: Setting, study: LoadedStudy) -> list[Line]:
         entries = {column.name: NOTHING for column in COLUMNS} | {ACCURACY.name: ACCURACY.entry_of(noted)}
         lines.insert(0, Line(LOCAL, "", list(noted.by_seed), entries))
     return lines
+
+
+def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
+    """What validation chose for each line, by name where these are few."""
+    ends = [search.cell for search in searches if search.at_an_end]
+    if len(searches) <= MOST_NAMED:
+        each, where = ", ".join(f"{search.cell} {search.chosen}" for search in searches), listed(ends) if ends else ""
+    else:
+        counts = Counter(search.chosen for search in searches)
+        each = (
+            ", ".join(f"{value} for {counted(count, 'line')}" for value, count in counts.most_common())
+            + f"; {TUNING} has each"
+        )
+        where = f"{len(ends)} of {len(searches)} lines"
+    told = [f"{option} was chosen by validation: {each}."]
+    return told + ([f"A better {option} may lie beyond those that were tried for {where}."] if ends else [])
 
 
 def _legend(lines: list[Line], base: str) -> list[str]:
