@@ -121,10 +121,13 @@ def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
 # The claims.
 
 BLOCKS = {"confree-table1": "digits", "confree-table1-clothing": "clothes", "confree-table1-night": "flowers"}
+BLOCKS |= {"confree-table1-cifar10": "CIFAR-10"}
 BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
+BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {p:.0%}" for n in (20, 40) for p in (0.3, 0.6)}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
-DEPTHS = ("widths=64", "widths=64×64×64")
+DEPTHS = ("widths=64×64×64", "widths=64")
 CONFREE = ("confree-table1", "confree-table1-clothing", "confree-table1-night", "natural")
+MORE_CLIENTS, TRIED = "confree-table2", ("APFL", "FedRep", "FedALA")
 CALM = ("fedcalm-figure5", "natural")
 FEDORA = "FEDORA (similarity=exp, neighbours=2, lam_form=exp)"
 TURNED = {"fedora-balanced": "digits", "fedora-balanced-mnist": "MNIST"}
@@ -141,9 +144,10 @@ def takers() -> Comparisons:
     return {"mean gain of the three over that of the three": between(*gains)}
 
 
-def deeper() -> Comparisons:
-    gains = {m: [gained(CALM[0], m, "CALM", block) for block in DEPTHS] for m in ("FedRep", "FedALA", "FedPAC")}
-    return {method: between([deep], [shallow]) for method, (shallow, deep) in gains.items()}
+def gains_more(study: str, rule: str, block: str, than: str, *methods: str) -> Comparisons:
+    """What a rule gains over Mean in one block, over what it gains in another."""
+    gains = {m: [gained(study, m, rule, at) for at in (block, than)] for m in methods}
+    return {method: between([here], [there]) for method, (here, there) in gains.items()}
 
 
 def alone() -> Comparisons:
@@ -210,12 +214,31 @@ CLAIMS = (
     ),
     Claim("ConFREE", "… by more than a longer step of Mean does", lambda: with_rule("ConFREE", CONFREE)),
     Claim("ConFREE", "improves APFL, FedALA and FedPAC more than FedROD, FedRep and FedCP", takers),
+    Claim(
+        "ConFREE",
+        "improves them with more clients, of whom fewer take part",
+        lambda: with_rule("ConFREE", [MORE_CLIENTS], MEAN),
+    ),
+    Claim(
+        "ConFREE",
+        "gains more with more clients",
+        lambda: gains_more(MORE_CLIENTS, "ConFREE", *(f"clients={n}, participation=0.3" for n in (40, 20)), *TRIED),
+    ),
+    Claim(
+        "ConFREE",
+        "gains more where clients are less alike",
+        lambda: gains_more("confree-figure2", "ConFREE", "alpha=0.05", "alpha=1.0", *TRIED),
+    ),
     Claim("FedCALM", "CALM improves every method", lambda: with_rule("CALM", CALM, MEAN)),
     Claim(
         "FedCALM", "… by its direction: also at the mean's length", lambda: with_rule("CALM (length=mean)", CALM, MEAN)
     ),
     Claim("FedCALM", "… by more than a longer step of Mean does", lambda: with_rule("CALM", CALM)),
-    Claim("FedCALM", "CALM gains more in deeper nets", deeper),
+    Claim(
+        "FedCALM",
+        "CALM gains more in deeper nets",
+        lambda: gains_more(CALM[0], "CALM", *DEPTHS, "FedRep", "FedALA", "FedPAC"),
+    ),
     Claim(
         "FedCALM",
         "the second stage adds to the projection",

@@ -49,6 +49,8 @@ def keep(name: str, folder: Path) -> None:
         write(f"{name}-runs.csv", (row for cell in study.cells for row in runs(cell)))
         if name in measured.BY_CLIENT:
             write(f"{name}-clients.csv", (row for cell in study.cells for row in clients(cell)))
+        if name in measured.BY_WEIGHT:
+            write(f"{name}-weights.csv", (row for cell in study.cells for row in weights(cell)))
     file = measured.FOLDER / "studies.json"
     told = json.loads(file.read_text()) if file.exists() else {}
     told[name] = about(name, study)
@@ -80,6 +82,17 @@ def clients(cell: Cell) -> Iterable[dict[str, object]]:
     for run in cell.finished:
         told = {"method": cell.method_label, "rule": cell.rule_label, "seed": run.seed}
         yield from (told | {"client": k, "accuracy": f"{100 * own:.4f}"} for k, own in run.by_client(OWN).items())
+
+
+def weights(cell: Cell) -> Iterable[dict[str, object]]:
+    """A row for each layer and round of each run: how many clients the rule's weights are worth, (Σλ)² / Σλ²."""
+    for run in cell.finished:
+        names = list(run.records[-1].conflict.layers) if run.records[-1].conflict else []
+        for note in run.weights:
+            for layer, own in zip(names, note.multipliers or (), strict=False):
+                worth = sum(own) ** 2 / sum(weight**2 for weight in own) if any(own) else 0.0
+                told = {"method": cell.method_label, "seed": run.seed, "round": note.round, "layer": layer}
+                yield told | {"clients": f"{worth:.3f}"}
 
 
 def about(name: str, study: LoadedStudy) -> dict[str, object]:

@@ -24,17 +24,21 @@ FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
 LAST = "last"
 VARIANTS = {
-    "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
-    "--tune lr=0.02,0.05",
+    "confree-table1-night": "confree-table1 --scale night --method FedRep,FedALA,APFL --rounds 40 --eval-every 8 "
+    "--tune lr=0.05,0.1,0.2",
     "confree-table1-clothing": "confree-table1 --data fashion-mnist --partition label-shift "
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "
     "--tune lr=0.02,0.05,0.1",
     "fedora-balanced-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 "
-    "--test-share 0.5906",
+    "--test-share 0.5906 --tune lr=0.005,0.01,0.02,0.05",
+    "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
+    "--tune lr=0.02,0.05,0.1",
 }
 """Studies that are an example with other options, and these."""
 BY_CLIENT = ("fedora-imbalanced", "fedora-four")
 """Studies of which each client's accuracy is kept."""
+BY_WEIGHT = ("fedcalm-figure6",)
+"""Studies of which it is kept how many clients the rule's weights are worth."""
 Row = dict[str, str]
 
 
@@ -222,17 +226,25 @@ def grid(heads: list[str], body: list[list[str]], left: int = 1) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
 
 
-def rules(study: str, block: str = "", what: str = LAST) -> str:
+def rules(study: str, block: str | None = None, what: str = LAST) -> str:
     """Each method's accuracy with Mean, and what other rules change; Holm's correction over the table."""
-    kept = [each for each in lines(study) if each.block == block and each.rule]
-    means = {each.method: each for each in kept if each.rule == MEAN}
+    kept = [each for each in lines(study) if block in (None, each.block) and each.rule]
+    means = {(each.block, each.method): each for each in kept if each.rule == MEAN}
     rivals = [each for each in kept if each.rule != MEAN]
-    found = [each.over(means[each.method], what) for each in rivals]
-    cells = {(e.method, e.rule): interval(d, real) for e, d, real in zip(rivals, found, corrected(found), strict=True)}
+    found = [each.over(means[each.block, each.method], what) for each in rivals]
+    cells = {
+        (e.block, e.method, e.rule): interval(d, real)
+        for e, d, real in zip(rivals, found, corrected(found), strict=True)
+    }
     others = list(dict.fromkeys(each.rule for each in rivals))
+    several = len({of for of, _ in means}) > 1
     body = [
-        [method, number(mean.by_seed(what).mean), *(cells.get((method, name), "–") for name in others)]
-        for method, mean in means.items()
+        [
+            f"{method}, {of}" if several else method,
+            number(mean.by_seed(what).mean),
+            *(cells.get((of, method, name), "–") for name in others),
+        ]
+        for (of, method), mean in means.items()
     ]
     return grid(["", "with Mean", *(f"+ {name}" for name in others)], body)
 
@@ -275,6 +287,25 @@ def _of_clients(study: str, method: str, clients: Sequence[int]) -> Spread:
     rows = [row for row in read(f"{study}-clients.csv") if row["method"] == method and int(row["client"]) in clients]
     seeds = sorted({int(row["seed"]) for row in rows})
     return Spread({s: fmean(float(row["accuracy"]) for row in rows if int(row["seed"]) == s) for s in seeds})
+
+
+def weighed(study: str) -> str:
+    """How many clients the rule's weights are worth in the first rounds and the last, a fifth each; over seeds."""
+    rows = read(f"{study}-weights.csv")
+    rounds = max(int(row["round"]) for row in rows)
+    parts = {"first fifth": range(1, rounds // 5 + 1), "last fifth": range(rounds - rounds // 5 + 1, rounds + 1)}
+    lines_of = dict.fromkeys((row["method"], row["layer"]) for row in rows)
+
+    def entry(method: str, layer: str, part: range) -> str:
+        found: dict[int, list[float]] = {}
+        for row in rows:
+            if (row["method"], row["layer"]) == (method, layer) and int(row["round"]) in part:
+                found.setdefault(int(row["seed"]), []).append(float(row["clients"]))
+        spread = Spread({seed: fmean(values) for seed, values in found.items()})
+        return f"{spread.mean:.1f} ± {spread.std:.1f}"
+
+    body = [[short(m), layer, *(entry(m, layer, part) for part in parts.values())] for m, layer in lines_of]
+    return grid(["", "layer", *(f"{part} of the rounds" for part in parts)], body, left=2)
 
 
 def value(study: str, label: str, column: str, block: str = "") -> str:
