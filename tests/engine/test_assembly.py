@@ -49,7 +49,7 @@ def test_one_definition_of_local(tiny: dict[str, Any], tmp_path: Path) -> None:
     [
         ({}, Compiled),
         ({"model": "lenet5"}, Compiled),
-        ({"model": "cnn"}, Chain),
+        ({"model": "cnn", "batch_size": 64}, Chain),
         ({"model": "resnet4"}, Autograd),
         ({"momentum": 0.5}, Autograd),
         ({"optimizer": "Adam"}, Autograd),
@@ -70,7 +70,7 @@ def test_a_trainer_can_be_named_and_an_impossible_one_is_refused(tiny: dict[str,
         site = site_of(config, trainer=name)  # type: ignore[arg-type]
         assert type(site.trainer) is kind
     with pytest.raises(ComityError, match=r"trainer compiled cannot train this model .*; possible: autograd, chain"):
-        site_of(config.with_(model="cnn"), trainer="compiled")
+        site_of(config.with_(model="cnn", batch_size=64), trainer="compiled")
     with pytest.raises(ComityError, match=r"trainer must be autograd \| chain \| compiled, got 'fast'"):
         run(config, trainer="fast")  # type: ignore[arg-type]
 

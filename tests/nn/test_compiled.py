@@ -131,6 +131,15 @@ def test_so_do_the_steps_of_machines_with_narrower_instructions(fresh: Path, mon
     monkeypatch.setattr(compiled, "FLAGS", narrow)
     test_every_chain_goes_the_way_of_autograd()
     assert fresh.exists()
+    wide = Model(AnyChain((3, 8, 8), ["conv32/5/0"], [], 3))
+    assert not can_compile(wide, batch_size=10)  # torch's own convolutions are faster there
+
+
+def test_wide_convolutions_are_compiled_for_wide_instructions_and_small_batches() -> None:
+    library, wide = compiled._library(), Model(AnyChain((3, 8, 8), ["conv32/5/0"], [], 3))
+    assert library is not None
+    assert can_compile(wide, batch_size=32) == (library.comity_lanes() == 16)
+    assert not can_compile(wide, batch_size=33)
 
 
 def test_it_is_compiled_once_into_a_folder_that_nobody_else_can_write_to(fresh: Path) -> None:

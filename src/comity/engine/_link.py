@@ -1,7 +1,7 @@
 """How the server's questions reach the clients, and what that costs."""
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -106,14 +106,22 @@ class Threads(Link):
     def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
         results: dict[int, Payload | Exception] = {}
         # The largest first, so that no thread is left with a long job at the end.
-        order = sorted(questions, key=lambda cid: -len(self.site.federation.clients[cid].train))
-        jobs = [self._pool.submit(self._work, cid, verb.name, questions[cid], round, results) for cid in order]
+        waiting = deque(sorted(questions, key=lambda cid: -len(self.site.federation.clients[cid].train)))
+
+        def work() -> None:
+            while True:
+                try:
+                    cid = waiting.popleft()
+                except IndexError:
+                    return
+                self._work(cid, verb.name, questions[cid], round, results)
+
+        jobs = [self._pool.submit(work) for _ in range(min(self.workers, len(waiting)))]
         try:
             for job in jobs:
                 job.result()
         finally:
-            for job in jobs:
-                job.cancel()  # after an interrupt, what has not begun; done ones do not mind
+            waiting.clear()  # after an interrupt nobody else begins
         errors = {cid: result for cid, result in sorted(results.items()) if isinstance(result, Exception)}
         replies = {cid: result for cid, result in results.items() if not isinstance(result, Exception)}
         self.failures = {cid: f"{type(error).__name__}: {error}" for cid, error in errors.items()}
