@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from comity.nn import MODELS, Descent, Model, Step, can_compile, descend
 
-BATCH, STEPS = 10, 50
+BATCH, STEPS = 10, 100
 
 
 def compiled(name: str, shape: tuple[int, ...]) -> Callable[[], object]:
@@ -48,8 +48,10 @@ def milliseconds(make: Callable[[], Callable[[], object]], threads: int) -> floa
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
         worker.start()
+    while begin.n_waiting < threads:
+        time.sleep(0.001)
+    started = time.perf_counter()  # before anybody is let go: a small net's steps may be done before the next line
     begin.wait()
-    started = time.perf_counter()
     for worker in workers:
         worker.join()
     return (time.perf_counter() - started) / (STEPS * threads) * 1e3

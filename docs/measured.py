@@ -24,7 +24,9 @@ FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
 LAST = "last"
 VARIANTS = {
-    "confree-table1-night": "confree-table1 --scale night --method FedRep,FedALA,APFL --rounds 40 --eval-every 8 "
+    "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
+    "--tune lr=0.02,0.05",
+    "confree-table1-rates": "confree-table1 --scale night --method FedRep --rounds 40 --eval-every 8 "
     "--tune lr=0.05,0.1,0.2",
     "confree-table1-clothing": "confree-table1 --data fashion-mnist --partition label-shift "
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "

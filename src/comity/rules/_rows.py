@@ -26,6 +26,7 @@ Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, 
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
 _WIDEST = 32_768  # columns in a piece: float32 sums stay short, and the product outweighs the call
 _LARGEST = 2**22  # numbers in a piece: 16 MB of a matrix that may lie on disk
+_NARROWEST, _MOST = 2_048, 2**25  # columns that a piece has all the same, up to so many numbers: each row is a call
 _NARROW = 4_096  # columns up to which products are float64
 _MANY = 16  # pieces from which on several threads save more time than it takes to start them
 _BAND, _WIDE_BAND = 16, 64  # columns of a Gram matrix computed at once; what lies above the diagonal is mirrored
@@ -34,7 +35,8 @@ _FEW = 64  # rows up to which the narrower bands are faster, in float32
 
 def piece_width(count: int) -> int:
     """How many columns of ``count`` rows are read at once. Products have the same bits wherever they are cut alike."""
-    return max(1, min(_WIDEST, _LARGEST // max(1, count)))
+    count = max(1, count)
+    return max(1, min(_WIDEST, max(_LARGEST // count, min(_NARROWEST, _MOST // count))))
 
 
 class Updates(ClientUpdates):
