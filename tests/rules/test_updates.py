@@ -82,9 +82,7 @@ def test_the_result_has_the_dtype_of_the_rows(U, dtype):
     assert float((update - expected).norm() / expected.norm()) <= 2 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize(
-    ("clients", "columns"), [(20, 32_768), (2_000, 2_097), (10_000, 2_048), (10**5, 335)]
-)
+@pytest.mark.parametrize(("clients", "columns"), [(20, 32_768), (2_000, 2_097), (10_000, 2_048), (10**5, 335)])
 def test_pieces_are_of_some_megabytes_and_not_so_narrow_that_rows_are_cut_to_shreds(clients, columns):
     assert piece_width(clients) == columns
 
