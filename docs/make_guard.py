@@ -1,6 +1,6 @@
 """The table of docs/guard.md: a line of docs/results/guard.csv from a study's cell, and the table of all lines."""
 
-from measured import grid, read
+from measured import grid, number, read
 
 from comity.results.schema import LOSS, OWN, TEST_SAMPLES, UNGUARDED
 from comity.results.study import Cell
@@ -46,3 +46,23 @@ def guarded() -> str:
         numbers = (each[name] for name in ("data", "method", "Local", "federated", "guarded"))
         rows.append([*numbers, behind, each["beyond chance"], loss])
     return grid(head, rows, left=2)
+
+
+def margins(other: str) -> str:
+    """In how many settings the guarded mean is above another, the same and below it, and by how much."""
+    found = [round(float(each["guarded"]) - float(each[other]), 1) for each in read("guard.csv")]
+    above, below = sum(margin > 0 for margin in found), sum(margin < 0 for margin in found)
+    words = f"above in {above} of {len(found)}, the same in {len(found) - above - below} and below in {below}"
+    return f"{words}, by {number(min(found), 1)} to {number(max(found), 1)} points"
+
+
+def most_behind(which: str) -> str:
+    """The largest count of clients behind Local by more than one test sample."""
+    most = max(read("guard.csv"), key=lambda each: int(each[f"behind: {which}"]) / int(each["clients"]))
+    return f"{most[f'behind: {which}']} of {most['clients']}"
+
+
+def named_beyond_chance() -> str:
+    """Clients of all settings that are behind Local by more than chance, and in how many settings they are counted."""
+    rows = read("guard.csv")
+    return f"{sum(int(each['beyond chance']) for each in rows)} in {len(rows)} settings"
