@@ -80,7 +80,7 @@ def runs(cell: Cell) -> Iterable[dict[str, object]]:
 def clients(cell: Cell) -> Iterable[dict[str, object]]:
     """A row for each client of each run: its accuracy at the end, in percent."""
     for run in cell.finished:
-        told = {"method": cell.method_label, "rule": cell.rule_label, "seed": run.seed}
+        told = {"method": cell.method_label, "seed": run.seed}
         yield from (told | {"client": k, "accuracy": f"{100 * own:.4f}"} for k, own in run.by_client(OWN).items())
 
 
