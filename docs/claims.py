@@ -121,7 +121,7 @@ def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
 # The claims.
 
 BLOCKS = {"confree-table1": "digits", "confree-table1-clothing": "clothes", "confree-table1-night": "flowers"}
-BLOCKS |= {"confree-table1-cifar10": "CIFAR-10"}
+BLOCKS |= {"confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
 BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
 BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {p:.0%}" for n in (20, 40) for p in (0.3, 0.6)}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
@@ -238,6 +238,11 @@ CLAIMS = (
         "FedCALM",
         "CALM gains more in deeper nets",
         lambda: gains_more(CALM[0], "CALM", *DEPTHS, "FedRep", "FedALA", "FedPAC"),
+    ),
+    Claim(
+        "FedCALM",
+        "CALM improves methods on a transformer",
+        lambda: with_rule("CALM", ["fedcalm-table10"], MEAN),
     ),
     Claim(
         "FedCALM",
