@@ -18,6 +18,7 @@ import claims
 import make_guard
 import measured
 
+from comity.report._series import coefficients
 from comity.results.schema import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.results.study import Cell, LoadedStudy
 
@@ -87,11 +88,11 @@ def clients(cell: Cell) -> Iterable[dict[str, object]]:
 def weights(cell: Cell) -> Iterable[dict[str, object]]:
     """A row for each layer and round of each run: how many clients the rule's weights are worth, (Σλ)² / Σλ²."""
     for run in cell.finished:
-        names = list(run.records[-1].conflict.layers) if run.records[-1].conflict else []
-        for note in run.weights:
-            for layer, own in zip(names, note.multipliers or (), strict=False):
-                worth = sum(own) ** 2 / sum(weight**2 for weight in own) if any(own) else 0.0
-                told = {"method": cell.method_label, "seed": run.seed, "round": note.round, "layer": layer}
+        found = coefficients(run, most=len(run.records))
+        for layer, by_round in found.multipliers.items() if found else ():  # Local has no rule
+            for number, own in zip(found.rounds, by_round.T, strict=True):
+                worth = own.sum() ** 2 / (own**2).sum() if own.any() else 0.0
+                told = {"method": cell.method_label, "seed": run.seed, "round": number, "layer": layer}
                 yield told | {"clients": f"{worth:.3f}"}
 
 

@@ -24,7 +24,7 @@ def test_it_is_sgd_by_autograd(
     """Of any parts, with weight decay and pull; 50 · lr is all the way to the anchor."""
     config = Config(**(tiny | {"model": model, "lr": 0.02} | options))
     reference = client_of(site_of(config, trainer="autograd"), 1)
-    if trainer == "compiled" and not can_compile(reference.model, config.batch_size):
+    if (model, trainer) == ("cnn", "compiled") and not can_compile(reference.model, config.batch_size):
         pytest.skip("torch's own convolutions are faster there")
     client = client_of(site_of(config, trainer=trainer), 1)
     if not client.model.parameters(*parts):

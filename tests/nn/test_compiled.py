@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from comity.nn import Model, Step, can_compile, descend, outputs
+from comity.nn import Model, Step, can_compile, chain_of, descend, outputs
 from comity.nn import _compiled as compiled
 from comity.nn._net import Net
 
@@ -85,6 +85,9 @@ def test_every_chain_goes_the_way_of_autograd(
 ) -> None:
     torch.manual_seed(seed)
     model = Model(AnyChain(shape, layers, widths, classes))
+    chain = chain_of(model.net)
+    assert chain is not None
+    assert all(compiled._takes(layer) for _, layer in chain)
     assert compiled._agrees()
     if not model.parameters(*part):
         part = ()

@@ -274,18 +274,15 @@ def _lines(setting: Setting, study: LoadedStudy) -> list[Line]:
 
 def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
     """What validation chose for each line, by name where these are few."""
+    each = [f"{search.cell} {search.chosen}" for search in searches]
     ends = [search.cell for search in searches if search.at_an_end]
-    if len(searches) <= MOST_NAMED:
-        each, where = ", ".join(f"{search.cell} {search.chosen}" for search in searches), listed(ends) if ends else ""
-    else:
-        counts = Counter(search.chosen for search in searches)
-        each = (
-            ", ".join(f"{value} for {counted(count, 'line')}" for value, count in counts.most_common())
-            + f"; {TUNING} has each"
-        )
-        where = f"{len(ends)} of {len(searches)} lines"
-    told = [f"{option} was chosen by validation: {each}."]
-    return told + ([f"A better {option} may lie beyond those that were tried for {where}."] if ends else [])
+    more = ""
+    if len(searches) > MOST_NAMED:
+        counts = Counter(search.chosen for search in searches).most_common()
+        each, more = [f"{value} for {counted(count, 'line')}" for value, count in counts], f"; {TUNING} has each"
+        ends = [f"{len(ends)} of {len(searches)} lines"] if ends else []
+    told = [f"{option} was chosen by validation: {', '.join(each)}{more}."]
+    return told + ([f"A better {option} may lie beyond those that were tried for {listed(ends)}."] if ends else [])
 
 
 def _legend(lines: list[Line], base: str) -> list[str]:
