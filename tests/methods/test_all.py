@@ -1,11 +1,7 @@
-"""What every method must do: learn, keep its numbers, take any rule, run with any model.
-
-``python tests/methods/test_all.py`` writes golden.json anew, after a change that is meant to change numbers.
-"""
+"""What every method must do: learn, take any rule, run with any model. Its bits are locked in tests/locks."""
 
 import importlib.util
 import inspect
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,6 @@ from comity._options import options
 from comity.engine import run
 from comity.methods import METHODS
 
-GOLDEN = Path(__file__).with_name("golden.json")
 DIGITS: dict[str, Any] = {
     "partition": {"name": "dirichlet", "alpha": 0.1},
     "model": {"name": "mlp", "widths": (64,)},
@@ -33,22 +28,11 @@ MIXERS = {"FedAMP", "FedFomo", "FedU", "FedProto", "pFedHN", "FEDORA"}
 OWN_RULE = {name for name, method in METHODS.items() if method().own_rule() is not None} - MIXERS
 
 
-CALMER: dict[str, dict[str, Any]] = {"GPFL": {"lr": 0.03}}
-"""Where the others' rate is chaotic: the rounding of another processor would change the loss by a tenth."""
-
-
-def learnt(method: str) -> dict[str, float]:
-    last = run(**(DIGITS | CALMER.get(method, {})), method=method).result.last
-    return {"loss": last.metrics["loss"].mean, "accuracy": last.metrics["L-acc"].mean}
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_it_learns_digits_and_keeps_its_golden_numbers(method: str) -> None:
-    """Ten rounds at Dirichlet 0.1, where chance is a tenth. Other processors may round a little differently."""
-    found = learnt(method)
-    golden = json.loads(GOLDEN.read_text())[method]
-    assert found["accuracy"] > 0.3
-    assert found == pytest.approx(golden, rel=1e-3)
+def test_it_learns_digits(method: str) -> None:
+    """Ten rounds at Dirichlet 0.1, where chance is a tenth."""
+    last = run(**DIGITS, method=method).result.last
+    assert last.metrics["L-acc"].mean > 0.3
 
 
 @pytest.mark.parametrize("rule", ["ConFREE", "CALM"])
@@ -125,10 +109,3 @@ def test_the_page_of_methods_is_what_the_classes_say() -> None:
     page = (docs / "methods.md").read_text()
     for said in (maker.section, maker.compared):
         assert [name for name, method in METHODS.items() if said(name, method) not in page] == [], "make docs"
-
-
-if __name__ == "__main__":
-    written = {method: learnt(method) for method in METHODS}
-    GOLDEN.write_text(json.dumps(written, indent=2) + "\n")
-    for name, found in written.items():
-        print(f"{name:12} {found}")
