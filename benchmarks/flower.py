@@ -11,9 +11,11 @@ import argparse
 import logging
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,7 +24,11 @@ import torch
 
 from comity import Config
 from comity.engine import Link, Links, Site, run, threads
-from comity.flower import GridLink, InProcessGrid, client_app
+from comity.flower import GridLink, client_app
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "flower"))
+
+from in_process import InProcessGrid
 
 
 def grid(wire: bool) -> Callable[[Config], Links]:

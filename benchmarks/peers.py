@@ -39,7 +39,8 @@ class Flwr:
         from flwr.clientapp import ClientApp
         from flwr.serverapp.strategy import FedAvg
 
-        from comity.flower import InProcessGrid
+        sys.path.append(str(Path(__file__).parents[1] / "tests" / "flower"))
+        from in_process import InProcessGrid
 
         logging.getLogger("flwr").setLevel(logging.ERROR)
         client, app = Eager(data, MODEL, "FedAvg"), ClientApp()

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Message
+from in_process import InProcessGrid
 
 from comity import Config
 from comity.engine import ClientState, Run, settled
-from comity.flower import InProcessGrid, client_app
+from comity.flower import client_app
 from comity.flower._keep import Keep
 from comity.flower._link import Patience
 from comity.flower._server import over

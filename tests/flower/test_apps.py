@@ -17,6 +17,7 @@ from flwr.clientapp.mod import LocalDpMod
 from flwr.common.config import flatten_dict
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from grids import HASTY, kept
+from in_process import InProcessGrid
 from safetensors.torch import load_file
 
 from comity import ComityError, Config
@@ -25,7 +26,7 @@ from comity._write import write_text
 from comity.commands import command
 from comity.data import ClientData
 from comity.engine import run, settled, site_of, verbs_of
-from comity.flower import InProcessGrid, OwnData, client_app, server_app, write_app
+from comity.flower import OwnData, client_app, server_app, write_app
 from comity.flower._server import _link_settings, over
 from comity.flower._settings import config_of, entries_of
 from comity.methods import METHODS

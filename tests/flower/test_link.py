@@ -8,10 +8,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from grids import HASTY, Silent, kept, on_grid
+from in_process import InProcessGrid
 
 from comity import ComityError, Config
 from comity.engine import Run, Verb, run
-from comity.flower import GridLink, InProcessGrid, client_app
+from comity.flower import GridLink, client_app
 from comity.flower._link import Patience, _error
 from comity.flower._server import over
 from comity.methods import Client, Method, Payload, Reply

@@ -31,7 +31,7 @@ from finetuning.client_app import app as client
 from finetuning.server_app import app as server
 from finetuning.task import adapters, build, load_data, put, test
 from flwr.app import Context, RecordDict
-from comity.flower import InProcessGrid
+from in_process import InProcessGrid
 
 sent = set()
 
@@ -68,7 +68,8 @@ def losses(said: str) -> dict[int, float]:
 
 
 def test_one_matrix_of_each_adapter_travels_and_the_other_stays(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLE), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(map(str, (EXAMPLE, Path(__file__).parent)))
+    environment = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", WATCHED, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

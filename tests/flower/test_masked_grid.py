@@ -8,12 +8,13 @@ import torch
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from grids import HASTY
+from in_process import InProcessGrid
 from test_link import assert_same
 
 from comity import ComityError, Config
 from comity.commands import command
 from comity.engine import run
-from comity.flower import InProcessGrid, client_app
+from comity.flower import client_app
 from comity.flower._server import over
 
 REHEARSAL = {"secrets": "none"}

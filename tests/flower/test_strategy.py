@@ -19,10 +19,11 @@ from flwr.serverapp.strategy import (
     Result,
     Strategy,
 )
+from in_process import InProcessGrid
 
 import comity.flower
 from comity import ComityError, rules
-from comity.flower import CALM, ConFREE, FedFV, FedMGDAPlus, InProcessGrid, TorchJD, WithRule
+from comity.flower import CALM, ConFREE, FedFV, FedMGDAPlus, TorchJD, WithRule
 from comity.rules import Mean
 
 SIZES = [3, 5, 4, 8]

@@ -13,10 +13,11 @@ from flwr.app import Context, Message, RecordDict
 from grids import HASTY, kept
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_process import InProcessGrid
 
 from comity import ComityError, Config
 from comity.engine import ClientState, Run, run, settled
-from comity.flower import InProcessGrid, client_app, server_app
+from comity.flower import client_app, server_app
 from comity.flower._keep import Keep
 from comity.flower._server import over
 from comity.flower._settings import entries_of

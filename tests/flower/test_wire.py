@@ -7,9 +7,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
+from in_process import InProcessGrid
 from torch import Tensor
 
-from comity.flower import InProcessGrid
 from comity.flower import _wire as wire
 from comity.methods import Message as MethodMessage
 from comity.methods import Question, Reply

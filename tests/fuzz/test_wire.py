@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from comity import Config
 from comity.engine import run
-from comity.flower import ConFREE, InProcessGrid, client_app
+from comity.flower import ConFREE, client_app
 from comity.flower._link import GridLink, Patience
 from comity.flower._wire import tensor
+from flower.in_process import InProcessGrid
 from fuzz.harness import NUMBERS, damaged, fuzz
 from helpers import TINY
 

@@ -16,7 +16,6 @@ except ImportError as error:
     raise ComityError(f"flower is not installed: {install('flower')}") from error
 
 from comity.flower._client import OwnData, client_app
-from comity.flower._grid import InProcessGrid
 from comity.flower._link import GridLink, Patience
 from comity.flower._new import write_app
 from comity.flower._server import server_app
@@ -53,7 +52,5 @@ __all__ = [
     "CenteredClipping", "TorchJD", "Auto",
     # whole methods
     "client_app", "server_app", "OwnData", "GridLink", "Patience", "write_app",
-    # to try an app with
-    "InProcessGrid",
 ]
 # fmt: on

@@ -1,4 +1,4 @@
-"""A grid without processes or network, to try and test apps with: Flower's own messages, carried by hand."""
+"""A Flower grid inside this process: Flower's own messages, without SuperLink, SuperNodes or network."""
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
