@@ -13,7 +13,8 @@ from in_process import InProcessGrid
 from comity import ComityError, Config
 from comity.engine import Run, Verb, run
 from comity.flower import GridLink, client_app
-from comity.flower._link import Patience, _error
+from comity.flower._link import Patience
+from comity.flower._post import error_of
 from comity.flower._server import over
 from comity.methods import Client, Method, Payload, Reply
 from comity.methods import Message as MethodMessage
@@ -317,4 +318,4 @@ def test_an_error_of_flowers_own_is_error_as_it_is() -> None:
     InProcessGrid(client_app(), 1)  # messages can be made only where there is a run
     asked = Message(RecordDict(), dst_node_id=1, message_type="query")
     for reason, words in (("Node Unavailable", "Node Unavailable"), (None, "failed with code 3")):
-        assert _error(Message(Error(3, reason), reply_to=asked)) == words
+        assert error_of(Message(Error(3, reason), reply_to=asked)) == words

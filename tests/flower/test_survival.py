@@ -19,9 +19,10 @@ from comity import ComityError, Config
 from comity.engine import ClientState, Run, run, settled
 from comity.flower import client_app, server_app
 from comity.flower._keep import Keep
+from comity.flower._place import Place
 from comity.flower._server import over
 from comity.flower._settings import entries_of
-from comity.flower._wire import Place, read_header
+from comity.flower._wire import read_header
 from comity.results.folder import RunFolder
 from comity.results.schema import Seconds
 from helpers import bits

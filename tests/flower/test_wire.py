@@ -11,6 +11,7 @@ from in_process import InProcessGrid
 from torch import Tensor
 
 from comity.flower import _wire as wire
+from comity.flower._place import Place
 from comity.methods import Message as MethodMessage
 from comity.methods import Question, Reply
 
@@ -69,7 +70,7 @@ def check(sent: dict[str, Any], arrived: dict[str, Any]) -> None:
 def test_shapes_bits_and_values_survive_the_way_there_and_back() -> None:
     app = ClientApp()
     sent = Everything(**TENSORS, **PLAIN)
-    header = wire.Header("run", 3, wire.Place("an id", 12, 9, (17, 18, 20), (0, 4, 9)))
+    header = wire.Header("run", 3, Place("an id", 12, 9, (17, 18, 20), (0, 4, 9)))
 
     @app.train("echo")
     def echo(message: Message, _: Context) -> Message:

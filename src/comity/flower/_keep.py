@@ -1,13 +1,12 @@
-"""What a client keeps between messages: in Flower's context, or on the site's own disk where it asks for that.
+"""What a client keeps between messages: in Flower's context, or on the site's disk.
 
-A ClientApp is a new process for every message. Flower carries ``context.state`` from one to the next and never sends it
-anywhere, but it lives in the SuperNode's memory, for one `flwr run`. With ``--node-config "keep='/var/lib/comity'"`` it
-is on disk instead, and the site's own model beside it: in a folder for each client, which nobody but the SuperNode's
-user can read. Then nothing is lost when a SuperNode is started again, or the server.
+A ClientApp is a new process for every message. Flower passes ``context.state`` on from one to the next and never sends
+it anywhere, but holds it in the SuperNode's memory for one `flwr run`. With ``--node-config "keep='/var/lib/comity'"``
+it is on disk, beside the site's own model, in one folder per client that only the SuperNode's user can read. It then
+survives a restart of the SuperNode or the server.
 
-A server that is started again goes on from its last checkpoint, and asks again what it had asked after that. So a
-client keeps not one state but up to three: the one that the server's checkpoint counts on, the one that the newest
-question found, and the one that it left.
+A restarted server resumes from its last checkpoint and repeats later questions. So a client keeps up to three states:
+the one that the server's checkpoint needs, the one that the newest question started from, and the one that it left.
 """
 
 import os
@@ -25,14 +24,15 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._write import atomically
 from comity.engine import ClientState, write_tensors
-from comity.flower._wire import Arrays, Place, tensors
+from comity.flower._place import Place
+from comity.flower._wire import Arrays, tensors
 
 FIRST = "first"
-"""Beside each state: which question was the first of its run."""
+"""The entry beside each state that says which question was the first of its run."""
 
 
 class Label(NamedTuple):
-    """Which question left a state: the server's start that it came from, and its number. Later ones are larger."""
+    """The question that left a state: the server's start and the question's number. Later questions are larger."""
 
     start: int
     step: int
@@ -41,7 +41,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """What a question left, and which question was the first of the run."""
+    """The state that a question left, and the first question of the run."""
 
     state: ClientState
     first: Label
@@ -53,21 +53,21 @@ class Keep:
     def __init__(self, context: Context, key: str, cid: int, one_way: bool = False) -> None:
         self.context, self.name = context, f"keep-{key}"
         self.one_way = one_way
-        """Whether the client never goes back: two answers to one question would undo what masks hide."""
+        """Whether the client never goes back: two answers to one question would reveal what masks hide."""
         folder = context.node_config.get("keep")
         self.folder = Path(str(folder)).expanduser() / f"client-{cid}" if folder is not None else None
 
     def read(self, place: Place) -> ClientState | None:
-        """What the client has when it is asked the question at this place; ``None`` if it was never asked before."""
+        """The state that the question at this place starts from; ``None`` if the client was never asked before."""
         kept = self.states
         if kept and max(kept)[:2] > (place.starts[-1], place.step):
             raise ComityError("this question is late: a newer one was answered before it")
         mine = [label for label in kept if label.run == place.run]
-        if self.one_way and mine and not _counts(max(mine), place):
+        if self.one_way and mine and not place.follows(*max(mine)[:2]):
             raise ComityError("updates are masked in this run: no question is answered twice, and nobody goes back")
-        if found := [label for label in kept if _counts(label, place)]:
+        if found := [label for label in kept if place.follows(label.start, label.step)]:
             return kept[max(found)].state
-        if any(_counts(each.first, place) for each in kept.values()):
+        if any(place.follows(*each.first[:2]) for each in kept.values()):
             raise ComityError(
                 "the server went back to a round that this site no longer keeps; give it a newer checkpoint, or remove "
                 "the site's keep folder to have it begin again"
@@ -75,9 +75,9 @@ class Keep:
         return None
 
     def write(self, place: Place, state: ClientState) -> None:
-        """Keep what the question at this place left, and what the server may yet go back to."""
+        """Keep the state that the question at this place left, and those that the server may still go back to."""
         kept, new = self.states, Label(place.starts[-1], place.step, place.run)
-        found = [label for label in kept if _counts(label, place)]
+        found = [label for label in kept if place.follows(label.start, label.step)]
         saved = [label for label in found if label.step <= place.saved]
         needed = {max(labels): kept[max(labels)] for labels in (found, saved) if labels}
         needed[new] = Kept(state, min((each.first for each in needed.values()), default=new))
@@ -95,13 +95,13 @@ class Keep:
         self.states = needed
 
     def newest(self, run: str) -> ClientState | None:
-        """What the last question of a run left."""
+        """The state that the last question of a run left."""
         kept = {label: each for label, each in self.states.items() if label.run == run}
         return kept[max(kept)].state if kept else None
 
     @cached_property
     def states(self) -> dict[Label, Kept]:
-        """What questions left, as far as it may yet be needed."""
+        """All kept states, read from the folder and Flower's context."""
         flat: dict[str, Tensor] = {}
         file = None if self.folder is None else self.folder / f"{self.name}.safetensors"
         if file is not None and file.exists():
@@ -123,7 +123,7 @@ class Keep:
         return kept
 
     def save_model(self, method: str, state_dict: Mapping[str, Tensor]) -> None:
-        """The site's own model under the network's own names, for the site itself to use; Local's is beside it."""
+        """Save the site's own model under the network's own names, for the site to use."""
         if self.folder is not None:
             self._save(self.folder / f"model-{method.lower()}.safetensors", state_dict)
 
@@ -134,14 +134,3 @@ class Keep:
             os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
             write_tensors(part, tensors, {"by question": ""})
             part.chmod(0o600)
-
-
-def _counts(label: Label, place: Place) -> bool:
-    """Whether what this question left is part of the history of the one at ``place``.
-
-    Of each earlier start only what came before the checkpoint counts from which the next start went on.
-    """
-    if label.start not in place.starts:
-        return False
-    later = place.starts.index(label.start) + 1
-    return label.step < place.step if later == len(place.starts) else label.step <= place.begun[later]

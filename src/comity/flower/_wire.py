@@ -16,43 +16,30 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from torch import Tensor
 
+from comity.flower._place import Place
 from comity.methods import Payload, field_types
 
 P = TypeVar("P", bound=Payload)
 
 ROUND, RUN, ID, PLACE = "server-round", "comity-run", "comity-id", "comity-place"
-"""The header: Flower's own name for the round, which configuration and which of its runs this is about, and where."""
-
+"""The header: Flower's own name for the round, the configuration's key, the run's id and the question's place."""
 
 FACTOR, FLOOR = 4, 64_000_000
-"""A reply may have so many times the bytes of what was sent, and so many bytes in any case."""
+"""A reply may be ``FACTOR`` times as large as what was sent, and ``FLOOR`` bytes in any case."""
 
 _NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
 NUMBERS = {np.dtype(name).str: np.dtype(name) for name in _NAMES.split()}
-"""What an array may consist of, by its name in an npy header: numbers in this machine's own order of bytes."""
+"""Accepted types by their name in an npy header: plain numbers in this machine's byte order."""
 
-MOST_AXES, MOST_NUMBERS = 32, 2**48
+MOST_AXES, MOST_NUMBERS, LONGEST_HEADER = 32, 2**48, 65_536
 
 _NPY = re.compile(
-    rb"\{'descr': '([<>|=][biuf]\d{1,2})', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:\d{1,16}, ?)*(?:\d{1,16})?)\), \} *\n"
+    rb"\x93NUMPY(?:\x01.(?P<short>..)|[\x02\x03].(?P<long>....))"
+    rb"(?P<text>\{'descr': '(?P<descr>[<>|=][biuf]\d{1,2})', 'fortran_order': (?P<fortran>True|False), "
+    rb"'shape': \((?P<shape>(?:\d{1,16}, ?)*(?:\d{1,16})?)\), \} *\n)",
+    re.DOTALL,
 )
-"""The header of an npy file as NumPy writes it; nothing else is read."""
-
-
-class Place(NamedTuple):
-    """Where in a run a question is asked: what a client needs to know to find the state that it starts from."""
-
-    run: str = ""
-    """The run's id, the same when it goes on after a restart of the server."""
-    step: int = 1
-    """The question's number."""
-    saved: int = 0
-    """The last question before the newest checkpoint."""
-    starts: tuple[int, ...] = (0,)
-    """When the server was started, and started again to go on; the last is the one that asks."""
-    begun: tuple[int, ...] = (0,)
-    """The last question before the checkpoint from which each of these starts went on."""
+"""The start of an npy file exactly as NumPy writes it, with the length of the header."""
 
 
 class Header(NamedTuple):
@@ -128,20 +115,15 @@ def read_answer(content: RecordDict, declared: type[P], most: int | None = None)
         raise ValueError("no record of arrays")
     (arrays,) = content.array_records.values()
     check_bytes(arrays, most)
-    values: dict[str, object] = {}
-    for numbers in content.metric_records.values():
-        values |= dict(numbers)
-    for rest in content.config_records.values():
-        if twice := values.keys() & rest.keys():
-            raise ValueError(f"{min(twice)} twice")
-        values |= dict(rest)
-    if twice := values.keys() & arrays.keys():
+    numbers = next(iter(content.metric_records.values()), MetricRecord())
+    rest = next(iter(content.config_records.values()), ConfigRecord())
+    if twice := (numbers.keys() & rest.keys()) | ((numbers.keys() | rest.keys()) & arrays.keys()):
         raise ValueError(f"{min(twice)} twice")
     known = field_types(declared)
     if unknown := sorted(arrays.keys() - known.keys()):
         raise ValueError(f"{declared.__name__} has no field {', '.join(unknown[:3])}")
-    wanted = {name: value for name, value in values.items() if name in known}  # a mod may add numbers of its own
-    return declared.of(tensors(arrays) | wanted)
+    wanted = {name: value for name, value in (*numbers.items(), *rest.items()) if name in known}
+    return declared.of(tensors(arrays) | wanted)  # without the numbers that a mod may add
 
 
 def split_theta(content: RecordDict, size: int) -> Tensor:
@@ -175,38 +157,31 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def tensor(array: Array) -> Tensor:
-    """What an array of a stranger's holds, or a ValueError.
+    """Read an untrusted array, or raise a ValueError.
 
-    The header is matched against the one form that NumPy writes, and compared with what the array says of itself; the
-    numbers must be as many bytes as that comes to. Nothing is built before all of this is known to be true. (NumPy's
-    own reader parses the header with ``ast``, which in CPython 3.11 raises SystemError now and then when two threads
-    are at it, gh-106905.)
+    The npy header must have the one form that NumPy writes and agree with the array's own type and shape, and the
+    numbers must have exactly the bytes that these imply; nothing is built before. (NumPy's own reader parses the header
+    with ``ast``, which in CPython 3.11 now and then raises SystemError when two threads use it, gh-106905.)
     """
     data = array.data
-    if array.stype != SType.NUMPY or not isinstance(data, bytes) or data[:6] != b"\x93NUMPY" or len(data) < 12:
+    if array.stype != SType.NUMPY or not isinstance(data, bytes):
         raise ValueError(f"an array of type {_short(array.stype)}, not {SType.NUMPY!r} with an npy header")
-    first = 10 if data[6] == 1 else 12
-    start = first + int.from_bytes(data[8:first], "little")
-    header = _NPY.fullmatch(data, first, start) if data[6] in (1, 2, 3) and start <= min(len(data), 65_536) else None
-    if header is None:
+    header = _NPY.match(data, 0, LONGEST_HEADER)
+    if header is None or len(header["text"]) != int.from_bytes(header["short"] or header["long"], "little"):
         raise ValueError("an array whose npy header cannot be read")
-    descr, order, sides = header[1].decode(), "F" if header[2] == b"True" else "C", re.findall(rb"\d+", header[3])
-    shape = tuple(map(int, sides))
+    descr, shape = header["descr"].decode(), tuple(map(int, re.findall(rb"\d+", header["shape"])))
     if descr not in NUMBERS or array.dtype != str(NUMBERS[descr]):
         raise ValueError(f"an array of {_short(array.dtype)} ({descr}); it must be of plain numbers")
-    if (
-        tuple(array.shape) != shape
-        or len(shape) > MOST_AXES
-        or math.prod(max(1, side) for side in shape) > MOST_NUMBERS
-    ):
+    too_large = len(shape) > MOST_AXES or math.prod(max(1, side) for side in shape) > MOST_NUMBERS
+    if tuple(array.shape) != shape or too_large:
         raise ValueError(f"an array of shape {_short(tuple(array.shape))} whose header has {_short(shape)}")
-    dtype = NUMBERS[descr]
-    if len(data) - start != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{len(data) - start:,} bytes for an array of {dtype} of shape {_short(shape)}")
-    numbers = np.frombuffer(data, dtype, offset=start) if math.prod(shape) else np.empty(0, dtype)
+    dtype, size = NUMBERS[descr], len(data) - header.end()
+    if size != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{size:,} bytes for an array of {dtype} of shape {_short(shape)}")
+    numbers = np.frombuffer(data, dtype, offset=header.end()) if size else np.empty(0, dtype)
     if dtype == np.bool_ and numbers.view(np.uint8).max(initial=0) > 1:
-        raise ValueError("an array of truths with bytes that are neither 0 nor 1")
-    return torch.from_numpy(numbers.reshape(shape, order="F" if order == "F" else "C").copy(order="K"))
+        raise ValueError("an array of booleans with bytes that are neither 0 nor 1")
+    return torch.from_numpy(numbers.reshape(shape, order="F" if header["fortran"] == b"True" else "C").copy(order="K"))
 
 
 def _short(value: object) -> str:

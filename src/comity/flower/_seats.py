@@ -1,0 +1,133 @@
+"""Which node of a Flower grid is which client."""
+
+import time
+from collections.abc import Callable, Mapping
+from logging import INFO, WARNING
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.supercore import log
+
+from comity._errors import ComityError
+from comity.engine import brief
+from comity.flower._post import Post, error_of
+
+
+class Seats:
+    """Asks nodes for their ``partition-id`` and gives each client's seat to the first node that claims it.
+
+    A node keeps its seat for as long as it is online; later claimants wait in line. With ``owners`` a seat is reserved
+    for one node, by its id or its public key (PEM, as Flower has it).
+    """
+
+    def __init__(
+        self, post: Post, clients: int, owners: Mapping[int, int | bytes], patience: float, warn: Callable[[str], None]
+    ) -> None:
+        if strange := sorted(owners.keys() - set(range(clients))):
+            raise ComityError(f"a seat is settled for client {strange[0]}; clients are 0 to {clients - 1}")
+        self._post, self._owners, self._patience, self._warn = post, owners, patience, warn
+        self._claims: dict[int, list[int]] = {cid: [] for cid in range(clients)}
+        """The online nodes that claim to be each client, in the order of their claims; the first has the seat."""
+        self._last: dict[int, int] = {}
+        """The node that had each client's seat last."""
+        self._queries: dict[str, tuple[int, float]] = {}
+        """Pending queries: the node that was asked, and until when it may answer."""
+        self._silent: set[int] = set()
+        """Nodes that owe an answer. They are queried again, but nobody waits for them."""
+        self._rejected: dict[int, float] = {}
+        """Nodes that may take no seat, and until when they are not queried again."""
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """The node of each client that is online and owes no answer."""
+        return {cid: nodes[0] for cid, nodes in self._claims.items() if nodes and nodes[0] not in self._silent}
+
+    def silence(self, node: int) -> None:
+        """A node did not answer: it has to answer a query before it is asked again."""
+        self._silent.add(node)
+
+    def look(self) -> None:
+        """Find out which nodes are online, and query those that are new."""
+        for name, reply in self._post.replies(self._queries, 0):
+            self._introduce(name, reply)
+        online, now = set(self._post.grid.get_node_ids()), time.monotonic()
+        for cid, nodes in self._claims.items():
+            nodes[:] = [node for node in nodes if node in online]
+            self._seat(cid)
+        self._silent &= online
+        self._rejected = {node: until for node, until in self._rejected.items() if node in online and until > now}
+        self._queries = {name: (node, u) for name, (node, u) in self._queries.items() if node in online and u > now}
+        queried = {node for node, _ in self._queries.values()}
+        known = {node for nodes in self._claims.values() for node in nodes} - self._silent
+        self._query(online - known - queried - self._rejected.keys())
+        awaited = [until for node, until in self._queries.values() if node not in self._silent]
+        for name, reply in self._post.replies(self._queries, max(awaited, default=now) - now):
+            self._introduce(name, reply)
+            if all(node in self._silent for node, _ in self._queries.values()):
+                break
+        self._silent |= {node for node, _ in self._queries.values()}
+
+    def _query(self, nodes: set[int]) -> None:
+        wait = self._patience
+        queries = {
+            node: Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY, ttl=wait) for node in nodes
+        }
+        if queries:
+            until = time.monotonic() + wait
+            self._queries |= {name: (node, until) for name, node in self._post.push(queries).items()}
+
+    def _introduce(self, name: str, reply: Message | Exception) -> None:
+        node, _ = self._queries.pop(name)
+        self._silent.discard(node)
+        try:
+            if isinstance(reply, Exception):
+                raise reply
+            if reply.has_error():
+                raise ValueError(error_of(reply))
+            self._claim(node, _partition_id(reply, len(self._claims)))
+        except Exception as error:
+            log(WARNING, "Node %d takes no part: %s", node, brief(error))
+            self._reject(node)
+
+    def _claim(self, node: int, cid: int) -> None:
+        for seat, nodes in self._claims.items():
+            if node in nodes and seat != cid:
+                nodes.remove(node)
+                self._warn(f"node {node} was client {seat} and now says that it is client {cid}")
+                self._seat(seat)
+        nodes = self._claims[cid]
+        if not self._may_be(node, cid):
+            self._warn(f"node {node} says that it is client {cid} and is refused: that seat is for another node")
+            self._reject(node)
+        elif node not in nodes:
+            nodes.append(node)
+            if nodes[0] != node:
+                self._warn(f"node {node} says that it is client {cid} and is refused: node {nodes[0]} is")
+            self._seat(cid)
+
+    def _reject(self, node: int) -> None:
+        self._rejected[node] = time.monotonic() + self._patience
+
+    def _may_be(self, node: int, cid: int) -> bool:
+        if not self._owners:
+            return True
+        keys = {info.node_id: info.public_key for info in self._post.grid.get_nodes()}
+        own = {seat for seat, owner in self._owners.items() if owner in (node, keys.get(node) or node)}
+        return cid in own if own else cid not in self._owners
+
+    def _seat(self, cid: int) -> None:
+        """Report it when the seat has gone to another node."""
+        node, last = next(iter(self._claims[cid]), None), self._last.get(cid)
+        if node is None or node == last:
+            return
+        log(INFO, "Client %d is node %d", cid, node)
+        if last is not None:
+            self._warn(f"client {cid} was node {last} and is node {node}")
+        self._last[cid] = node
+
+
+def _partition_id(reply: Message, clients: int) -> int:
+    given = [record["partition-id"] for record in reply.content.metric_records.values() if "partition-id" in record]
+    cid = given[0] if len(given) == 1 else None
+    if type(cid) is not int or not 0 <= cid < clients:
+        raise ValueError(f"its partition-id is {cid}; clients are 0 to {clients - 1}")
+    return cid
