@@ -25,8 +25,8 @@ from comity.results.schema import OWN, RoundRecord
 def server_app(config: Config | None = None, own: OwnData | None = None, *, allow_code: bool = False) -> ServerApp:
     """A ServerApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
 
-    It is the run that ``comity run`` does, Local and run folder included; only the way to the clients is another.
-    ``allow_code`` as for ``client_app``.
+    It does the same run as ``comity run``, with Local and a run folder; only the way to the clients differs.
+    ``allow_code`` is as in ``client_app``.
     """
     app = ServerApp()
 
@@ -49,9 +49,9 @@ def server_app(config: Config | None = None, own: OwnData | None = None, *, allo
 
 
 def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool = False, **settings: Any) -> Run:
-    """Run ``config`` with the clients of ``grid``; the ``settings`` are those of ``GridLink``.
+    """Run ``config`` with the clients of ``grid``; ``settings`` are arguments of ``GridLink``.
 
-    With ``resume`` it waits while another ServerApp has the folder: one whose SuperLink died lives on for some seconds.
+    With ``resume`` it waits while another ServerApp uses the folder: one outlives its SuperLink by some seconds.
     """
     if config.save_models:
         raise ComityError(
@@ -66,31 +66,28 @@ def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool
 
     federation = None if own is None else own.federation(config.clients or CLIENTS)
     if resume:
-        log(INFO, "Goes on in %s, as soon as no other ServerApp is at work there", config.out)
+        log(INFO, "Resuming the run in %s as soon as no other ServerApp uses it", config.out)
     return run(config, federation=federation, link=link, callbacks=[Logged()], resume=resume, wait=resume)
 
 
 def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
-    """From the entries ``flower.timeout``, ``.timeout-fit``, ``.wait``, ``.wait-absent``, ``.clients``, ``.seats``."""
+    """Arguments of ``GridLink`` from the app's entries ``flower.*``."""
     named = {"timeout": "answer", "timeout-query": "query", "wait": "start", "wait-absent": "absent"}
-    chosen: dict[str, Any] = {"verbs": {}}
-    for key, value in given.items():
-        if key in named:
-            chosen[named[key]] = float(value)
-        elif key.startswith("timeout-"):
-            chosen["verbs"] |= {key.removeprefix("timeout-"): float(value)} if float(value) else {}
-        elif key not in ("clients", "seats", "resume"):
-            known = "timeout, timeout-<verb>, wait, wait-absent, clients, seats, resume"
-            raise ComityError(f"unknown setting {OURS}.{key}; known: {known}")
+    patience: dict[str, Any] = {named[key]: float(value) for key, value in given.items() if key in named}
+    verbs = {key: float(value) for key, value in given.items() if key.startswith("timeout-") and key not in named}
+    if unknown := given.keys() - named.keys() - verbs.keys() - {"clients", "seats", "resume"}:
+        known = "timeout, timeout-<verb>, wait, wait-absent, clients, seats, resume"
+        raise ComityError(f"unknown setting {OURS}.{min(unknown)}; known: {known}")
+    patience["verbs"] = {key.removeprefix("timeout-"): limit for key, limit in verbs.items() if limit}
     return {
-        "patience": Patience(**chosen),
+        "patience": Patience(**patience),
         "at_least": int(given.get("clients", 0)) or None,
         "owners": read_seats(str(given.get("seats", ""))),
     }
 
 
 def read_seats(text: str) -> dict[int, int | bytes]:
-    """From ``0:8190378265 1:AAAAE2VjZHNhLXNo…``: which node may be which client, by its id or by its public key.
+    """Parse ``0:8190378265 1:AAAAE2VjZHNhLXNo…``: the node that may be each client, by its id or public key.
 
     The key is the second word of the file that ``ssh-keygen`` wrote (``site-1.key.pub``).
     """
@@ -106,7 +103,7 @@ def read_seats(text: str) -> dict[int, int | bytes]:
 
 
 def _public_key(encoded: str) -> bytes:
-    """A public key as ``ssh-keygen`` writes it, as the SuperLink holds it."""
+    """Convert a public key from ``ssh-keygen``'s form to the SuperLink's (PEM)."""
     try:
         blob = base64.b64decode(encoded, validate=True)
         kind = blob[4 : 4 + int.from_bytes(blob[:4], "big")]
@@ -119,7 +116,7 @@ def _public_key(encoded: str) -> bytes:
 
 
 class Logged(Callback):
-    """A line a round in Flower's log, which ``flwr run --stream`` shows."""
+    """One line per round in Flower's log, which ``flwr run --stream`` shows."""
 
     def on_start(self, run: Run) -> None:
         log(INFO, "%s: %d clients, %d rounds", run.title, len(run.federation), run.config.last_round)
@@ -138,5 +135,5 @@ class Logged(Callback):
     def on_end(self, run: Run) -> None:
         transfer = run.result.transfer if run.done else None
         if transfer is not None:
-            harmed = ", ".join(map(str, transfer.harmed)) or "nobody"
-            log(INFO, "Alone they have %.4f on average; worse off together: %s", transfer.local, harmed)
+            harmed = ", ".join(map(str, transfer.harmed)) or "none"
+            log(INFO, "Mean accuracy of local training: %.4f; harmed clients: %s", transfer.local, harmed)
