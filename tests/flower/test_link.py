@@ -1,6 +1,7 @@
 """The whole engine over a grid: the same bits as through threads, and nothing lost when nodes fail, leave or return."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,8 @@ from grids import HASTY, Silent, kept, on_grid
 from in_process import InProcessGrid
 
 from comity import ComityError, Config
-from comity.engine import Run, Verb, run
-from comity.flower import GridLink, client_app
+from comity.engine import Run, Verb, run, settled
+from comity.flower import GridLink, _wire, client_app
 from comity.flower._link import Patience
 from comity.flower._post import error_of
 from comity.flower._server import over
@@ -65,13 +66,7 @@ def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
 )
 def test_the_same_bits_as_through_threads(tiny: dict[str, Any], options: dict[str, Any]) -> None:
     config = Config(**(tiny | options))
-    there, grid = on_grid(config)
-    assert_same(run(config), there, grid)
-
-
-def test_the_same_bits_with_nodes_at_work_side_by_side(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, method="FedRep")
-    grid = InProcessGrid(client_app(config), config.clients, workers=3)
+    grid = InProcessGrid(client_app(config), config.clients, workers=3 if "sketch" in options else 1)
     assert_same(run(config), over(grid, config), grid)
 
 
@@ -122,23 +117,33 @@ def test_a_method_that_fails_everywhere_stops_the_run(tiny: dict[str, Any]) -> N
         on_grid(Config(**tiny, method=f"{__name__}.Broken"))
 
 
+def run_with(
+    config: Config, grid: InProcessGrid, before: Callable[[str, int], None], patience: Patience = HASTY
+) -> Run:
+    """A run that calls ``before`` with verb and round of each question."""
+
+    class Hooked(GridLink):
+        def deliver(self, verb: Verb, questions: Any, round: int) -> dict[int, Payload]:
+            before(verb.name, round)
+            return super().deliver(verb, questions, round)
+
+    return run(config, link=lambda c, _: Hooked(grid, c.clients, c.key, patience))
+
+
 def test_a_silent_node_is_a_failure_of_that_round_and_is_back_when_it_answers(tiny: dict[str, Any]) -> None:
-    """In round 2 it gets its work and never answers, in round 3 not even the question who it is."""
+    """In round 2 it gets its work and never answers, in round 3 not even the query."""
     config = Config(**(tiny | {"method": "FedRep", "rounds": 6, "eval_every": 6}))
     grid = Silent(client_app(config), config.clients)
 
-    class Watching(GridLink):
-        def deliver(self, verb: Verb, questions: Any, round: int) -> dict[int, Payload]:
-            grid.silent = frozenset({2}) if round in (2, 3) else frozenset()
-            time.sleep(0.3)  # what it was asked in vain is forgotten, and it is asked anew
-            return super().deliver(verb, questions, round)
+    def before(_: str, round: int) -> None:
+        grid.silent = frozenset({2}) if round in (2, 3) else frozenset()
+        time.sleep(0.3)  # the last query expires, and a new one is sent
 
-    patience = Patience(answer=2, query=0.25, start=30)
-    done = run(config, link=lambda c, _: Watching(grid, c.clients, c.key, patience))
+    done = run_with(config, grid, before, Patience(answer=2, query=0.25, start=30))
     failed = [record.failed for record in done.records]
     assert failed[0] == failed[5] == {}
     assert failed[1] == {2: "fit: did not answer within 2 s"}
-    assert failed[2] == {2: "fit: is not connected"}  # nobody waits for one that kept silent
+    assert failed[2] == {2: "fit: is not connected"}  # a silent node is not waited for
     assert done.columns["client"] == list(range(config.clients))
 
 
@@ -146,15 +151,13 @@ def test_a_node_that_left_and_one_that_came_back_under_another_id(tiny: dict[str
     config = Config(**(tiny | {"method": "FedRep", "rounds": 3}))
     grid = InProcessGrid(client_app(config), config.clients)
 
-    class Watching(GridLink):
-        def deliver(self, verb: Verb, questions: Any, round: int) -> dict[int, Payload]:
-            if (verb.name, round) == ("fit", 2):
-                del grid.contexts[grid.node_of(4)]
-            if (verb.name, round) == ("fit", 3):
-                grid.add_node(4, config.clients)
-            return super().deliver(verb, questions, round)
+    def before(verb: str, round: int) -> None:
+        if (verb, round) == ("fit", 2):
+            del grid.contexts[grid.node_of(4)]
+        if (verb, round) == ("fit", 3):
+            grid.add_node(4, config.clients)
 
-    done = run(config, link=lambda c, _: Watching(grid, c.clients, c.key, HASTY))
+    done = run_with(config, grid, before)
     assert [list(record.failed) for record in done.records] == [[], [4], []]
     assert done.records[1].failed[4] == "evaluate: is not connected"
     assert [len(weights.ids) for weights in done.weights] == [5, 4, 5]
@@ -191,17 +194,15 @@ def test_nodes_are_asked_who_they_are_once_and_the_first_keeps_its_seat(tiny: di
 
 
 def test_one_joiner_does_not_replace_the_others_unseen(tiny: dict[str, Any]) -> None:
-    """It says that it is each client in turn; the run is the one without it, and the record names it."""
+    """It claims to be each client in turn; the run is the one without it, and the record names it."""
     config = Config(**tiny)
     grid = InProcessGrid(client_app(config), config.clients)
 
-    class Joined(GridLink):
-        def deliver(self, verb: Verb, questions: Any, round: int) -> dict[int, Payload]:
-            if (verb.name, round) == ("fit", 2):
-                self.joiners = [grid.add_node(cid, config.clients) for cid in self.clients]
-            return super().deliver(verb, questions, round)
+    def before(verb: str, round: int) -> None:
+        for cid in range(5) if (verb, round) == ("fit", 2) else ():
+            grid.add_node(cid, config.clients)
 
-    done = run(config, link=lambda c, _: Joined(grid, c.clients, c.key, HASTY))
+    done = run_with(config, grid, before)
     assert torch.equal(done.server.theta, run(config).server.theta)
     assert done.records[0].warnings == done.records[2].warnings == []
     assert len(done.records[1].warnings) == config.clients
@@ -220,50 +221,25 @@ def test_a_seat_may_be_for_one_node_alone(tiny: dict[str, Any]) -> None:
         link_for(grid, 3, owners={7: late})
 
 
-@pytest.mark.parametrize("given", [{"partition-id": 2.0}, {"partition-id": -1}, {"partition-id": [2]}, {}], ids=repr)
-def test_a_partition_id_is_a_whole_number_in_range(tiny: dict[str, Any], given: Any) -> None:
-    odd: list[int] = []
-
+@pytest.mark.parametrize(
+    "given", [{"partition-id": 2.0}, {"partition-id": -1}, {"partition-id": [2]}, {"partition-id": 3}, {}], ids=repr
+)
+def test_a_partition_id_is_a_whole_number_in_range(
+    tiny: dict[str, Any], given: Any, log: pytest.LogCaptureFixture
+) -> None:
     class Odd(InProcessGrid):
         def answer(self, message: Message) -> Message:
-            if message.metadata.dst_node_id in odd:
+            if message.metadata.dst_node_id == list(self.contexts)[2]:
                 return Message(RecordDict({"metrics": MetricRecord(given)}), reply_to=message)
             return super().answer(message)
 
-    grid = Odd(client_app(Config(**tiny)), 2)
-    odd.append(grid.add_node(2, 3))
+    grid = Odd(client_app(Config(**tiny)), 3)
+    nameless = grid.add_node(6, 3)
+    del grid.contexts[nameless].node_config["partition-id"]
     link = link_for(grid, 3, at_least=2)
     link._gather()
     assert sorted(link.nodes) == [0, 1]
-
-
-def test_too_many_bytes_are_refused_before_anything_is_made_of_them(
-    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("comity.flower._wire.FLOOR", 50_000)
-
-    class Large(InProcessGrid):
-        def answer(self, message: Message) -> Message:
-            reply = super().answer(message)
-            if message.metadata.message_type == "train.fit" and message.metadata.dst_node_id == self.node_of(1):
-                reply.content["arrays"]["theta"] = Array(torch.zeros(100_000))
-            return reply
-
-    config = Config(**(tiny | {"rounds": 1}))
-    done = over(Large(client_app(config), 5), config, patience=HASTY)
-    assert done.records[0].failed.keys() == {1}
-    assert "400,128 bytes; 50,000 are the most that is taken" in done.records[0].failed[1]
-
-
-def test_nodes_that_are_no_client_are_left_out(tiny: dict[str, Any], log: pytest.LogCaptureFixture) -> None:
-    grid = InProcessGrid(client_app(Config(**tiny)), 5)
-    grid.add_node(5, 5)
-    nameless = grid.add_node(6, 5)
-    del grid.contexts[nameless].node_config["partition-id"]
-    link = link_for(grid)
-    link._gather()
-    assert sorted(link.nodes) == list(range(5))
-    assert "its partition-id is 5; clients are 0 to 4" in log.text
+    assert "clients are 0 to 2" in log.text
     assert "does not say which client it is" in log.text
 
 
@@ -292,26 +268,38 @@ def test_a_node_of_another_configuration_is_refused(tiny: dict[str, Any]) -> Non
         over(grid, Config(**tiny), patience=HASTY)
 
 
-def test_an_answer_that_cannot_be_read_is_that_clients_failure(tiny: dict[str, Any]) -> None:
+def test_an_answer_that_cannot_be_read_is_that_clients_failure(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.flower._wire.FLOOR", 50_000)
+
     class Garbled(InProcessGrid):
         def answer(self, message: Message) -> Message:
-            reply = super().answer(message)
-            if message.metadata.message_type == "train.fit" and message.metadata.dst_node_id == self.node_of(1):
+            reply, node = super().answer(message), message.metadata.dst_node_id
+            if message.metadata.message_type == "train.fit" and node == self.node_of(1):
                 return Message(RecordDict({"arrays": MetricRecord()}), reply_to=message)
-            if message.metadata.message_type == "train.fit" and message.metadata.dst_node_id == self.node_of(2):
+            if message.metadata.message_type == "train.fit" and node == self.node_of(2):
                 reply.content["arrays"] = ArrayRecord({"theta": Array("float32", (2,), "numpy.ndarray", b"12")})
+            if message.metadata.message_type == "train.fit" and node == self.node_of(3):
+                reply.content["arrays"]["theta"] = Array(torch.zeros(100_000))
             return reply
 
-    config = Config(**tiny)
+    config = Config(**(tiny | {"rounds": 1}))
     done = over(Garbled(client_app(config), 5), config, patience=HASTY)
-    assert done.records[0].failed.keys() == {1, 2}
-    assert all("sent what cannot be read" in why for why in done.records[0].failed.values())
+    failed = done.records[0].failed
+    assert failed.keys() == {1, 2, 3}
+    assert all("sent what cannot be read" in why for why in failed.values())
+    assert "400,128 bytes; 50,000 are the most that is taken" in failed[3]
     assert done.columns["client"] == [0, 1, 2, 3, 4]
 
 
-def test_a_verb_may_have_a_patience_of_its_own() -> None:
-    patience = Patience(answer=10, verbs={"trial": 2})
-    assert (patience.of("fit"), patience.of("trial")) == (10, 2)
+@pytest.mark.parametrize("kind", ["train.export", "evaluate.export", "train.nothing"])
+def test_a_server_cannot_ask_for_a_clients_own_model(tiny: dict[str, Any], kind: str) -> None:
+    config = settled(Config(**(tiny | {"method": "FedRep"})))
+    grid = InProcessGrid(client_app(config), config.clients)
+    question = _wire.question(_wire.Header(config.key, 1), MethodMessage(theta=torch.zeros(1)), _wire.Arrays())
+    (reply,) = grid.send_and_receive([Message(question, grid.node_of(0), kind)])
+    assert "invalid message type" in reply.error.reason
 
 
 def test_an_error_of_flowers_own_is_error_as_it_is() -> None:
