@@ -1,8 +1,10 @@
 """What several tests need: running over a grid in this process, and grids that misbehave."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+import torch
 from flwr.app import Message
 from in_process import InProcessGrid
 
@@ -12,6 +14,8 @@ from comity.flower import client_app
 from comity.flower._keep import Keep
 from comity.flower._link import Patience
 from comity.flower._server import over
+from comity.results.schema import Seconds
+from helpers import bits
 
 HASTY = Patience(answer=60, query=20, start=0.5)
 """Clients that are not there are not waited for; those that are may take their time, on a busy machine too."""
@@ -43,3 +47,26 @@ def kept(grid: InProcessGrid, config: Config, cid: int) -> ClientState:
     """What a client has in its context."""
     states = Keep(grid.contexts[grid.node_of(cid)], settled(config).key, cid).states
     return states[max(states)].state
+
+
+def recorded(done: Run) -> Any:
+    """Everything that is recorded of a run, but not how long it took."""
+    return [replace(record, seconds=Seconds()) for record in done.records], done.weights, done.cosines
+
+
+def assert_same_bits(here: Run, there: Run, grid: InProcessGrid) -> None:
+    """The same bits, including what clients keep, and the same metrics."""
+    mine, theirs = bits(here), bits(there)
+    for cid in here.server.link.states():
+        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, there.config, cid).flat().items()}
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]), name
+        assert tensor.shape == theirs[name].shape
+    assert here.columns == there.columns
+
+
+def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
+    """The same bits and the same records."""
+    assert_same_bits(here, there, grid)
+    assert repr(recorded(here)) == repr(recorded(there))

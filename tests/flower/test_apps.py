@@ -4,6 +4,8 @@ import importlib
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from comity import ComityError, Config
 from comity._errors import install
 from comity._write import write_text
 from comity.commands import command
-from comity.data import ClientData
+from comity.data import ClientData, Federation, Split
 from comity.engine import run, settled, site_of, verbs_of
 from comity.flower import OwnData, client_app, server_app, write_app
 from comity.flower._server import _link_settings, over
@@ -89,54 +91,46 @@ def test_verbs_are_the_engines_own_and_those_that_a_method_declares() -> None:
 # A site's own data.
 
 
-def test_a_sites_own_data_are_loaded_where_they_are(tiny: dict[str, Any]) -> None:
-    """Each node sees its own samples alone, and what is learnt from them is the same as from the federation."""
-    config = Config(**tiny, method="FedRep", rule="ConFREE")
-    federation = site_of(config).federation
-    loaded: list[int] = []
+def own_data(federation: Federation, change: Callable[[ClientData], ClientData] = lambda mine: mine) -> OwnData:
+    """Each site loads its part of a federation."""
 
     def load(context: Context) -> ClientData:
-        cid = int(context.node_config["partition-id"])
-        loaded.append(cid)
-        return federation.clients[cid]
+        return change(federation.clients[int(context.node_config["partition-id"])])
 
-    own = OwnData(federation.shape, federation.classes, load)
-    done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
+    return OwnData(federation.shape, federation.classes, load)
+
+
+def test_a_sites_own_data_are_loaded_where_they_are(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Each node sees its own samples alone, and learns the same as from the federation; Local is never cached."""
+    config = Config(**(tiny | {"method": "FedRep", "rule": "ConFREE", "reference": "auto"}))
+    loaded: list[int] = []
+
+    def noted(mine: ClientData) -> ClientData:
+        loaded.append(mine.id)
+        return mine
+
+    own = own_data(site_of(config).federation, noted)
+    done = over(InProcessGrid(client_app(config, own), config.clients), config.with_(out=tmp_path / "run"), own)
     here = run(config)
     assert torch.equal(done.server.theta, here.server.theta)
-    assert sorted(loaded) == list(range(config.clients))
+    assert sorted(loaded) == sorted(2 * list(range(config.clients)))  # for the run and for Local
     assert done.columns == {key: value for key, value in here.columns.items() if key not in ("S-acc", "G-acc")}
     assert len(done.federation) == config.clients
     assert done.federation.counts.sum() == 0  # the server has no data
+    assert done.result.transfer.local == here.result.transfer.local
+    assert not (tmp_path / ".local").exists()
 
 
 def test_sites_with_and_without_validation_data_go_together(tiny: dict[str, Any]) -> None:
     config = Config(**tiny, val_share=0.2)
-    federation = site_of(config).federation
 
-    def load(context: Context) -> ClientData:
-        mine = federation.clients[int(context.node_config["partition-id"])]
-        empty = type(mine.val)(mine.val.x[:0], mine.val.y[:0])
-        return mine if mine.id else ClientData(mine.id, mine.train, empty, mine.test)
+    def without(mine: ClientData) -> ClientData:
+        return mine if mine.id else replace(mine, val=Split(mine.val.x[:0], mine.val.y[:0]))
 
-    own = OwnData(federation.shape, federation.classes, load)
+    own = own_data(site_of(config).federation, without)
     done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
     assert "L-acc" in done.columns
     assert "val-acc" not in done.columns
-
-
-def test_local_of_own_data_is_never_taken_from_a_cache(tiny: dict[str, Any], tmp_path: Path) -> None:
-    config = Config(**(tiny | {"reference": "auto", "out": tmp_path / "run", "rounds": 1}))
-    federation = site_of(config).federation
-    own = OwnData(
-        federation.shape,
-        federation.classes,
-        lambda context: federation.clients[int(context.node_config["partition-id"])],
-    )
-    done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
-    assert done.result.transfer is not None
-    assert done.result.transfer.local > 0
-    assert not (tmp_path / ".local").exists()
 
 
 # What a site keeps.
@@ -185,12 +179,8 @@ def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_
 
 def test_another_run_does_not_find_what_the_last_one_kept(tiny: dict[str, Any], tmp_path: Path) -> None:
     config = Config(**(tiny | {"method": "FedRep", "clients": 2, "rounds": 1}))
-    first, second = (
-        over(
-            InProcessGrid(client_app(config), 2, node_configs=[{"keep": str(tmp_path / str(c))} for c in "01"]), config
-        )
-        for _ in range(2)
-    )
+    folders = [{"keep": str(tmp_path / str(cid))} for cid in range(2)]
+    first, second = (over(InProcessGrid(client_app(config), 2, node_configs=folders), config) for _ in range(2))
     assert first.columns == second.columns
 
 
@@ -284,7 +274,10 @@ def test_the_written_app_can_be_bundled(written: Path) -> None:
     bundle = build_fab_from_disk(written)
     assert len(bundle) < 20_000
     assert (written / "README.md").read_text().startswith("# S-FedPG on Flower")
-    assert "num-partitions=5" in (written / "README.md").read_text()
+    readme = (written / "README.md").read_text()
+    assert "num-partitions=5" in readme
+    assert "`masked = true`" in readme
+    assert "masked = false" in (written / "pyproject.toml").read_text()
 
 
 def test_comity_flower_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

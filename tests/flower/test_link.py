@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
-from grids import HASTY, Silent, kept, on_grid
+from grids import HASTY, Silent, assert_same, kept, on_grid
 from in_process import InProcessGrid
 
 from comity import ComityError, Config
@@ -19,27 +18,6 @@ from comity.flower._post import error_of
 from comity.flower._server import over
 from comity.methods import Client, Method, Payload, Reply
 from comity.methods import Message as MethodMessage
-from comity.results.schema import Seconds
-from helpers import bits
-
-
-def recorded(done: Run) -> Any:
-    """Everything that is recorded of a run, but not how long it took."""
-    return [replace(record, seconds=Seconds()) for record in done.records], done.weights, done.cosines
-
-
-def assert_same(here: Run, there: Run, grid: InProcessGrid) -> None:
-    """The same bits everywhere, what clients keep included, and the same numbers."""
-    config = there.config
-    mine, theirs = bits(here), bits(there)
-    for cid in here.server.link.states():
-        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, config, cid).flat().items()}
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        assert torch.equal(tensor, theirs[name]), name
-        assert tensor.shape == theirs[name].shape
-    assert here.columns == there.columns
-    assert repr(recorded(here)) == repr(recorded(there))
 
 
 @pytest.mark.parametrize(

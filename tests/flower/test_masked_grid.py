@@ -7,9 +7,8 @@ import pytest
 import torch
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
-from grids import HASTY
+from grids import HASTY, assert_same
 from in_process import InProcessGrid
-from test_link import assert_same
 
 from comity import ComityError, Config
 from comity.commands import command

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
-from grids import HASTY, kept
+from grids import HASTY, assert_same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from in_process import InProcessGrid
@@ -25,7 +25,6 @@ from comity.flower._settings import entries_of
 from comity.flower._wire import read_header
 from comity.results.folder import RunFolder
 from comity.results.schema import Seconds
-from helpers import bits
 
 
 def sites(config: Config, keep: Path) -> list[Any]:
@@ -91,13 +90,7 @@ def test_a_server_that_dies_anywhere_goes_on_to_the_same_bits(
     folder = tmp_path_factory.mktemp("broken")
     done, grid = broken_off(config, folder, deaths)
     straight = run(config, out=folder / "straight" / "run")
-    mine, theirs = bits(straight), bits(done)
-    for cid in straight.server.link.states():
-        theirs |= {f"{cid}/{name}": tensor for name, tensor in kept(grid, done.config, cid).flat().items()}
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        assert torch.equal(tensor, theirs[name]), name
-    assert done.columns == straight.columns
+    assert_same_bits(straight, done, grid)
     assert done.result.transfer == straight.result.transfer
     assert recorded(folder / "run") == recorded(folder / "straight" / "run")
 
