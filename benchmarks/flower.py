@@ -26,7 +26,7 @@ from comity import Config
 from comity.engine import Link, Links, Site, run, threads
 from comity.flower import GridLink, client_app
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "flower"))
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from in_process import InProcessGrid
 

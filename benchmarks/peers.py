@@ -39,7 +39,7 @@ class Flwr:
         from flwr.clientapp import ClientApp
         from flwr.serverapp.strategy import FedAvg
 
-        sys.path.append(str(Path(__file__).parents[1] / "tests" / "flower"))
+        sys.path.append(str(Path(__file__).parents[1] / "tests"))
         from in_process import InProcessGrid
 
         logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -8,7 +8,7 @@ from finetuning.client_app import app as client
 from finetuning.server_app import app as server
 from flwr.app import Context, RecordDict
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "flower"))  # comity's own tests run on this grid
+sys.path.append(str(Path(__file__).parents[2] / "tests"))  # comity's own tests run on this grid
 
 from in_process import InProcessGrid
 

@@ -10,7 +10,7 @@ from quickstart.client_app import app as client
 from quickstart.private_client_app import app as private_client
 from quickstart.server_app import app as server
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "flower"))  # comity's own tests run on this grid
+sys.path.append(str(Path(__file__).parents[2] / "tests"))  # comity's own tests run on this grid
 
 from in_process import InProcessGrid
 

@@ -68,7 +68,7 @@ def losses(said: str) -> dict[int, float]:
 
 
 def test_one_matrix_of_each_adapter_travels_and_the_other_stays(tmp_path: Path) -> None:
-    path = os.pathsep.join(map(str, (EXAMPLE, Path(__file__).parent)))
+    path = os.pathsep.join(map(str, (EXAMPLE, Path(__file__).parents[1])))
     environment = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", WATCHED, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -22,9 +22,9 @@ from comity.engine import run
 from comity.flower import ConFREE, client_app
 from comity.flower._link import GridLink, Patience
 from comity.flower._wire import tensor
-from flower.in_process import InProcessGrid
 from fuzz.harness import NUMBERS, damaged, fuzz
 from helpers import TINY
+from in_process import InProcessGrid
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

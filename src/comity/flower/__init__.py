@@ -8,6 +8,8 @@ In an app of your own, change the strategy and nothing else. Every rule is a str
 Or run a whole method of comity: ``comity flower new FOLDER`` writes the app, docs/deploy.md explains the deployment.
 """
 
+from typing import Any
+
 from comity._errors import ComityError, install
 
 try:
@@ -24,5 +26,6 @@ from comity.flower._strategy import WithRule, strategy_of
 __all__ = ["WithRule", "client_app", "server_app", "OwnData", "GridLink", "Patience", "write_app"]
 
 
-def __getattr__(name: str) -> type[WithRule]:
+def __getattr__(name: str) -> Any:
+    """The strategy of a rule, by the name of the rule's class."""
     return strategy_of(name)
