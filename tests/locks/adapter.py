@@ -125,8 +125,9 @@ def wire(options: Mapping[str, Any]) -> list[tuple[str, dict[str, list[bytes]]]]
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    from comity.flower import InProcessGrid, client_app
+    from comity.flower import client_app
     from comity.flower._server import over
+    from in_process import InProcessGrid
 
     carried: list[tuple[str, dict[str, list[bytes]]]] = []
 
