@@ -25,10 +25,10 @@ def report(
     Options:
         paths: run folders, or study folders with run folders below them
         output: the page to write
-        base: the rule that others are compared with, as the table names it, where it is not Mean
-        figures: a folder for the same plots as PDF and PNG, for a paper (needs the extra report)
-        watch: write the page anew while runs go on; an open page follows by itself; ends with them or with Ctrl-C
-        open: open the page in a browser, when it is written
+        base: the rule that others are compared with, as the table names it; by default Mean
+        figures: folder for four figures for a paper, as PDF and PNG (needs the extra report)
+        watch: write the page again while runs continue; an open page reloads itself; ends with them or with Ctrl-C
+        open: open the page in a browser once it is written
         quiet: print nothing but errors
     """
     from comity.report import write
