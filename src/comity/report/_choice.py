@@ -1,6 +1,7 @@
-"""What a rule that chooses among others chose in each round, and what clients had said of it."""
+"""What a rule that chooses among others (Auto) chose in each round, and what the clients reported about it."""
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from comity.results.schema import Verdict
 from comity.results.words import counted, number
 
 MOST_TOLD = 4
-"""Stretches of rounds that the sentence names one by one."""
+"""Spans of rounds that the sentence lists one by one."""
 
 
 @dataclass(frozen=True)
@@ -36,48 +37,40 @@ class Choices:
 
     @property
     def taken(self) -> list[int]:
-        """The place of what made the step, for each round."""
+        """The index of the choice that made the step, for each round."""
         return [int(place) for place in self.weights.argmax(0)]
 
     @property
-    def spans(self) -> list[tuple[str, int, int]]:
-        """What was taken from which round to which."""
-        found: list[tuple[str, int, int]] = []
-        for place, round in zip(self.taken, self.rounds, strict=True):
-            if found and found[-1][0] == self.names[place]:
-                found[-1] = (*found[-1][:2], round)
-            else:
-                found.append((self.names[place], round, round))
-        return found
-
-    @property
     def sentence(self) -> str:
-        return f"It took {self._spans_in_words()}. {self._last_verdict()}".strip()
+        return f"It took {self._spans()}. {self._last_verdict()}".strip()
 
-    def _spans_in_words(self) -> str:
-        spans = self.spans
+    def _spans(self) -> str:
+        """Which choice from which round to which, or how often where there are many changes."""
+        taken = self.taken
+        spans = [
+            (self.names[place], [round for _, round in group])
+            for place, group in groupby(zip(taken, self.rounds, strict=True), key=lambda pair: pair[0])
+        ]
         if len(spans) == 1:
             return f"{spans[0][0]} in every round"
         if len(spans) <= MOST_TOLD:
             return ", then ".join(
-                f"{name} in round{f' {first}' if first == last else f's {first} to {last}'}"
-                for name, first, last in spans
+                f"{name} in rounds {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"{name} in round {rounds[0]}"
+                for name, rounds in spans
             )
-        taken = self.taken
         most = max(taken, key=taken.count)
-        part = number(100 * taken.count(most) / len(taken), 0)
-        changes, end = counted(len(spans) - 1, "time"), spans[-1][0]
-        return f"{self.names[most]} in {part} % of the rounds, changed {changes} and ended with {end}"
+        part, changes = number(100 * taken.count(most) / len(taken), 0), counted(len(spans) - 1, "time")
+        return f"{self.names[most]} in {part} % of the rounds, changed {changes} and ended with {spans[-1][0]}"
 
     def _last_verdict(self) -> str:
-        """Why it is what it is now, as far as clients were asked."""
+        """What the clients reported when they were last asked."""
         asked = max(self.verdicts, default=None)
         if asked is None:
             return ""
         verdicts, chosen = self.verdicts[asked], self.names[self.taken[self.rounds.index(asked)]]
-        best = min(verdicts, key=lambda name: verdicts[name].change)
         if chosen not in verdicts:
             return ""
+        best = min(verdicts, key=lambda name: verdicts[name].change)
         mine, lowest = _effect(verdicts[chosen]), _effect(verdicts[best])
         other = f"; {best} would have {lowest}" if lowest != mine else ""
         return f"When clients were last asked, in round {asked}, {chosen} would have {mine}{other}."

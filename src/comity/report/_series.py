@@ -1,4 +1,4 @@
-"""A run's rounds as arrays: numbers over rounds, the rule's coefficients, and the cosines of updates."""
+"""A run's rounds as arrays: metrics per round, the rule's coefficients, and the cosines of updates."""
 
 import math
 from collections.abc import Callable
@@ -29,30 +29,27 @@ def conflict(record: RoundRecord) -> float:
 
 
 def against(record: RoundRecord, *, of_mean: bool = False) -> float:
-    """The share of the clients that the rule's step, or the plain mean, points against."""
+    """The share of clients whose loss the rule's step, or the plain mean, increases."""
     noted = record.against
     return math.nan if noted is None or not noted.clients else (noted.mean if of_mean else noted.rule) / noted.clients
 
 
-def over_rounds(run: LoadedRun, number: RoundNumber) -> Floats:
-    return np.array([number(record) for record in run.records], dtype=np.float64)
-
-
 def thin(rounds: list[int], most: int) -> list[int]:
-    """At most ``most`` of the rounds, evenly, the first and the last among them."""
+    """At most ``most`` of the rounds, evenly spaced, including the first and the last."""
     if len(rounds) <= most:
         return list(rounds)
     return [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, most).round().astype(int))]
 
 
+def mean_of_known(values: Floats, axis: int, empty: float = math.nan) -> Floats:
+    """The mean without NaNs; ``empty`` where all are NaN."""
+    known = ~np.isnan(values)
+    total, count = np.where(known, values, 0).sum(axis), known.sum(axis)
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), empty), dtype=np.float64)
+
+
 def layer_names(run: LoadedRun) -> list[str]:
     return list(dict.fromkeys(name for record in run.records if record.conflict for name in record.conflict.layers))
-
-
-def conflict_by_layer(run: LoadedRun) -> dict[str, Floats]:
-    """The conflict rate over rounds for each layer; NaN where a round did not measure it."""
-    rates = [record.conflict.layers if record.conflict else {} for record in run.records]
-    return {name: np.array([rate.get(name, math.nan) for rate in rates], dtype=np.float64) for name in layer_names(run)}
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
 
 
 def coefficient_rows(run: LoadedRun) -> int:
-    """For how many layers the rule has coefficients of their own."""
+    """The number of layers that have coefficients of their own."""
     first = next(run.coefficients(), None)
     return 0 if first is None else len(first.coefficients)
 
@@ -103,7 +100,7 @@ def _row_names(layers: list[str], group: str, rows: int) -> list[str]:
 
 
 def _clients_among(ids: list[Any], clients: int) -> tuple[list[int], list[int]]:
-    """Places and numbers of the clients; rows that a rule remembers from earlier rounds have names of their own."""
+    """Positions and ids of the clients; updates that a rule remembers from earlier rounds have names instead of ids."""
     places = [i for i, name in enumerate(ids) if isinstance(name, int) and 0 <= name < clients]
     return places, [ids[i] for i in places]
 

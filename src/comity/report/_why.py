@@ -1,11 +1,11 @@
-"""What goes with a client's gain or loss: how far its updates agree with the others', and how its data compare."""
+"""Possible reasons for a client's gain or loss: do its updates agree with the others', how do its data compare."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from comity.report._series import Floats, cosines
+from comity.report._series import Floats, cosines, mean_of_known
 from comity.results import LoadedRun
 from comity.results.schema import PartitionTable
 
@@ -18,20 +18,15 @@ class Agreement:
 
     @cached_property
     def mean(self) -> Floats:
-        """NaN for a pair that never took part in the same round, and on the diagonal, which says nothing."""
-        stack = np.stack(list(self.rounds.values()))
-        known = ~np.isnan(stack)
-        total, times = np.where(known, stack, 0).sum(0), known.sum(0)
-        mean = np.where(times > 0, total / np.maximum(times, 1), np.nan)
+        """NaN for a pair that never took part in the same round, and on the diagonal."""
+        mean = mean_of_known(np.stack(list(self.rounds.values())), axis=0)
         np.fill_diagonal(mean, np.nan)
-        return np.asarray(mean, dtype=np.float64)
+        return mean
 
     @cached_property
     def of_clients(self) -> Floats:
         """Each client's mean cosine with the others."""
-        known = ~np.isnan(self.mean)
-        total, times = np.where(known, self.mean, 0).sum(1), known.sum(1)
-        return np.asarray(np.where(times > 0, total / np.maximum(times, 1), np.nan), dtype=np.float64)
+        return mean_of_known(self.mean, axis=1)
 
     @classmethod
     def of(cls, run: LoadedRun) -> "Agreement | None":
@@ -40,11 +35,7 @@ class Agreement:
 
 
 def overlap(partition: PartitionTable) -> Floats:
-    """How much of each client's class mix it shares with all the others together: 1 the same, 0 nothing in common."""
+    """The part of each client's class distribution that the others have too, from 0 (disjoint) to 1 (equal)."""
     counts = np.array(partition.counts, dtype=np.float64)
-    others = counts.sum(0) - counts
-
-    def mix(rows: Floats) -> Floats:
-        return np.asarray(rows / np.maximum(rows.sum(1, keepdims=True), 1), dtype=np.float64)
-
-    return np.asarray(np.minimum(mix(counts), mix(others)).sum(1), dtype=np.float64)
+    own, others = (rows / np.maximum(rows.sum(1, keepdims=True), 1) for rows in (counts, counts.sum(0) - counts))
+    return np.asarray(np.minimum(own, others).sum(1), dtype=np.float64)
