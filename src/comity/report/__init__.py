@@ -1,17 +1,16 @@
-"""The report: who gains, who is harmed, and why, as one HTML file that needs nothing else.
+"""The report: who gains, who is harmed, and why, as one self-contained HTML file.
 
-It reads run folders, and neither the engine nor torch is imported for it.
+It reads run folders, and imports neither the engine nor torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from comity._errors import ComityError
-from comity._write import write_text
-from comity.report._page import page
+from comity._errors import ComityError, install
 from comity.report._words import answer
-from comity.results import LoadedRun, LoadedStudy
-from comity.results.sound import DamagedRun
+from comity.report._writer import Writer
+from comity.results import LoadedStudy
 from comity.results.words import counted
 
 __all__ = ["write"]
@@ -27,60 +26,26 @@ def write(
     say: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """The report on the runs at or below ``paths``, as one HTML file.
+    """Write the report on the runs at or below ``paths`` as one HTML file.
 
-    ``base`` is the label of the rule that others are compared with, where it is not the plain mean. ``figures`` is a
-    folder for the same plots as PDF and PNG. With ``watch`` the page is written anew while runs go on. ``say`` is told
-    what comes of it, in words, and ``warn`` of each damaged run, which is left out. Bad input is refused before
+    ``base`` is the label of the rule that others are compared with, by default the plain mean. ``figures`` is a folder
+    for four figures as PDF and PNG. With ``watch`` the page is written again while runs continue. ``say`` gets the
+    conclusions in words, and ``warn`` a line for each damaged run, which is left out. Bad input is rejected before
     anything is written.
     """
     file = _output(output)
-    if figures is not None:
-        from comity.report._figures import draw, need
-
-        need(Path(figures))
-
-    warned: set[str] = set()
-
-    def look(read: Callable[[Path], LoadedRun], damaged: Mapping[Path, str] | None = None) -> LoadedStudy:
-        study = LoadedStudy(*paths, base=base, read=read, damaged=damaged, thorough=True)
-        if not study.runs:
-            raise ComityError(f"{', '.join(map(str, paths))} holds no run yet")
-        return study
-
-    def show(
-        study: LoadedStudy, read: Callable[[Path], LoadedRun], live: float | None = None
-    ) -> tuple[LoadedStudy, str]:
-        """The study's page, and the study without the runs that are damaged in what is only read for the page."""
-        while True:
-            try:
-                return study, page(study, live=live)
-            except DamagedRun as error:
-                study = look(read, study.damaged | {error.path: str(error)})
-
-    def publish(study: LoadedStudy, text: str) -> None:
-        for what in study.damaged.values():
-            if what not in warned:
-                warn(f"left out: {what}")
-            warned.add(what)
-        _write(file, text)
-
-    def publish_news(study: LoadedStudy, text: str) -> None:
-        publish(study, text)
-        finished = sum(run.finished for run in study.runs)
-        say(f"{finished} of {counted(len(study.runs), 'run')} finished. {answer(study, study.table()).lead}")
-
+    folder = None if figures is None else _figures_folder(figures)
+    writer = Writer(paths, file, base, warn)
     if watch:
-        from comity.report._watch import watch as follow
-
         say(f"Following {', '.join(map(str, paths))}; open {file} in a browser, Ctrl-C ends.")
-        study = follow(look, show, publish_news)
+        writer.watch(lambda study: say(_progress(study)))
     else:
-        study, text = show(look(LoadedRun), LoadedRun)
-        publish(study, text)
-    if figures is not None:
-        drawn = draw(study, Path(figures))
-        say(f"Figures: {len(drawn)} in {figures}, each as PDF and PNG")
+        writer.write(writer.render())
+    study = writer.study
+    if folder is not None:
+        from comity.report._figures import draw
+
+        say(f"Figures: {len(draw(study, folder))} in {folder}, each as PDF and PNG")
     words = answer(study, study.table())
     written = f"Report: {file} ({_size(file)}, {counted(len(study.runs), 'run')})"
     advice = [f"→ {what}. {why}" for what, why in words.advice]
@@ -88,8 +53,13 @@ def write(
     return file
 
 
+def _progress(study: LoadedStudy) -> str:
+    finished = sum(run.finished for run in study.runs)
+    return f"{finished} of {counted(len(study.runs), 'run')} finished. {answer(study, study.table()).lead}"
+
+
 def _output(path: str | Path) -> Path:
-    """Where the page goes; a name that is no page's is a slip that could cost a file."""
+    """Where the page goes; any other ending is probably a mistake that would overwrite a file."""
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise ComityError(f"output must end in .html, got {file}")
@@ -98,11 +68,15 @@ def _output(path: str | Path) -> Path:
     return file
 
 
-def _write(file: Path, text: str) -> None:
+def _figures_folder(path: str | Path) -> Path:
     try:
-        write_text(file, text)
-    except OSError as error:
-        raise ComityError(f"output {file} could not be written: {error.strerror}") from error
+        importlib.import_module("matplotlib")
+    except ImportError:
+        raise ComityError(f"--figures needs matplotlib: {install('report')}") from None
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ComityError(f"--figures {folder} is a file, not a folder")
+    return folder
 
 
 def _size(file: Path) -> str:
