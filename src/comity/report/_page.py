@@ -11,20 +11,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from comity import __version__
 from comity.report._assets import script, styles, themes
 from comity.report._payload import payload
-from comity.report._words import Answer, answer
-from comity.results import LoadedStudy, Table
-from comity.results.columns import ACCURACY, AGAINST, CONFLICT, GAIN, HARMED, WORST
+from comity.report._words import answer
+from comity.results import LoadedStudy
 from comity.results.conditions import component_of, show
-from comity.results.schema import CONFIG, Tuned
+from comity.results.schema import CONFIG
 from comity.results.words import counted, number
 
 
 def page(study: LoadedStudy, *, live: float | None = None) -> str:
-    """The whole report as HTML. ``live`` seconds: the page reads itself again as often, to follow runs under way."""
+    """The whole report as HTML. ``live``: seconds after which the page reloads itself, to follow unfinished runs."""
     table = study.table()
     told = answer(study, table)
     opened = {"focus": study.cells.index(told.cell), "seed": told.seed, "client": told.worst and told.worst.client}
-    data = payload(study) | opened | {"live": live, "themes": themes()}
     same, differ = _options(study)
     code = script()
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
@@ -41,20 +39,18 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
             policy=policy,
             styles=styles(),
             script=code,
-            data=data,
+            data=payload(study) | opened | {"live": live, "themes": themes()},
             live=live,
             version=__version__,
             time=time.strftime("%d %B %Y at %H:%M").lstrip("0"),
             conditions=_conditions(study),
+            study=study,
             answer=told,
-            tiles=_tiles(told, table),
+            entries=next((line.entries for line in table.lines if line.cell is told.cell), None),
             table=table,
-            settings=study.settings,
             same=same,
             differ=differ,
             versions=_versions(study),
-            tuned=dict(map(_tuned, study.tuning)),
-            runs=_runs(study),
             config_file=CONFIG,
         )
     )
@@ -70,15 +66,13 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False, "ensure_ascii": False}
+    templates.filters["number"] = number
     return templates
 
 
 def _title(study: LoadedStudy) -> str:
     names = list(dict.fromkeys(cell.method_label for cell in study.cells if not cell.local))
     return "comity report: " + (", ".join(names[:4]) + (" …" if len(names) > 4 else "") if names else "Local")
-
-
-# The answer.
 
 
 def _conditions(study: LoadedStudy) -> str:
@@ -89,10 +83,10 @@ def _conditions(study: LoadedStudy) -> str:
         return values[0] if all(value == values[0] for value in values) else None
 
     partition = next((run.partition for run in study.runs if run.partition is not None), None)
-    alike = not any(component_of(key) in ("data", "partition") for key in study.varying.keys)
+    same = not any(component_of(key) in ("data", "partition") for key in study.varying.keys)
     parts = [
         str(common("data") or ""),
-        partition.partition if partition is not None and alike else "",
+        partition.partition if partition is not None and same else "",
         f"{common('clients')} clients" if common("clients") else "",
         str(common("model") or ""),
         f"{common('rounds')} rounds" if common("rounds") else "",
@@ -100,27 +94,6 @@ def _conditions(study: LoadedStudy) -> str:
         counted(len(study.runs), "run"),
     ]
     return " · ".join(part for part in parts if part)
-
-
-def _tiles(told: Answer, table: Table) -> list[tuple[str, str, str]]:
-    """Four numbers of what the lead speaks of, from its line of the table: label, value and small print."""
-    line = next((line for line in table.lines if line.cell is told.cell), None)
-    if line is None:
-        return []
-    accuracy, worst, gain, harmed, against, conflict = (
-        line.entries[column.name] for column in (ACCURACY, WORST, GAIN, HARMED, AGAINST, CONFLICT)
-    )
-    tiles = [(f"accuracy with {told.cell.label}", f"{accuracy} %", f"worst tenth {worst} %")]
-    if gain.value is not None:
-        tiles.append(("points over training alone", gain.text, gain.small))
-    if harmed.value is not None:
-        tiles.append(("clients worse than alone", harmed.text, harmed.small))
-    if against.value is not None:
-        tiles.append(("clients that a step goes against", f"{against} %", f"{conflict} % of pairs conflict"))
-    return tiles
-
-
-# What it was made from.
 
 
 def _options(study: LoadedStudy) -> tuple[dict[str, str], dict[str, str]]:
@@ -143,48 +116,14 @@ def _options(study: LoadedStudy) -> tuple[dict[str, str], dict[str, str]]:
     return same, differ
 
 
-def _tuned(search: Tuned) -> tuple[str, str]:
-    tried = [
-        f"{trial.value} ({'failed' if trial.validation is None else f'{number(100 * trial.validation, 2)} %'})"
-        for trial in search.tried
-    ]
-    return f"{search.option} for {search.cell}", f"{search.chosen}, of {', '.join(tried)}"
-
-
 def _versions(study: LoadedStudy) -> dict[str, str]:
+    """Versions and machines of the finished runs."""
     seen: dict[str, dict[str, None]] = {}
     for run in study.runs:
         if run.result is not None:
-            machine = run.result.machine
-            parts = run.result.versions | {
-                "Python": machine.get("python"),
-                "system": machine.get("system"),
-                "cores": machine.get("cores"),
-                "models judged as": run.info.moment,
-            }
-            for key, value in parts.items():
+            machine = {"Python": "python", "system": "system", "cores": "cores"}
+            parts = run.result.versions | {name: run.result.machine.get(key) for name, key in machine.items()}
+            for key, value in (parts | {"models judged as": run.info.moment}).items():
                 if value is not None:
                     seen.setdefault(key, {})[str(value)] = None
     return {key: ", ".join(values) for key, values in seen.items()} or {"": "no run is finished yet"}
-
-
-def _runs(study: LoadedStudy) -> list[list[str]]:
-    """A line for each run folder."""
-    lines = []
-    for cell in study.cells:
-        for run in cell.runs.values():
-            residual = run.result.worst_residual if run.result is not None else None
-            failed = sum(len(record.failed) for record in run.records)
-            lines.append(
-                [
-                    cell.label,
-                    cell.setting.label,
-                    f"seed {run.seed}",
-                    "finished" if run.finished else f"round {run.rounds_done} of {run.options['rounds']}",
-                    run.result.written if run.result is not None else "",
-                    f"{failed} answers left out" if failed else "",
-                    f"worst residual {residual:.1e}" if residual else "",
-                    str(run.path),
-                ]
-            )
-    return lines
