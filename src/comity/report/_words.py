@@ -3,9 +3,10 @@
 Its numbers are those of the table, in the table's digits and signs: brackets are 95 % intervals, ≈ is inside the noise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Literal, NamedTuple
 
 from comity.results import Cell, Difference, LoadedStudy, Table
 from comity.results.columns import ACCURACY, DIFFERENCE, GAIN, DifferenceColumn
@@ -15,7 +16,7 @@ from comity.results.statistics import MOST_SEEDS, holm
 from comity.results.words import counted, listed
 
 FAR = 5.0
-"""Points between a client's own tests and everybody's from which on a model is no use elsewhere without a warning."""
+"""Points between accuracy on own tests and on all clients' tests from which on a model is called personal."""
 
 
 class Advice(NamedTuple):
@@ -27,23 +28,22 @@ class Advice(NamedTuple):
 @dataclass(frozen=True)
 class Answer:
     lead: str
-    """One sentence: the best line against training alone, and who gains and loses by it."""
+    """One sentence: the best configuration against local training, and who gains and loses by it."""
     notes: list[str]
     """What a reader has to know to trust or doubt the numbers."""
     cell: Cell
-    """What the lead speaks of."""
+    """What the lead is about."""
     more: str = ""
     """What qualifies it."""
     effects: list[str] = field(default_factory=list)
     """What guards and rules change."""
     advice: list[Advice] = field(default_factory=list)
-    """What this suggests."""
     details: list[str] = field(default_factory=list)
     """Each comparison in a sentence of its own."""
 
     @property
     def worst(self) -> HarmedClient | None:
-        """Who loses most, beyond chance if anybody does."""
+        """The client that loses most, among the significant losses if there are any."""
         balance = self.cell.balance
         return None if balance is None else next(iter(balance.beyond_chance or balance.harmed), None)
 
@@ -67,15 +67,14 @@ def answer(study: LoadedStudy, table: Table) -> Answer:
     compared = [cell for cell in study.cells if cell.difference is not None]
     guards = {cell: words for cell in _finished(study.cells) if (words := _guard_sentence(cell, several))}
     of_best = [words for cell, words in guards.items() if best in (cell, cell.without_guard)] or list(guards.values())
-    details = [f"{words}." for words in (*guards.values(), *(_rule_sentence(cell, several) for cell in compared))]
+    details = [*guards.values(), *(f"{_rule_effect(cell, several)}." for cell in compared)]
+    remarks = best.balance.remarks if best.balance else []
     return Answer(
         _lead(best, several),
         notes,
         best,
-        " ".join(
-            [*_doubts(best), *_over_settings(bests), *(best.balance.remarks if best.balance else []), *_abroad(best)]
-        ),
-        [*(f"{words}." for words in of_best[:1]), *_rules(compared, several)],
+        " ".join([*_doubts(best), *_over_settings(bests), *remarks, *_elsewhere(best)]),
+        [*of_best[:1], *_rules(compared, several)],
         _advice(best, [cell for cell in compared if cell.setting is best.setting]),
         details if len(details) > 1 else [] if details else _behind(bests, several),
     )
@@ -95,7 +94,7 @@ def _where(cell: Cell, several: bool) -> str:
 
 
 def _points(column: DifferenceColumn, difference: Difference) -> str:
-    """“1.30 points [0.88, 1.72]”, without its sign where words or arrows say it."""
+    """“1.30 points [0.88, 1.72]”, without its sign where words or arrows give it."""
     sided = difference.verdict != "noise"
     size = column.number(abs(difference.mean) if sided else difference.mean)
     if difference.low is None or difference.high is None:
@@ -103,13 +102,13 @@ def _points(column: DifferenceColumn, difference: Difference) -> str:
     return f"{'' if sided else '≈ '}{size} points [{column.number(difference.low)}, {column.number(difference.high)}]"
 
 
-def _real(cells: Sequence[Cell], difference: Callable[[Cell], Difference | None]) -> list[Cell]:
-    """Whose difference stands when it is corrected for the number of all of them."""
-    tested = [(cell, d.p_value) for cell in cells if (d := difference(cell)) is not None and d.p_value is not None]
+def _significant(cells: Sequence[Cell], kind: Literal["gain", "difference"]) -> list[Cell]:
+    """The cells whose difference is significant after correction for the number of all of them."""
+    tested = [(cell, d.p_value) for cell in cells if (d := attrgetter(kind)(cell)) and d.p_value is not None]
     return [cell for (cell, _), real in zip(tested, holm([p for _, p in tested]), strict=True) if real]
 
 
-# Against training alone.
+# Against the local baseline.
 
 
 def _lead(best: Cell, several: bool) -> str:
@@ -117,12 +116,12 @@ def _lead(best: Cell, several: bool) -> str:
     if gain is None or best.balance is None:
         reached = f"{'reaches' if len(rivals) == 1 else 'is best with'} {ACCURACY.number(_accuracy(best))} % accuracy"
         return f"{name} {reached} on average over clients; how the clients would do alone is not known."
-    line = name if len(rivals) == 1 else f"the best line ({name})"
+    line, size = name if len(rivals) == 1 else f"the best line ({name})", _points(GAIN, gain)
     lead = {
-        "gain": f"Joining {'pays' if _stands(best) else 'may pay'}: {line} ends {_points(GAIN, gain)} above Local",
-        "loss": f"Training alone wins: {line} ends {_points(GAIN, gain)} below Local",
-        "noise": f"Joining and training alone cannot be told apart: {line} ends {_points(GAIN, gain)} from Local",
-        "one seed": f"In one seed {line} ends {_points(GAIN, gain)} {'above' if gain.mean >= 0 else 'below'} Local",
+        "gain": f"Joining {'pays' if _stands(best) else 'may pay'}: {line} ends {size} above Local",
+        "loss": f"Training alone wins: {line} ends {size} below Local",
+        "noise": f"Joining and training alone cannot be told apart: {line} ends {size} from Local",
+        "one seed": f"In one seed {line} ends {size} {'above' if gain.mean >= 0 else 'below'} Local",
     }[gain.verdict]
     return f"{lead}; {best.balance.sentence}."
 
@@ -140,8 +139,8 @@ def _doubts(best: Cell) -> list[str]:
     return doubts
 
 
-def _abroad(best: Cell) -> list[str]:
-    """How far its models fall on other clients' data, where that is far."""
+def _elsewhere(best: Cell) -> list[str]:
+    """How much accuracy drops on other clients' data, where it drops a lot."""
     everybody = best.spread(lambda run: 100 * run.metric(ALL))
     if everybody is None or _accuracy(best) - everybody.mean < FAR:
         return []
@@ -150,19 +149,25 @@ def _abroad(best: Cell) -> list[str]:
 
 
 def _stands(best: Cell) -> bool:
-    """Whether the best line's difference to Local is more than noise, corrected for all lines that were tried."""
-    return best in _real(_finished(best.setting.cells), _gain)
-
-
-def _gain(cell: Cell) -> Difference | None:
-    return cell.gain
+    """Whether the best configuration's gain is significant, corrected for all configurations that were tried."""
+    return best in _significant(_finished(best.setting.cells), "gain")
 
 
 def _over_settings(bests: Sequence[Cell]) -> list[str]:
     verdicts = [cell.gain.verdict for cell in bests if cell.gain is not None]
-    words = {"gain": "joining pays", "loss": "training alone wins", "noise": "nobody can tell", "one seed": "one seed"}
+    if len(verdicts) < 2:
+        return []
+    single = verdicts.count("one seed")
+    if single == len(verdicts):
+        return [f"{_all(single)} settings have only one seed, so no conclusion can be drawn."]
+    words = {"gain": "joining pays", "loss": "training alone wins", "noise": "there is no clear difference"}
     clauses = [f"{word} in {verdicts.count(verdict)}" for verdict, word in words.items() if verdict in verdicts]
-    return [f"Of {len(verdicts)} settings {listed(clauses)}."] if len(verdicts) > 1 else []
+    clauses += [f"{single} {'has' if single == 1 else 'have'} only one seed"] if single else []
+    return [f"Of {len(verdicts)} settings, {listed(clauses)}."]
+
+
+def _all(count: int) -> str:
+    return "Both" if count == 2 else f"All {count}"
 
 
 def _behind(bests: Sequence[Cell], several: bool) -> list[str]:
@@ -186,8 +191,8 @@ def _guard_sentence(cell: Cell, several: bool) -> str:
     difference = None if plain is None else Difference.between(cell.accuracy, plain.accuracy)
     if plain is None or difference is None:
         return ""
-    what = _change(f"The guard {cell.options['guard']}", f"{plain.label}{_where(cell, several)}", difference)
-    return f"{what}; {_harm(plain)} look worse than alone without it, {_harm(cell)} with it"
+    what = _effect(f"The guard {cell.options['guard']}", f"{plain.label}{_where(cell, several)}", difference)
+    return f"{what}; {_harm(plain)} look worse than alone without it, {_harm(cell)} with it."
 
 
 def _harm(cell: Cell) -> str:
@@ -197,59 +202,54 @@ def _harm(cell: Cell) -> str:
     return f"{len(cell.balance.harmed)} of {cell.balance.clients} clients{sure}"
 
 
-def _change(who: str, what: str, difference: Difference) -> str:
-    if difference.verdict in ("gain", "loss"):
-        verb = "lifts" if difference.verdict == "gain" else "lowers"
-        return f"{who} {verb} {what} by {_points(DIFFERENCE, difference)}"
-    if difference.verdict == "noise":
-        return f"{who} changes {what} by {_points(DIFFERENCE, difference)}, inside the noise"
-    side = "above" if difference.mean >= 0 else "below"
-    return f"{who} ends {_points(DIFFERENCE, difference)} {side} the same without it, {what}, in one seed"
+def _effect(who: str, what: str, difference: Difference) -> str:
+    size = _points(DIFFERENCE, difference)
+    return {
+        "gain": f"{who} lifts {what} by {size}",
+        "loss": f"{who} lowers {what} by {size}",
+        "noise": f"{who} changes {what} by {size}, inside the noise",
+        "one seed": f"{who} ends {size} {'above' if difference.mean >= 0 else 'below'} the same without it, {what}, "
+        "in one seed",
+    }[difference.verdict]
 
 
-def _rule_sentence(cell: Cell, several: bool) -> str:
+def _rule_effect(cell: Cell, several: bool) -> str:
     assert cell.difference is not None
     assert cell.base is not None
-    one = cell.difference.half is None
-    what = cell.base.label if one else cell.method_label
-    return _change(cell.rule_label, f"{what}{_where(cell, several)}", cell.difference)
+    what = cell.base.label if cell.difference.half is None else cell.method_label
+    return _effect(cell.rule_label, f"{what}{_where(cell, several)}", cell.difference)
 
 
 def _rules(compared: Sequence[Cell], several: bool) -> list[str]:
-    """The largest effect, and how many are more than noise, corrected for their number."""
+    """The largest effect, and how many are significant after correction for their number."""
     known = {cell: cell.difference for cell in compared if cell.difference is not None}
     if not known:
         return []
-    by_size = sorted(known, key=lambda cell: -abs(known[cell].mean))
-    verdicts = [difference.verdict for difference in known.values()]
-    most_telling = next(v for v in ("gain", "loss", "noise", "one seed") if v in verdicts)
-    largest = next(cell for cell in by_size if known[cell].verdict == most_telling)
-    sentences = [f"{_rule_sentence(largest, several)}."]
-    if len(known) > 1:
-        words = {"gain": "above", "loss": "below", "noise": "inside the noise", "one seed": "of one seed only"}
-        counts = {word: verdicts.count(verdict) for verdict, word in words.items() if verdict in verdicts}
-        clauses = [f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in counts.items()]
-        bases = dict.fromkeys(cell.base.rule_label for cell in known if cell.base is not None)
-        tally = f"Of {len(known)} comparisons with {listed(bases)} {listed(clauses)}"
-        if len(counts) == 1:
-            each = "Both" if len(known) == 2 else f"All {len(known)}"
-            tally = f"{each} comparisons with {listed(bases)} are {next(iter(counts))}"
-        if most_telling in ("gain", "loss"):
-            stand = len(_real(compared, _difference))
-            tally += f"; corrected for their number (Holm) {stand or 'none'} {'stands' if stand == 1 else 'stand'}"
-        sentences.append(f"{tally}.")
-    return sentences
-
-
-def _difference(cell: Cell) -> Difference | None:
-    return cell.difference
+    words = {"gain": "above", "loss": "below", "noise": "inside the noise", "one seed": "of one seed only"}
+    by_verdict = {
+        verdict: [cell for cell, difference in known.items() if difference.verdict == verdict] for verdict in words
+    }
+    by_verdict = {verdict: cells for verdict, cells in by_verdict.items() if cells}
+    verdict, cells = next(iter(by_verdict.items()))  # the clearest one
+    largest = f"{_rule_effect(max(cells, key=lambda cell: abs(known[cell].mean)), several)}."
+    if len(known) == 1:
+        return [largest]
+    clauses = [f"{len(c)} {'is' if len(c) == 1 else 'are'} {words[v]}" for v, c in by_verdict.items()]
+    bases = listed(dict.fromkeys(cell.base.rule_label for cell in known if cell.base is not None))
+    tally = f"Of {len(known)} comparisons with {bases} {listed(clauses)}"
+    if len(by_verdict) == 1:
+        tally = f"{_all(len(known))} comparisons with {bases} are {words[verdict]}"
+    if verdict in ("gain", "loss"):
+        stand = len(_significant(compared, "difference"))
+        tally += f"; corrected for their number (Holm) {stand or 'none'} {'stands' if stand == 1 else 'stand'}"
+    return [largest, f"{tally}."]
 
 
 # What this suggests.
 
 
 def _advice(best: Cell, compared: Sequence[Cell]) -> list[Advice]:
-    """A few plain rules for who has to decide, in the setting of the best line."""
+    """Simple rules for whoever has to decide, in the setting of the best configuration."""
     gain, balance = best.gain, best.balance
     if gain is None or balance is None:
         return [Advice("Run Local too", "Without it nobody knows whether joining pays, or who is harmed by it.")]
@@ -276,42 +276,42 @@ def _advice(best: Cell, compared: Sequence[Cell]) -> list[Advice]:
         out = f"client{'' if len(sure) == 1 else 's'} {names}" if len(sure) <= MOST_NAMED else f"{len(sure)} clients"
         lose = f"It loses {sure[0].loss}" if len(sure) == 1 else f"They lose up to {sure[0].loss}"
         advice.append(Advice(f"Leave {out} out", f"{lose} points, beyond chance, unless guarded."))
-    lines = len(_finished(best.setting.cells))
-    return [*advice, *_about_rules(compared), *([] if stands else _about_seeds(gain, lines))]
+    tried = len(_finished(best.setting.cells))
+    return [*advice, *_about_rules(compared), *([] if stands else [_about_seeds(gain, tried)])]
 
 
 def _about_rules(compared: Sequence[Cell]) -> list[Advice]:
-    if not (real := _real(compared, _difference)):
+    if not (real := _significant(compared, "difference")):
         if not any(cell.difference and cell.difference.half is not None for cell in compared):
             return []
         return [Advice("Keep the plain mean", f"No rule changes a method beyond noise, of {len(compared)} tried.")]
     gains = [cell for cell in real if cell.difference and cell.difference.verdict == "gain"]
-    gains = [cell for cell in gains if cell.gain is None or cell.gain.verdict != "loss"]  # alone would be better still
+    gains = [
+        cell for cell in gains if cell.gain is None or cell.gain.verdict != "loss"
+    ]  # else local training is better
     best = max(gains, key=_accuracy, default=None)
-    return [] if best is None else [Advice(f"Use {best.rule_label}", f"{_rule_sentence(best, False)}, corrected too.")]
+    return [] if best is None else [Advice(f"Use {best.rule_label}", f"{_rule_effect(best, False)}, corrected too.")]
 
 
-def _about_seeds(gain: Difference, lines: int) -> list[Advice]:
+def _about_seeds(gain: Difference, tried: int) -> Advice:
     if gain.half is None:
-        return [Advice("More seeds", "One cannot tell a difference from noise; begin with three.")]
-    seeds, size = gain.seeds_needed(lines), f"{GAIN.number(abs(gain.mean))} points"
-    of_lines = f" with {lines} lines to choose from" if lines > 1 else ""
+        return Advice("More seeds", "One cannot tell a difference from noise; begin with three.")
+    seeds, size = gain.seeds_needed(tried), f"a {GAIN.number(abs(gain.mean))}-point difference significant"
+    across = f" across {tried} comparisons" if tried > 1 else ""
     if seeds is None:
-        return [Advice("No more seeds", f"Not even {MOST_SEEDS} would tell {size} from nothing{of_lines}.")]
-    more = f"About {max(seeds, gain.seeds + 1)} would tell {size} from nothing{of_lines}, four times out of five."
-    return [Advice("More seeds", more)]
+        return Advice("No more seeds", f"Even {MOST_SEEDS} seeds would not make {size}{across}.")
+    return Advice("More seeds", f"About {max(seeds, gain.seeds + 1)} seeds would make {size}{across} (power 80 %).")
 
 
 # Before anything is finished, and notes.
 
 
 def _waiting(study: LoadedStudy) -> tuple[str, Cell]:
-    cells = [cell for cell in study.cells if not cell.local]
-    if not cells:
+    runs = [(run, cell) for cell in study.cells if not cell.local for run in cell.runs.values()]
+    if not runs:
         return "Only Local was run: there is nothing yet to compare it with.", study.cells[0]
-    cell = max(cells, key=lambda cell: max(run.rounds_done for run in cell.runs.values()))
-    furthest = max(cell.runs.values(), key=lambda run: run.rounds_done)
-    start = "No run is finished yet" if sum(len(cell.runs) for cell in cells) > 1 else "The run is not finished yet"
+    furthest, cell = max(runs, key=lambda pair: pair[0].rounds_done)
+    start = "No run is finished yet" if len(runs) > 1 else "The run is not finished yet"
     evaluated = [record.metrics[OWN].mean for record in furthest.records if OWN in record.metrics]
     so_far = f": {ACCURACY.number(100 * evaluated[-1])} % accuracy so far" if evaluated else ""
     rounds = furthest.options["rounds"]
@@ -328,8 +328,7 @@ def _notes(study: LoadedStudy, table: Table) -> list[str]:
         )
     attackers = {len(run.result.malicious) for run in study.runs if run.result and run.result.malicious}
     if attackers:
-        counts = listed(str(count) for count in sorted(attackers))
-        notes.append(f"{counts} clients are malicious; their own accuracy counts nowhere.")
+        notes.append(f"{listed(map(str, sorted(attackers)))} clients are malicious; their own accuracy counts nowhere.")
     notes += [f"{title} failed: {error}" for title, error in study.failed.items()]
     if study.doubles:
         notes.append(f"{study.doubles} run folders hold the same run as another one and are counted once.")

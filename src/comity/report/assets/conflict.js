@@ -43,7 +43,7 @@ const STEPS = { against: ["the step taken"], mean_against: ["the plain mean inst
 PLOTS.push({
   id: "against",
   section: "conflict",
-  title: () => `How many clients ${state.against === "against" ? "the step" : "the plain mean"} goes against${here()}`,
+  title: () => `Clients whose loss ${state.against === "against" ? "the step" : "the plain mean"} increases${here()}`,
   how: "Share of a round's clients whose own update the aggregated step points against (a negative inner product), so that it undoes what they have just learnt. Compare the step that the rule took with the plain mean of the same updates.",
   there: () => cellsHere().some((cell) => cell.curves.against),
   choices: () => [choose.setting(), choose.of("step", "against", STEPS, Object.keys(STEPS))],
