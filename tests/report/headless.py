@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to through two pipes: no driver, no library."""
+"""A headless Chromium, controlled through two pipes: no driver, no library."""
 
 import base64
 import json
@@ -13,18 +13,9 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
-    "--hide-scrollbars",
-    "--force-color-profile=srgb",
+    "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync --disable-extensions "
+    "--hide-scrollbars --force-color-profile=srgb"
 )
 
 
@@ -35,8 +26,8 @@ def find() -> str | None:
 class Browser:
     """One tab. ``problems`` are console errors and exceptions since the last page was opened."""
 
-    def __init__(self, process: subprocess.Popen[bytes], to: int, back: int) -> None:
-        self.process, self._to, self._back = process, to, back
+    def __init__(self, to: int, back: int) -> None:
+        self._to, self._back = to, back
         self._buffer, self._number, self._session = b"", 0, None
         self.problems: list[str] = []
         self._loaded = False
@@ -85,7 +76,10 @@ class Browser:
 
     def open(self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> float:
         """Show a page; the seconds until it was loaded and drawn."""
-        self.look(width, height, dark=dark)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
         self._go("about:blank")  # the same address again would be a reload, which keeps what the reader chose
         self.problems.clear()
         started = time.monotonic()
@@ -99,23 +93,21 @@ class Browser:
         while not self._loaded:
             self._receive()
 
-    def look(self, width: int, height: int, *, dark: bool = False) -> None:
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
-        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.send("Emulation.setEmulatedMedia", features=features)
-
     def js(self, expression: str) -> Any:
         """The value of an expression, or of its promise."""
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", "failed"))
         return answer["result"].get("value")
+
+    def all(self, selector: str, of_each: str) -> Any:
+        """A list with the value of an expression for each ``node``."""
+        return self.js(f"[...document.querySelectorAll({json.dumps(selector)})].map(node => {of_each})")
+
+    def text(self, selector: str) -> str:
+        """The text of the first such element."""
+        found: str = self.js(f"document.querySelector({json.dumps(selector)}).textContent")
+        return found
 
     def click(self, selector: str) -> None:
         """A real press of the mouse in the middle of an element."""
@@ -134,10 +126,9 @@ class Browser:
     def downloads(self, folder: Path) -> None:
         self.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
-    def picture(self, path: Path, *, whole: bool = False) -> None:
-        """A screenshot of the window or of the whole page."""
-        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(answer["data"]))
+    def picture(self, path: Path) -> None:
+        """A screenshot of the window."""
+        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
 
 @contextmanager
@@ -150,17 +141,13 @@ def browser(folder: Path) -> Iterator[Browser]:
 
     # Chromium reads commands from descriptor 3 and answers on 4; the shell puts our pipes there.
     script = f'exec "$0" "$@" 3<&{read_there} 4>&{write_there}'
-    arguments = [*FLAGS, f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank"]
-    process = subprocess.Popen(
-        ["bash", "-c", script, command, *arguments],
-        pass_fds=(read_there, write_there),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    arguments = [*FLAGS.split(), f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(["bash", "-c", script, command, *arguments], pass_fds=(read_there, write_there), **quiet)
     os.close(read_there)
     os.close(write_there)
     try:
-        yield Browser(process, write_here, read_here)
+        yield Browser(write_here, read_here)
     finally:
         os.close(write_here)  # with its pipe closed it ends by itself
         try:

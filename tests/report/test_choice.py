@@ -12,19 +12,16 @@ from run_folders import make
 
 
 def test_what_was_taken_when_and_why(tmp_path: Path) -> None:
-    choices = Choices.of(LoadedRun(make(tmp_path / "a", [0.5] * 4, rule="Auto")))
-    assert choices is not None
-    assert choices.spans == [("Mean × 1", 1, 2), ("ConFREE × 2", 3, 5)]
-    assert choices.sentence == (
-        "It took Mean × 1 in rounds 1 to 2, then ConFREE × 2 in rounds 3 to 5. When clients were last asked, in round "
-        "5, ConFREE × 2 would have lowered their mean loss by 0.25 and harmed 0 clients; Mean × 1 would have lowered "
-        "their mean loss by 0.5 and harmed 1 client."
-    )
+    make(tmp_path / "a", [0.5] * 4, rule="Auto")
     (run,) = payload(LoadedStudy(tmp_path))["runs"]
     assert run["choice"]["taken"] == [0, 0, 2, 2, 2]
     assert run["choice"]["asked"] == [1, 3, 5]
     assert run["choice"]["verdicts"][0] == {"Mean × 1": [-0.25, 0], "ConFREE × 2": [-0.5, 1]}
-    assert run["choice"]["words"] == choices.sentence
+    assert run["choice"]["words"] == (
+        "It took Mean × 1 in rounds 1 to 2, then ConFREE × 2 in rounds 3 to 5. When clients were last asked, in round "
+        "5, ConFREE × 2 would have lowered their mean loss by 0.25 and harmed 0 clients; Mean × 1 would have lowered "
+        "their mean loss by 0.5 and harmed 1 client."
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,16 +30,12 @@ def test_what_was_taken_when_and_why(tmp_path: Path) -> None:
         ("aaa", "It took a in every round."),
         ("ab", "It took a in round 1, then b in round 2."),
         ("aabaaba", "It took a in 71 % of the rounds, changed 4 times and ended with a."),
+        ("", None),  # another rule
     ],
 )
-def test_few_and_many_changes(taken: str, words: str) -> None:
+def test_few_and_many_changes(taken: str, words: str | None) -> None:
     run = LoadedRun.__new__(LoadedRun)
     notes = [RuleNote(certificate="", choice={"a": 1.0 - (name == "b"), "b": 0.5}) for name in taken]
     vars(run)["records"] = [RoundRecord(round=i + 1, rule=note) for i, note in enumerate(notes)]
     choices = Choices.of(run)
-    assert choices is not None
-    assert choices.sentence == words
-
-
-def test_other_rules_choose_nothing(tmp_path: Path) -> None:
-    assert Choices.of(LoadedRun(make(tmp_path / "a", [0.5] * 4, rule="ConFREE"))) is None
+    assert (choices and choices.sentence) == words

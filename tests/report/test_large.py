@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from headless import browser, find
 from test_page import data_of
 
 from comity.report import write
-from comity.report._payload import COSINES, cosine_budget
+from comity.report._maps import COSINES, CosineMaps
 from comity.results import LoadedStudy
 from run_folders import make
 
@@ -28,13 +29,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         accuracy = random.uniform(0.5, 0.9, 20).tolist()
         model = make(folder / "models" / rule, accuracy, alone=[0.6] * 20, rule=rule, rounds=60, layers=layers)
         config = yaml.safe_load((model / "config.yaml").read_text())
-        for method in range(17):
-            for seed in range(4):
-                run = folder / "study" / f"{method}-{rule}-{seed}"
-                shutil.copytree(model, run, copy_function=os.link)
-                (run / "config.yaml").unlink()
-                changed = config | {"method": {"name": f"Method{method}"}, "seed": seed}
-                (run / "config.yaml").write_text(yaml.safe_dump(changed))
+        for method, seed in product(range(17), range(4)):
+            run = folder / "study" / f"{method}-{rule}-{seed}"
+            shutil.copytree(model, run, copy_function=os.link, ignore=shutil.ignore_patterns("config.yaml"))
+            changed = config | {"method": {"name": f"Method{method}"}, "seed": seed}
+            (run / "config.yaml").write_text(yaml.safe_dump(changed))
     return write([folder / "study"], folder / "report.html")
 
 
@@ -50,16 +49,13 @@ def test_size(large: Path) -> None:
 
 def test_many_clients_leave_out_cosines_not_runs(tmp_path: Path) -> None:
     """400 clients: a matrix is 160 kB, 200 of them are too many for a page."""
-    for method in range(67):
-        for seed in range(3):
-            name, options = f"{method}-{seed}", {"clients": 400}
-            place = tmp_path / str(method) / name
-            make(place, [0.5], method=f"M{method}", seed=seed, options=options, done=0, thorough=False)
-    held, single = cosine_budget(LoadedStudy(tmp_path))
-    assert 0 < len(held) * 400**2 <= COSINES
-    assert single == 0
-    held, single = cosine_budget(LoadedStudy(*(tmp_path / str(method) for method in range(3))))
-    assert len(held) == 9
+    for method, seed in product(range(67), range(3)):
+        more = {"method": f"M{method}", "seed": seed, "options": {"clients": 400}, "done": 0, "thorough": False}
+        make(tmp_path / str(method) / str(seed), [0.5], **more)
+    maps = CosineMaps(LoadedStudy(tmp_path))
+    assert 0 < len(maps.held) * 400**2 <= COSINES
+    assert maps.single_rounds == 0
+    assert len(CosineMaps(LoadedStudy(*(tmp_path / str(method) for method in range(3)))).held) == 9
 
 
 @pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed")

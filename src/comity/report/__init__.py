@@ -69,13 +69,13 @@ def _output(path: str | Path) -> Path:
 
 
 def _figures_folder(path: str | Path) -> Path:
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ComityError(f"--figures {folder} is a file, not a folder")
     try:
         importlib.import_module("matplotlib")
     except ImportError:
         raise ComityError(f"--figures needs matplotlib: {install('report')}") from None
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise ComityError(f"--figures {folder} is a file, not a folder")
     return folder
 
 
