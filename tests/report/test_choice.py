@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from comity.report._choice import Choices
+from comity.report._choice import choices
 from comity.report._payload import payload
 from comity.results import LoadedRun, LoadedStudy
 from comity.results.schema import RoundRecord, RuleNote
@@ -37,5 +37,5 @@ def test_few_and_many_changes(taken: str, words: str | None) -> None:
     run = LoadedRun.__new__(LoadedRun)
     notes = [RuleNote(certificate="", choice={"a": 1.0 - (name == "b"), "b": 0.5}) for name in taken]
     vars(run)["records"] = [RoundRecord(round=i + 1, rule=note) for i, note in enumerate(notes)]
-    choices = Choices.of(run)
-    assert (choices and choices.sentence) == words
+    found = choices(run)
+    assert (found and found["words"]) == words

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,6 @@ from comity.results.schema import PlannedRun, Trial, Tuned
 from run_folders import make
 
 EVIL = "<script>hacked=1</script>\"'&</td>"
-
-
-class Outline(HTMLParser):
-    """Elements as a browser would make them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -56,14 +43,10 @@ def study(tmp_path: Path) -> Path:
 def test_one_file_that_needs_nothing_else_and_runs_no_other_script(study: Path, tmp_path: Path) -> None:
     file = write([study], tmp_path / "deep" / "report.html")
     text = file.read_text()
-    tags = Outline(text).tags
-    names = [tag for tag, _ in tags]
-    assert names.count("h1") == 1
-    assert not {"link", "iframe", "img", "object"} & set(names)
+    assert text.count("<h1") == 1
+    assert not re.search(r"<(link|iframe|img|object|script[^>]+src)\b", text)
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:|//)", text)
-    assert not [about for tag, about in tags if tag == "script" and "src" in about]
-    rows = [about for tag, about in tags if tag == "tr" and "data-setting" in about]
-    assert len(rows) == 3  # Local as the others noted it, Mean, CALM
+    assert len(re.findall(r"<tr [^>]*data-setting", text)) == 3  # Local as the others noted it, Mean, CALM
     assert not list(file.parent.glob(".*"))
     (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -93,7 +76,7 @@ def test_names_from_files_are_only_ever_text(tmp_path: Path) -> None:
     assert "(50.00 %), 2 (failed)</dd>" in text
     assert "<script>hacked" not in text
     assert "<b>run" not in text
-    assert [tag for tag, _ in Outline(text).tags].count("script") == 2
+    assert text.count("<script") == 2
     assert data_of(text)["cells"][0]["methodName"] == EVIL
 
 

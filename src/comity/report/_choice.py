@@ -1,11 +1,13 @@
 """What a rule that chooses among others (Auto) chose in each round, and what the clients reported about it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
-from comity.report._series import Floats
+from comity.report._maps import COLUMNS, digits, pack
+from comity.report._series import thin
 from comity.results import LoadedRun
 from comity.results.schema import Verdict
 from comity.results.words import counted, number
@@ -14,66 +16,59 @@ MOST_TOLD = 4
 """Spans of rounds that the sentence lists one by one."""
 
 
-@dataclass(frozen=True)
-class Choices:
-    """A rule's choices over the rounds."""
+def choices(run: LoadedRun) -> dict[str, Any] | None:
+    """The weight of each choice by round (0 to 250 stand for 0 to 1), the choice that made the step, and a sentence."""
+    noted = {record.round: record.rule for record in run.records if record.rule and record.rule.choice}
+    if not noted:
+        return None
+    names = list(dict.fromkeys(name for note in noted.values() for name in note.choice))
+    weights = np.nan_to_num([[note.choice.get(name, 0.0) for name in names] for note in noted.values()])
+    taken = dict(zip(noted, weights.argmax(1).tolist(), strict=True))
+    verdicts = {round: note.verdicts for round, note in noted.items() if note.verdicts}
+    rounds, asked = thin(list(noted), COLUMNS), thin(sorted(verdicts), COLUMNS)
+    columns = [list(noted).index(round) for round in rounds]
+    by_name = {round: names[place] for round, place in taken.items()}
+    return {
+        "names": names,
+        "rounds": rounds,
+        "taken": [taken[round] for round in rounds],
+        "weights": pack(np.round(250 * np.clip(weights[columns].T, 0, 1))),
+        "asked": asked,
+        "verdicts": [
+            {name: [digits(verdict.change, 5), verdict.harmed] for name, verdict in verdicts[round].items()}
+            for round in asked
+        ],
+        "words": f"It took {_spans(by_name)}. {_last_verdict(by_name, verdicts)}".strip(),
+    }
 
-    names: list[str]
-    rounds: list[int]
-    weights: Floats
-    """Choices × rounds; the heaviest one made the step."""
-    verdicts: dict[int, dict[str, Verdict]]
-    """By the round in which clients were asked."""
 
-    @classmethod
-    def of(cls, run: LoadedRun) -> "Choices | None":
-        noted = {record.round: record.rule for record in run.records if record.rule and record.rule.choice}
-        if not noted:
-            return None
-        names = list(dict.fromkeys(name for note in noted.values() for name in note.choice))
-        weights = [[note.choice.get(name, 0.0) for name in names] for note in noted.values()]
-        verdicts = {round: note.verdicts for round, note in noted.items() if note.verdicts}
-        return cls(names, list(noted), np.nan_to_num(np.array(weights, dtype=np.float64)).T, verdicts)
+def _spans(taken: Mapping[int, str]) -> str:
+    """Which choice from which round to which, or how often where there are many changes."""
+    spans = [(name, list(rounds)) for name, rounds in groupby(taken, key=lambda round: taken[round])]
+    if len(spans) == 1:
+        return f"{spans[0][0]} in every round"
+    if len(spans) <= MOST_TOLD:
+        return ", then ".join(f"{name} in {_rounds(rounds)}" for name, rounds in spans)
+    names = list(taken.values())
+    most = max(names, key=names.count)
+    part, changes = number(100 * names.count(most) / len(names), 0), counted(len(spans) - 1, "time")
+    return f"{most} in {part} % of the rounds, changed {changes} and ended with {names[-1]}"
 
-    @property
-    def taken(self) -> list[int]:
-        """The index of the choice that made the step, for each round."""
-        return [int(place) for place in self.weights.argmax(0)]
 
-    @property
-    def sentence(self) -> str:
-        return f"It took {self._spans()}. {self._last_verdict()}".strip()
+def _rounds(rounds: Sequence[int]) -> str:
+    return f"rounds {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
 
-    def _spans(self) -> str:
-        """Which choice from which round to which, or how often where there are many changes."""
-        taken = self.taken
-        spans = [
-            (self.names[place], [round for _, round in group])
-            for place, group in groupby(zip(taken, self.rounds, strict=True), key=lambda pair: pair[0])
-        ]
-        if len(spans) == 1:
-            return f"{spans[0][0]} in every round"
-        if len(spans) <= MOST_TOLD:
-            return ", then ".join(
-                f"{name} in rounds {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"{name} in round {rounds[0]}"
-                for name, rounds in spans
-            )
-        most = max(taken, key=taken.count)
-        part, changes = number(100 * taken.count(most) / len(taken), 0), counted(len(spans) - 1, "time")
-        return f"{self.names[most]} in {part} % of the rounds, changed {changes} and ended with {spans[-1][0]}"
 
-    def _last_verdict(self) -> str:
-        """What the clients reported when they were last asked."""
-        asked = max(self.verdicts, default=None)
-        if asked is None:
-            return ""
-        verdicts, chosen = self.verdicts[asked], self.names[self.taken[self.rounds.index(asked)]]
-        if chosen not in verdicts:
-            return ""
-        best = min(verdicts, key=lambda name: verdicts[name].change)
-        mine, lowest = _effect(verdicts[chosen]), _effect(verdicts[best])
-        other = f"; {best} would have {lowest}" if lowest != mine else ""
-        return f"When clients were last asked, in round {asked}, {chosen} would have {mine}{other}."
+def _last_verdict(taken: Mapping[int, str], verdicts: Mapping[int, Mapping[str, Verdict]]) -> str:
+    """What the clients reported when they were last asked."""
+    asked = max(verdicts, default=0)
+    effects, chosen = verdicts.get(asked, {}), taken.get(asked, "")
+    if chosen not in effects:
+        return ""
+    best = min(effects, key=lambda name: effects[name].change)
+    mine, lowest = _effect(effects[chosen]), _effect(effects[best])
+    other = f"; {best} would have {lowest}" if lowest != mine else ""
+    return f"When clients were last asked, in round {asked}, {chosen} would have {mine}{other}."
 
 
 def _effect(verdict: Verdict) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 
 from comity._errors import one_line
 from comity.config import MEAN
-from comity.report._choice import Choices
-from comity.report._maps import COLUMNS, CosineMaps, WeightMaps, digits, layers, pack, several
+from comity.report._choice import choices
+from comity.report._maps import CosineMaps, WeightMaps, digits, layers, several
 from comity.report._series import RoundNumber, against, conflict, metric, number_of_clients, thin
 from comity.report._why import overlap
 from comity.results import Cell, Difference, LoadedRun, LoadedStudy, Spread
@@ -221,29 +221,7 @@ def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
         "train": several(run.evaluation.get(TRAINING_SAMPLES, [math.nan] * len(ids)), 0),
         "test": several(run.evaluation.get(TEST_SAMPLES, [math.nan] * len(ids)), 0),
         "bad": run.result.malicious if run.result else [],
-        "choice": _choice(run),
-    }
-
-
-def _choice(run: LoadedRun) -> dict[str, Any] | None:
-    """Of a rule that chooses among others; 0 to 250 stand for a weight of 0 to 1."""
-    choices = Choices.of(run)
-    if choices is None:
-        return None
-    rounds, taken = thin(choices.rounds, COLUMNS), choices.taken
-    columns = [choices.rounds.index(round) for round in rounds]
-    asked = thin(sorted(choices.verdicts), COLUMNS)
-    return {
-        "names": choices.names,
-        "rounds": rounds,
-        "taken": [taken[column] for column in columns],
-        "weights": pack(np.round(250 * np.clip(choices.weights[:, columns], 0, 1))),
-        "asked": asked,
-        "verdicts": [
-            {name: [digits(verdict.change, 5), verdict.harmed] for name, verdict in choices.verdicts[round].items()}
-            for round in asked
-        ],
-        "words": choices.sentence,
+        "choice": choices(run),
     }
 
 
