@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from comity._errors import ComityError, install
+from comity._memory import show_bytes
 from comity.report._words import answer
 from comity.report._writer import Writer
 from comity.results import LoadedStudy
@@ -47,7 +48,7 @@ def write(
 
         say(f"Figures: {len(draw(study, folder))} in {folder}, each as PDF and PNG")
     words = answer(study, study.table())
-    written = f"Report: {file} ({_size(file)}, {counted(len(study.runs), 'run')})"
+    written = f"Report: {file} ({show_bytes(file.stat().st_size)}, {counted(len(study.runs), 'run')})"
     advice = [f"→ {what}. {why}" for what, why in words.advice]
     say("\n".join([f"{words.lead} {words.more}".strip(), *words.effects, *advice, written]))
     return file
@@ -77,8 +78,3 @@ def _figures_folder(path: str | Path) -> Path:
     except ImportError:
         raise ComityError(f"--figures needs matplotlib: {install('report')}") from None
     return folder
-
-
-def _size(file: Path) -> str:
-    size = file.stat().st_size
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
