@@ -1,16 +1,17 @@
 """Files that are there whole or not at all, and folders that one process at a time writes to."""
 
 import contextlib
+import errno
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
-from io import TextIOWrapper
 from pathlib import Path
 
 from comity._errors import ComityError
 
+LONG = 1e9
+"""Seconds that ``locked`` waits for another process."""
 _PART = re.compile(r"\..+\.(\d+)\.part")
 
 
@@ -76,44 +77,28 @@ def _lives(process: int) -> bool:
 
 @contextlib.contextmanager
 def locked(file: Path, taken: str, stop: Callable[[], bool] | None = None) -> Iterator[bool]:
-    """Hold a folder by a lock ``file`` in it, which is there only meanwhile. A process that was killed holds nothing.
+    """Hold a folder by a lock ``file`` in it, which exists only meanwhile. The lock of a killed process is free.
 
-    What another process holds is refused with the words ``taken``; with ``stop`` it is waited for, and ``False`` comes
-    of it if ``stop`` said so meanwhile.
+    A lock that another process holds is an error with the message ``taken``. With ``stop``, the lock is waited for;
+    the result is ``False`` if ``stop`` returned true meanwhile.
     """
+    from filelock import FileLock, Timeout
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    while (held := _take(file)) is None:
+    lock = FileLock(file)
+    try:
+        lock.acquire(0.2 if stop is None else LONG, poll_interval=0.1, cancel_check=stop)
+    except Timeout as error:
         if stop is None:
-            raise ComityError(taken)
-        if stop():
-            yield False
-            return
-        time.sleep(0.1)
+            raise ComityError(taken) from error
+        yield False
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without locks: go without
+            raise
     try:
         yield True
     finally:
-        if sys.platform == "win32":
-            held.close()
-        file.unlink(missing_ok=True)  # before it is free: whoever has opened it meanwhile sees that it is gone
-        held.close()
-
-
-def _take(file: Path) -> TextIOWrapper | None:
-    """The lock, or ``None`` if another has it."""
-    while True:
-        held = file.open("w")
-        if sys.platform == "win32":
-            return held
-        import fcntl
-
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            held.close()
-            return None
-        except OSError:  # a file system without locks
-            return held
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(held.fileno()), file.stat()):
-                return held
-        held.close()  # its last holder removed it between the two lines
+        with contextlib.suppress(OSError):  # Windows removes no open file
+            file.unlink()  # while it is held: whoever waits for it notices and takes a new one
+        lock.release()
