@@ -2,30 +2,28 @@
 
 from pathlib import Path
 
-from comity._components import slug
 from comity._datasets import whereabouts
 from comity.commands._command import RUN_OPTIONS, Command
 from comity.config import Config, Entries, over, read_yaml
 
 
-def data(*, given: Entries, config: Path | None = None, allow_code: bool = False, output: Path | None = None) -> int:
-    """Show who holds which samples, as a table and a picture.
+def data(*, given: Entries, config: Path | None = None, allow_code: bool = False) -> int:
+    """Show how many samples of which class each client holds.
 
     Examples:
-        comity data --data digits --partition dirichlet --partition.alpha 0.1 --clients 20 -o digits.svg
+        comity data --data digits --partition dirichlet --partition.alpha 0.1 --clients 20
         comity data --data synthetic --data.label_shift 0.9
 
     Options:
         config: a YAML file with options of a run; options beside it win
         allow_code: let the file in --config name classes that do not come with comity; their code is run
-        output: the picture (SVG); by default partition-<data>.svg
     """
     chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
     whereabouts(chosen.data.name, chosen.data_dir)
 
     from rich.console import Console
 
-    from comity.data import describe, draw
+    from comity.data import describe
     from comity.engine import federation_of
 
     federation = federation_of(chosen)
@@ -34,9 +32,6 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
     for note in (*federation.notes, federation.caveat):
         if note:
             console.print(note, highlight=False, markup=False)
-    path = output or Path(f"partition-{slug(federation.name)}.svg")
-    draw(federation, path)
-    console.print(f"Picture: {path}", highlight=False)
     return 0
 
 

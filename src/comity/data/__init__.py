@@ -30,9 +30,9 @@ from comity.data.partitions import (
     Rotation,
     Share,
 )
-from comity.data.picture import describe, draw
 from comity.data.sources.load import load
 from comity.data.sources.synthetic import Synthetic
+from comity.data.summary import describe
 
 __all__ = [
     # the federation
@@ -40,7 +40,6 @@ __all__ = [
     "Federation",
     "Split",
     "describe",
-    "draw",
     "federate",
     "fingerprint",
     "in_training_layout",
