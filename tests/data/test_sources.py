@@ -168,7 +168,7 @@ def test_npz_columns_and_owners(tmp_path: Path) -> None:
         ({"y_train": np.int64(3)}, "y_train or y_test holds a single value"),
         ({"x_train": np.zeros((20, 4, 5, 3), np.float32)}, "x_train and x_test have types float32 and uint8"),
         ({"x_train": np.zeros((20, 4, 5, 3), complex)}, r"x_train.npy is of type <c16; allowed: numbers and text"),
-        ({"x_train": np.zeros(20, [("a", "f4"), ("b", "i4")])}, r"x_train\.npy does not announce an array of numbers"),
+        ({"x_train": np.zeros(20, [("a", "f4"), ("b", "i4")])}, r"x_train\.npy is of type \|V8; allowed: numbers and text"),
         ({"y_train": np.zeros(20, "datetime64[s]")}, r"y_train\.npy is of type <M8\[s\]"),
         ({"y_train": np.full(20, np.nan), "y_test": np.zeros(10)}, r"got labels of shape \(30,\), type float64"),
         ({"y_train": np.full(20, 10**12)}, r"got labels up to 1000000000000; allowed: 1 to 100000 classes"),
@@ -250,16 +250,16 @@ def packed_otherwise(path: Path) -> None:
     [
         (edited("x_train.npy", lambda b: b + b"x"), r"x_train\.npy announces .* takes 1328 bytes, and has 1329"),
         (edited("x_train.npy", lambda b: b[:-1]), r"takes 1328 bytes, and has 1327"),
-        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(20, -4,5, 3)")), "does not announce an array"),
-        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(9**99, 1, 1)")), "does not announce an array"),
-        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(99999999999)")), "takes 100000000127 bytes"),
+        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(20, -4,5,-3)")), r"shape \(20, -4, 5, -3\)"),
+        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(9**99, 1, 1)")), "has no readable npy header"),
+        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(9999999999,)")), "takes 10000000127 bytes"),
         (edited("x_train.npy", lambda b: b.replace(b"'|u1'", b"'|V1'")), r"is of type \|V1; allowed: numbers and text"),
         (
             edited("x_train.npy", lambda b: b.replace(b"'|u1', ", b"'|O',  ")),
             "holds Python objects, which are not",
         ),
-        (edited("x_train.npy", lambda b: b.replace(b"'|u1'", b"'|c1'")), r"is of type \|c1; allowed: numbers"),
-        (edited("x_train.npy", lambda _: b"PK\3\4 a zip in a zip"), "is not an npy file; it begins with 504b0304"),
+        (edited("x_train.npy", lambda b: b.replace(b"'|u1'", b"'<c8'")), r"is of type <c8; allowed: numbers"),
+        (edited("x_train.npy", lambda _: b"PK\3\4 a zip in a zip"), r"x_train\.npy has no readable npy header: the magic string"),
         (flagged, r"_train\.npy is encrypted"),
         (packed_otherwise, r"_train\.npy is compressed in a way that numpy does not"),
     ],
@@ -551,7 +551,7 @@ def test_bad_cifar_is_named(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "run"),)
 
     for content, line in (
-        (pickle.dumps({b"data": Malice(), b"labels": [1]}), "data_batch_3: refused: it names posix.mkdir"),
+        (pickle.dumps({b"data": Malice(), b"labels": [1]}), "data_batch_3: rejected: it names posix.mkdir"),
         (pickle.dumps([1, 2]), "data_batch_3: no labels or no data in it"),
         (pickle.dumps({b"data": np.zeros((4, 9), np.uint8), b"labels": [0] * 4}), r"got data of shape \(4, 9\)"),
         ((folder / "data_batch_3").read_bytes()[:-50], "data_batch_3: corrupt or truncated"),
@@ -604,7 +604,7 @@ def test_bad_pfllib_is_named(tmp_path: Path) -> None:
     file = folder / "test" / "1.npz"
     good = file.read_bytes()
     for data, line in (
-        ({"x": Malice(), "y": np.zeros(2)}, r"1\.npz: refused: it names posix.mkdir"),
+        ({"x": Malice(), "y": np.zeros(2)}, r"1\.npz: rejected: it names posix.mkdir"),
         ({"x": np.zeros((2, 3, 4, 5))}, r"1\.npz: holds x; expected x and y"),
         ({"x": np.zeros((2, 7)), "y": np.zeros(2, int)}, r"1\.npz: got x of shape \(2, 7\)"),
         ({"x": np.zeros((2, 1, 4, 5)), "y": np.zeros(2, int)}, "the clients' images have shapes"),

@@ -1,4 +1,4 @@
-"""Strangers' pickles: plain data comes in, code does not run."""
+"""Untrusted pickles: plain data loads, code does not run."""
 
 import os
 import pickle
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from comity._errors import ComityError
-from comity.data.sources.unpickle import MOST_STEPS, as_array, unpickle, unpickle_object
+from comity.data.sources.unpickle import MOST_STEPS, MOST_TUPLES, as_array, unpickle, unpickle_object
 
 
 def load(content: bytes) -> object:
@@ -61,7 +61,7 @@ def test_code_is_refused_and_not_run(protocol: int, tmp_path: Path) -> None:
         (os.mkdir, str(mark)),
     ):
         content = pickle.dumps({"data": Malice(function, argument)}, protocol)
-        with pytest.raises(ComityError, match=r"a file: refused: it names \w+\.\w+, which is not plain data"):
+        with pytest.raises(ComityError, match=r"a file: rejected: it names \w+\.\w+, which is not plain data"):
             load(content)
         assert not mark.exists()
     pickle.loads(content)  # the last of them does run when it is let
@@ -85,7 +85,7 @@ def test_code_is_refused_and_not_run(protocol: int, tmp_path: Path) -> None:
     ],
 )
 def test_anything_else_is_refused(content: bytes) -> None:
-    with pytest.raises(ComityError, match="a file: refused"):
+    with pytest.raises(ComityError, match="a file: rejected"):
         load(content)
 
 
@@ -99,20 +99,21 @@ def test_forged_array_state_is_not_trusted() -> None:
         good.replace(b"X\x02\x00\x00\x00u1", b"X\x03\x00\x00\x002i4"),
     ):
         assert forged != good
-        with pytest.raises(ComityError, match=r"a file: (corrupt|refused)"):
+        with pytest.raises(ComityError, match=r"a file: (corrupt|rejected)"):
             load(forged)
 
 
 def test_buffers_that_are_reserved_before_they_are_read_are_not() -> None:
     with pytest.raises(ComityError, match="a file: corrupt"):
         load(b"\x80\x05" + pickle.BYTEARRAY8 + (1 << 40).to_bytes(8, "little") + b".")
-    with pytest.raises(ComityError, match=r"a file: refused: it names numpy._core.numeric._frombuffer"):
+    with pytest.raises(ComityError, match="a file: rejected: instruction BYTEARRAY8"):
         load(pickle.dumps(np.arange(3), 5))
 
 
-def test_the_loaders_own_functions_cannot_be_changed() -> None:
-    with pytest.raises(ComityError, match="a file: refused: it sets the state of a method"):
-        load(b"c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__N)s\x86b.".replace(b"N)s", b")s"))
+@pytest.mark.parametrize("name", [b"_codecs\nencode", b"numpy\ndtype", b"numpy.core.multiarray\nscalar"])
+def test_the_loaders_own_functions_cannot_be_changed(name: bytes) -> None:
+    with pytest.raises(ComityError, match="a file: (rejected: it sets the state of a|corrupt .* missing)"):
+        load(b"c" + name + b"\nN}X\x0c\x00\x00\x00__defaults__)s\x86b.")
 
 
 def test_truncated_at_every_byte_is_one_clear_line() -> None:
@@ -168,29 +169,38 @@ def test_arrays_are_arrays_or_lists_of_numbers() -> None:
     ],
 )
 def test_instructions_that_plain_data_do_not_need(content: bytes) -> None:
-    with pytest.raises(
-        ComityError, match=r"a file: corrupt or truncated: instruction 0x\w\w, which plain data do not need"
-    ):
+    with pytest.raises(ComityError, match=r"a file: rejected: instruction \w+, which plain data do not need"):
         load(content)
 
 
-def test_keys_are_text() -> None:
-    """A file could choose other keys so that finding one takes a look at all."""
-    for key in (1, 2.5, (1,), None):
-        for protocol in (0, 1, 4):
-            for data in ({key: 1}, {key: 1, "a": 2}):
-                with pytest.raises(ComityError, match="a file: refused: it has a dictionary whose keys are not text"):
-                    load(pickle.dumps(data, protocol))
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"N" * MOST_STEPS + b".",
+        b"N" + b"\x94" * MOST_STEPS + b".",
+        b"}N" + b"\x85" * (MOST_TUPLES + 1) + b"Ns.",  # the hash of a nested tuple overflows the stack
+        b"}N" + b"\x85q\0cnumpy.core.multiarray\n_reconstruct\nh\0R0h\0" * (MOST_TUPLES + 1) + b"Ns.",
+        b"}" + pickle.dumps(2**61 - 1 << 61)[2:-1] + b"Ns.",  # as a key, of a hash that the file chooses
+        b"Np1000000\n.",
+        b"\x80\x04\x95\x03" + bytes(7) + b"X\x05\0\0\0abcde.",  # the frame ends in the text
+        b"\x80\x04\x95\x13" + bytes(7) + b"N\x95\x30" + bytes(7) + b"N" * 60 + b".",  # a frame in a frame
+    ],
+    ids=["steps", "memo", "tuples", "shared tuples", "number", "memo number", "frame", "frames"],
+)
+def test_streams_that_take_too_much_are_rejected(content: bytes) -> None:
+    with pytest.raises(ComityError, match="a file: rejected: "):
+        load(content)
 
 
-def test_streams_end() -> None:
+def test_limits_leave_room_for_real_files() -> None:
     assert load(b"N" * (MOST_STEPS - 1) + b".") is None
-    with pytest.raises(ComityError, match=f"a file: refused: it has more than {MOST_STEPS} instructions"):
-        load(b"N" * MOST_STEPS + b".")
+    assert len(load(b"}N" + b"\x85" * MOST_TUPLES + b"Ns.")) == 1
+    names = [b"%d.png" % k for k in range(2 * MOST_TUPLES)]  # which Python 3 writes as calls in protocol 2
+    assert load(pickle.dumps({b"filenames": names}, 2)) == {b"filenames": names}
 
 
 def test_long_names_are_cut_and_printable() -> None:
-    with pytest.raises(ComityError, match=r"a file: refused: it names \?\[2J") as caught:
+    with pytest.raises(ComityError, match=r"a file: rejected: it names \?\[2J") as caught:
         load(b"c\x1b[2J\n" + b"x" * 100_000 + b"\n.")
     assert len(str(caught.value)) <= 400
     assert str(caught.value).isprintable()

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, array_bytes, check_file, pool, read_array, reading
+from comity.data.sources.reading import Budget, array_bytes, check_file, pool, reading
 
 UNSIGNED_BYTE = 8
 
@@ -54,7 +55,8 @@ def _array(path: Path, dimensions: int, budget: Budget) -> NDArray[np.uint8]:
                 )
             shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
             budget.take(array_bytes(shape, np.dtype(np.uint8)), f"{path}: announces {shape}")
-            array = read_array(file, shape, np.uint8)
-            if file.read(1):
-                raise ComityError(f"{path}: corrupt: announces {shape}, {array.size} bytes, and holds more")
-    return array
+            content = file.read(prod(shape))
+            if len(content) < prod(shape) or file.read(1):
+                held = "more" if len(content) == prod(shape) else len(content)
+                raise ComityError(f"{path}: corrupt: announces {shape}, {prod(shape)} bytes, and holds {held}")
+    return np.frombuffer(content, np.uint8).reshape(shape)

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,21 +12,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.lib import format as npy
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, array_bytes, check_file, pool, read_array, reading
+from comity.data.sources.reading import Budget, array_bytes, check_file, pool, reading
 
 LONGEST_HEADER = 10_000
 LARGEST_DIRECTORY = 1 << 20
-
-# numpy evaluates this text as Python; a pattern has no side effects, not even warnings
-HEADER = re.compile(
-    r"\{\s*'descr':\s*'(?P<type>[^']*)',\s*'fortran_order':\s*(?P<fortran>True|False),"
-    r"\s*'shape':\s*\((?P<shape>[\dL,\s]*)\),?\s*\}\s*"
-)
-
 
 SAMPLES = ("x", "images", "data", "features")
 LABELS = ("y", "labels", "label", "targets")
@@ -57,21 +51,21 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
                     f"{path}: no {'_'.join(filter(None, (stem, lacking[0])))}; it holds {held or 'nothing'} and must "
                     "hold x and y, or x_train, y_train, x_test, y_test"
                 )
-        headers: dict[str, list[Header]] = {}
+        chosen: dict[str, list[Member]] = {}
         for stem, entries in sorted(members.items()):
             if splits[0] not in entries:
                 continue
-            several = [_array_header(archive, entries[split], path) for split in splits if split in entries]
-            if stem in (samples, labels) and not all(header.shape for header in several):
+            several = [_plain_member(archive, entries[split], path) for split in splits if split in entries]
+            if stem in (samples, labels) and not all(member.shape for member in several):
                 raise ComityError(f"{path}: {_joined(several, 'or')} holds a single value; expected one a sample")
             if stem in (samples, labels) or (stem.isprintable() and all(len(each.shape) == 1 for each in several)):
-                headers[stem] = several
-        for header in (header for several in headers.values() for header in several):
-            budget.take(array_bytes(header.shape, header.dtype), f"{path}: {header.member.filename}")
-        pooled = {
-            stem: pool([_unpack(archive, header) for header in several], path, _joined(several, "and"))
-            for stem, several in headers.items()
-        }
+                chosen[stem] = several
+        for member in (member for several in chosen.values() for member in several):
+            budget.take(array_bytes(member.shape, member.dtype), f"{path}: {member.info.filename}")
+        pooled = {}
+        for stem, several in chosen.items():
+            arrays = [npy.read_array(archive.open(member.info), allow_pickle=False) for member in several]
+            pooled[stem] = pool(arrays, path, _joined(several, "and"))
     x, y = pooled.pop(samples), pooled.pop(labels)
     notes = (f"{name}: its key client says whose each sample is",) if "client" in pooled else ()
     return Dataset(name, x, y, columns=pooled, notes=notes)
@@ -81,26 +75,6 @@ def _key(key: str) -> tuple[str, str]:
     """What a key holds and of which split: ``x_train`` is x and train, ``test_images`` images and test."""
     parts = KEY.fullmatch(key)
     return (key, "") if parts is None else (parts["stem"], parts["first"] or parts["last"] or "")
-
-
-def _joined(headers: Sequence["Header"], word: str) -> str:
-    """``x_train and x_test``."""
-    return f" {word} ".join(header.member.filename.removesuffix(".npy") for header in headers)
-
-
-@dataclass(frozen=True)
-class Header:
-    """What an npy file says of itself, and where its values begin."""
-
-    type: str
-    fortran: bool
-    shape: tuple[int, ...]
-    start: int
-    member: zipfile.ZipInfo
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.type)
 
 
 class _ArchiveFile(io.FileIO):
@@ -117,54 +91,61 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     check_file(path)
     if not zipfile.is_zipfile(path):
         raise ComityError(f"{path}: corrupt, truncated or not an npz file")
-    with _ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
+    with _ArchiveFile(path) as file, zipfile.ZipFile(file) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that Python 2 wrote, or that are not Python
         yield archive
 
 
-def open_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> IO[bytes]:
-    """One file of the archive, packed in a way that can be unpacked a piece at a time."""
-    if member.flag_bits & 1:
-        raise ComityError(f"{path}: {member.filename} is encrypted")
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ComityError(f"{path}: {member.filename} is compressed in a way that numpy does not; allowed: deflate")
-    return archive.open(member)
+@dataclass(frozen=True)
+class Member:
+    """An npy file in an archive: what its header says, and where its values begin."""
+
+    info: zipfile.ZipInfo
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    start: int
 
 
-def read_header(file: IO[bytes], member: zipfile.ZipInfo, path: Path) -> Header:
-    magic = file.read(8)
-    width = {b"\x93NUMPY\1\0": 2, b"\x93NUMPY\2\0": 4, b"\x93NUMPY\3\0": 4}.get(magic)
-    if width is None:
-        raise ComityError(f"{path}: {member.filename} is not an npy file; it begins with {magic.hex()}")
-    length = int.from_bytes(file.read(width), "little")
-    text = file.read(min(length, LONGEST_HEADER)).decode("latin-1")
-    entries = HEADER.fullmatch(text)
-    if entries is None or length > LONGEST_HEADER:
-        raise ComityError(f"{path}: {member.filename} does not announce an array of numbers or text: {text}")
-    shape = tuple(map(int, re.findall(r"\d+", entries["shape"])))
-    return Header(entries["type"], entries["fortran"] == "True", shape, 8 + width + length, member)
+def _joined(members: Sequence[Member], word: str) -> str:
+    """``x_train and x_test``."""
+    return f" {word} ".join(member.info.filename.removesuffix(".npy") for member in members)
 
 
-def _array_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> Header:
-    """The header of an array of numbers or text, whose size is that of the file in the archive."""
-    with open_member(archive, member, path) as file:
-        header = read_header(file, member, path)
-    if "O" in header.type:
+def read_header(file: IO[bytes], where: object) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, type and length of an npy header; ``file`` is then anywhere."""
+    start = io.BytesIO(file.read(LONGEST_HEADER))
+    try:
+        version = npy.read_magic(start)
+        shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(start)
+    except Exception as error:  # the header is evaluated as a Python literal, which fails in any way there is
+        raise ComityError(f"{where} has no readable npy header: {error or type(error).__name__}") from error
+    return shape, dtype, start.tell()
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Member:
+    """The header of one file of the archive, packed in a way that can be unpacked a piece at a time."""
+    if info.flag_bits & 1:
+        raise ComityError(f"{path}: {info.filename} is encrypted")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ComityError(f"{path}: {info.filename} is compressed in a way that numpy does not; allowed: deflate")
+    with archive.open(info) as file:
+        return Member(info, *read_header(file, f"{path}: {info.filename}"))
+
+
+def _plain_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Member:
+    """An array of numbers or text, whose size is that of the file in the archive."""
+    member = read_member(archive, info, path)
+    if member.dtype.hasobject:
         raise ComityError(
-            f"{path}: corrupt or not an npz file of plain arrays: {member.filename} holds Python objects, "
-            "which are not read"
+            f"{path}: corrupt or not an npz file of plain arrays: {info.filename} holds Python objects, which are "
+            "not read"
         )
-    if not re.fullmatch(r"[<>|=]?[biufSU][1-9]\d{0,6}", header.type):
-        raise ComityError(f"{path}: {member.filename} is of type {header.type}; allowed: numbers and text")
-    size = header.start + prod(header.shape) * header.dtype.itemsize
-    if size != member.file_size:
+    if member.dtype.kind not in "biufSU" or not member.dtype.itemsize:
+        raise ComityError(f"{path}: {info.filename} is of type {member.dtype.str}; allowed: numbers and text")
+    size = member.start + prod(member.shape) * member.dtype.itemsize
+    if size != info.file_size or min(member.shape, default=0) < 0:
         raise ComityError(
-            f"{path}: corrupt or truncated: {member.filename} announces an array of shape {header.shape}, type "
-            f"{header.type}, which takes {size} bytes, and has {member.file_size}"
+            f"{path}: corrupt or truncated: {info.filename} announces an array of shape {member.shape}, type "
+            f"{member.dtype.str}, which takes {size} bytes, and has {info.file_size}"
         )
-    return header
-
-
-def _unpack(archive: zipfile.ZipFile, header: Header) -> NDArray[Any]:
-    with archive.open(header.member) as file:
-        file.seek(header.start)
-        return read_array(file, header.shape, header.dtype, header.fortran)
+    return member

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.npz import open_archive, open_member, read_header
-from comity.data.sources.reading import Budget, array_bytes, check_file, pool, read_array, reading
+from comity.data.sources.npz import open_archive, read_member
+from comity.data.sources.reading import Budget, array_bytes, check_file, pool, reading
 from comity.data.sources.unpickle import as_array, unpickle_object
 
 LARGEST_CONFIG = 1 << 20
@@ -56,14 +56,12 @@ def _config(path: Path) -> tuple[int, int]:
 
 def _client(path: Path, budget: Budget) -> tuple[NDArray[Any], NDArray[Any]]:
     with reading(path), open_archive(path) as archive:
-        member = archive.getinfo("data.npy")
-        budget.check(4 * member.file_size, path)  # as read, as bytes, in the unpickler, as arrays
-        with open_member(archive, member, path) as file:
-            header = read_header(file, member, path)
-            if header.type != "|O":
-                raise ComityError(f"{path}: holds an array of {header.type}; expected one Python object")
-            content = read_array(file, (member.file_size - header.start,), np.uint8)
-        data = unpickle_object(content.tobytes(), path)
+        member = read_member(archive, archive.getinfo("data.npy"), path)
+        if not member.dtype.hasobject:
+            raise ComityError(f"{path}: holds an array of {member.dtype.str}; expected one Python object")
+        budget.check(4 * member.info.file_size, path)  # as read, as bytes, in the unpickler, as arrays
+        with archive.open(member.info) as file:
+            data = unpickle_object(file.read(member.info.file_size)[member.start :], path)
         if not isinstance(data, dict):
             raise ComityError(f"{path}: holds {type(data).__name__}; expected a dictionary with x and y")
         data = {key.decode() if isinstance(key, bytes) else key: value for key, value in data.items()}

@@ -1,21 +1,18 @@
-"""What the readers of data files share: a limit on memory, arrays that are read piece by piece, errors in one line."""
+"""What the readers of data files share: a limit on memory, errors in one line."""
 
 import errno
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from gzip import GzipFile
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comity._errors import ComityError, one_line
 from comity._memory import installed, parse_bytes, show_bytes
-
-PIECE = 1 << 20
 
 
 def array_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
@@ -75,21 +72,6 @@ def check_file(path: Path) -> None:
     """Refuse a pipe or a device, which may never end, before it is opened."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ComityError(f"{path}: a folder, pipe or device; expected a file")
-
-
-def read_array(
-    file: IO[bytes] | GzipFile, shape: Sequence[int], dtype: np.dtype[Any] | type[np.generic], fortran: bool = False
-) -> NDArray[Any]:
-    """An array of raw values. Memory is touched as bytes arrive, whatever the shape announces."""
-    flat = np.empty(prod(shape), dtype)
-    content = memoryview(flat.view(np.uint8))  # type: ignore[arg-type]
-    received = 0
-    while received < len(content):
-        count = file.readinto(content[received : received + PIECE])  # type: ignore[union-attr]
-        if not count:
-            raise EOFError(f"announces {tuple(shape)}, {len(content)} bytes, and holds {received}")
-        received += count
-    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def pool(arrays: Sequence[NDArray[Any]], where: object, names: str) -> NDArray[Any]:

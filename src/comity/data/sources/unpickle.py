@@ -1,9 +1,9 @@
-"""Reading strangers' pickles: arrays, numbers, text and containers come in; anything that could run code does not."""
+"""Read untrusted pickles: arrays, numbers, text and containers load; anything that could run code is rejected."""
 
 import io
 import pickle
+import pickletools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,147 +13,156 @@ from comity._errors import ComityError
 from comity.data.sources.reading import reading
 
 MOST_STEPS = 1_000_000
-"""How many instructions a pickle may have. One of a single byte can make an object of 200; CIFAR-100 has 250,000."""
-
-# numbers, text, and lists of admitted objects; no records, whose offsets a file could forge
+"""Instructions of a pickle. One of a single byte can make an object of 200; CIFAR-100 has 250,000."""
+MOST_TUPLES = 10_000
+"""Hashing a nested tuple takes C stack per level, and a file can choose tuples of one hash as keys."""
 PLAIN_TYPE = re.compile(r"[biufSUO]\d{0,6}")
+"""Numbers, text and lists of allowed objects; no records, whose offsets a file could forge."""
+
+# What CIFAR and numpy write. Sets are missing, since a file could give all members the same hash, and so are protocol
+# 5's buffers, which are reserved before they are read, and further ways to call things.
+INSTRUCTIONS = set("""
+    PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT
+    BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE
+    BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS
+    GLOBAL STACK_GLOBAL REDUCE BUILD GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE
+""".split())
+FRAME_HEADER = 9  # bytes
 
 
-class Refused(pickle.UnpicklingError):
+class Rejected(pickle.UnpicklingError):
     """The pickle holds something that is not plain data."""
 
 
-class _DType:
-    """Stands in for numpy.dtype while loading, so that numpy never sees a state from the file."""
+class _StandIn:
+    """Takes the place of a name in a pickle. Its methods are out of a file's reach: BUILD finds ``__setstate__``."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        raise Rejected(f"it sets the state of a {type(self).__name__}")
+
+
+class _DType(_StandIn):
+    """numpy.dtype while loading, so that numpy never sees a state from the file."""
+
+    __slots__ = ("dtype",)
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         code = code.decode() if isinstance(code, bytes) else code
         if not PLAIN_TYPE.fullmatch(code):
-            raise Refused(f"array type {code}")
+            raise Rejected(f"array type {code}")
         self.dtype = np.dtype(code)
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __setstate__(self, state: Any) -> None:
         # of the whole state only the byte order is believed
         self.dtype = self.dtype.newbyteorder(">" if state[1] in (">", b">") else "<")
 
 
-class _Array:
-    """Stands in for an array while loading: numpy's own ``__setstate__`` crashes on forged states."""
+class _Array(_StandIn):
+    """An array while loading: numpy's own ``__setstate__`` crashes on forged states."""
+
+    __slots__ = ("array", "objects")
 
     def __init__(self, *_: object) -> None:
         self.array: NDArray[Any] | None = None
         self.objects: list[object] = []
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __setstate__(self, state: Any) -> None:
         _, shape, kind, fortran, content = state
         if not isinstance(kind, _DType):
-            raise Refused("an array without a type")
+            raise Rejected("an array without a type")
         if not kind.dtype.hasobject:
             self.array = np.frombuffer(content, kind.dtype).reshape(shape, order="F" if fortran else "C")
         elif isinstance(content, list):
             self.objects = content
         else:
-            raise Refused("an array of objects that are not listed")
+            raise Rejected("an array of objects that are not listed")
 
 
-def _scalar(kind: _DType, content: bytes) -> Any:
-    if kind.dtype.kind not in "biuf":
-        raise Refused(f"a single value of type {kind.dtype}")
-    return np.frombuffer(content, kind.dtype)[0]
+class _Scalar(_StandIn):
+    """A single number."""
+
+    def __new__(cls, kind: _DType, content: bytes) -> Any:
+        if kind.dtype.kind not in "biuf":
+            raise Rejected(f"a single value of type {kind.dtype}")
+        return np.frombuffer(content, kind.dtype)[0]
 
 
-def _no_bytes() -> bytes:
-    return b""
+class _Bytes(_StandIn):
+    """How protocol 2 spells bytes: empty, or as text and its encoding. ``left`` bounds what one text can make."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, text: str = "", encoding: str = "latin1") -> bytes:
+        if encoding not in ("latin1", "latin-1"):
+            raise Rejected(f"text encoding {encoding}")
+        self.left -= len(text)
+        if self.left < 0:
+            raise Rejected("it makes bytes of the same text again and again")
+        return text.encode("latin-1")
 
 
-_ADMITTED: dict[tuple[str, str], object] = {
-    ("numpy", "ndarray"): "ndarray",  # an argument, never called
-    ("numpy", "dtype"): _DType,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-    ("numpy._core.multiarray", "scalar"): _scalar,
-    ("__builtin__", "bytes"): _no_bytes,  # how protocol 2 spells empty bytes
-}
-
-# What CIFAR and numpy write. Sets are not among them (a file could give all members the same hash), nor protocol 5's
-# buffers (they are reserved before they are read), nor further ways to call things.
-_INSTRUCTIONS = """
-    PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT
-    BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE
-    BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS
-    GLOBAL STACK_GLOBAL REDUCE BUILD GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE
-"""
-_STANDARD: dict[int, Callable[[Any], None]] = {
-    code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in _INSTRUCTIONS.split())
-}
-_WITH_KEYS = (pickle.DICT[0], pickle.SETITEM[0], pickle.SETITEMS[0])
-
-
-class _Memo(dict[int, object]):
-    """The objects that a stream has numbered. Large numbers could all be given one hash."""
-
-    def __setitem__(self, number: int, value: object) -> None:
-        if number >= 2**32:
-            raise Refused("it numbers its objects in a way that no pickler does")
-        super().__setitem__(number, value)
-
-
-class _Plain(pickle._Unpickler):
-    """Python's own unpickler, not the one in C: a forged stream cannot make it reserve or touch memory."""
-
-    stack: list[Any]
-
+class _Unpickler(pickle.Unpickler):
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
-        self.memo = _Memo()
-        self.steps = 0
-        self.left_to_encode = len(content)
-        self.dispatch = self  # type: ignore[assignment, misc]  # where the base class looks every instruction up
-
-    def __getitem__(self, code: int) -> Callable[[Any], None]:
-        """What to do for the next instruction of the stream."""
-        self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise Refused(f"it has more than {MOST_STEPS} instructions")
-        if code not in _STANDARD:
-            raise pickle.UnpicklingError(f"instruction {code:#x}, which plain data do not need")
-        if code == pickle.BUILD[0] and not isinstance(self.stack[-2], _DType | _Array):
-            raise Refused(f"it sets the state of a {type(self.stack[-2]).__name__}")  # a function has one, too
-        if code in _WITH_KEYS:
-            # Text has a hash that no file can foresee; that of tuples in tuples in tuples overflows the stack.
-            keys = self.stack[-2:-1] if code == pickle.SETITEM[0] else self.stack[::2]
-            if any(type(key) not in (str, bytes) for key in keys):
-                raise Refused("it has a dictionary whose keys are not text")
-        return _STANDARD[code]
+        encode = _Bytes(len(content))
+        self.allowed: dict[tuple[str, str], object] = {
+            ("numpy", "ndarray"): "ndarray",  # an argument, never called
+            ("numpy", "dtype"): _DType,
+            ("_codecs", "encode"): encode,
+            ("__builtin__", "bytes"): encode,
+        }
+        for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            self.allowed |= {(module, "_reconstruct"): _Array, (module, "scalar"): _Scalar}
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):  # how protocol 2 spells bytes
-            return self._encode
-        if (module, name) not in _ADMITTED:
-            raise Refused(f"it names {module}.{name}, which is not plain data")
-        return _ADMITTED[module, name]
+        if (module, name) not in self.allowed:
+            raise Rejected(f"it names {module}.{name}, which is not plain data")
+        return self.allowed[module, name]
 
-    def _encode(self, text: str, encoding: str) -> bytes:
-        if encoding not in ("latin1", "latin-1"):
-            raise Refused(f"text encoding {encoding}")
-        self.left_to_encode -= len(text)
-        if self.left_to_encode < 0:
-            raise Refused("it makes bytes of the same text again and again")
-        return text.encode("latin-1")
+
+def _scan(content: bytes) -> None:
+    """Reject a stream before it is loaded by its instructions: which, how many, and the numbers in them."""
+    memo: dict[int, bool] = {}  # whether a numbered object is a tuple
+    tuples = frame_end = before = 0
+    top_is_tuple = False
+    for steps, (code, value, place) in enumerate(pickletools.genops(content), 1):
+        name = code.name
+        if steps > MOST_STEPS or tuples > MOST_TUPLES:
+            raise Rejected(f"it has more than {MOST_STEPS} instructions or {MOST_TUPLES} tuples")
+        if name not in INSTRUCTIONS:
+            raise Rejected(f"instruction {name}, which plain data do not need")
+        numbers = name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
+        if isinstance(value, int) and not -(2**63) <= value < (MOST_STEPS if numbers else 2**64):
+            raise Rejected(f"instruction {name} with a number of {value.bit_length()} bits")
+        if before < frame_end < place or (name == "FRAME" and place < frame_end):
+            # the unpickler would read on at another place than this loop does
+            raise Rejected("a frame that ends inside an instruction or inside another frame")
+        before, frame_end = place, place + FRAME_HEADER + value if name == "FRAME" else frame_end
+        if numbers:
+            memo[len(memo) if value is None else value] = top_is_tuple
+            continue
+        tuples += name.startswith("TUPLE") or (name.endswith("GET") and memo.get(value, False))
+        tuples -= name == "REDUCE" and top_is_tuple  # used up: the bytes of protocol 2, numpy's single values
+        top_is_tuple = name.startswith("TUPLE")
 
 
 def unpickle(content: bytes, path: object) -> Any:
     """The plain data in ``content``, arrays as ``as_array`` takes them; bytes written by Python 2 stay bytes."""
     with reading(path):  # a forged or cut stream makes the unpickler itself fail in any way there is
         try:
-            return _Plain(content).load()
-        except Refused as error:
-            raise ComityError(f"{path}: refused: {error}") from error
+            _scan(content)
+            return _Unpickler(content).load()
+        except Rejected as error:
+            raise ComityError(f"{path}: rejected: {error}") from error
 
 
 def as_array(value: object, path: object, name: str) -> NDArray[Any]:
-    """An array, or a list of numbers. A list of lists is refused: it may be one list, a million million times."""
+    """An array, or a list of numbers. A list of lists is rejected: it may be one list, a million million times."""
     if isinstance(value, _Array) and value.array is not None:
         return value.array
     if isinstance(value, list) and all(isinstance(entry, int | float | np.number) for entry in value):

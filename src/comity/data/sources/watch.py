@@ -1,11 +1,9 @@
 """Twenty arms with a smartwatch: the recordings that the package seglearn ships."""
 
 from pathlib import Path
-from zipfile import ZipInfo
 
 import numpy as np
 
-from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.npz import read_header
 from comity.data.sources.reading import Budget, check_file, reading
@@ -21,9 +19,7 @@ def read_watch(path: Path, budget: Budget) -> Dataset:
         check_file(path)
         budget.check(4 * path.stat().st_size, path)
         with path.open("rb") as file:
-            header = read_header(file, ZipInfo(path.name), path)
-            if header.type != "|O":
-                raise ComityError(f"{path}: holds an array of {header.type}; expected one Python object")
+            file.seek(read_header(file, path)[-1])
             data = unpickle_object(file.read(), path)
         names = [str(name) for name in data["y_labels"]]
         recordings = [as_array(recording, path, "X") for recording in data["X"]]
