@@ -1,6 +1,6 @@
-"""The data sets that are known by name, and where the files of one are; torch is not imported for it.
+"""The data sets that are known by name, and where their files are.
 
-So whoever misspells a data set or has not got it is told at once.
+This needs no torch, so that a misspelt or missing data set is reported at once.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from comity._catalogue import DataFiles, spelling
-from comity._errors import ComityError, install, one_line, unknown
+from comity._errors import ComityError, install, unknown
 
 TABLES = (".csv", ".tsv", ".parquet")
 HUB = "hub:"
@@ -20,16 +20,21 @@ HUB = "hub:"
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A data set of the papers: what it is, its name on the hub, its folder's other names, its customary size."""
+    """A data set that is known by name: all that comity knows of it before its files are read."""
 
     about: str
-    hub: str | None = None
+    hub: str = ""
+    """Its name on the hub."""
     folders: tuple[str, ...] = ()
+    """Other names of its folder."""
     size: int | None = None
+    """Its customary size in pixels."""
     get: str = ""
     """What to download, and where."""
     reader: str = ""
-    """Where the class or function is whose arguments are the options of this data set, if it is not read from files."""
+    """The class or function whose arguments are the options of this data set, if it is not read from files."""
+    shipped: str = ""
+    """A file that an installed package brings, and the extra of comity that installs it has the data set's name."""
     images: bool = True
     """Whether it is known without reading it that these are images, which nobody owns."""
 
@@ -41,6 +46,15 @@ class DatasetInfo:
         module, _, name = self.reader.rpartition(".")
         return getattr(import_module(f"comity.data.sources.{module}"), name) if module else DataFiles
 
+    @property
+    def shipped_file(self) -> Path | None:
+        """The file in the installed package, which is not imported."""
+        package, _, file = self.shipped.partition("/")
+        spec = find_spec(package) if package else None
+        return None if spec is None or spec.origin is None else Path(spec.origin).parent / file
+
+
+UNKNOWN = DatasetInfo("a data set in a file or folder, or on the hub")
 
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
@@ -53,6 +67,7 @@ DATASETS: dict[str, DatasetInfo] = {
     ),
     "watch": DatasetInfo(
         "2,368 windows of a smartwatch on 20 arms, 6 axes × 50, 7 exercises, each arm a client (Burns et al., 2018)",
+        shipped="seglearn/data/watch_dataset.npy",
         images=False,
     ),
     "synthetic": DatasetInfo(
@@ -97,30 +112,24 @@ DATASETS: dict[str, DatasetInfo] = {
 
 
 def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """The file or folder that holds a data set; ``None`` if none is needed. A data set that is nowhere is an error."""
-    info = DATASETS.get(name)
+    """The file or folder that holds a data set; ``None`` if none is needed. A missing data set is an error."""
+    info = DATASETS.get(name, UNKNOWN)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     if name.startswith(HUB) and not hub_installed():
-        raise ComityError(one_line(f"data {name}: the hub needs the package datasets: {install('hub')}"))
-    if name.startswith(HUB) or (info and info.reader):
+        raise ComityError(f"data {name}: the hub needs the package datasets: {install('hub')}")
+    if name.startswith(HUB) or info.reader:
         return None
     try:
-        path = _find(name, info.folders if info else (), folder)
+        path = _find(name, info.folders, folder) or info.shipped_file
     except OSError as error:  # a name that is too long, a folder that may not be read
-        raise ComityError(one_line(f"data {name}: {error.strerror}")) from error
-    if path is None and not ((info and info.hub and hub_installed()) or (name == "watch" and watch_file())):
-        raise ComityError(one_line(_missing(name, info, folder)))
+        raise ComityError(f"data {name}: {error.strerror}") from error
+    if path is None and not (info.hub and hub_installed()):
+        raise _missing(name, info, folder)
     return path
 
 
 def hub_installed() -> bool:
     return find_spec("datasets") is not None
-
-
-def watch_file() -> Path | None:
-    """Where an installed seglearn has its recordings; it is not imported."""
-    spec = find_spec("seglearn")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "data" / "watch_dataset.npy"
 
 
 def _is_path(name: str) -> bool:
@@ -139,13 +148,13 @@ def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:
     return next((path for path in (*archives, *folders) if spelling(path.name.removesuffix(".npz")) in wanted), None)
 
 
-def _missing(name: str, info: DatasetInfo | None, folder: Path) -> ComityError:
+def _missing(name: str, info: DatasetInfo, folder: Path) -> ComityError:
     if _is_path(name):
         return ComityError(f"data {name}: no such file or folder")
     looked = f"looked for {name}.npz and the folder {name}/ in {folder.resolve()}"
-    if info is None:
+    if info is UNKNOWN:
         return unknown("data set", name, DATASETS, hint=f"({looked})")
     ways = [f"put {info.get} there"] if info.get else []
-    ways += [f"{install('watch')}, which brings the recordings"] if name == "watch" else []
+    ways += [f"{install(name)}, which brings the recordings"] if info.shipped else []
     ways += [f"{install('hub')} to fetch {info.hub} from the hub"] if info.hub else []
     return ComityError(f"data {name}: {looked} (set by --data-dir or COMITY_DATA); to get it: {', or '.join(ways)}")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from comity._errors import ComityError, install
+from comity._errors import LONGEST, ComityError, install
 from comity.config import Config
 from comity.data import DATASETS, ByColumn, Dataset, Natural, federate, load
 from comity.data.sources.digits import FILE as digits_file
@@ -304,7 +304,7 @@ def test_hostile_names_are_printed_harmlessly(tmp_path: Path, name: str) -> None
         with pytest.raises(ComityError, match="corrupt") as caught:
             load(str(place))
         assert str(caught.value).isprintable()
-        assert len(str(caught.value)) <= 400
+        assert len(str(caught.value)) <= LONGEST
     np.savez(tmp_path / f"{name}.npz", **arrays())
     assert load(str(tmp_path / f"{name}.npz")).name.isprintable()
 

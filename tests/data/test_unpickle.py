@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from comity._errors import ComityError
+from comity._errors import LONGEST, ComityError
 from comity.data.sources.unpickle import MOST_STEPS, MOST_TUPLES, as_array, unpickle, unpickle_object
 
 
@@ -202,5 +202,5 @@ def test_limits_leave_room_for_real_files() -> None:
 def test_long_names_are_cut_and_printable() -> None:
     with pytest.raises(ComityError, match=r"a file: rejected: it names \?\[2J") as caught:
         load(b"c\x1b[2J\n" + b"x" * 100_000 + b"\n.")
-    assert len(str(caught.value)) <= 400
+    assert len(str(caught.value)) <= LONGEST
     assert str(caught.value).isprintable()

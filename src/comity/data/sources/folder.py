@@ -135,25 +135,22 @@ def _eight_bits(image: "Image", named: object) -> "Image":
 
 def _files(folder: Path) -> Iterator[Path]:
     """The images under ``folder``, at any depth and through links, but no folder twice."""
-    pending, seen = [folder], set()
-    while pending:
-        place = pending.pop()
-        with reading(place):
-            state = place.stat()
-            entries = [entry for entry in os.scandir(place) if not entry.name.startswith(".")]
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=_fail):
+        state = os.stat(place)
         if (state.st_dev, state.st_ino) in seen:
             raise ComityError(f"{place}: a link to a folder that is part of the data set already")
         seen.add((state.st_dev, state.st_ino))
-        for entry in entries:
-            path = Path(entry.path)
-            with reading(path):
-                if entry.is_dir():
-                    pending.append(path)
-                    continue
-                if path.suffix.lower() not in IMAGES:
-                    continue
-                check_file(path)
-            yield path
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(place, name) for name in names if not name.startswith(".")):
+            if path.suffix.lower() in IMAGES:
+                with reading(path):
+                    check_file(path)
+                yield path
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def _are_domains(places: Sequence[tuple[str, ...]]) -> bool:

@@ -7,13 +7,11 @@ from typing import Any
 
 from comity._catalogue import DataFiles
 from comity._components import Component
-from comity._datasets import DATASETS, HUB, watch_file, whereabouts
+from comity._datasets import DATASETS, HUB, UNKNOWN, whereabouts
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.cifar import is_cifar, read_cifar
-from comity.data.sources.digits import read_digits
 from comity.data.sources.folder import is_image_folder, read_folder
-from comity.data.sources.heart import read_heart
 from comity.data.sources.hub import read_hub
 from comity.data.sources.idx import is_idx, read_idx
 from comity.data.sources.npz import read_npz
@@ -21,7 +19,7 @@ from comity.data.sources.pfllib import is_pfllib, read_pfllib
 from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
 from comity.data.sources.table import is_table, read_table
-from comity.data.sources.watch import read_watch
+from comity.data.sources.watch import is_watch, read_watch
 
 
 def load(
@@ -33,27 +31,22 @@ def load(
     The options are those that ``comity run --data NAME --help`` shows.
     """
     chosen = Component.parse("data", {"name": name, **options})
-    if chosen.name == "synthetic":
-        return Synthetic(**chosen.options)
-    if chosen.name == "digits":
-        return read_digits()
-    if chosen.name == "heart":
-        return read_heart(**chosen.options)
-    files, info = DataFiles(**chosen.options), DATASETS.get(chosen.name)
-    budget = Budget(limit)
+    info = DATASETS.get(chosen.name, UNKNOWN)
+    if info.reader:
+        made: Dataset | Synthetic = info.options(**chosen.options)
+        return made
+    files, budget = DataFiles(**chosen.options), Budget(limit)
     with reading(f"data {name}"):
         path = whereabouts(chosen.name, data_dir)
-        if path is not None:
-            found = _read(chosen.name if info else path.stem, path, budget, files, info.size if info else None)
-        elif chosen.name == "watch" and (recordings := watch_file()) is not None:
-            found = read_watch(recordings, budget)
+        if path is None:
+            found = read_hub(chosen.name, info.hub or name.removeprefix(HUB), budget, files.size or info.size)
         else:
-            on_hub = (info and info.hub) or name.removeprefix(HUB)
-            found = read_hub(chosen.name, on_hub, budget, files.size or (info.size if info else None))
+            found = _read(path.stem if info is UNKNOWN else chosen.name, path, budget, files, info.size)
     return found if files.centred else replace(found, centred=False)
 
 
 LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path, Budget], Dataset]], ...] = (
+    (is_watch, read_watch),
     (Path.is_file, read_npz),
     (is_pfllib, read_pfllib),
     (is_idx, read_idx),
@@ -68,9 +61,9 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
         if size is not None:
             raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
         return read_table(name, path, budget, files)
-    if (given := files.target or files.client) is not None:
-        option = "client" if files.target is None else "target"
-        raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table (.csv, .tsv, .parquet)")
+    for option in ("target", "client"):
+        if (given := getattr(files, option)) is not None:
+            raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table (.csv, .tsv, .parquet)")
     for has_layout, reader in LAYOUTS:
         if has_layout(path):
             found = reader(name, path, budget)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._errors import ComityError, one_line
+from comity._errors import ComityError
 from comity._memory import installed, parse_bytes, show_bytes
 
 
@@ -53,19 +53,15 @@ def reading(path: object) -> Iterator[None]:
     """
     try:
         yield
-    except ComityError as error:
-        message = one_line(error)
-        if message == str(error):
-            raise
-        raise ComityError(message) from error
+    except ComityError:
+        raise
     except MemoryError as error:
-        raise ComityError(one_line(f"{path}: it needs more memory than there is, or is nested too deeply")) from error
+        raise ComityError(f"{path}: it needs more memory than there is, or is nested too deeply") from error
     except Exception as error:
         # A file that sends its reader to a place before its start makes the system say "invalid argument".
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise ComityError(one_line(f"{error.filename or path}: {error.strerror}")) from error
-        reason = str(error) or type(error).__name__
-        raise ComityError(one_line(f"{path}: corrupt or truncated: {reason}")) from error
+            raise ComityError(f"{error.filename or path}: {error.strerror}") from error
+        raise ComityError(f"{path}: corrupt or truncated: {str(error) or type(error).__name__}") from error
 
 
 def check_file(path: Path) -> None:

@@ -13,7 +13,11 @@ WINDOW = 100
 """Samples of a window at 50 Hz: two seconds. Every second one is taken: 25 Hz."""
 
 
-def read_watch(path: Path, budget: Budget) -> Dataset:
+def is_watch(path: Path) -> bool:
+    return path.name == "watch_dataset.npy"
+
+
+def read_watch(name: str, path: Path, budget: Budget) -> Dataset:
     """Windows of 140 recordings, 10 people × 2 arms × 7 shoulder exercises (Burns et al., 2018); an arm is a client."""
     with reading(path):
         check_file(path)
@@ -31,7 +35,5 @@ def read_watch(path: Path, budget: Budget) -> Dataset:
             x.append(windows[:, ::2].transpose(0, 2, 1))
             y += [int(exercise[k])] * count
             client += [f"{int(subject[k]):02} {'right' if right[k] else 'left'}"] * count
-    notes = ("watch: each arm of each person is a client",)
-    return Dataset(
-        "watch", np.concatenate(x), np.array(y), len(names), {"client": np.array(client)}, names, notes=notes
-    )
+    notes = (f"{name}: each arm of each person is a client",)
+    return Dataset(name, np.concatenate(x), np.array(y), len(names), {"client": np.array(client)}, names, notes=notes)
