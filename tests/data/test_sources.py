@@ -552,7 +552,7 @@ def test_bad_cifar_is_named(tmp_path: Path) -> None:
 
     for content, line in (
         (pickle.dumps({b"data": Malice(), b"labels": [1]}), "data_batch_3: rejected: it names posix.mkdir"),
-        (pickle.dumps([1, 2]), "data_batch_3: no labels or no data in it"),
+        (pickle.dumps([1, 2]), "data_batch_3: holds list; expected data and labels"),
         (pickle.dumps({b"data": np.zeros((4, 9), np.uint8), b"labels": [0] * 4}), r"got data of shape \(4, 9\)"),
         ((folder / "data_batch_3").read_bytes()[:-50], "data_batch_3: corrupt or truncated"),
         (b"", "data_batch_3: corrupt or truncated"),

@@ -10,7 +10,7 @@ from comity._errors import ComityError
 from comity._options import ShareBelowOne
 from comity.data._dataset import Dataset, Ints
 from comity.data.partitions.base import Share, apportion, deal
-from comity.data.partitions.sized import Sized
+from comity.data.partitions.iid import Sized
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
-from comity.data.sources.unpickle import as_array, unpickle
+from comity.data.sources.unpickle import arrays_of, unpickle
 
 # folder, its batches, the key of the labels, classes
 LAYOUTS = (
-    ("cifar-10-batches-py", [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], b"labels", 10),
-    ("cifar-100-python", ["train", "test"], b"fine_labels", 100),
+    ("cifar-10-batches-py", [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], "labels", 10),
+    ("cifar-100-python", ["train", "test"], "fine_labels", 100),
 )
 
 
@@ -33,21 +33,14 @@ def read_cifar(name: str, folder: Path, budget: Budget) -> Dataset:
     return Dataset(name, np.concatenate(x), np.concatenate(y), classes)
 
 
-def _batch(path: Path, key: bytes, budget: Budget) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+def _batch(path: Path, key: str, budget: Budget) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     with reading(path):
         check_file(path)
         budget.check(3 * path.stat().st_size, path)  # the file, its copy in the unpickler, the array
-        batch = unpickle(path.read_bytes(), path)
-        if isinstance(batch, dict):
-            batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
-        if not isinstance(batch, dict) or b"data" not in batch or key not in batch:
-            raise ComityError(f"{path}: no {key.decode()} or no data in it; not a CIFAR batch")
-        x, y = as_array(batch[b"data"], path, "data"), as_array(batch[key], path, key.decode())
+        x, y = arrays_of(unpickle(path.read_bytes(), path), path, "data", key)
         if x.ndim != 2 or x.shape[1] != 3 * 32 * 32 or x.dtype != np.uint8:
             raise ComityError(f"{path}: got data of shape {x.shape}, type {x.dtype}; expected (n, 3072) of uint8")
         if y.shape != (len(x),) or y.dtype.kind not in "iu":
-            raise ComityError(
-                f"{path}: got {key.decode()} of shape {y.shape}, type {y.dtype}; expected {len(x)} whole numbers"
-            )
+            raise ComityError(f"{path}: got {key} of shape {y.shape}, type {y.dtype}; expected {len(x)} whole numbers")
         budget.take(array_bytes(x.shape, x.dtype), path)
     return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), y

@@ -11,7 +11,7 @@ from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.npz import open_archive, read_member
 from comity.data.sources.reading import Budget, array_bytes, check_file, pool, reading
-from comity.data.sources.unpickle import as_array, unpickle_object
+from comity.data.sources.unpickle import arrays_of, unpickle_object
 
 LARGEST_CONFIG = 1 << 20
 
@@ -61,13 +61,8 @@ def _client(path: Path, budget: Budget) -> tuple[NDArray[Any], NDArray[Any]]:
             raise ComityError(f"{path}: holds an array of {member.dtype.str}; expected one Python object")
         budget.check(4 * member.info.file_size, path)  # as read, as bytes, in the unpickler, as arrays
         with archive.open(member.info) as file:
-            data = unpickle_object(file.read(member.info.file_size)[member.start :], path)
-        if not isinstance(data, dict):
-            raise ComityError(f"{path}: holds {type(data).__name__}; expected a dictionary with x and y")
-        data = {key.decode() if isinstance(key, bytes) else key: value for key, value in data.items()}
-        if "x" not in data or "y" not in data:
-            raise ComityError(f"{path}: holds {', '.join(data) or 'nothing'}; expected x and y")
-        x, y = as_array(data["x"], path, "x"), as_array(data["y"], path, "y")
+            content = file.read(member.info.file_size)[member.start :]
+        x, y = arrays_of(unpickle_object(content, path), path, "x", "y")
         if x.ndim not in (3, 4) or y.shape != (len(x),):
             raise ComityError(
                 f"{path}: got x of shape {x.shape}, y of shape {y.shape}; expected images (n, C, H, W) and a label each"

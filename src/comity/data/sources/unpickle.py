@@ -161,6 +161,15 @@ def unpickle(content: bytes, path: object) -> Any:
             raise ComityError(f"{path}: rejected: {error}") from error
 
 
+def unpickle_object(content: bytes, path: object) -> Any:
+    """The one object in a pickled array of objects, which is how numpy saves what is not an array."""
+    array = unpickle(content, path)
+    if not isinstance(array, _Array) or len(array.objects) != 1:
+        count = len(array.objects) if isinstance(array, _Array) else 0
+        raise ComityError(f"{path}: holds {count} Python objects; expected one")
+    return array.objects[0]
+
+
 def as_array(value: object, path: object, name: str) -> NDArray[Any]:
     """An array, or a list of numbers. A list of lists is rejected: it may be one list, a million million times."""
     if isinstance(value, _Array) and value.array is not None:
@@ -170,10 +179,11 @@ def as_array(value: object, path: object, name: str) -> NDArray[Any]:
     raise ComityError(f"{path}: {name} is not an array and not a list of numbers")
 
 
-def unpickle_object(content: bytes, path: object) -> Any:
-    """The one object in a pickled array of objects, which is how numpy saves what is not an array."""
-    array = unpickle(content, path)
-    if not isinstance(array, _Array) or len(array.objects) != 1:
-        count = len(array.objects) if isinstance(array, _Array) else 0
-        raise ComityError(f"{path}: holds {count} Python objects; expected one")
-    return array.objects[0]
+def arrays_of(data: object, path: object, *names: str) -> list[NDArray[Any]]:
+    """The arrays of these names in a dictionary, whose keys are bytes if Python 2 wrote them."""
+    entries = data if isinstance(data, dict) else {}
+    entries = {key.decode() if isinstance(key, bytes) else key: value for key, value in entries.items()}
+    if not entries.keys() >= set(names):
+        held = ", ".join(map(str, entries)) if isinstance(data, dict) else type(data).__name__
+        raise ComityError(f"{path}: holds {held or 'nothing'}; expected {' and '.join(names)}")
+    return [as_array(entries[name], path, name) for name in names]

@@ -7,7 +7,7 @@ import numpy as np
 from comity.data._dataset import Dataset
 from comity.data.sources.npz import read_header
 from comity.data.sources.reading import Budget, check_file, reading
-from comity.data.sources.unpickle import as_array, unpickle_object
+from comity.data.sources.unpickle import arrays_of, as_array, unpickle_object
 
 WINDOW = 100
 """Samples of a window at 50 Hz: two seconds. Every second one is taken: 25 Hz."""
@@ -27,7 +27,7 @@ def read_watch(name: str, path: Path, budget: Budget) -> Dataset:
             data = unpickle_object(file.read(), path)
         names = [str(name) for name in data["y_labels"]]
         recordings = [as_array(recording, path, "X") for recording in data["X"]]
-        exercise, subject, right = (as_array(data[key], path, key) for key in ("y", "subject", "side"))
+        exercise, subject, right = arrays_of(data, path, "y", "subject", "side")
         x, y, client = [], [], []
         for k, recording in enumerate(recordings):
             count = (len(recording) - 1) // WINDOW
