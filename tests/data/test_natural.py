@@ -112,13 +112,6 @@ def test_raw_vectors_if_asked_for() -> None:
 # heart
 
 
-def test_names_are_in_the_file_of_clients(tmp_path: Path) -> None:
-    run = comity.run(data="heart", rounds=1, reference="none", out=tmp_path)
-    with (tmp_path / "clients.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["name"] for row in csv.DictReader(file)] == list(run.federation.client_names)
-    assert len(load_run(tmp_path).clients) == 4  # and do not disturb who reads its numbers
-
-
 def test_heart_is_four_hospitals() -> None:
     federation = heart()
     assert federation.client_names == ("Cleveland", "Hungary", "Long Beach", "Switzerland")
@@ -193,6 +186,9 @@ def test_data_say_how_many_clients_and_which_model() -> None:
 def test_a_run_on_heart_and_its_names(tmp_path: Path) -> None:
     run = comity.run(data="heart", rounds=2, out=tmp_path / "run")
     assert run.config.clients == 4
+    with (tmp_path / "run" / "clients.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == [*run.federation.client_names] * 2
+    assert len(load_run(tmp_path / "run").clients) == 8  # the names do not disturb who reads its numbers
     partition = load_run(tmp_path / "run").partition
     assert partition is not None
     assert partition.client_names == ["Cleveland", "Hungary", "Long Beach", "Switzerland"]

@@ -40,6 +40,12 @@ def written(folder: Path, text: str | bytes, name: str = "mine.csv") -> str:
     return str(path)
 
 
+def fails(line: str, path: str, **options: object) -> None:
+    with pytest.raises(ComityError, match=line) as caught:
+        load(path, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
 def read(path: str, **options: object) -> Dataset:
     dataset = load(path, **options)
     assert isinstance(dataset, Dataset)
@@ -89,12 +95,9 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     dataset = read(path, target="Stage", client="where")
     assert dataset.class_names == ("2", "4")
     assert dataset.columns["client"].tolist() == [7, 7, 9, 9, 9]
-    with pytest.raises(ComityError, match=r"which column is to be predicted\? Give data.target, one of where, score"):
-        load(path)
-    with pytest.raises(ComityError, match=r"unknown column, data.target 'stag'; did you mean stage\?"):
-        load(path, target="stag")
-    with pytest.raises(ComityError, match=r"data\.client must be another column than data.target"):
-        load(path, target="stage", client="stage")
+    fails(r"which column is to be predicted\? Give data.target, one of where, score", path)
+    fails(r"unknown column, data.target 'stag'; did you mean stage\?", path, target="stag")
+    fails(r"data\.client must be another column than data.target", path, target="stage", client="stage")
 
 
 @pytest.mark.parametrize(
@@ -115,9 +118,7 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_bad_tables_are_named(tmp_path: Path, text: str, line: str) -> None:
-    with pytest.raises(ComityError, match=line) as caught:
-        load(written(tmp_path, text))
-    assert "\n" not in str(caught.value)
+    fails(line, written(tmp_path, text))
 
 
 def test_many_classes_are_classes_where_each_has_rows_enough(tmp_path: Path) -> None:
@@ -127,19 +128,15 @@ def test_many_classes_are_classes_where_each_has_rows_enough(tmp_path: Path) -> 
 
 def test_a_table_is_held_to_the_limit(tmp_path: Path) -> None:
     path = written(tmp_path, "a,label\n" + "1,0\n2,1\n" * 5000)
-    with pytest.raises(ComityError, match="the limit is 100"):
-        load(path, limit="100kB")
+    fails("the limit is 100", path, limit="100kB")
     wide = "a,label\n" + "".join(f"{k % 50:02}x,{k % 2}\n" for k in range(20_000))  # 50 categories a row
-    with pytest.raises(ComityError, match="the limit is 2"):
-        load(written(tmp_path, wide), limit="2MB")
+    fails("the limit is 2", written(tmp_path, wide), limit="2MB")
 
 
 def test_options_of_tables_are_for_tables(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=np.zeros((4, 2)), y=[0, 1, 0, 1])
-    with pytest.raises(ComityError, match=r"data.client must be left out, got site: .*mine.npz is no table"):
-        load(str(tmp_path / "mine.npz"), client="site")
-    with pytest.raises(ComityError, match=r"data.size must be left out, got 32"):
-        load(written(tmp_path, MESSY), size=32)
+    fails(r"data.client must be left out, got site: .*mine.npz is no table", str(tmp_path / "mine.npz"), client="site")
+    fails(r"data.size must be left out, got 32", written(tmp_path, MESSY), size=32)
 
 
 def test_parquet_is_the_same(tmp_path: Path) -> None:
@@ -158,14 +155,12 @@ def test_parquet_is_the_same(tmp_path: Path) -> None:
     assert np.array_equal(one.x, other.x, equal_nan=True)
     assert (one.y.tolist(), one.columns["client"].tolist()) == (other.y.tolist(), other.columns["client"].tolist())
     (tmp_path / "mine.parquet").write_bytes((tmp_path / "mine.parquet").read_bytes()[:-20])
-    with pytest.raises(ComityError, match=r"mine\.parquet: corrupt or truncated"):
-        load(str(tmp_path / "mine.parquet"))
+    fails(r"mine\.parquet: corrupt or truncated", str(tmp_path / "mine.parquet"))
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ComityError, match=re.escape(f"Parquet needs pyarrow: {install('tables')}")):
-        load(written(tmp_path, b"PAR1", "mine.parquet"))
+    fails(re.escape(f"Parquet needs pyarrow: {install('tables')}"), written(tmp_path, b"PAR1", "mine.parquet"))
 
 
 # npz

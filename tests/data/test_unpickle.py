@@ -10,6 +10,9 @@ import pytest
 from comity._errors import LONGEST, ComityError
 from comity.data.sources.unpickle import MOST_STEPS, MOST_TUPLES, as_array, unpickle, unpickle_object
 
+NEW_DEFAULTS = b"N}X\x0c\0\0\0__defaults__)s\x86b."
+"""Sets an attribute of the object before it."""
+
 
 def load(content: bytes) -> object:
     return unpickle(content, "a file")
@@ -69,24 +72,52 @@ def test_code_is_refused_and_not_run(protocol: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("line", "content"),
     [
-        b"cbuiltins\ngetattr\n.",
-        b"cbuiltins\nbytes\n.",
-        b"cnumpy\nload\n.",
-        b"cnumpy.core.multiarray\nfromfile\n.",
-        b"cnumpy\nndarray.tofile\n.",
-        pickle.dumps(Path("x")),
-        pickle.dumps(np.zeros(2, [("a", "i4"), ("b", "f8")])),
-        pickle.dumps(np.zeros(2, "datetime64[s]")),
-        pickle.dumps(np.zeros(2, "datetime64[s]"), 2),
-        b"c_codecs\nencode\n(Vx\nVrot13\ntR.",
-        pickle.dumps(np.ma.masked_array([1, 2])),
+        *(
+            ("it names", content)
+            for content in (
+                b"cbuiltins\ngetattr\n.",
+                b"cbuiltins\nbytes\n.",
+                b"cnumpy\nload\n.",
+                b"cnumpy.core.multiarray\nfromfile\n.",
+                b"cnumpy\nndarray.tofile\n.",
+                pickle.dumps(Path("x")),
+                pickle.dumps(np.ma.masked_array([1, 2])),
+            )
+        ),
+        ("array type V12", pickle.dumps(np.zeros(2, [("a", "i4"), ("b", "f8")]))),
+        ("array type M8", pickle.dumps(np.zeros(2, "datetime64[s]"))),
+        ("array type M8", pickle.dumps(np.zeros(2, "datetime64[s]"), 2)),
+        ("text encoding rot13", b"c_codecs\nencode\n(Vx\nVrot13\ntR."),
+        ("instruction EMPTY_SET", pickle.dumps({1, 2}, 4)),
+        ("instruction FROZENSET", pickle.dumps(frozenset("a"), 4)),
+        ("instruction BYTEARRAY8", pickle.dumps(bytearray(3), 5)),
+        ("instruction BYTEARRAY8", pickle.dumps(np.arange(3), 5)),
+        ("instruction NEWOBJ", b"\x80\x02cnumpy\ndtype\n)\x81."),
+        ("instruction INST", b"(icopy_reg\n_reconstructor\n."),
+        ("instruction EXT1", b"\x80\x02\x82\x01."),
+        ("instruction PERSID", b"Pid\n."),
+        ("it has more than", b"N" * MOST_STEPS + b"."),
+        ("it has more than", b"N" + b"\x94" * MOST_STEPS + b"."),
+        ("it has more than", b"}N" + b"\x85" * (MOST_TUPLES + 2) + b"Ns."),  # its hash would overflow the stack
+        ("it has more than", b"}N" + b"\x85q\0cnumpy.core.multiarray\n_reconstruct\nh\0R0h\0" * MOST_TUPLES + b"Ns."),
+        ("instruction LONG1 with a number of 122 bits", b"}" + pickle.dumps(2**122 - 1)[2:-1] + b"Ns."),  # of any hash
+        ("instruction PUT with a number of 20 bits", b"Np1000000\n."),
+        ("a frame that ends inside", b"\x80\x04\x95\x03" + bytes(7) + b"X\x05\0\0\0abcde."),
+        ("a frame that ends inside", b"\x80\x04\x95\x13" + bytes(7) + b"N\x95\x30" + bytes(7) + b"N" * 60 + b"."),
+        ("it sets the state of a _Bytes", b"c_codecs\nencode\n" + NEW_DEFAULTS),
     ],
 )
-def test_anything_else_is_refused(content: bytes) -> None:
-    with pytest.raises(ComityError, match="a file: rejected"):
+def test_anything_else_is_rejected(line: str, content: bytes) -> None:
+    with pytest.raises(ComityError, match=f"a file: rejected: {line}"):
         load(content)
+
+
+@pytest.mark.parametrize("name", [b"numpy\ndtype", b"numpy.core.multiarray\nscalar"])
+def test_the_loaders_own_classes_cannot_be_changed(name: bytes) -> None:
+    with pytest.raises(ComityError, match=r"a file: corrupt or truncated: .*__setstate__\(\) missing"):
+        load(b"c" + name + b"\n" + NEW_DEFAULTS)
 
 
 def test_forged_array_state_is_not_trusted() -> None:
@@ -106,14 +137,6 @@ def test_forged_array_state_is_not_trusted() -> None:
 def test_buffers_that_are_reserved_before_they_are_read_are_not() -> None:
     with pytest.raises(ComityError, match="a file: corrupt"):
         load(b"\x80\x05" + pickle.BYTEARRAY8 + (1 << 40).to_bytes(8, "little") + b".")
-    with pytest.raises(ComityError, match="a file: rejected: instruction BYTEARRAY8"):
-        load(pickle.dumps(np.arange(3), 5))
-
-
-@pytest.mark.parametrize("name", [b"_codecs\nencode", b"numpy\ndtype", b"numpy.core.multiarray\nscalar"])
-def test_the_loaders_own_functions_cannot_be_changed(name: bytes) -> None:
-    with pytest.raises(ComityError, match="a file: (rejected: it sets the state of a|corrupt .* missing)"):
-        load(b"c" + name + b"\nN}X\x0c\x00\x00\x00__defaults__)s\x86b.")
 
 
 def test_truncated_at_every_byte_is_one_clear_line() -> None:
@@ -154,42 +177,6 @@ def test_arrays_are_arrays_or_lists_of_numbers() -> None:
     for value in ([[1], [2]], "12", None, {"a": 1}, (1, 2), [np.arange(2)]):
         with pytest.raises(ComityError, match="a file: labels is not an array and not a list of numbers"):
             as_array(value, "a file", "labels")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pickle.dumps({1, 2}, 4),
-        pickle.dumps(frozenset("a"), 4),
-        pickle.dumps(bytearray(3), 5),
-        b"\x80\x02cnumpy\ndtype\n)\x81.",
-        b"(icopy_reg\n_reconstructor\n.",
-        b"\x80\x02\x82\x01.",
-        b"Pid\n.",
-    ],
-)
-def test_instructions_that_plain_data_do_not_need(content: bytes) -> None:
-    with pytest.raises(ComityError, match=r"a file: rejected: instruction \w+, which plain data do not need"):
-        load(content)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"N" * MOST_STEPS + b".",
-        b"N" + b"\x94" * MOST_STEPS + b".",
-        b"}N" + b"\x85" * (MOST_TUPLES + 1) + b"Ns.",  # the hash of a nested tuple overflows the stack
-        b"}N" + b"\x85q\0cnumpy.core.multiarray\n_reconstruct\nh\0R0h\0" * (MOST_TUPLES + 1) + b"Ns.",
-        b"}" + pickle.dumps(2**61 - 1 << 61)[2:-1] + b"Ns.",  # as a key, of a hash that the file chooses
-        b"Np1000000\n.",
-        b"\x80\x04\x95\x03" + bytes(7) + b"X\x05\0\0\0abcde.",  # the frame ends in the text
-        b"\x80\x04\x95\x13" + bytes(7) + b"N\x95\x30" + bytes(7) + b"N" * 60 + b".",  # a frame in a frame
-    ],
-    ids=["steps", "memo", "tuples", "shared tuples", "number", "memo number", "frame", "frames"],
-)
-def test_streams_that_take_too_much_are_rejected(content: bytes) -> None:
-    with pytest.raises(ComityError, match="a file: rejected: "):
-        load(content)
 
 
 def test_limits_leave_room_for_real_files() -> None:
