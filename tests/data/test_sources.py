@@ -71,25 +71,12 @@ def test_digits_are_those_of_scikit_learn_to_the_bit(tmp_path: Path) -> None:
     digits = load("digits", tmp_path)
     assert (len(digits), digits.shape, digits.classes, digits.x.dtype) == (1797, (1, 8, 8), 10, np.uint8)
     assert load("Digits").name == "digits"
+    assert "CC BY 4.0" in digits_file.with_suffix(".txt").read_text()
     content = hashlib.sha256(digits.x.tobytes() + digits.y.astype("<i8").tobytes()).hexdigest()
     assert content == "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"
     x, y = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
     assert np.array_equal(digits.x.reshape(-1, 64), np.round(x * (255 / 16)).astype(np.uint8))
     assert np.array_equal(digits.y, y)
-
-
-def test_the_embedded_digits_name_their_source_and_licence() -> None:
-    words = digits_file.with_suffix(".txt").read_text()
-    assert "Optical Recognition of Handwritten Digits" in words
-    assert "CC BY 4.0" in words
-
-
-def test_a_path_is_never_taken_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_mnist(tmp_path / "digits", "")
-    assert len(load("./digits")) == 50
-    assert len(load("digits")) == 1797
-    assert Config(data="./digits").data.name == "./digits"
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -115,8 +102,6 @@ def spoil(path: Path, change: Callable[[bytes], bytes]) -> None:
         ("train-labels-idx1-ubyte", lambda b: b"\0\0\x0d\1" + b[4:], "not an IDX file of 1 dimensions"),
         ("t10k-labels-idx1-ubyte", lambda b: b[:7] + b"\x09" + b[8:-1], "holds 10 images; .* holds 9 labels"),
         ("train-images-idx3-ubyte.gz", lambda b: b[:-12], "corrupt or truncated"),
-        ("train-images-idx3-ubyte.gz", lambda b: b[:20], "corrupt or truncated"),
-        ("train-images-idx3-ubyte.gz", lambda b: b[:900] + b"junk" + b[904:], "corrupt or truncated"),
     ],
 )
 def test_spoilt_idx_is_named(tmp_path: Path, file: str, change: Callable[[bytes], bytes], line: str) -> None:
@@ -169,10 +154,7 @@ def test_npz_columns_and_owners(tmp_path: Path) -> None:
         ({"y_train": np.int64(3)}, "y_train or y_test holds a single value"),
         ({"x_train": np.zeros((20, 4, 5, 3), np.float32)}, "x_train and x_test have types float32 and uint8"),
         ({"x_train": np.zeros((20, 4, 5, 3), complex)}, r"x_train.npy is of type <c16; allowed: numbers and text"),
-        (
-            {"x_train": np.zeros(20, [("a", "f4"), ("b", "i4")])},
-            r"x_train\.npy is of type \|V8; allowed: numbers and text",
-        ),
+        ({"x_train": np.zeros(20, [("a", "f4"), ("b", "i4")])}, r"x_train\.npy is of type \|V8; allowed: numbers"),
         ({"y_train": np.zeros(20, "datetime64[s]")}, r"y_train\.npy is of type <M8\[s\]"),
         ({"y_train": np.full(20, np.nan), "y_test": np.zeros(10)}, r"got labels of shape \(30,\), type float64"),
         ({"y_train": np.full(20, 10**12)}, r"got labels up to 1000000000000; allowed: 1 to 100000 classes"),
@@ -183,13 +165,6 @@ def test_bad_npz_is_named(tmp_path: Path, made: dict[str, np.ndarray | None], li
     kept = {key: value for key, value in (arrays() | made).items() if value is not None}
     np.savez(tmp_path / "gtsrb.npz", **kept)  # type: ignore[arg-type]
     fails(line, "gtsrb", tmp_path)
-
-
-@pytest.mark.parametrize("change", [lambda b: b[: len(b) // 2], lambda b: b[:60] + bytes(40) + b[100:], lambda _: b""])
-def test_spoilt_npz_is_named(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
-    np.savez_compressed(tmp_path / "gtsrb.npz", **arrays())
-    spoil(tmp_path / "gtsrb.npz", change)
-    fails(r"gtsrb\.npz: corrupt", "gtsrb", tmp_path)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -204,75 +179,54 @@ def test_npz_in_any_order(tmp_path: Path, kind: str, order: str) -> None:
 
 def test_npz_members_nobody_uses_are_not_read(tmp_path: Path) -> None:
     """The content of one is spoilt, which would show."""
-    more = {
-        "features_train": np.ones((20, 700)),
-        "mean_train": np.array(3.5),
-        "x_valid": np.ones(9),
-        "note": np.ones(9),
-    }
-    np.savez(tmp_path / "gtsrb.npz", **arrays(), **more)
+    more = {"features_train": np.ones((20, 700)), "mean_train": np.array(3.5), "x_valid": np.ones(9)}
+    np.savez(tmp_path / "gtsrb.npz", **arrays(), **more, note=np.ones(9))
     spoil(tmp_path / "gtsrb.npz", lambda b: b.replace(np.float64(1).tobytes() * 9, b"8bytes!!" * 9))
     with zipfile.ZipFile(tmp_path / "gtsrb.npz") as archive:
         assert archive.testzip() == "features_train.npy"
     assert load("gtsrb", tmp_path).columns == {}
 
 
-def edited(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """Changes one member of an npz file and leaves the archive whole."""
-
-    def edit(path: Path) -> None:
-        with zipfile.ZipFile(path) as archive:
-            members = {member: archive.read(member) for member in archive.namelist()}
-        with zipfile.ZipFile(path, "w") as archive:
-            for member, content in members.items():
-                archive.writestr(member, change(content) if member == name else content)
-
-    return edit
-
-
-def flagged(path: Path) -> None:
-    """Says of all members that they are encrypted."""
-
-    def flag(content: bytes) -> bytes:
-        start, *entries = content.split(b"PK\1\2")
-        return b"PK\1\2".join([start, *(entry[:4] + b"\1" + entry[5:] for entry in entries)])
-
-    spoil(path, flag)
-
-
-def packed_otherwise(path: Path) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
-        for key, array in arrays().items():
-            with archive.open(f"{key}.npy", "w") as member:
-                np.save(member, array)
+SHAPE = b"(20, 4, 5, 3)"
 
 
 @pytest.mark.parametrize(
-    ("edit", "line"),
+    ("change", "line"),
     [
-        (edited("x_train.npy", lambda b: b + b"x"), r"x_train\.npy announces .* takes 1328 bytes, and has 1329"),
-        (edited("x_train.npy", lambda b: b[:-1]), r"takes 1328 bytes, and has 1327"),
-        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(20, -4,5,-3)")), r"shape \(20, -4, 5, -3\)"),
-        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(9**99, 1, 1)")), "has no readable npy header"),
-        (edited("x_train.npy", lambda b: b.replace(b"(20, 4, 5, 3)", b"(9999999999,)")), "takes 10000000127 bytes"),
-        (edited("x_train.npy", lambda b: b.replace(b"'|u1'", b"'|V1'")), r"is of type \|V1; allowed: numbers and text"),
-        (
-            edited("x_train.npy", lambda b: b.replace(b"'|u1', ", b"'|O',  ")),
-            "holds Python objects, which are not",
-        ),
-        (edited("x_train.npy", lambda b: b.replace(b"'|u1'", b"'<c8'")), r"is of type <c8; allowed: numbers"),
-        (
-            edited("x_train.npy", lambda _: b"PK\3\4 a zip in a zip"),
-            r"x_train\.npy has no readable npy header: the magic string",
-        ),
-        (flagged, r"_train\.npy is encrypted"),
-        (packed_otherwise, r"_train\.npy is compressed in a way that numpy does not"),
+        (lambda b: b + b"x", r"x_train\.npy announces .* takes 1328 bytes, and has 1329"),
+        (lambda b: b[:-1], r"takes 1328 bytes, and has 1327"),
+        (lambda b: b.replace(SHAPE, b"(20, -4,5,-3)"), r"shape \(20, -4, 5, -3\)"),
+        (lambda b: b.replace(SHAPE, b"(9**99, 1, 1)"), "has no readable npy header"),
+        (lambda b: b.replace(SHAPE, b"(9999999999,)"), "takes 10000000127 bytes"),
+        (lambda b: b.replace(b"'|u1'", b"'|V1'"), r"is of type \|V1; allowed: numbers and text"),
+        (lambda b: b.replace(b"'|u1', ", b"'|O',  "), "holds Python objects, which are not"),
+        (lambda b: b.replace(b"'|u1'", b"'<c8'"), r"is of type <c8; allowed: numbers"),
+        (lambda _: b"PK\3\4 a zip in a zip", r"x_train\.npy has no readable npy header: the magic string"),
     ],
 )
-def test_forged_npz_is_named(tmp_path: Path, edit: Callable[[Path], None], line: str) -> None:
-    np.savez(tmp_path / "gtsrb.npz", **arrays())
-    edit(tmp_path / "gtsrb.npz")
-    assert fails(line, "gtsrb", tmp_path).startswith(str(tmp_path / "gtsrb.npz"))
+def test_forged_npz_is_named(tmp_path: Path, change: Callable[[bytes], bytes], line: str) -> None:
+    file = tmp_path / "gtsrb.npz"
+    np.savez(file, **arrays())
+    with zipfile.ZipFile(file) as archive:
+        members = {member: archive.read(member) for member in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, change(content) if member == "x_train.npy" else content)
+    assert fails(line, "gtsrb", tmp_path).startswith(str(file))
+
+
+def test_npz_that_numpy_does_not_write_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "gtsrb.npz"
+    np.savez(file, **arrays())
+    start, *entries = file.read_bytes().split(b"PK\1\2")
+    file.write_bytes(b"PK\1\2".join([start, *(entry[:4] + b"\1" + entry[5:] for entry in entries)]))
+    fails(r"_train\.npy is encrypted", "gtsrb", tmp_path)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_BZIP2) as archive:
+        for key in arrays():
+            archive.writestr(f"{key}.npy", b"")
+    fails(r"_train\.npy is compressed in a way that numpy does not", "gtsrb", tmp_path)
+    file.write_bytes(b"")
+    fails(r"gtsrb\.npz: corrupt", "gtsrb", tmp_path)
 
 
 def test_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,32 +419,19 @@ def test_links_in_image_folders(tmp_path: Path) -> None:
         link.unlink()
 
 
-def test_thousands_of_classes(tmp_path: Path) -> None:
-    image = png(Image.new("L", (2, 2)))
-    for k in range(2000):
-        (tmp_path / "mine" / f"{k:05}").mkdir(parents=True)
-        (tmp_path / "mine" / f"{k:05}" / "1.png").write_bytes(image)
-    assert load("mine", tmp_path).classes == 2000
-
-
 def test_images_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_images(tmp_path / "mine", ["a/1.png", "b/1.png"])
     monkeypatch.setitem(sys.modules, "PIL", None)
     fails(re.escape(f"image folders need Pillow: {install('hub')}"), "mine", tmp_path)
 
 
-def write_cifar10(folder: Path, protocol: int = 2) -> tuple[np.ndarray, np.ndarray]:
+def write_cifar10(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     folder.mkdir(parents=True)
     x, y = RNG.integers(0, 256, (24, 3, 32, 32), dtype=np.uint8), np.arange(24) % 10
     for k, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
         rows = slice(4 * k, 4 * k + 4)
-        batch = {
-            b"batch_label": b"",
-            b"labels": y[rows].tolist(),
-            b"data": x[rows].reshape(4, -1),
-            b"filenames": [b"f"] * 4,
-        }
-        (folder / name).write_bytes(pickle.dumps(batch, protocol))
+        batch = {b"batch_label": b"", b"labels": y[rows].tolist(), b"data": x[rows].reshape(4, -1)}
+        (folder / name).write_bytes(pickle.dumps(batch, 2))
     return x.transpose(0, 2, 3, 1), y
 
 
@@ -763,17 +704,18 @@ def test_unknown_name_is_told_the_nearest(tmp_path: Path) -> None:
     fails("empty: no data set in it; looked for IDX", "empty", tmp_path)
 
 
-def test_environment_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez(tmp_path / "mine.npz", **arrays())
-    monkeypatch.setenv("COMITY_DATA", str(tmp_path))
-    assert len(load("mine")) == 30
-    fails("unknown data set 'mine'", "mine", tmp_path / "elsewhere")
-
-
-def test_npz_goes_before_a_folder_of_the_same_name(tmp_path: Path) -> None:
+def test_where_data_sets_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path / "mnist")
-    np.savez(tmp_path / "mnist.npz", **arrays())
-    assert len(load("mnist", tmp_path)) == 30
+    np.savez(tmp_path / "mnist.npz", **arrays())  # which goes before the folder
+    monkeypatch.setenv("COMITY_DATA", str(tmp_path))
+    assert len(load("mnist")) == 30
+    monkeypatch.chdir(tmp_path)
+    write_mnist(tmp_path / "digits", "")
+    assert len(load("./digits")) == 50  # a path is never taken for a name
+    assert len(load("digits")) == 1797
+    assert Config(data="./digits").data.name == "./digits"
+    np.savez(tmp_path / "mine.npz", **arrays())
+    fails("unknown data set 'mine'", "mine", tmp_path / "elsewhere")
 
 
 def test_options_nobody_has_are_refused(tmp_path: Path) -> None:

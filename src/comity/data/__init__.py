@@ -16,20 +16,15 @@ from comity.data.federation import (
 )
 from comity.data.given import NAME as GIVEN
 from comity.data.given import dataset_of
-from comity.data.partitions import (
-    IID,
-    PARTITIONS,
-    ByColumn,
-    Dirichlet,
-    LabelShift,
-    Natural,
-    Partition,
-    Pathological,
-    Quantity,
-    Rotated,
-    Rotation,
-    Share,
-)
+from comity.data.partitions import PARTITIONS
+from comity.data.partitions.base import Partition, Share
+from comity.data.partitions.by_column import ByColumn
+from comity.data.partitions.dirichlet import Dirichlet
+from comity.data.partitions.iid import IID, Quantity
+from comity.data.partitions.label_shift import LabelShift
+from comity.data.partitions.natural import Natural
+from comity.data.partitions.pathological import Pathological
+from comity.data.partitions.rotated import Rotated, Rotation
 from comity.data.sources.load import load
 from comity.data.sources.synthetic import Synthetic
 from comity.data.summary import describe

@@ -19,7 +19,9 @@ from comity._random import numpy_generator
 from comity.config import CLIENTS
 from comity.data._dataset import Dataset, Ints
 from comity.data._split import stratified
-from comity.data.partitions import IID, Natural, Partition, Share
+from comity.data.partitions.base import Partition, Share
+from comity.data.partitions.iid import IID
+from comity.data.partitions.natural import Natural
 from comity.data.sources.synthetic import Synthetic
 
 FEW_TESTS = 10
@@ -105,15 +107,13 @@ class Federation:
     def caveat(self) -> str:
         """Which clients' accuracy means little, in a sentence; empty where there are none."""
         tests, held = self.count("test").sum(1), (self.counts > 0).sum(1)
-        one, few = held == 1, (tests > 0) & (tests < FEW_TESTS) & (held != 1)
-        reasons = [
-            f"{_listed(self.client_names, chosen)} {words}"
-            for chosen, words in (
-                (one, "which hold one class"),
-                (few, f"which have fewer than {FEW_TESTS} test samples"),
-            )
-            if chosen.any() and self.classes > 1
-        ]
+        few = (tests > 0) & (tests < FEW_TESTS) & (held != 1)
+        found = ((held == 1, "which hold one class"), (few, f"which have fewer than {FEW_TESTS} test samples"))
+        reasons = []
+        for names, words in ((np.array(self.client_names)[chosen], words) for chosen, words in found):
+            if len(names) and self.classes > 1:
+                shown = ", ".join([*names[:5], "…"] if len(names) > 5 else names)
+                reasons.append(f"{shown} ({len(names)} of {len(self)}) {words}")
         return f"Accuracy means little for clients {'; and '.join(reasons)}." if reasons else ""
 
     def count(self, split: Literal["train", "val", "test"]) -> Ints:
@@ -239,12 +239,6 @@ def _split(
             )
         train, val = stratified(train, dataset.y, val_share, random)
     return train, val, test
-
-
-def _listed(names: Sequence[str], chosen: NDArray[np.bool_]) -> str:
-    """``Bern, Chur (2 of 20)``: the first few of those that are chosen, and how many they are."""
-    some = [name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen]
-    return f"{', '.join(some[:5])}{', …' if len(some) > 5 else ''} ({len(some)} of {len(names)})"
 
 
 Standardiser = Callable[[Tensor], Tensor]

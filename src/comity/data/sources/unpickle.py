@@ -4,6 +4,7 @@ import io
 import pickle
 import pickletools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,8 @@ def _scan(content: bytes) -> None:
     memo: dict[int, bool] = {}  # whether a numbered object is a tuple
     tuples = frame_end = before = 0
     top_is_tuple = False
-    for steps, (code, value, place) in enumerate(pickletools.genops(content), 1):
+    stream: Iterator[tuple[pickletools.OpcodeInfo, Any, Any]] = pickletools.genops(content)
+    for steps, (code, value, place) in enumerate(stream, 1):
         name = code.name
         if steps > MOST_STEPS or tuples > MOST_TUPLES:
             raise Rejected(f"it has more than {MOST_STEPS} instructions or {MOST_TUPLES} tuples")
