@@ -79,15 +79,10 @@ def test_iid_sizes_differ_by_one_and_mix_is_that_of_the_whole() -> None:
     assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
-def test_quantity_has_one_big_client() -> None:
+def test_sizes_and_big_clients() -> None:
     assert counts(Quantity(big=2, factor=5), toy([900, 900]), 5).sum(1).tolist() == [200, 200, 1000, 200, 200]
-    several = counts(Quantity(big=(0, 3), factor=2.5), toy([350, 350]), 4).sum(1)
-    assert several.tolist() == [250, 100, 100, 250]
-
-
-def test_samples_per_client() -> None:
-    table = counts(IID(samples_per_client=30, big=1, factor=4), toy([500, 500]), 3)
-    assert table.sum(1).tolist() == [30, 120, 30]
+    assert counts(Quantity(big=(0, 3), factor=2.5), toy([350, 350]), 4).sum(1).tolist() == [250, 100, 100, 250]
+    assert counts(IID(samples_per_client=30, big=1, factor=4), toy([500, 500]), 3).sum(1).tolist() == [30, 120, 30]
 
 
 def test_dirichlet_follows_its_distribution() -> None:
@@ -119,11 +114,7 @@ def test_dirichlet_self_balancing_keeps_clients_near_the_average() -> None:
     plain, balanced = (counts(Dirichlet(self_balancing=b), data, 10, seed=3).sum(1) for b in (False, True))
     assert balanced.max() < 2 * len(data) / 10
     assert balanced.std() < plain.std()
-
-
-def test_dirichlet_self_balancing_when_the_draw_leaves_nothing() -> None:
-    even = counts(Dirichlet(alpha=1e6, self_balancing=True), toy([40, 40, 0]), 4)
-    assert even.tolist() == [[10, 10, 0]] * 4
+    assert counts(Dirichlet(alpha=1e6, self_balancing=True), toy([40, 40, 0]), 4).tolist() == [[10, 10, 0]] * 4
 
 
 def test_dirichlet_ends_where_every_sample_is_needed() -> None:
@@ -263,18 +254,14 @@ def test_rotated_angles() -> None:
     assert [s.transform.degrees for s in groups] == [0, 90, 180, 270, 0, 90, 180, 270, 0, 90]
 
 
-def test_rotation_fills_corners_with_black_and_keeps_the_middle() -> None:
-    turned = Rotation(45.0)(torch.ones(1, 1, 21, 21))
-    assert turned[0, 0, 0, 0] == -1
-    assert turned[0, 0, 10, 10] == pytest.approx(1)
-    assert turned.min() >= -1 - 1e-5
-
-
-def test_pixels_from_0_to_1_have_black_corners_too() -> None:
-    white = Dataset("white", np.full((40, 9, 9), 255, np.uint8), np.zeros(40, np.int64), centred=False)
+@pytest.mark.parametrize("centred", [True, False])
+def test_rotation_fills_corners_with_black_and_keeps_the_middle(centred: bool) -> None:
+    white = Dataset("white", np.full((40, 9, 9), 255, np.uint8), np.zeros(40, np.int64), centred=centred)
     turned = federate(white, Rotated(), clients=8).clients[1].train.x  # by 45 degrees
-    assert (float(turned.min()), float(turned.max())) == (0, pytest.approx(1))
-    assert not turned[:, 0, 0, 0].any()
+    black = -1 if centred else 0
+    assert (turned[:, 0, 0, 0] == black).all()
+    assert (float(turned.min()), float(turned.max())) == (pytest.approx(black), pytest.approx(1))
+    assert turned[0, 0, 4, 4] == pytest.approx(1)
 
 
 def test_rotation_keeps_pixels_square_in_oblong_images() -> None:
