@@ -64,7 +64,17 @@ def test_an_installation_is_light_and_has_one_version() -> None:
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())
     names = {re.split(r"[<>=]", dependency)[0] for dependency in project["project"]["dependencies"]}
-    assert names == {"torch", "numpy", "scipy", "safetensors", "rich", "PyYAML", "Jinja2", "typing_extensions"}
+    assert names == {
+        "torch",
+        "numpy",
+        "scipy",
+        "safetensors",
+        "rich",
+        "PyYAML",
+        "Jinja2",
+        "filelock",
+        "typing_extensions",
+    }
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/comity/__init__.py"
     files = [root / "pyproject.toml", root / "CITATION.cff", root / "README.md", *root.glob("src/comity/**/*.py")]
