@@ -136,17 +136,11 @@ def gains(**options: str) -> dict[str, float]:
 
 
 def test_pooling_harms_switzerland_alone() -> None:
-    """Its patients are ill nine times in ten, which the other hospitals' model does not know."""
+    """Its patients are ill nine times in ten. A model that sees marks of missing values knows the hospital by them."""
     gain = gains()
-    assert gain["Switzerland"] < -12
-    for hospital in ("Cleveland", "Hungary", "Long Beach"):
-        assert abs(gain[hospital]) < 4
-
-
-def test_marks_of_missing_values_give_the_hospital_away() -> None:
-    """Nearly no cholesterol was measured in Switzerland: a model that sees the marks knows where it is."""
-    gain = gains(missing="marked")
-    assert gain["Switzerland"] > -5
+    assert gain.pop("Switzerland") < -12
+    assert max(map(abs, gain.values())) < 4
+    assert gains(missing="marked")["Switzerland"] > -5
     assert heart(missing="marked").shape == (35,)
 
 
