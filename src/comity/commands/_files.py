@@ -33,8 +33,7 @@ class FileInputs:
         only: tensors that take part, by name or its end after a dot, 'lora_*'; may be repeated
         exclude: tensors that do not; may be repeated
         weights: CSV file with the columns name and size (and loss, for rules that need it)
-        lora: what of PEFT adapters takes part: A and B each for itself, or the products BA, cut to a rank (products),
-            with the rest as a file for the base's weights (residual), or with all ranks one after another (stack)
+        lora: how PEFT adapters are merged: A and B separately (factors), or their products BA, cut to a rank (products)
         memory: the most that the process may take
         skip_bad: leave bad files out and say so; without it they stop the command with nothing written
     """
@@ -46,7 +45,7 @@ class FileInputs:
     only: Repeated = ()
     exclude: Repeated = ()
     weights: Path | None = None
-    lora: Literal["factors", "products", "residual", "stack"] = "factors"
+    lora: Literal["factors", "products"] = "factors"
     memory: str = "2GB"
     skip_bad: bool = False
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from comity.files import Merge
 
 MUCH = 0.1
-"""Of the merged products: who loses more should know how to lose nothing."""
+"""Relative error of the merged products from which on --rank auto is suggested."""
 
 RUN_OPTIONS = [replace(options(Config)["rule"], default="ConFREE"), options(Config)["server_lr"]]
 
@@ -40,10 +40,9 @@ def aggregate(
         comity aggregate --base adapters/start adapters/clinic-* --only 'lora_*' -o merged
 
     Options:
-        output: the new model, or the update; names, shapes, dtypes, metadata and files as in the base
+        output: the new model, or the update, as safetensors; names, shapes, dtypes and files as in the base
         buffers: what becomes of running_mean and running_var
-        rank: of the new factors with --lora products or residual: a number, or auto for as many as need be; by default
-            as in BASE
+        rank: rank of the new factors with --lora products: a number, or auto to lose nothing; by default as in BASE
         overwrite: replace an output that exists
         quiet: print nothing but errors
     """
@@ -88,10 +87,8 @@ def _print(done: "Merge", console: "Console", seconds: float) -> None:
             console.print(Text(line, style="dim"))
         ranks = "–".join(map(str, sorted({min(done.ranks.values()), max(done.ranks.values())})))
         line = f"{100 * done.lost_overall:.2f} % of the merged products is lost at rank {ranks}"
-        hint = "; --rank auto, --lora stack and --lora residual lose nothing" if done.lost_overall > MUCH else ""
+        hint = "; --rank auto loses nothing" if done.lost_overall > MUCH else ""
         console.print(Text(f"{line}, by what is cut off and by rounding (relative error){hint}"), soft_wrap=True)
-    if done.base_delta:
-        console.print(Text(f"{done.base_delta}: to be added to the weights of the adapted model"), soft_wrap=True)
     clients, layers = several(len(done.ids), "client"), several(len(done.layers), "layer")
     stretch = [f"{length:.2f}" for length in done.stretch.tolist() if not math.isnan(length)]
     span = "–".join(dict.fromkeys((min(stretch, key=float), max(stretch, key=float)))) if stretch else ""

@@ -1,4 +1,4 @@
-"""What the Gram matrices of clients' files say: who is in conflict, who would be harmed, what a rule would change."""
+"""Diagnose conflict between clients' files from Gram matrices: who would be harmed, and what a rule would change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from comity._options import Positive, convert
-from comity.files._plan import Choice, Lora
-from comity.files._updates import FileUpdates, Progress, collect, read_sizes
+from comity.files._plan import Choice, Lora, collect, read_sizes
+from comity.files._updates import FileUpdates, Progress
 from comity.rules import (
     CALM,
     COSINE_ROUNDING,
@@ -21,7 +21,6 @@ from comity.rules import (
     conflict_rate,
     cosines,
     improvement,
-    step_cosines,
 )
 
 
@@ -35,9 +34,9 @@ class Verdict:
     gains: Tensor
     """(N,) d·Δⱼ: by how much each client's loss falls, times the learning rate."""
     shares: Tensor
-    """(N,) d·Δⱼ/|Δⱼ|²: the same over what the client's own update would bring it; nan for who did not move."""
+    """(N,) d·Δⱼ/|Δⱼ|²: the same over what the client's own update would bring it; nan if it did not move."""
     harmed: tuple[int, ...]
-    """Whose loss would rise, worst share first."""
+    """Clients whose loss would rise, worst share first."""
 
     @property
     def worst(self) -> int:
@@ -46,7 +45,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the clients' updates say."""
+    """What the clients' updates show."""
 
     source: str
     """The base's path, or that the files are updates."""
@@ -63,18 +62,11 @@ class Inspection:
     effects: Tensor
     """(N, N) Δᵢ·Δⱼ/|Δⱼ|²: what i's update alone would do to j, over what j's own would."""
     verdicts: tuple[Verdict, ...]
-    step_cosines: Tensor
-    """(N,) of each client's update with the plain mean's step."""
     dropped: dict[str, str]
     error: float
-    """The standard error of a cosine near 0 where sketches tell, else 0."""
+    """The standard error of a cosine near 0 if it is estimated from sketches, else 0."""
     lr: float | None
     """The clients' learning rate times local steps, if it was given: effects times |Δ|²/lr are changes of loss."""
-
-    @property
-    def contributions(self) -> Tensor:
-        """(N,) each client's part in the plain mean's step by its cosine with it (CGSV); sizes sum to 1."""
-        return self.step_cosines / self.step_cosines.abs().sum().clamp_min(torch.finfo(torch.float64).tiny)
 
     @property
     def mean(self) -> Verdict:
@@ -106,7 +98,7 @@ def inspect(
     sketch: float | None = None,
     progress: Progress | None = None,
 ) -> Inspection:
-    """Read the clients' files once and say what is in them; inputs as for `aggregate`.
+    """Read the clients' files once and diagnose conflict between them; inputs as for `aggregate`.
 
     ``rules`` come after the plain mean, by default ConFREE and CALM. All are judged at the length of the mean, so that
     they are compared by where they lead and not by how far. With ``sketch`` the products of large tensors are estimated
@@ -141,7 +133,6 @@ def inspect(
         weight=u.grams.diagonal(dim1=1, dim2=2).sum(1) / squares.sum().clamp_min(torch.finfo(torch.float64).tiny),
         effects=torch.where(squares > 0, u.gram / squares, 0.0),
         verdicts=tuple(verdicts),
-        step_cosines=step_cosines(u, u.shares),
         dropped={str(name): why for name, why in u.dropped.items()},
         error=0.0 if seen is None else seen.error(),
         lr=lr,

@@ -1,16 +1,96 @@
-"""Adapters merged by their products ΔW = s·BA, which are never built: factors are all that is needed."""
+"""PEFT adapters, and merging them by their products ΔW = s·BA, which are never built: their factors suffice."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from comity._errors import ComityError
 from comity._memory import show_bytes
-from comity.files._checkpoint import Checkpoint
-from comity.files._plan import Choice, Pair
-from comity.files._reader import Reader
+from comity.files._checkpoint import PREFIX, Checkpoint, read_json
+
+if TYPE_CHECKING:
+    from comity.files._updates import Reader
+
+FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
+"""PEFT's name of the factor A; that of B has B in its place."""
+
+
+def config_with_ranks(template: Checkpoint, new: Mapping[str, int]) -> bytes:
+    """The configuration of an adapter whose modules have new ranks. The scale of each module stays."""
+    assert template.config is not None
+    adapter, about = template.adapter, read_json(template.config)
+    ranks: dict[str, float] = {}
+    alphas: dict[str, float] = {}
+    for name, entry in template.entries.items():
+        if factor := FACTOR.fullmatch(name):
+            module, old = factor["module"], entry.shape[0]
+            ranks[module] = rank = new.get(module, old)
+            alphas[module] = adapter.scale(module, old) * (rank**0.5 if adapter.rooted else rank)
+    for key, pattern, numbers in (("r", "rank_pattern", ranks), ("lora_alpha", "alpha_pattern", alphas)):
+        about[key] = max(numbers.values())
+        others = {module: number for module, number in numbers.items() if number != about[key]}
+        about[pattern] = {f"^{re.escape(module.removeprefix(PREFIX))}": number for module, number in others.items()}
+    return json.dumps(about, indent=2).encode()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two factors of an adapted module: A is (rank, inputs), B is (outputs, rank)."""
+
+    module: str
+    A: str
+    B: str
+
+    def check(self, model: Checkpoint, template: Checkpoint) -> None:
+        """Reject factors whose product has another shape than the template's. Their rank may differ."""
+        if model.adapter.dora:
+            raise model.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
+        A, B = model.entries[self.A].shape, model.entries[self.B].shape
+        inputs, outputs = template.entries[self.A].shape[1:], template.entries[self.B].shape[:1]
+        # The B of a convolution is (outputs, rank, 1, 1).
+        if len(A) < 2 or len(B) < 2 or A[0] != B[1] or any(size != 1 for size in B[2:]) or not A[0]:
+            raise model.wrong(f"factors of {self.module!r} have shapes {A} and {B}, which have no product")
+        if (A[1:], B[:1]) != (inputs, outputs):
+            shape = (*outputs, *inputs)
+            raise model.wrong(f"the product of {self.module!r} has shape {(*B[:1], *A[1:])}, not {shape}")
+
+
+def _second(first: re.Match[str]) -> str:
+    """The name of the factor B that belongs to a factor A."""
+    return f"{first['module']}.lora_{first['kind'] or ''}B{first['end']}"
+
+
+def pairs_of(template: Checkpoint, names: Sequence[str]) -> list[Pair]:
+    """The pairs of factors among these tensors of an adapter."""
+    template.adapter  # noqa: B018 - raises if this is no adapter
+    pairs = []
+    for name in names:
+        if factor := FACTOR.fullmatch(name):
+            other = _second(factor)
+            if other not in names:
+                raise template.wrong(f"tensor {name!r} has no {other!r} to be multiplied with")
+            pairs.append(Pair(factor["module"], name, other))
+            pairs[-1].check(template, template)
+    if not pairs:
+        raise template.wrong("none of its tensors are LoRA factors (lora_A, lora_B)")
+    return pairs
+
+
+def check_scales(client: Checkpoint, template: Checkpoint, names: Collection[str]) -> None:
+    """Reject factors whose products are scaled differently: factors of the two could not be added."""
+    own, usual = client.adapter, template.adapter
+    for name, entry in template.entries.items():
+        if (factor := FACTOR.fullmatch(name)) and not {name, _second(factor)}.isdisjoint(names):
+            scales = [adapter.scale(factor["module"], entry.shape[0]) for adapter in (own, usual)]
+            if scales[0] != scales[1]:
+                reason = "its scale (lora_alpha over the rank) is {:g} in {!r}, not {:g}"
+                reason = reason.format(scales[0], factor["module"], scales[1])
+                raise client.wrong(f"{reason}; --lora products takes that into account")
 
 
 class Factors(NamedTuple):
@@ -20,100 +100,79 @@ class Factors(NamedTuple):
     right: Tensor
 
 
-class Part(NamedTuple):
-    """What one model brings to a merged product: so much of it."""
-
-    share: float
-    scale: float
-    """Of its factors; the left one below has it in it."""
-    product: Factors
-
-
 class MergedFactors(NamedTuple):
     """The new factors of a module, as they are written."""
 
     A: Tensor
     B: Tensor
     length: float
-    """Of the exact merged product, which may have a higher rank."""
-    rest: Factors
-    """The exact product less that of A and B: the rank that was cut off, and rounding."""
+    """Norm of the exact merged product, which may have a higher rank."""
+    error: float
+    """Norm of the exact product minus that of A and B: by truncation and rounding."""
 
 
 class Products:
     """Reads and combines products of factors, as `Reader` does tensors."""
 
-    def __init__(self, reader: Reader, template: Checkpoint) -> None:
+    def __init__(self, reader: "Reader", template: Checkpoint) -> None:
         self.reader, self.template = reader, template
 
     def gram(self, pair: Pair) -> Tensor:
         """(N, N) float64, since ⟨B₁A₁, B₂A₂⟩ = Σ (B₁ᵀB₂) ∘ (A₁A₂ᵀ)."""
-        self._check_room(pair, range(len(self.reader.clients)), 2)
-        base = self._base(pair)
-        count, updates = len(self.reader.clients), {}
+        count = len(self.reader.clients)
+        self._check_room(pair, range(count), 2)
+        base = None if self.reader.base is None else self._factors(self.reader.base, pair)
+        updates = {}
         for i in range(count):
             own = self._client(i, pair)
             if own is not None:
                 updates[i] = own if base is None else minus(own, base)
         if not updates:
             return torch.zeros(count, count, dtype=torch.float64)
-        left, right = stacked(list(updates.values()))
+        left, right = stacked(updates.values())
         owners = torch.cat([torch.full((update.right.shape[0],), i) for i, update in updates.items()])
         belongs = torch.nn.functional.one_hot(owners, count).double()
         return belongs.mT @ ((left.mT @ left) * (right @ right.mT)) @ belongs
 
-    def merged(self, pair: Pair, coefficients: Tensor, choice: Choice) -> MergedFactors:
-        """The base's product plus the combination of the updates, as factors again."""
+    def merged(self, pair: Pair, coefficients: Tensor, rank: int | str | None) -> MergedFactors:
+        """The base's product plus the combination of the updates, as factors of a rank; ``"auto"`` keeps everything."""
         self._check_room(pair, self.reader.good, 6)
         parts = self._parts(pair, coefficients)
         # What adds nothing, as a base that begins with B = 0, would only take up ranks.
-        adding = [part for part in parts if part.share and part.product.left.any()] or parts[:1]
-        whole = stacked([Factors(part.product.left * part.share, part.product.right) for part in adding])
+        adding = [(share, product) for share, product in parts if share and product.left.any()] or parts[:1]
+        whole = stacked([Factors(product.left * share, product.right) for share, product in adding])
         A, B = self.template.entries[pair.A], self.template.entries[pair.B]
         scale = self._scale(self.template, pair)
-        usual = choice.rank if isinstance(choice.rank, int) else A.shape[0]
-        if choice.lora == "stack":
-            new = Factors(whole.left / scale, whole.right)
-        elif choice.lora == "residual":
-            largest = max(part.product.right.shape[0] for part in parts)
-            new = mean_of_factors(parts, scale, largest if choice.rank == "auto" else usual)
-        else:
-            best = truncated(whole, usual, torch.finfo(A.dtype).eps if choice.rank == "auto" else None)
-            # Each factor takes √s of the scale, so that both stay of one size.
-            new = Factors(best.left / scale**0.5, best.right / scale**0.5)
-        new_A, new_B = new.right.to(A.dtype), new.left.to(B.dtype)
+        tolerance = torch.finfo(A.dtype).eps if rank == "auto" else None
+        best = truncated(whole, rank if isinstance(rank, int) else A.shape[0], tolerance)
+        # Each factor takes √s of the scale, so that both stay of one size.
+        new_A, new_B = (best.right / scale**0.5).to(A.dtype), (best.left / scale**0.5).to(B.dtype)
         if not torch.isfinite(new_A).all() or not torch.isfinite(new_B).all():
             raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
         rest = stacked((whole, Factors(new_B.double() * -scale, new_A.double())))
-        return MergedFactors(
-            new_A.reshape(-1, *A.shape[1:]), new_B.reshape(B.shape[0], -1, *B.shape[2:]), norm(whole), rest
-        )
+        shapes = (-1, *A.shape[1:]), (B.shape[0], -1, *B.shape[2:])
+        return MergedFactors(new_A.reshape(shapes[0]), new_B.reshape(shapes[1]), norm(whole), norm(rest))
 
-    def _parts(self, pair: Pair, coefficients: Tensor) -> list[Part]:
-        """All that a merged product is the sum of."""
+    def _parts(self, pair: Pair, coefficients: Tensor) -> list[tuple[float, Factors]]:
+        """All that a merged product is the sum of, with how much of each."""
         parts = []
-        base = self._base(pair)
         own_share = 1 - float(coefficients.sum())
-        if base is not None and abs(own_share) > 1e-12:  # it is 0, but for rounding, where coefficients add up to 1
-            parts.append(Part(own_share, self._scale(self.template, pair), base))
+        if self.reader.base is not None and abs(own_share) > 1e-12:  # 0 but for rounding if coefficients sum to 1
+            parts.append((own_share, self._factors(self.reader.base, pair)))
         for x, i in zip(coefficients.tolist(), self.reader.good, strict=True):
             own = self._client(i, pair)
-            if own is None:
-                raise ComityError(self.reader.bad[i])
-            parts.append(Part(x, self._scale(self.reader.clients[i], pair), own))
+            assert own is not None
+            parts.append((x, own))
         return parts
 
-    def _base(self, pair: Pair) -> Factors | None:
-        return None if self.reader.base is None else self._factors(self.reader.base, pair)
-
     def _client(self, i: int, pair: Pair) -> Factors | None:
-        """None for a bad one."""
+        """A client's factors, or None if it is bad."""
         if i in self.reader.bad:
             return None
         try:
             return self._factors(self.reader.clients[i], pair)
         except ComityError as error:
-            self.reader.leave(i, error)
+            self.reader.drop(i, error)
             return None
 
     def _factors(self, model: Checkpoint, pair: Pair) -> Factors:
@@ -127,10 +186,10 @@ class Products:
         return factors
 
     def _scale(self, model: Checkpoint, pair: Pair) -> float:
-        return model.scale(pair.module, model.entries[pair.A].shape[0])
+        return model.adapter.scale(pair.module, model.entries[pair.A].shape[0])
 
-    def _check_room(self, pair: Pair, rows: Sequence[int], copies: int) -> None:
-        """Refuse a module whose factors, which are all held together, do not fit into memory."""
+    def _check_room(self, pair: Pair, rows: Iterable[int], copies: int) -> None:
+        """Reject a module whose factors, which are all held together, do not fit into memory."""
         models = self.reader.models(rows)
         needed = 8 * copies * sum(model.entries[name].numel for model in models for name in (pair.A, pair.B))
         if needed > self.reader.room:
@@ -141,33 +200,23 @@ class Products:
 
 
 def minus(own: Factors, base: Factors) -> Factors:
-    """The difference of two products, from differences of their factors where ranks allow it: they keep more digits."""
+    """The difference of two products, from differences of their factors if ranks allow it: they keep more digits."""
     if own.right.shape == base.right.shape:
         left = torch.cat((own.left - base.left, base.left), 1)
         return Factors(left, torch.cat((own.right, own.right - base.right)))
     return Factors(torch.cat((own.left, -base.left), 1), torch.cat((own.right, base.right)))
 
 
-def stacked(parts: Sequence[Factors]) -> Factors:
+def stacked(parts: Iterable[Factors]) -> Factors:
     """The sum of products, as one product."""
-    return Factors(torch.cat([part.left for part in parts], 1), torch.cat([part.right for part in parts]))
-
-
-def mean_of_factors(parts: Sequence[Part], scale: float, rank: int) -> Factors:
-    """Left and right factors added up each for themselves, at one rank and for one scale of their product."""
-    left = torch.zeros(len(parts[0].product.left), rank, dtype=torch.float64)
-    right = torch.zeros(rank, parts[0].product.right.shape[1], dtype=torch.float64)
-    for part in parts:
-        own = slice(min(rank, part.product.right.shape[0]))
-        left[:, own] += part.share / (part.scale * scale) ** 0.5 * part.product.left[:, own]
-        right[own] += part.share * (part.scale / scale) ** 0.5 * part.product.right[own]
-    return Factors(left, right)
+    lefts, rights = zip(*parts, strict=True)
+    return Factors(torch.cat(lefts, 1), torch.cat(rights))
 
 
 def truncated(whole: Factors, rank: int, tolerance: float | None = None) -> Factors:
     """The nearest product of this rank, its singular values shared by both factors.
 
-    With a tolerance the rank is the lowest whose product is as near as that, relative to the whole's length.
+    With a tolerance the rank is the lowest whose relative error is at most that.
     """
     (Q, R), (P, S) = torch.linalg.qr(whole.left), torch.linalg.qr(whole.right.mT)
     U, sigma, Vh = torch.linalg.svd(R @ S.mT, full_matrices=False)
@@ -182,6 +231,6 @@ def truncated(whole: Factors, rank: int, tolerance: float | None = None) -> Fact
 
 
 def norm(whole: Factors) -> float:
-    """The length of a product, without building it and without losing a small one between large factors."""
+    """The norm of a product, without building it and without losing a small one between large factors."""
     R, S = torch.linalg.qr(whole.left, mode="r").R, torch.linalg.qr(whole.right.mT, mode="r").R
     return float(torch.linalg.matrix_norm(R @ S.mT))

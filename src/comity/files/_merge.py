@@ -1,20 +1,27 @@
-"""Clients' files become one: two passes, one for the Gram matrices and one for the combination."""
+"""Merge clients' files into one in two passes: one for the Gram matrices and one for the combination."""
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from comity._components import Component
 from comity._errors import ComityError
-from comity.files._output import becomes_folder, write
-from comity.files._plan import Buffers, Choice, Lora, Rank
-from comity.files._second_pass import BASE_DELTA, SecondPass, file_names
-from comity.files._updates import FileUpdates, Progress, collect, read_sizes
+from comity.files._checkpoint import ADAPTER, INDEX, read_json
+from comity.files._formats import DTYPES, StoredTensor, WeightFile
+from comity.files._lora import Pair, config_with_ranks
+from comity.files._output import SUFFIX, NewTensor, Write, becomes_folder, write_output, write_safetensors
+from comity.files._plan import Buffers, Choice, Inputs, Lora, Rank, collect, read_sizes
+from comity.files._updates import FileUpdates, Progress
 from comity.rules import Combination, ConflictRate, Rule, ServerStep, conflict_rate
+
+PIECE = 2**20  # numbers
 
 
 @dataclass(frozen=True)
@@ -24,15 +31,13 @@ class Merge(Combination):
     output: Path
     rule: str
     stretch: Tensor
-    """(L,) the length of each layer's update over that of the plain mean's, nan where the mean is 0."""
+    """(L,) length ratio of each layer's update to that of the plain mean; nan where the mean is 0."""
     conflict: ConflictRate
     lost: dict[str, float]
-    """Where LoRA's products are merged: the relative error of each, by the rank that is cut off and by rounding."""
+    """If LoRA's products are merged: the relative error of each module by truncation and rounding."""
     lost_overall: float
     ranks: dict[str, int]
-    """Of their new factors."""
-    base_delta: Path | None
-    """With ``lora="residual"``: the file with what is to be added to the weights of the adapted model."""
+    """Ranks of the new factors."""
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -58,13 +63,12 @@ def aggregate(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Merge:
-    """Merge the clients' checkpoints by a rule and write the result: the base again, with new numbers.
+    """Merge the clients' checkpoints by a rule and write the result as safetensors.
 
     ``base`` is what the clients started from; with ``None`` their files are updates, and so is the output. Files are
     safetensors (single, sharded, a folder), torch's, npz, or PEFT adapter folders. They are read in pieces, twice at
     most, within about ``memory`` beside what the process holds already. ``server_lr`` is a factor on the combined
-    update. A bad client stops everything with nothing written, or with ``skip_bad`` is left out with a
-    `DroppedWarning`.
+    update. A bad client is an error and nothing is written, or with ``skip_bad`` is left out with a `DroppedWarning`.
     """
     rule = rule if isinstance(rule, Rule) else Component.parse("rule", rule).build()
     assert isinstance(rule, Rule)
@@ -75,15 +79,16 @@ def aggregate(
     losses = losses or listed
     given = [Path(path) for path in (*clients, *([base] if base is not None else []))]
     given += [file.path for model in (inputs.template, *inputs.clients) for file in model.files]
-    folder = becomes_folder(Path(output), inputs.template, given, file_names(inputs, choice), overwrite)
+    second = SecondPass(inputs, choice)
+    folder = becomes_folder(Path(output), inputs.template, given, list(second.files), overwrite)
     if rule.needs_losses and losses is None:
         raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
     u = FileUpdates(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
     u.reader.skip = False  # once the rule has weighed the clients none can be left out any more
     chosen = rule.coefficients(u)
     chosen = replace(chosen, coefficients=step(chosen.coefficients))
-    merged = SecondPass(inputs, u, chosen.coefficients, choice)
-    write(Path(output), inputs.template, merged.files(), folder)
+    second.start(u, chosen.coefficients)
+    write_output(Path(output), inputs.template, second.files, folder)
     plain = u.lengths(u.shares)
     return Merge(
         **vars(chosen),
@@ -91,8 +96,86 @@ def aggregate(
         rule=repr(rule),
         stretch=torch.where(plain > 0, u.lengths(chosen.coefficients) / plain, math.nan),
         conflict=conflict_rate(u),
-        lost=merged.lost,
-        lost_overall=merged.lost_overall,
-        ranks=merged.ranks,
-        base_delta=Path(output) / BASE_DELTA if choice.lora == "residual" else None,
+        lost={module: error / (second.lengths[module] or 1.0) for module, error in second.errors.items()},
+        lost_overall=math.hypot(*second.errors.values()) / (math.hypot(*second.lengths.values()) or 1.0),
+        ranks=second.ranks,
     )
+
+
+class SecondPass:
+    """New numbers for the tensors of the template, and the files that they go into."""
+
+    def __init__(self, inputs: Inputs, choice: Choice) -> None:
+        self.inputs, self.choice, self.template = inputs, choice, inputs.template
+        self.files: dict[str, Write] = {self._name(f.path): partial(self._write, f) for f in self.template.files}
+        """How to write each file, by name."""
+        index = self.template.path
+        if index.name.endswith(INDEX):
+            same = all(self._name(file.path) == file.path.name for file in self.template.files)
+            self.files[index.name if same else f"model{SUFFIX}{INDEX}"] = self._write_index
+        if choice.rank is not None:
+            self.files[ADAPTER] = lambda target: target.write(config_with_ranks(self.template, self.ranks))
+        self.ranks: dict[str, int] = {}
+        self.lengths: dict[str, float] = {}
+        self.errors: dict[str, float] = {}
+        self._waiting: dict[str, Tensor] = {}
+        self._pairs = {name: pair for pair in inputs.plan.pairs for name in (pair.A, pair.B)}
+
+    def start(self, u: FileUpdates, coefficients: Tensor) -> None:
+        self.u = u
+        rows = coefficients.expand(len(u.layout), -1)
+        self.rows = dict(zip(u.layout.names, rows, strict=True)) | dict.fromkeys(self.inputs.plan.averaged, u.shares)
+
+    @staticmethod
+    def _name(path: Path) -> str:
+        """The name of a weight file in an output folder: Hugging Face's pytorch_model.bin becomes model.safetensors."""
+        return path.name if path.suffix == SUFFIX else f"{path.stem.replace('pytorch_model', 'model')}{SUFFIX}"
+
+    def _write_index(self, target: BinaryIO) -> None:
+        about = read_json(self.template.path)
+        names = {name: self._name(Path(shard)) for name, shard in about["weight_map"].items()}
+        same = names == about["weight_map"]
+        text = self.template.path.read_bytes() if same else json.dumps(about | {"weight_map": names}, indent=2).encode()
+        target.write(text)
+
+    def _write(self, file: WeightFile, target: BinaryIO) -> None:
+        # The largest dtype first, as the library does it, so that every tensor is aligned.
+        sizes = {kind: dtype.itemsize for kind, dtype in DTYPES.items()}
+        entries = dict(sorted(file.entries.items(), key=lambda item: -sizes.get(item[1].kind, 0)))
+        axes = {name: len(entry.shape) for name, entry in entries.items()}
+        write_safetensors(target, axes, (self._tensor(file, *item) for item in entries.items()), file.metadata)
+
+    def _tensor(self, file: WeightFile, name: str, entry: StoredTensor) -> NewTensor:
+        first = file.ties.get(name, name)
+        if first in self._pairs:
+            factor = self._factor(self._pairs[first], first)
+            return NewTensor(name, entry.kind, tuple(factor.shape), iter([factor.reshape(-1)]))
+        if first in self.rows:
+            pieces = self.u.reader.combined(first, entry, self.rows[first])
+        elif self.inputs.base is None and first in self.inputs.plan.left:
+            pieces = _zeros(entry)  # an update must change nothing where tensors are left out
+        else:
+            pieces = self._copied(file, name, entry)
+        return NewTensor(name, entry.kind, entry.shape, pieces)
+
+    def _factor(self, pair: Pair, name: str) -> Tensor:
+        """Both factors come from one decomposition; the second one waits until it is written."""
+        if name not in self._waiting:
+            new = self.u.products.merged(pair, self.rows[pair.module], self.choice.rank)
+            self._waiting |= {pair.A: new.A, pair.B: new.B}
+            self.ranks[pair.module] = len(new.A)
+            self.lengths[pair.module], self.errors[pair.module] = new.length, new.error
+        return self._waiting.pop(name)
+
+    def _copied(self, file: WeightFile, name: str, entry: StoredTensor) -> Iterator[Tensor]:
+        if entry.kind not in DTYPES and file.path.suffix != SUFFIX:
+            raise file.wrong(f"tensor {name!r} is {entry.kind}, which a safetensors file cannot hold")
+        if entry.whole and entry.nbytes > self.u.reader.room:
+            raise file.wrong(f"tensor {name!r} is too large to be copied within the memory limit")
+        for start in range(0, entry.numel, PIECE):
+            yield file.read(name, start, min(start + PIECE, entry.numel))
+
+
+def _zeros(entry: StoredTensor) -> Iterator[Tensor]:
+    for start in range(0, entry.numel, PIECE):
+        yield torch.zeros(min(PIECE, entry.numel - start), dtype=entry.dtype)

@@ -1,25 +1,29 @@
-"""What happens to each tensor: merged by the rule, averaged, or left as it is."""
+"""Which files take part, and what happens to each tensor: merged by the rule, averaged, or kept."""
 
+import csv
+import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Literal
 
 from comity._errors import ComityError
 from comity._layout import STATISTICS
 from comity._options import Count, convert
-from comity.files._checkpoint import Checkpoint
-from comity.files._file import COUNTERS, FLOATS, StoredTensor
+from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
+from comity.files._formats import COUNTERS, FLOATS
+from comity.files._lora import Pair, check_scales, pairs_of
+from comity.rules import DroppedWarning
 
 Buffers = Literal["average", "keep"]
-Lora = Literal["factors", "products", "residual", "stack"]
-"""A and B each for itself, or their products: cut to a rank, with the rest apart, or one after another."""
+Lora = Literal["factors", "products"]
+"""Whether A and B are merged separately or by their products."""
 Rank = Count | Literal["auto"] | None
-"""Of the new factors: so many, as many as need be, or as many as in the template."""
-
-FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
-"""PEFT's name of the factor A; that of B has B in its place."""
+"""Rank of the new factors: a number, as many as the exact product has, or as in the template."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +40,8 @@ class Choice:
         convert(self.buffers, Buffers, "buffers")
         convert(self.lora, Lora, "lora")
         convert(self.rank, Rank, "rank")
-        if self.rank is not None and self.lora not in ("products", "residual"):
-            raise ComityError(
-                f"--rank goes with --lora products or residual; --lora {self.lora} leaves no choice of it"
-            )
-
-    @property
-    def new_ranks(self) -> bool:
-        """Whether factors may come out of another rank than they have in the template."""
-        return self.lora == "stack" or self.rank is not None
+        if self.rank is not None and self.lora != "products":
+            raise ComityError("--rank goes with --lora products; --lora factors keeps the rank")
 
     def takes(self, name: str) -> bool:
         chosen = not self.only or any(fits(name, pattern) for pattern in self.only)
@@ -52,30 +49,19 @@ class Choice:
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a pattern fits a name or the end of it after a dot: ``lora_*`` fits ``layers.0.q_proj.lora_A.weight``."""
-    return fnmatchcase(name, pattern) or any(
-        fnmatchcase(name[dot.end() :], pattern) for dot in re.finditer(r"\.", name)
-    )
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The two factors of an adapted module: A is (rank, inputs), B is (outputs, rank)."""
-
-    module: str
-    A: str
-    B: str
+    """Whether a pattern fits a name or its end after a dot: ``lora_*`` fits ``layers.0.q_proj.lora_A.weight``."""
+    return any(fnmatchcase(name[dot.end() :], pattern) for dot in re.finditer(r"^|\.", name))
 
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What is done with the tensors of a template; those that are not listed here are copied from it."""
+    """What is done with the tensors of a template. Those that are not listed here are copied from it."""
 
     merged: tuple[str, ...]
     pairs: tuple[Pair, ...]
     averaged: tuple[str, ...]
     left: tuple[str, ...]
-    """Floating tensors that stay as they are: copied from a base, 0 in an update."""
+    """Floating tensors that are not merged: copied from a base, 0 in an update."""
 
     @classmethod
     def of(cls, template: Checkpoint, choice: Choice) -> "MergePlan":
@@ -86,8 +72,8 @@ class MergePlan:
         merged: list[str] = []
         averaged: list[str] = []
         left: list[str] = []
-        for name, entry in _without_ties(template).items():
-            if entry.kind in COUNTERS:
+        for name, entry in template.entries.items():
+            if entry.kind in COUNTERS or name in template.ties:  # tied tensors are merged once
                 continue
             if not choice.takes(name):
                 left += [name] if entry.kind in FLOATS else []
@@ -98,7 +84,7 @@ class MergePlan:
                 (averaged if choice.buffers == "average" else left).append(name)
             else:
                 merged.append(name)
-        pairs = _pairs(template, merged) if choice.lora != "factors" else []
+        pairs = pairs_of(template, merged) if choice.lora == "products" else []
         factors = {name for pair in pairs for name in (pair.A, pair.B)}
         merged = [name for name in merged if name not in factors]
         if not merged and not pairs:
@@ -112,91 +98,138 @@ class MergePlan:
         return (*self.merged, *factors, *self.averaged)
 
     def check(self, client: Checkpoint, template: Checkpoint, choice: Choice) -> None:
-        """Refuse a client whose tensors are not those of the template."""
-        for name in (*self.merged, *self.averaged):
-            _check_tensor(client, name, template.entries[name].shape)
+        """Reject a client whose tensors are not those of the template."""
+        alike = {*self.merged, *self.averaged}
+        for name in self.names:
+            entry, shape = client.entries.get(name), template.entries[name].shape
+            if entry is None:
+                raise client.wrong(f"tensor {name!r} is missing")
+            if name in alike and entry.shape != shape:
+                raise client.wrong(f"tensor {name!r} has shape {entry.shape}, not {shape}")
+            if entry.kind not in FLOATS:
+                raise client.wrong(f"tensor {name!r} is {entry.kind}, which rules do not combine")
         for pair in self.pairs:
-            for name in (pair.A, pair.B):
-                _check_tensor(client, name, None)
-            _check_product(pair, client, template)
+            pair.check(client, template)
         if client.config is not None and template.config is not None:
-            _check_scales(client, template, {*self.merged})
+            check_scales(client, template, self.merged)
         for name, entry in client.entries.items():
             if name not in template.entries and entry.kind not in COUNTERS and choice.takes(name):
                 raise client.wrong(f"tensor {name!r} is not in {template.path}")
 
 
-def _check_tensor(client: Checkpoint, name: str, shape: tuple[int, ...] | None) -> None:
-    entry = client.entries.get(name)
-    if entry is None:
-        raise client.wrong(f"tensor {name!r} is missing")
-    if shape is not None and entry.shape != shape:
-        raise client.wrong(f"tensor {name!r} has shape {entry.shape}, not {shape}")
-    if entry.kind not in FLOATS:
-        raise client.wrong(f"tensor {name!r} is {entry.kind}, which rules do not combine")
+@dataclass(frozen=True)
+class Inputs:
+    """The files, opened and checked as far as their headers say, and what is to be done with them."""
+
+    base: Checkpoint | None
+    template: Checkpoint
+    """What the output looks like: the base, or one of the updates."""
+    clients: list[Checkpoint]
+    ids: list[str]
+    paths: list[Path]
+    plan: MergePlan
+    dropped: dict[int | str, str]
+    """Clients whose file was left out, and why."""
 
 
-def _check_scales(client: Checkpoint, template: Checkpoint, names: Collection[str]) -> None:
-    """Refuse factors whose product is scaled differently: factors of the two could not be added."""
-    for name, entry in template.entries.items():
-        if (factor := FACTOR.fullmatch(name)) and not {name, _second(factor)}.isdisjoint(names):
-            scale, usual = (model.scale(factor["module"], entry.shape[0]) for model in (client, template))
-            if scale != usual:
-                reason = f"its scale (lora_alpha over the rank) is {scale:g} in {factor['module']!r}, not {usual:g}"
-                raise client.wrong(f"{reason}; --lora products takes that into account")
+def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choice, skip_bad: bool) -> Inputs:
+    """Open the files and decide what is done with each tensor. A bad file is an error, or is left out."""
+    paths = [Path(path) for path in clients]
+    if not paths:
+        raise ComityError("no client files were given")
+    places = [path.resolve() for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise ComityError(f"{path} is given twice")
+        if base is not None and place == Path(base).resolve():
+            raise ComityError(f"{path} is the base and a client")
+    start = None if base is None else open_checkpoint(base)
+    opened: dict[int, Checkpoint] = {}
+    bad: dict[int, str] = {}
+    for i, path in enumerate(paths):
+        try:
+            opened[i] = open_checkpoint(path)
+        except ComityError as error:
+            bad[i] = str(error)
+    if not opened:
+        raise ComityError(bad[0])
+    template = start or _most_common(list(opened.values()))
+    plan = MergePlan.of(template, choice)
+    for i, client in list(opened.items()):
+        try:
+            plan.check(client, template, choice)
+        except ComityError as error:
+            bad[i] = str(error)
+            del opened[i]
+    names = names_of(paths)
+    dropped: dict[int | str, str] = {names[i]: bad[i] for i in sorted(bad)}
+    if bad and not skip_bad:
+        more = f" ({len(bad) - 1} more files are bad)" if len(bad) > 1 else ""
+        raise ComityError(next(iter(dropped.values())) + more)
+    if not opened:
+        raise ComityError(f"no client is left: {next(iter(dropped.values()))}")
+    for reason in dropped.values():
+        warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
+    used = [paths[i] for i in opened]
+    return Inputs(start, template, list(opened.values()), [names[i] for i in opened], used, plan, dropped)
 
 
-def _check_product(pair: Pair, client: Checkpoint, template: Checkpoint) -> None:
-    """Refuse factors whose product has another shape than the template's; their rank may be another."""
-    if client.adapter is None:
-        raise client.wrong("it is no PEFT adapter (adapter_config.json is missing), so its factors have no product")
-    if client.adapter.dora:
-        raise client.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
-    A, B = client.entries[pair.A].shape, client.entries[pair.B].shape
-    inputs, outputs = template.entries[pair.A].shape[1:], template.entries[pair.B].shape[:1]
-    # The B of a convolution is (outputs, rank, 1, 1).
-    if len(A) < 2 or len(B) < 2 or A[0] != B[1] or any(size != 1 for size in B[2:]) or not A[0]:
-        raise client.wrong(f"factors of {pair.module!r} have shapes {A} and {B}, which have no product")
-    if (A[1:], B[:1]) != (inputs, outputs):
-        raise client.wrong(f"the product of {pair.module!r} has shape {(*B[:1], *A[1:])}, not {(*outputs, *inputs)}")
+def _most_common(clients: Sequence[Checkpoint]) -> Checkpoint:
+    """The first of those whose tensors have the most common names and shapes."""
+    keys = [tuple((name, entry.shape) for name, entry in client.entries.items()) for client in clients]
+    return clients[keys.index(Counter(keys).most_common(1)[0][0])]
 
 
-def _second(first: re.Match[str]) -> str:
-    """The name of the factor B that belongs to a factor A."""
-    return f"{first['module']}.lora_{first['kind'] or ''}B{first['end']}"
+Table = Mapping[str, float]
 
 
-def _pairs(template: Checkpoint, names: Iterable[str]) -> list[Pair]:
-    if template.adapter is None:
-        raise template.wrong("it is no PEFT adapter (adapter_config.json is missing), so its factors have no product")
-    names, pairs = list(names), []
-    for name in names:
-        if factor := FACTOR.fullmatch(name):
-            other = _second(factor)
-            if other not in names:
-                raise template.wrong(f"tensor {name!r} has no {other!r} to be multiplied with")
-            pair = Pair(factor["module"], name, other)
-            _check_product(pair, template, template)
-            pairs.append(pair)
-    if not pairs:
-        raise template.wrong("none of its tensors are LoRA factors (lora_A, lora_B)")
-    return pairs
+def read_sizes(given: Table | str | Path | None) -> tuple[Table | None, Table | None]:
+    """The sizes as they are given, or those of a CSV file, with its losses if there are any.
+
+    Its columns are ``name`` and ``size``, or what a heading says; ``loss`` is for the rules that need losses.
+    """
+    if given is None or isinstance(given, Mapping):
+        return given, None
+    path = Path(given)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if any(map(str.strip, row))]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ComityError(f"{path}: it is not a CSV file that can be read ({error})") from error
+    columns = ["name", "size"]
+    if rows and "name" in rows[0]:
+        columns = rows.pop(0)
+    if not rows or "size" not in columns:
+        raise ComityError(f"{path}: it needs the columns name and size, and a row for each client")
+    tables: dict[str, dict[str, float]] = {"size": {}, "loss": {}}
+    for row in rows:
+        if len(row) != len(columns):
+            raise ComityError(f"{path}: the row {','.join(row)!r} is not of the form {','.join(columns)!r}")
+        cells = dict(zip(columns, row, strict=True))
+        if cells["name"] in tables["size"]:
+            raise ComityError(f"{path}: {cells['name']!r} is in it twice")
+        for column in tables.keys() & cells.keys():
+            try:
+                tables[column][cells["name"]] = float(cells[column])
+            except ValueError:
+                raise ComityError(f"{path}: the {column} of {cells['name']!r} is {cells[column]!r}") from None
+    return tables["size"], tables["loss"] or None
 
 
-def _without_ties(template: Checkpoint) -> dict[str, StoredTensor]:
-    """The tensors, tied ones under their first name only: the same bytes are merged and written once."""
-    kept: dict[str, StoredTensor] = {}
-    for file in template.files:
-        before: StoredTensor | None = None
-        tied = []
-        for entry in sorted(file.entries.values(), key=lambda entry: entry.offset):
-            if not file.ties or entry.kind not in FLOATS or not entry.numel:
-                continue
-            if before is not None and entry.offset < before.offset + before.nbytes:
-                if (entry.offset, entry.shape, entry.stride) != (before.offset, before.shape, before.stride):
-                    raise file.wrong(f"tensors {before.name!r} and {entry.name!r} share some of their bytes")
-                tied.append(entry.name)
-            else:
-                before = entry
-        kept |= {name: entry for name, entry in file.entries.items() if name not in tied}
-    return kept
+def column(table: Table | None, inputs: Inputs, what: str) -> list[float] | None:
+    """A number for each client, which the table has under its name, its file's name or its path."""
+    if table is None:
+        return None
+    numbers = []
+    owners: dict[str, str] = {}
+    for name, path in zip(inputs.ids, inputs.paths, strict=True):
+        keys = [key for key in (name, path.name, path.stem, str(path)) if key in table]
+        if not keys:
+            raise ComityError(f"there is no {what} for client {name!r}; the table has {', '.join(sorted(table)[:8])}")
+        if (other := owners.setdefault(keys[0], name)) != name:
+            raise ComityError(f"the {what} of {keys[0]!r} could be that of client {other!r} or {name!r}")
+        number = float(table[keys[0]])
+        if not math.isfinite(number) or (what == "size" and number <= 0):
+            raise ComityError(f"the {what} of client {name!r} is {number}")
+        numbers.append(number)
+    return numbers
