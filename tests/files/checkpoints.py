@@ -55,6 +55,7 @@ def merged(
     mean = {
         name: torch.stack([client[name].double() for client in clients]).mean(0).to(base[name].dtype)
         for name in BUFFERS
+        if name in base
     }
     return base | mean | new
 
@@ -71,30 +72,23 @@ def assert_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
         )
 
 
-# Kinds of files: how to save, how to load.
-
-
 def _arrays(model: Model) -> dict[str, Any]:
     return {name: value.numpy() for name, value in model.items()}
 
 
-def save_sharded(model: Model, folder: Path) -> Path:
+def save_sharded(model: Model, folder: Path, suffix: str = ".safetensors") -> Path:
     folder.mkdir()
-    names = list(model)
-    homes = {}
+    names, homes = list(model), {}
+    stem = "model" if suffix == ".safetensors" else "pytorch_model"
     for k in range(2):
-        shard = f"model-{k + 1:05d}-of-00002.safetensors"
-        save_file({name: model[name] for name in names[k::2]}, folder / shard, metadata={"format": "pt"})
-        homes |= dict.fromkeys(names[k::2], shard)
+        shard = f"{stem}-{k + 1:05d}-of-00002{suffix}"
+        own = {name: model[name] for name in names[k::2]}
+        torch.save(own, folder / shard) if suffix == ".bin" else save_file(own, folder / shard, {"format": "pt"})
+        homes |= dict.fromkeys(own, shard)
     index = {"metadata": {"total_size": 1}, "weight_map": homes}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / f"{stem}{suffix}.index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text("{}")
     return folder
-
-
-def _load_sharded(folder: Path) -> Model:
-    homes = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    return {name: load_file(folder / shard)[name] for name, shard in homes.items()}
 
 
 def _save_folder(model: Model, folder: Path) -> Path:
@@ -120,18 +114,10 @@ def _fortran(model: Model) -> dict[str, Any]:
     return _arrays(model) | {"head.weight": np.asfortranarray(model["head.weight"].numpy())}
 
 
-def _torch(path: Path) -> Any:
-    return torch.load(path, weights_only=True, mmap=True)
-
-
-def _npz(path: Path) -> Model:
-    with np.load(path) as arrays:
-        return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays}
-
-
 SAVE: dict[str, Callable[[Model, Path], Path]] = {
     "safetensors": _saved(lambda m, p: save_file(m, p, metadata={"step": "3"}), ".safetensors"),
     "sharded": save_sharded,
+    "torch shards": lambda m, p: save_sharded(m, p, ".bin"),
     "folder": _save_folder,
     "pt": _saved(torch.save, ".pt"),
     "nested": _saved(lambda m, p: torch.save({"state_dict": m, "epoch": 3}, p), ".pth"),
@@ -140,17 +126,16 @@ SAVE: dict[str, Callable[[Model, Path], Path]] = {
     "compressed": _saved(lambda m, p: np.savez_compressed(p, **_arrays(m)), ".npz"),
     "fortran": _saved(lambda m, p: np.savez(p, **_fortran(m)), ".npz"),
 }
-LOAD: dict[str, Callable[[Path], Model]] = {
-    "safetensors": load_file,
-    "sharded": _load_sharded,
-    "folder": lambda p: load_file(p / "model.safetensors"),
-    "pt": _torch,
-    "nested": lambda p: _torch(p)["state_dict"],
-    "channels last": _torch,
-    "npz": _npz,
-    "compressed": _npz,
-    "fortran": _npz,
-}
+
+
+def load(path: Path) -> Model:
+    """An output: a file, a folder with one, or shards with an index that names each of them."""
+    if path.is_file():
+        return load_file(path)
+    if not (path / "model.safetensors.index.json").exists():
+        return load_file(path / "model.safetensors")
+    homes = json.loads((path / "model.safetensors.index.json").read_text())["weight_map"]
+    return {name: load_file(path / shard)[name] for name, shard in homes.items()}
 
 
 def save_all(kind: str, base: Model, clients: Sequence[Model], folder: Path) -> tuple[Path, list[Path]]:
@@ -159,4 +144,4 @@ def save_all(kind: str, base: Model, clients: Sequence[Model], folder: Path) -> 
 
 
 def output_like(base: Path, folder: Path) -> Path:
-    return folder / "new" if base.is_dir() else folder / f"new{base.suffix}"
+    return folder / ("new" if base.is_dir() else "new.safetensors")

@@ -37,13 +37,12 @@ entries = some.fixed_dictionaries(
         "more": some.none(),
     },
 )
-lengths = some.none() | some.sampled_from([0, 1, 2**40, 2**63, 2**64 - 1])
 headers = some.dictionaries(some.sampled_from(["w", "b", "__metadata__", "ü", ""]), entries | some.text(), max_size=4)
 
 
 def used(path: Path) -> None:
     """Opened, read and merged as far as it goes."""
-    new = path.with_name(f"new{path.suffix}")
+    new = path.with_name("new.safetensors")
     told = ""
     try:
         found = open_checkpoint(path)

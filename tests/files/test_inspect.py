@@ -1,8 +1,6 @@
-"""What is said about a folder of updates, in Python, in the terminal and on the page."""
+"""What is said about a folder of updates, in Python and in the terminal."""
 
-import html
 import math
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,7 @@ from rich.console import Console
 
 from comity import ComityError
 from comity.commands import command
-from comity.files import Inspection, inspect
-from comity.files._html import page
-from comity.files._show import show
+from comity.files import Inspection, inspect, show
 from comity.rules import CALM, ConFREE, Mean, Updates, conflict_rate, cosines, harm, improvement
 
 
@@ -33,11 +29,6 @@ def test_it_says_what_the_updates_say(found: Inspection) -> None:
     assert found.conflict.overall == pytest.approx(conflict_rate(u).overall)
     torch.testing.assert_close(found.cosines, cosines(u))
     assert float(found.weight.sum()) == pytest.approx(1)
-    step = Mean().apply(u).update.double()
-    rows = torch.stack([u.row(i) for i in range(4)]).double()
-    angles = torch.nn.functional.cosine_similarity(rows, step[None], dim=1)
-    torch.testing.assert_close(found.step_cosines, angles, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(found.contributions, angles / angles.abs().sum(), rtol=1e-5, atol=1e-7)
     changes = torch.tensor([[found.loss(j, float(found.effects[i, j])) for j in range(4)] for i in range(4)])
     torch.testing.assert_close(changes, harm(u, 0.1).float())
     plain = Mean().apply(u).update.double().norm()
@@ -69,7 +60,6 @@ def test_a_client_that_did_not_move(tmp_path: Path) -> None:
     assert 4 not in found.mean.harmed
     assert found.mean.worst != 4
     assert "nan" not in _shown(found)
-    assert ">–<" in page(found)
 
 
 def _shown(found: Inspection, width: int = 80) -> str:
@@ -103,48 +93,11 @@ def test_many_clients_and_layers_in_the_terminal(tmp_path: Path, monkeypatch: py
     assert "layers.0." in text or ".self_attn.q_proj.lora_A.weight" in text
 
 
-class Balanced(HTMLParser):
-    """Whether every tag is closed, and what the text is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_the_page_is_whole_and_takes_no_name_for_html(tmp_path: Path) -> None:
-    base, clients = models()
-    evil = "<script>alert(1)</script>"
-    clients = [client | {f"{evil}.weight": torch.ones(2) * i} for i, client in enumerate(clients)]
-    (tmp_path / "in").mkdir()
-    start, files = save_all("safetensors", base | {f"{evil}.weight": torch.zeros(2)}, clients, tmp_path / "in")
-    named = files[0].with_name('"><img src=x onerror=alert(1)>.safetensors')
-    files[0].rename(named)
-    text = page(inspect(start, [named, *files[1:]], lr=0.1))
-    parser = Balanced()
-    parser.feed(text)
-    assert not parser.open
-    assert not {"script", "img", "link", "iframe"} & parser.seen
-    assert html.escape(f"{evil}.weight") in text
-    assert "default-src 'none'" in text
-    assert "http:" not in text.replace("http-equiv", "")
-    assert "https:" not in text
-
-
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start, files = save_all("safetensors", *models(), tmp_path / "in")
     inputs = [str(start), *map(str, files)]
-    assert command("inspect", [*inputs, "--html", str(tmp_path / "page.html"), "--lr=0.1"]) == 0
-    assert "Page: " in capsys.readouterr().out
-    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert command("inspect", [*inputs, "--lr=0.1"]) == 0
+    assert "its loss" in capsys.readouterr().out
     new = tmp_path / "new.safetensors"
     assert command("aggregate", [*inputs, "--rule", "confree", "--rule.c", "0.4", "-o", str(new)]) == 0
     out, err = capsys.readouterr()
@@ -172,7 +125,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert command(name, ["--help"]) == 0
         assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
     for arguments, told in [
-        ([*inputs[:2], "--html", "page.txt"], "ends in .html"),
+        ([*inputs[:2], "--html", "page.html"], "unknown option '--html'"),
         ([*inputs[:2], "--lr", "fast"], "--lr must be a number"),
         ([*inputs[:2], "--lr", "-1"], "--lr must be above 0, got -1.0"),
         ([], "takes a base and the clients' files"),
@@ -238,12 +191,10 @@ def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" % lost in ")[1] for line in lines[:4]]
     assert "of the merged products is lost at rank 4" in lines[4]
-    assert "lose nothing" not in lines[4]
+    assert "loses nothing" not in lines[4]
     arguments = [str(start), *map(str, files), "-o", str(tmp_path / "new"), "--overwrite", "--lora"]
     assert command("aggregate", [*arguments, "products", "--rank", "2"]) == 0
-    assert "--rank auto, --lora stack and --lora residual lose nothing" in capsys.readouterr().out
-    assert command("aggregate", [*arguments, "residual"]) == 0
-    assert f"{tmp_path / 'new' / 'base_delta.safetensors'}: to be added to" in capsys.readouterr().out
+    assert "--rank auto loses nothing" in capsys.readouterr().out
 
 
 def test_sketches_estimate_the_same_and_say_their_error(found: Inspection, tmp_path: Path) -> None:
@@ -257,7 +208,6 @@ def test_sketches_estimate_the_same_and_say_their_error(found: Inspection, tmp_p
     assert long.conflict.error == 0
     assert "cosines come from sketches, ± 0.125" in _shown(roomy, 200)
     assert "Cosines (each ± 0.125)" in _shown(roomy, 200)
-    assert "sketches, ± 0.125" in page(roomy)
     assert "come from sketches" not in _shown(found)
     with pytest.raises(ComityError, match="sketch must be"):
         inspect(start, files, sketch=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import LOAD, assert_close, merged, models, save_all
+from checkpoints import assert_close, load, merged, models, save_all
 from safetensors.torch import load_file, save_file
 
 from comity._memory import parse_bytes
@@ -43,22 +43,13 @@ def test_memory_stays_under_the_limit(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from pathlib import Path
 from comity.files import aggregate
-from comity.files._file import WeightFile
 
-renewed, count = WeightFile.renewed, 0
+def dying(done, total):
+    if done > 0.9 * total:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(self, *arguments):
-    global count
-    for block in renewed(self, *arguments):
-        yield block
-        count += 1
-        if count == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-WeightFile.renewed = dying
-aggregate(sys.argv[1], sys.argv[3:], sys.argv[2], overwrite=True)
+aggregate(sys.argv[1], sys.argv[3:], sys.argv[2], overwrite=True, progress=dying)
 """
 
 
@@ -74,10 +65,10 @@ def test_killed_in_the_middle(kind: str, tmp_path: Path) -> None:
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert {path.name for path in tmp_path.iterdir()} == {"in", f".{new.name}.part"} | before
     if before:
-        assert_close(LOAD[kind](new), merged(Mean(), base, clients))
+        assert_close(load(new), merged(Mean(), base, clients))
     aggregate(start, files, new, ConFREE(0.4), overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"in", new.name}
-    assert_close(LOAD[kind](new), merged(ConFREE(0.4), base, clients))
+    assert_close(load(new), merged(ConFREE(0.4), base, clients))
 
 
 @pytest.mark.parametrize(
