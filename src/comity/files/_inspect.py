@@ -109,7 +109,8 @@ def inspect(
         convert(lr, Positive, "lr")
     seen = None if sketch is None else Sketch.of(sketch)
     inputs = collect(base, clients, Choice(only, exclude, "keep", lora), skip_bad)
-    u = FileUpdates(inputs, read_sizes(sizes)[0], None, memory, skip_bad, progress, passes=1, sketch=seen)
+    weights, _ = read_sizes(sizes)
+    u = FileUpdates(inputs, weights, None, memory=memory, skip_bad=skip_bad, progress=progress, passes=1, sketch=seen)
     others = (ConFREE(), CALM()) if rules is None else rules
     squares = u.gram.diagonal()
     plain = float(torch.linalg.vector_norm(u.lengths(u.shares)))

@@ -14,7 +14,7 @@ from comity._memory import show_bytes
 from comity.files._checkpoint import PREFIX, Checkpoint, read_json
 
 if TYPE_CHECKING:
-    from comity.files._updates import Reader
+    from comity.files._updates import FileUpdates
 
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
 """PEFT's name of the factor A; that of B has B in its place."""
@@ -111,92 +111,74 @@ class MergedFactors(NamedTuple):
     """Norm of the exact product minus that of A and B: by truncation and rounding."""
 
 
-class Products:
-    """Reads and combines products of factors, as `Reader` does tensors."""
-
-    def __init__(self, reader: "Reader", template: Checkpoint) -> None:
-        self.reader, self.template = reader, template
-
-    def gram(self, pair: Pair) -> Tensor:
-        """(N, N) float64, since ⟨B₁A₁, B₂A₂⟩ = Σ (B₁ᵀB₂) ∘ (A₁A₂ᵀ)."""
-        count = len(self.reader.clients)
-        self._check_room(pair, range(count), 2)
-        base = None if self.reader.base is None else self._factors(self.reader.base, pair)
-        updates = {}
-        for i in range(count):
-            own = self._client(i, pair)
-            if own is not None:
-                updates[i] = own if base is None else minus(own, base)
-        if not updates:
-            return torch.zeros(count, count, dtype=torch.float64)
-        left, right = stacked(updates.values())
-        owners = torch.cat([torch.full((update.right.shape[0],), i) for i, update in updates.items()])
-        belongs = torch.nn.functional.one_hot(owners, count).double()
-        return belongs.mT @ ((left.mT @ left) * (right @ right.mT)) @ belongs
-
-    def merged(self, pair: Pair, coefficients: Tensor, rank: int | str | None) -> MergedFactors:
-        """The base's product plus the combination of the updates, as factors of a rank; ``"auto"`` keeps everything."""
-        self._check_room(pair, self.reader.good, 6)
-        parts = self._parts(pair, coefficients)
-        # What adds nothing, as a base that begins with B = 0, would only take up ranks.
-        adding = [(share, product) for share, product in parts if share and product.left.any()] or parts[:1]
-        whole = stacked([Factors(product.left * share, product.right) for share, product in adding])
-        A, B = self.template.entries[pair.A], self.template.entries[pair.B]
-        scale = self._scale(self.template, pair)
-        tolerance = torch.finfo(A.dtype).eps if rank == "auto" else None
-        best = truncated(whole, rank if isinstance(rank, int) else A.shape[0], tolerance)
-        # Each factor takes √s of the scale, so that both stay of one size.
-        new_A, new_B = (best.right / scale**0.5).to(A.dtype), (best.left / scale**0.5).to(B.dtype)
-        if not torch.isfinite(new_A).all() or not torch.isfinite(new_B).all():
-            raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
-        rest = stacked((whole, Factors(new_B.double() * -scale, new_A.double())))
-        shapes = (-1, *A.shape[1:]), (B.shape[0], -1, *B.shape[2:])
-        return MergedFactors(new_A.reshape(shapes[0]), new_B.reshape(shapes[1]), norm(whole), norm(rest))
-
-    def _parts(self, pair: Pair, coefficients: Tensor) -> list[tuple[float, Factors]]:
-        """All that a merged product is the sum of, with how much of each."""
-        parts = []
-        own_share = 1 - float(coefficients.sum())
-        if self.reader.base is not None and abs(own_share) > 1e-12:  # 0 but for rounding if coefficients sum to 1
-            parts.append((own_share, self._factors(self.reader.base, pair)))
-        for x, i in zip(coefficients.tolist(), self.reader.good, strict=True):
-            own = self._client(i, pair)
-            assert own is not None
-            parts.append((x, own))
-        return parts
-
-    def _client(self, i: int, pair: Pair) -> Factors | None:
-        """A client's factors, or None if it is bad."""
-        if i in self.reader.bad:
-            return None
+def gram(u: "FileUpdates", pair: Pair) -> Tensor:
+    """(N, N) float64, since ⟨B₁A₁, B₂A₂⟩ = Σ (B₁ᵀB₂) ∘ (A₁A₂ᵀ)."""
+    count = len(u.inputs.clients)
+    _check_room(u, pair, range(count), 2)
+    base = None if u.inputs.base is None else _factors(u, u.inputs.base, pair)
+    updates = {}
+    for i in u.good:
         try:
-            return self._factors(self.reader.clients[i], pair)
+            own = _factors(u, u.inputs.clients[i], pair)
+            updates[i] = own if base is None else minus(own, base)
         except ComityError as error:
-            self.reader.drop(i, error)
-            return None
+            u.drop(i, error)
+    if not updates:
+        return torch.zeros(count, count, dtype=torch.float64)
+    left, right = stacked(updates.values())
+    owners = torch.cat([torch.full((update.right.shape[0],), i) for i, update in updates.items()])
+    belongs = torch.nn.functional.one_hot(owners, count).double()
+    return belongs.mT @ ((left.mT @ left) * (right @ right.mT)) @ belongs
 
-    def _factors(self, model: Checkpoint, pair: Pair) -> Factors:
-        A, B = model.entries[pair.A], model.entries[pair.B]
-        self.reader.advance(A.nbytes + B.nbytes)
-        left = model.read(pair.B).double().view(B.shape[0], B.shape[1])
-        right = model.read(pair.A).double().view(A.shape[0], -1)
-        factors = Factors(left * self._scale(model, pair), right)
-        if not all(torch.isfinite(factor).all() for factor in factors):
-            raise model.wrong(f"the factors of {pair.module!r} are not finite")
-        return factors
 
-    def _scale(self, model: Checkpoint, pair: Pair) -> float:
-        return model.adapter.scale(pair.module, model.entries[pair.A].shape[0])
+def merge_products(u: "FileUpdates", pair: Pair, coefficients: Tensor, rank: int | str | None) -> MergedFactors:
+    """The base's product plus the combination of the updates, as factors of a rank; ``"auto"`` loses nothing."""
+    _check_room(u, pair, u.good, 6)
+    template = u.inputs.template
+    shares, models = coefficients.tolist(), [u.inputs.clients[i] for i in u.good]
+    own_share = 1 - float(coefficients.sum())
+    if u.inputs.base is not None and abs(own_share) > 1e-12:  # 0 but for rounding if coefficients sum to 1
+        shares, models = [own_share, *shares], [u.inputs.base, *models]
+    parts = [(share, _factors(u, model, pair)) for share, model in zip(shares, models, strict=True)]
+    # What adds nothing, as a base that begins with B = 0, would only take up ranks.
+    adding = [(share, product) for share, product in parts if share and product.left.any()] or parts[:1]
+    whole = stacked([Factors(product.left * share, product.right) for share, product in adding])
+    A, B = template.entries[pair.A], template.entries[pair.B]
+    scale = _scale(template, pair)
+    tolerance = torch.finfo(A.dtype).eps if rank == "auto" else None
+    best = truncated(whole, rank if isinstance(rank, int) else A.shape[0], tolerance)
+    # Each factor takes √s of the scale, so that both stay of one size.
+    new_A, new_B = (best.right / scale**0.5).to(A.dtype), (best.left / scale**0.5).to(B.dtype)
+    if not torch.isfinite(new_A).all() or not torch.isfinite(new_B).all():
+        raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
+    rest = stacked((whole, Factors(new_B.double() * -scale, new_A.double())))
+    shapes = (-1, *A.shape[1:]), (B.shape[0], -1, *B.shape[2:])
+    return MergedFactors(new_A.reshape(shapes[0]), new_B.reshape(shapes[1]), norm(whole), norm(rest))
 
-    def _check_room(self, pair: Pair, rows: Iterable[int], copies: int) -> None:
-        """Reject a module whose factors, which are all held together, do not fit into memory."""
-        models = self.reader.models(rows)
-        needed = 8 * copies * sum(model.entries[name].numel for model in models for name in (pair.A, pair.B))
-        if needed > self.reader.room:
-            left = show_bytes(max(self.reader.room, 0))
-            raise ComityError(
-                f"the factors of {pair.module!r} need {show_bytes(needed)} of memory; {left} are left for them"
-            )
+
+def _factors(u: "FileUpdates", model: Checkpoint, pair: Pair) -> Factors:
+    A, B = model.entries[pair.A], model.entries[pair.B]
+    u.advance(A.nbytes + B.nbytes)
+    left = model.read(pair.B).double().view(B.shape[0], B.shape[1])
+    right = model.read(pair.A).double().view(A.shape[0], -1)
+    factors = Factors(left * _scale(model, pair), right)
+    if not all(torch.isfinite(factor).all() for factor in factors):
+        raise model.wrong(f"the factors of {pair.module!r} are not finite")
+    return factors
+
+
+def _scale(model: Checkpoint, pair: Pair) -> float:
+    return model.adapter.scale(pair.module, model.entries[pair.A].shape[0])
+
+
+def _check_room(u: "FileUpdates", pair: Pair, rows: Iterable[int], copies: int) -> None:
+    """Reject a module whose factors, which are all held together, do not fit into memory."""
+    needed = 8 * copies * sum(model.entries[name].numel for model in u.models(rows) for name in (pair.A, pair.B))
+    if needed > u.room:
+        left = show_bytes(max(u.room, 0))
+        raise ComityError(
+            f"the factors of {pair.module!r} need {show_bytes(needed)} of memory; {left} are left for them"
+        )
 
 
 def minus(own: Factors, base: Factors) -> Factors:

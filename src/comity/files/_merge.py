@@ -15,7 +15,7 @@ from comity._components import Component
 from comity._errors import ComityError
 from comity.files._checkpoint import ADAPTER, INDEX, read_json
 from comity.files._formats import DTYPES, StoredTensor, WeightFile
-from comity.files._lora import Pair, config_with_ranks
+from comity.files._lora import Pair, config_with_ranks, merge_products
 from comity.files._output import SUFFIX, NewTensor, Write, becomes_folder, write_output, write_safetensors
 from comity.files._plan import Buffers, Choice, Inputs, Lora, Rank, collect, read_sizes
 from comity.files._updates import FileUpdates, Progress
@@ -83,8 +83,8 @@ def aggregate(
     folder = becomes_folder(Path(output), inputs.template, given, list(second.files), overwrite)
     if rule.needs_losses and losses is None:
         raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
-    u = FileUpdates(inputs, sizes, losses, memory, skip_bad, progress, passes=2)
-    u.reader.skip = False  # once the rule has weighed the clients none can be left out any more
+    u = FileUpdates(inputs, sizes, losses, memory=memory, skip_bad=skip_bad, progress=progress, passes=2)
+    u.skip_bad = False  # once the rule has weighed the clients none can be left out any more
     chosen = rule.coefficients(u)
     chosen = replace(chosen, coefficients=step(chosen.coefficients))
     second.start(u, chosen.coefficients)
@@ -151,7 +151,7 @@ class SecondPass:
             factor = self._factor(self._pairs[first], first)
             return NewTensor(name, entry.kind, tuple(factor.shape), iter([factor.reshape(-1)]))
         if first in self.rows:
-            pieces = self.u.reader.combined(first, entry, self.rows[first])
+            pieces = self.u.combined(first, self.rows[first])
         elif self.inputs.base is None and first in self.inputs.plan.left:
             pieces = _zeros(entry)  # an update must change nothing where tensors are left out
         else:
@@ -161,7 +161,7 @@ class SecondPass:
     def _factor(self, pair: Pair, name: str) -> Tensor:
         """Both factors come from one decomposition; the second one waits until it is written."""
         if name not in self._waiting:
-            new = self.u.products.merged(pair, self.rows[pair.module], self.choice.rank)
+            new = merge_products(self.u, pair, self.rows[pair.module], self.choice.rank)
             self._waiting |= {pair.A: new.A, pair.B: new.B}
             self.ranks[pair.module] = len(new.A)
             self.lengths[pair.module], self.errors[pair.module] = new.length, new.error
@@ -170,7 +170,7 @@ class SecondPass:
     def _copied(self, file: WeightFile, name: str, entry: StoredTensor) -> Iterator[Tensor]:
         if entry.kind not in DTYPES and file.path.suffix != SUFFIX:
             raise file.wrong(f"tensor {name!r} is {entry.kind}, which a safetensors file cannot hold")
-        if entry.whole and entry.nbytes > self.u.reader.room:
+        if entry.whole and entry.nbytes > self.u.room:
             raise file.wrong(f"tensor {name!r} is too large to be copied within the memory limit")
         for start in range(0, entry.numel, PIECE):
             yield file.read(name, start, min(start + PIECE, entry.numel))

@@ -1,11 +1,10 @@
-"""The clients' updates, computed from their files piece by piece within the memory limit: the first pass."""
+"""Updates that stay in their files, read piece by piece within the memory limit."""
 
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,9 +14,9 @@ from comity._layout import Layout
 from comity._memory import parse_bytes, show_bytes
 from comity._random import key_bytes
 from comity._threads import in_order, one_thread
+from comity.files import _lora
 from comity.files._checkpoint import Checkpoint
 from comity.files._formats import StoredTensor
-from comity.files._lora import Products
 from comity.files._plan import Inputs, Table, column
 from comity.rules import (
     LONGEST_SQUARE,
@@ -39,72 +38,141 @@ SPARE = 1e8  # bytes that threads and allocators keep, if there is room for it
 LARGEST = 2**24  # bytes per piece at most: larger ones are no faster
 
 
-@dataclass
-class Piece:
-    """Some columns of one tensor: a row for each client, and the base."""
+class Piece(NamedTuple):
+    """Some columns of one tensor, as they are in the files."""
 
     start: int
-    rows: Sequence[Tensor | None]
-    """As they are in the files; None for a bad client, whose updates are arbitrary."""
+    rows: list[Tensor | None]
+    """One for each client; None for a bad client, whose updates are arbitrary."""
     base: Tensor | None
     length: int
-    step: int
     dtype: torch.dtype
-    bad: dict[int, ComityError] = field(default_factory=dict)
+    """What updates are computed in."""
+    bad: dict[int, ComityError]
     """What is wrong with clients, by their places."""
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Columns, the updates there, and the base there: block after block, each in the processor's cache."""
-        space = torch.empty(len(self.rows) * min(self.step, self.length), dtype=self.dtype)
-        for start in range(0, self.length, self.step):
-            columns = slice(start, min(start + self.step, self.length))
-            width = columns.stop - start
-            U = space[: len(self.rows) * width].view(-1, width)
-            base = None if self.base is None else self.base[columns].to(self.dtype)
+        """Columns, the updates there, and the base there: block after block, each in the processor's cache.
+
+        They are cut where `Updates` cuts its matrix, so that sums have the same bits.
+        """
+        count = len(self.rows)
+        step = min(piece_width(count), self.length)
+        space = torch.empty(count * step, dtype=self.dtype)
+        for start in range(0, self.length, step):
+            columns = slice(start, min(start + step, self.length))
+            U = space[: count * (columns.stop - start)].view(count, -1)
             for own, row in zip(U, self.rows, strict=True):
                 own.copy_(row[columns]) if row is not None else own.zero_()
+            base = None if self.base is None else self.base[columns].to(self.dtype)
             if base is not None:
                 U -= base
             yield columns, U, base
 
 
-class Reader:
-    """The differences between the clients' tensors and the base's, in float32 or float64, read in pieces.
+class FileUpdates(ClientUpdates):
+    """The differences between the clients' tensors and the base's; without a base the files are updates themselves.
 
-    Without a base the files are updates themselves. A client that proves bad on the way (a number that is not finite, a
-    broken archive) is an error, or is left out from there on if ``skip`` is set.
+    One pass over the files gives the Gram matrices and finds bad clients: numbers that are not finite, a broken
+    archive. A bad client is an error, or is left out from there on while ``skip_bad`` is set. Layers are the merged
+    tensors. If LoRA factors are merged by their products, these are layers instead.
     """
 
     def __init__(
         self,
-        base: Checkpoint | None,
-        clients: Sequence[Checkpoint],
-        memory: float,
+        inputs: Inputs,
+        sizes: Table | None,
+        losses: Table | None,
         *,
-        skip: bool = False,
-        advance: Callable[[int], None] = lambda _: None,
+        memory: str | float,
+        skip_bad: bool,
+        progress: Progress | None,
+        passes: int,
+        sketch: Sketch | None = None,
     ) -> None:
-        self.base, self.clients, self.skip, self.advance = base, clients, skip, advance
-        self.room = memory - min(SPARE, memory / 2)
+        plan, entries, count = inputs.plan, inputs.template.entries, len(inputs.clients)
+        self.inputs, self.skip_bad = inputs, skip_bad
         self.bad: dict[int, str] = {}
-        # Pages of mapped files count as memory of the process until a file is mapped anew.
-        files = [file for model in self.models(range(len(clients))) for file in model.files]
-        sizes = [file.path.stat().st_size for file in files]
-        self.room -= (mapped := self.room / 2)
-        for file, size in zip(files, sizes, strict=True):
-            file.mapped = mapped * size / max(1, sum(sizes))
+        self._progress, self._done = progress, 0
+        models = self.models(range(count))
+        self._total = passes * sum(model.entries[name].nbytes for model in models for name in plan.names)
+        shapes = [(name, entries[name].shape) for name in plan.merged]
+        shapes += [(pair.module, (entries[pair.B].shape[0], *entries[pair.A].shape[1:])) for pair in plan.pairs]
+        memory = parse_bytes(memory) - 3 * 8 * len(shapes) * count**2  # the Gram matrices, their parts, and their sum
+        memory -= 0 if sketch is None else sketch.needs(Layout(shapes), count)
+        # Half is for the pages of mapped files, which count as memory of the process until a file is mapped anew.
+        self.room = (memory - min(SPARE, memory / 2)) / 2
+        sizes_on_disk = {file: file.path.stat().st_size for model in models for file in model.files}
+        for file, size in sizes_on_disk.items():
+            file.mapped = self.room * size / max(1, sum(sizes_on_disk.values()))
+        members = Members(
+            ids=tuple(inputs.ids),
+            sizes=torch.tensor(column(sizes, inputs, "size") or [1.0] * count, dtype=torch.float64),
+            losses=None if losses is None else torch.tensor(column(losses, inputs, "loss"), dtype=torch.float64),
+            ages=torch.zeros(count, dtype=torch.int64),
+        )
+        super().__init__(Layout(shapes), members, inputs.dropped)
+        self.sketch = sketch
+        self.measure()
+        for reason in self.bad.values():
+            warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
 
     @property
     def good(self) -> list[int]:
-        return [i for i in range(len(self.clients)) if i not in self.bad]
+        return [i for i in range(len(self.inputs.clients)) if i not in self.bad]
 
     def models(self, places: Iterable[int]) -> list[Checkpoint]:
         """The clients at these places, and the base if there is one."""
-        return [*(self.clients[i] for i in places), *([] if self.base is None else [self.base])]
+        return [*(self.inputs.clients[i] for i in places), *([] if self.inputs.base is None else [self.inputs.base])]
 
-    def gram(self, name: str) -> Tensor:
+    def advance(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def drop(self, i: int, error: ComityError) -> None:
+        """Continue without a client, if that is wanted and still possible."""
+        if not self.skip_bad:
+            raise error
+        self.bad.setdefault(i, str(error))
+
+    def combined(self, name: str, coefficients: Tensor) -> Iterator[Tensor]:
+        """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients."""
+        entry = self.inputs.template.entries[name]
+
+        def combine(piece: Piece) -> Tensor:
+            new = torch.empty(piece.length, dtype=entry.dtype)
+            for columns, U, base in piece.blocks():
+                total = coefficients.to(U) @ U
+                new[columns] = total if base is None else total.add_(base)
+            if not _is_finite(new):
+                raise ComityError(f"tensor {name!r} would not be finite as {entry.kind}; nothing is written")
+            return new
+
+        return self._sweep(name, self.good, combine)
+
+    def _multiply(self, mean: bool = False) -> Tensor:
+        grams = []
+        for place, name in enumerate(self.inputs.plan.merged):
+            layer = self.layout.layers[place]
+            if self.sketch is None or layer.stop - layer.start <= self.sketch.k:
+                grams.append(self._gram(name))
+            else:
+                drawn = LayerSketch(self.sketch.k, place, layer, key_bytes(0, "files"))
+                grams.append(mirrored(lower_products(self._sketched(name, drawn))))
+        grams += [_lora.gram(self, pair) for pair in self.inputs.plan.pairs]
+        for name in self.inputs.plan.averaged:
+            self._gram(name)  # for the clients whose numbers are not finite in it
+        if not self.good:
+            raise ComityError(f"no client is left: {next(iter(self.bad.values()))}")
+        return torch.stack(grams)
+
+    def _find_unusable(self) -> dict[int, str]:
+        return dict(self.bad)
+
+    def _gram(self, name: str) -> Tensor:
         """(N, N) float64: the products of all clients' updates of one tensor; those of bad clients are arbitrary."""
-        every = range(len(self.clients))
+        every = range(len(self.inputs.clients))
         products = torch.zeros(len(every), len(every), dtype=torch.float64)
 
         def multiply(piece: Piece) -> list[Tensor]:
@@ -118,75 +186,69 @@ class Reader:
         with one_thread():  # small as they are, torch would wake all cores for them
             return mirrored(products)
 
-    def sketched(self, name: str, drawn: LayerSketch) -> Tensor:
+    def _sketched(self, name: str, drawn: LayerSketch) -> Tensor:
         """(N, k) float64: the sketches of all clients' updates of one tensor; those of bad clients are arbitrary."""
-        count, dtype = (
-            len(self.clients),
-            _precise(model.entries[name] for model in self.models(range(len(self.clients)))),
-        )
-        folded = drawn.start(torch.empty(count, 0, dtype=dtype))
+        every = range(len(self.inputs.clients))
+        dtype = _precise(model.entries[name] for model in self.models(every))
+        folded = drawn.start(torch.empty(len(every), 0, dtype=dtype))
 
         def fold(piece: Piece) -> None:
-            squares = torch.zeros(count, dtype=torch.float64)
+            squares = torch.zeros(len(every), dtype=torch.float64)
             for columns, U, _ in piece.blocks():
                 squares += torch.linalg.vector_norm(U, dim=1).double() ** 2
                 drawn.fold(folded, U, drawn.layer.start + piece.start + columns.start)
             self._judge(name, piece, squares)
 
-        for _ in self._sweep(name, range(count), fold, most=1):
+        for _ in self._sweep(name, every, fold, most=1):
             pass
         return drawn.finish(folded)
 
-    def combined(self, name: str, entry: StoredTensor, coefficients: Tensor) -> Iterator[Tensor]:
-        """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients."""
-
-        def combine(piece: Piece) -> Tensor:
-            new = torch.empty(piece.length, dtype=entry.dtype)
-            for columns, U, base in piece.blocks():
-                total = coefficients.to(U) @ U
-                new[columns] = total if base is None else total.add_(base)
-            if not _is_finite(new):
-                raise ComityError(f"tensor {name!r} would not be finite as {entry.kind}; nothing is written")
-            return new
-
-        return self._sweep(name, self.good, combine)
+    def _judge(self, name: str, piece: Piece, squares: Tensor) -> None:
+        """Note clients whose numbers are not finite, which shows in the squared lengths of their rows."""
+        doubtful = (~(squares < LONGEST_SQUARE)).nonzero().flatten().tolist()
+        if doubtful and self.inputs.base is not None and piece.base is not None and not _is_finite(piece.base):
+            raise self.inputs.base.wrong(f"tensor {name!r} is not finite; leave it as it is with --exclude {name!r}")
+        for i in doubtful:
+            if (row := piece.rows[i]) is not None:
+                wrong = int((~torch.isfinite(row)).sum())
+                reason = f"is not finite in {wrong:,} of its numbers" if wrong else "has an update too long for float32"
+                piece.bad[i] = self.inputs.clients[i].wrong(f"tensor {name!r} {reason}")
 
     def _sweep(
         self, name: str, places: Sequence[int], work: Callable[[Piece], T], most: int | None = None
     ) -> Iterator[T]:
         """``work`` on piece after piece, ``most`` of them at once, each read by the thread that works on it."""
         entries = [model.entries[name] for model in self.models(places)]
-        dtype, column = _precise(entries), sum(entry.dtype.itemsize for entry in entries)
-        length, step = entries[0].numel, piece_width(len(places))
-        width, fit = self._cut(name, entries, len(places), dtype.itemsize, step)
+        dtype, length = _precise(entries), entries[0].numel
+        width, fit = self._cut(name, entries, len(places), dtype.itemsize)
         threads = min(fit, torch.get_num_threads() + 1)  # one waits for the disk while the others compute
 
-        def one(start: int) -> tuple[int, dict[int, ComityError], T]:
+        def one(start: int) -> tuple[Piece, T]:
             stop = min(start + width, length)
-            bad: dict[int, ComityError] = {}
-            rows: list[Tensor | None] = []
+            piece = Piece(start, [], None, stop - start, dtype, {})
             for i in places:
                 try:
-                    rows.append(None if i in self.bad else self.clients[i].read(name, start, stop))
+                    piece.rows.append(None if i in self.bad else self.inputs.clients[i].read(name, start, stop))
                 except ComityError as error:
-                    bad[i] = error
-                    rows.append(None)
-            base = None if self.base is None else self.base.read(name, start, stop)
-            piece = Piece(start, rows, base, stop - start, step, dtype, bad)
+                    piece.bad[i] = error
+                    piece.rows.append(None)
+            if self.inputs.base is not None:
+                piece = piece._replace(base=self.inputs.base.read(name, start, stop))
             done = work(piece)
-            return column * piece.length, bad, done
+            return piece._replace(rows=[], base=None), done
 
-        for count, bad, done in in_order(one, range(0, length, width), most or threads):
-            self.advance(count)
-            for i, error in bad.items():
+        for piece, done in in_order(one, range(0, length, width), most or threads):
+            self.advance(piece.length * sum(entry.dtype.itemsize for entry in entries))
+            for i, error in piece.bad.items():
                 self.drop(i, error)
             yield done
 
-    def _cut(self, name: str, entries: Sequence[StoredTensor], count: int, size: int, step: int) -> tuple[int, int]:
-        """How wide pieces may be, and how many fit into memory together; cut where `Updates` cuts its matrix."""
+    def _cut(self, name: str, entries: Sequence[StoredTensor], count: int, size: int) -> tuple[int, int]:
+        """How wide pieces may be, and how many fit into memory together."""
+        step = piece_width(count)
         whole = [entry.nbytes for entry in entries if entry.whole]
         left = self.room - sum(whole) - max(whole, default=0)  # one of them is being copied into row-major order
-        # The pages of the files and new numbers that wait to be written; a block of updates, the base, and new ones.
+        # Per column: pages of the files and new numbers that wait to be written; a block of updates.
         column = sum(entry.dtype.itemsize for entry in entries) + 4 * size
         block = (count + 3) * size
         fits = int(max((min(left, LARGEST) - step * block) // column, min(step, left // (column + block))))
@@ -195,23 +257,6 @@ class Reader:
             raise ComityError(f"tensor {name!r} needs {needed} of memory at least; {given} are left for it")
         width = fits - fits % step if fits >= step else fits
         return width, max(1, int(left // (width * column + min(width, step) * block)))
-
-    def _judge(self, name: str, piece: Piece, squares: Tensor) -> None:
-        """Note clients whose numbers are not finite, which shows in the squared lengths of their rows."""
-        doubtful = (~(squares < LONGEST_SQUARE)).nonzero().flatten().tolist()
-        if doubtful and self.base is not None and piece.base is not None and not _is_finite(piece.base):
-            raise self.base.wrong(f"tensor {name!r} is not finite; leave it as it is with --exclude {name!r}")
-        for i in doubtful:
-            if (row := piece.rows[i]) is not None:
-                wrong = int((~torch.isfinite(row)).sum())
-                reason = f"is not finite in {wrong:,} of its numbers" if wrong else "has an update too long for float32"
-                piece.bad[i] = self.clients[i].wrong(f"tensor {name!r} {reason}")
-
-    def drop(self, i: int, error: ComityError) -> None:
-        """Continue without a client, if that is wanted and still possible."""
-        if not self.skip:
-            raise error
-        self.bad.setdefault(i, str(error))
 
 
 def _precise(entries: Iterable[StoredTensor]) -> torch.dtype:
@@ -223,73 +268,3 @@ def _is_finite(numbers: Tensor) -> bool:
     """Whether all are: then so is their sum, unless they are very large."""
     total = numbers.sum(dtype=torch.promote_types(numbers.dtype, torch.float32))
     return math.isfinite(float(total)) or float(torch.linalg.vector_norm(numbers, math.inf)) < math.inf
-
-
-class FileUpdates(ClientUpdates):
-    """What rules and diagnoses look at, from one pass over the files, which also finds bad clients.
-
-    No row is ever held as a whole. Layers are the merged tensors. If LoRA factors are merged by their products, these
-    are layers instead.
-    """
-
-    def __init__(
-        self,
-        inputs: Inputs,
-        sizes: Table | None,
-        losses: Table | None,
-        memory: str | float,
-        skip_bad: bool,
-        progress: Progress | None,
-        passes: int,
-        sketch: Sketch | None = None,
-    ) -> None:
-        plan, entries, count = inputs.plan, inputs.template.entries, len(inputs.clients)
-        shapes = [(name, entries[name].shape) for name in plan.merged]
-        shapes += [(pair.module, (entries[pair.B].shape[0], *entries[pair.A].shape[1:])) for pair in plan.pairs]
-        room = parse_bytes(memory) - 3 * 8 * len(shapes) * count**2  # the Gram matrices, their parts, and their sum
-        if sketch is not None:
-            room -= sketch.needs(Layout(shapes), count)
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            if progress is not None:
-                progress(min(done, total), total)
-
-        self.plan, self.reader = plan, Reader(inputs.base, inputs.clients, room, skip=skip_bad, advance=advance)
-        self.products = Products(self.reader, inputs.template)
-        models = self.reader.models(range(count))
-        total = passes * sum(model.entries[name].nbytes for model in models for name in plan.names)
-        weights, listed = column(sizes, inputs, "size"), column(losses, inputs, "loss")
-        members = Members(
-            ids=tuple(inputs.ids),
-            sizes=torch.tensor([1.0] * count if weights is None else weights, dtype=torch.float64),
-            losses=None if listed is None else torch.tensor(listed, dtype=torch.float64),
-            ages=torch.zeros(count, dtype=torch.int64),
-        )
-        super().__init__(Layout(shapes), members, inputs.dropped)
-        self.sketch = sketch
-        self.measure()
-        for reason in self.reader.bad.values():
-            warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
-
-    def _multiply(self, mean: bool = False) -> Tensor:
-        grams = [self._products_of(place, name) for place, name in enumerate(self.plan.merged)]
-        grams += [self.products.gram(pair) for pair in self.plan.pairs]
-        for name in self.plan.averaged:
-            self.reader.gram(name)  # for the clients whose numbers are not finite in it
-        if not self.reader.good:
-            raise ComityError(f"no client is left: {next(iter(self.reader.bad.values()))}")
-        return torch.stack(grams)
-
-    def _products_of(self, place: int, name: str) -> Tensor:
-        """(N, N) of one tensor: exact, or from sketches if these are shorter."""
-        layer = self.layout.layers[place]
-        if self.sketch is None or layer.stop - layer.start <= self.sketch.k:
-            return self.reader.gram(name)
-        sketches = self.reader.sketched(name, LayerSketch(self.sketch.k, place, layer, key_bytes(0, "files")))
-        return mirrored(lower_products(sketches))
-
-    def _find_unusable(self) -> dict[int, str]:
-        return dict(self.reader.bad)
