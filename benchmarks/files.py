@@ -35,12 +35,10 @@ import json, sys, time
 import comity.files
 from comity.commands import command
 from comity._memory import peak
-def read():
-    return int(next(line for line in open("/proc/self/io") if line.startswith("rchar")).split()[1])
-before, started = read(), (time.perf_counter(), time.process_time())
+started = time.perf_counter(), time.process_time()
 command("aggregate", json.loads(sys.argv[1]))
 seconds, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
-print(json.dumps({"seconds": seconds, "peak": peak(), "read": read() - before, "cpu": cpu}))
+print(json.dumps({"seconds": seconds, "peak": peak(), "cpu": cpu}))
 """
 
 
@@ -159,8 +157,8 @@ def main() -> None:
     print(f"\n{processor()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}, n = {options.repeats}\n")
     print(f"{options.clients} clients and a base, {show_bytes(size)} of bf16 each, {len(layers)} layers")
     every = [run for own in runs.values() for run in own]
-    print(f"limit {options.memory}, peak memory of the process {show_bytes(max(run['peak'] for run in every))} at most")
-    print(f"bytes read: {max(run['read'] for run in every) / total:.3f} times the files\n")
+    peak = show_bytes(max(run["peak"] for run in every))
+    print(f"limit {options.memory}, peak memory of the process with pages of mapped files {peak} at most\n")
     print("| |", *(f"{kind} |" for kind in kinds))
     print("|---|" + "---|" * len(kinds))
     for name, value in ROWS.items():

@@ -119,14 +119,15 @@ class SafetensorsFile(WeightFile):
 
     def map(self) -> Callable[[str], Tensor]:
         try:
-            self._file = safe_open(self.path, framework="pt")
+            self._file: Any = safe_open(self.path, framework="pt")
         except (SafetensorError, OSError, RuntimeError, ValueError) as error:
             raise self.wrong(f"it is not a safetensors file, or cut short ({_line(error)})") from error
         return self._get
 
     def _get(self, name: str) -> Tensor:
         try:
-            return self._file.get_tensor(name)
+            tensor: Tensor = self._file.get_tensor(name)
+            return tensor
         except (SafetensorError, RuntimeError, ValueError, AttributeError) as error:
             raise self.wrong(f"tensor {name!r} cannot be read ({_line(error)})") from error
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,8 @@ def write_safetensors(
     for name, kind, shape, pieces in tensors:
         first = target.tell() - start
         for piece in pieces:
-            target.write(memoryview(piece.contiguous().view(torch.uint8).numpy()))
+            numbers: Any = piece.contiguous().view(torch.uint8).numpy()
+            target.write(numbers)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [first, target.tell() - start]}
     target.seek(0)
     target.write((start - 8).to_bytes(8, "little") + json.dumps(header).encode().ljust(start - 8))
