@@ -15,22 +15,12 @@ from comity.files._checkpoint import open_checkpoint
 from comity.rules import CALM, ConFREE, DroppedWarning, Mean, Rule, Updates
 
 CONFIG = {
-    "alpha_pattern": {},
-    "auto_mapping": None,
-    "base_model_name_or_path": "meta-llama/Llama-3.2-1B",
-    "bias": "none",
-    "fan_in_fan_out": False,
-    "inference_mode": True,
-    "lora_alpha": 16,
-    "lora_dropout": 0.05,
-    "modules_to_save": None,
     "peft_type": "LORA",
     "r": 4,
+    "lora_alpha": 16,
     "rank_pattern": {},
+    "alpha_pattern": {},
     "target_modules": ["q_proj", "v_proj"],
-    "task_type": "CAUSAL_LM",
-    "use_dora": False,
-    "use_rslora": False,
 }
 MODULES = [f"base_model.model.model.layers.{k}.self_attn.{name}_proj" for k in range(2) for name in "qv"]
 INPUTS, OUTPUTS = 24, 18

@@ -19,77 +19,71 @@ from comity.commands import command
 from comity.files import aggregate, inspect
 from comity.rules import ConFREE, DroppedWarning
 
-
-def _cut(path: Path, share: float) -> Path:
-    data = path.read_bytes()
-    path.write_bytes(data[: int(share * len(data))])
-    return path
+Make = Callable[[Path], Path]
+"""Makes a bad file at a path without a suffix."""
 
 
-def _changed(kind: str, **change: torch.Tensor | None) -> Callable[[Path], Path]:
+def _file(suffix: str, write: Callable[[Path], object]) -> Make:
     def make(path: Path) -> Path:
-        model = models()[1][0] | {name.replace("_", ".", 1): value for name, value in change.items()}
-        return SAVE[kind]({name: value for name, value in model.items() if value is not None}, path)
-
-    return make
-
-
-def _written(suffix: str, data: bytes) -> Callable[[Path], Path]:
-    def make(path: Path) -> Path:
-        path.with_suffix(suffix).write_bytes(data)
+        write(path.with_suffix(suffix))
         return path.with_suffix(suffix)
 
     return make
 
 
-def _renamed(kind: str, suffix: str) -> Callable[[Path], Path]:
+def _bytes(suffix: str, data: bytes) -> Make:
+    return _file(suffix, lambda path: path.write_bytes(data))
+
+
+def _torch(content: object, **options: bool) -> Make:
+    return _file(".pt", lambda path: torch.save(content, path, **options))
+
+
+def _renamed(kind: str, suffix: str) -> Make:
     return lambda path: SAVE[kind](models()[1][0], path).rename(path.with_suffix(suffix))
 
 
-def _half(kind: str, share: float = 0.9) -> Callable[[Path], Path]:
-    return lambda path: _cut(SAVE[kind](models()[1][0], path), share)
+def _changed(kind: str, change: Callable[[dict[str, torch.Tensor]], object]) -> Make:
+    """A client whose model is changed before it is saved."""
 
-
-def _torch_saved(content: object, **options: bool) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
-        torch.save(content, path.with_suffix(".pt"), **options)
-        return path.with_suffix(".pt")
+        model = {name: value.clone() for name, value in models()[1][0].items()}
+        change(model)
+        return SAVE[kind](model, path)
 
     return make
 
 
-def _repacked(change: Callable[[zipfile.ZipInfo, bytes], bytes], compression: int = 0) -> Callable[[Path], Path]:
+def _with(value: float, name: str = "head.weight") -> Make:
+    return _changed("safetensors", lambda model: model[name].view(-1)[3].fill_(value))
+
+
+def _damaged(kind: str, damage: Callable[[bytes, Path], bytes] = lambda data, _: data[: 9 * len(data) // 10]) -> Make:
+    """By default cut short."""
+
+    def make(path: Path) -> Path:
+        file = SAVE[kind](models()[1][0], path)
+        file.write_bytes(damage(file.read_bytes(), file))
+        return file
+
+    return make
+
+
+def _flip_array(data: bytes, file: Path) -> bytes:
+    """The header says what it should; the bytes behind it do not unpack."""
+    start = 2000 + next(i.header_offset for i in zipfile.ZipFile(file).infolist() if i.filename == "head.weight.npy")
+    return data[:start] + bytes(byte ^ 0x5A for byte in data[start : start + 100]) + data[start + 100 :]
+
+
+def _repacked(change: Callable[[str, bytes], bytes], compression: int = 0) -> Make:
     """A torch file whose archive is packed anew."""
 
-    def make(path: Path) -> Path:
-        SAVE["pt"](models()[1][0], path)
-        with zipfile.ZipFile(path.with_suffix(".pt")) as old, zipfile.ZipFile(path.with_suffix(".pth"), "w") as new:
+    def pack(path: Path) -> None:
+        with zipfile.ZipFile(SAVE["pt"](models()[1][0], path)) as old, zipfile.ZipFile(path, "w") as new:
             for info in old.infolist():
-                new.writestr(info.filename, change(info, old.read(info)), compression)
-        return path.with_suffix(".pth")
+                new.writestr(info.filename, change(info.filename, old.read(info)), compression)
 
-    return make
-
-
-def _with_nan(value: float, name: str = "head.weight") -> Callable[[Path], Path]:
-    def make(path: Path) -> Path:
-        model = dict(models()[1][0])
-        model[name] = model[name].clone()
-        model[name].view(-1)[3] = value
-        return SAVE["safetensors"](model, path)
-
-    return make
-
-
-def _corrupt_npz(path: Path) -> Path:
-    """The header says what it should; the bytes behind it do not unpack."""
-    file = SAVE["compressed"](models()[1][0], path)
-    data = bytearray(file.read_bytes())
-    info = next(i for i in zipfile.ZipFile(file).infolist() if i.filename == "head.weight.npy")
-    for k in range(2000, 2100):
-        data[info.header_offset + k] ^= 0x5A
-    file.write_bytes(bytes(data))
-    return file
+    return _file(".pth", pack)
 
 
 class Evil:
@@ -97,25 +91,13 @@ class Evil:
         return print, ("this must never be printed",)
 
 
-def _objects(path: Path) -> Path:
-    np.savez(path.with_suffix(".npz"), w=np.array([Evil()], dtype=object), allow_pickle=True)
-    return path.with_suffix(".npz")
-
-
-def _long_header(path: Path) -> Path:
+def _write_long_header(path: Path) -> None:
     """A header of 200 MB that takes 200 kB."""
-    with zipfile.ZipFile(path.with_suffix(".npz"), "w", zipfile.ZIP_DEFLATED) as archive:
-        header = b"\x93NUMPY\2\0" + (200_000_000).to_bytes(4, "little")
-        archive.writestr("w.npy", header + bytes(200_000_000))
-    return path.with_suffix(".npz")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("w.npy", b"\x93NUMPY\2\0" + (200_000_000).to_bytes(4, "little") + bytes(200_000_000))
 
 
-def _pipe(path: Path) -> Path:
-    os.mkfifo(path.with_suffix(".pt"))
-    return path.with_suffix(".pt")
-
-
-def _index(change: Callable[[dict[str, str]], object]) -> Callable[[Path], Path]:
+def _index(change: Callable[[dict[str, str]], object]) -> Make:
     def make(path: Path) -> Path:
         folder = save_sharded(models()[1][0], path)
         index = folder / "model.safetensors.index.json"
@@ -127,47 +109,56 @@ def _index(change: Callable[[dict[str, str]], object]) -> Callable[[Path], Path]
     return make
 
 
-BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+BAD: dict[str, tuple[Make, str]] = {
     "not there": (lambda p: p.with_suffix(".safetensors"), "no such file"),
-    "no known name": (_written("", b"x"), "must end in one of"),
-    "empty": (_written(".safetensors", b""), "not a safetensors file, or cut short"),
-    "text": (_written(".safetensors", b"hello, this is no model " * 9), "not a safetensors file"),
-    "cut short": (_half("safetensors"), "cut short"),
-    "torch cut short": (_half("pt"), "cut short"),
-    "npz cut short": (_half("npz"), "cut short"),
+    "no known name": (_bytes("", b"x"), "must end in one of"),
+    "empty": (_bytes(".safetensors", b""), "not a safetensors file, or cut short"),
+    "text": (_bytes(".safetensors", b"hello, this is no model " * 9), "not a safetensors file"),
+    "cut short": (_damaged("safetensors"), "cut short"),
+    "torch cut short": (_damaged("pt"), "cut short"),
+    "npz cut short": (_damaged("npz"), "cut short"),
+    "corrupt npz": (_damaged("compressed", _flip_array), "'head.weight' is broken"),
     "torch as safetensors": (_renamed("pt", ".safetensors"), "not a safe"),
     "safetensors as torch": (_renamed("safetensors", ".pt"), "not a torch"),
     "npz as torch": (_renamed("npz", ".pt"), "torch cannot load it"),
     "torch as npz": (_renamed("pt", ".npz"), "holds no arrays"),
-    "pickle": (_written(".pt", pickle.dumps({"w": 1})), "not a torch file"),
-    "evil pickle": (_torch_saved({"w": torch.ones(2), "x": Evil()}), "more than tensors and plain values"),
-    "evil array": (_objects, "Python objects"),
+    "pickle": (_bytes(".pt", pickle.dumps({"w": 1})), "not a torch file"),
+    "evil pickle": (_torch({"w": torch.ones(2), "x": Evil()}), "more than tensors and plain values"),
+    "evil array": (_file(".npz", lambda p: np.savez(p, w=np.array([Evil()], dtype=object))), "Python objects"),
     "packed torch": (_repacked(lambda _, data: data, zipfile.ZIP_DEFLATED), "a compressed archive"),
     "big-endian torch": (
-        _repacked(lambda info, data: b"big" if info.filename.endswith("byteorder") else data),
+        _repacked(lambda name, data: b"big" if name.endswith("byteorder") else data),
         "its byte order is not little-endian",
     ),
-    "expanded": (_torch_saved(models()[1][0] | {"head.bias": torch.ones(1).expand(70)}), "an expanded view of F32"),
-    "long header": (_long_header, r"version \(2, 0\)"),
-    "pipe": (_pipe, "it is not a file"),
-    "old torch": (_torch_saved(models()[1][0], _use_new_zipfile_serialization=False), "older than torch 1.6"),
-    "no tensors": (_torch_saved({"a": 1}), "no state dict"),
-    "corrupt npz": (_corrupt_npz, "'head.weight' is broken"),
-    "missing": (_changed("safetensors", head_bias=None), "'head.bias' is missing"),
-    "shape": (_changed("safetensors", head_bias=torch.ones(71)), r"'head.bias' has shape \(71,\), not \(70,\)"),
-    "one more": (_changed("safetensors", tail_bias=torch.ones(2)), "'tail.bias' is not in"),
-    "whole numbers": (_changed("pt", head_bias=torch.ones(70).int()), "'head.bias' is I32"),
-    "nan": (_with_nan(float("nan")), "'head.weight' is not finite in 1 of its numbers"),
-    "infinite": (_with_nan(float("inf")), "'head.weight' is not finite in 1 of its numbers"),
-    "too long": (_with_nan(1e25), "too long for float32"),
-    "nan in a buffer": (_with_nan(float("nan"), "bn.running_var"), "'bn.running_var' is not finite in 1 of"),
-    "empty folder": (lambda p: (p.mkdir(), p)[1], "no weight files"),
+    "short storage": (_repacked(lambda name, data: data[:-4] if "/data/" in name else data), "goes beyond its bytes"),
+    "expanded": (
+        _changed("pt", lambda m: m.update({"head.bias": torch.ones(1).expand(70)})),
+        "an expanded view of F32",
+    ),
+    "old torch": (_torch(models()[1][0], _use_new_zipfile_serialization=False), "older than torch 1.6"),
+    "no tensors": (_torch({"a": 1}), "no state dict"),
+    "long header": (_file(".npz", _write_long_header), r"version \(2, 0\)"),
+    "pipe": (_file(".pt", os.mkfifo), "it is not a file"),
+    "missing": (_changed("safetensors", lambda m: m.pop("head.bias")), "'head.bias' is missing"),
+    "shape": (_changed("pt", lambda m: m.update({"head.bias": torch.ones(71)})), r"has shape \(71,\), not \(70,\)"),
+    "one more": (_changed("npz", lambda m: m.update({"tail.bias": torch.ones(2)})), "'tail.bias' is not in"),
+    "whole numbers": (_changed("pt", lambda m: m.update({"head.bias": torch.ones(70).int()})), "'head.bias' is I32"),
+    "nan": (_with(float("nan")), "'head.weight' is not finite in 1 of its numbers"),
+    "infinite": (_with(float("inf")), "'head.weight' is not finite in 1 of its numbers"),
+    "too long": (_with(1e25), "too long for float32"),
+    "nan in a buffer": (_with(float("nan"), "bn.running_var"), "'bn.running_var' is not finite in 1 of"),
+    "empty folder": (_file("", Path.mkdir), "no weight files"),
     "index without": (_index(lambda homes: homes.clear()), "no weight_map"),
     "index elsewhere": (_index(lambda homes: homes.update({"bn.bias": "../x.safetensors"})), "not the name of a"),
     "index of less": (_index(lambda homes: homes.pop("bn.bias")), "'bn.bias' of .* is not in it"),
     "index of more": (_index(lambda homes: homes.update({"x": homes["bn.bias"]})), "'x' is not in"),
     "shard gone": (_index(lambda homes: homes.update({"bn.bias": "gone.safetensors"})), "cannot be read"),
 }
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Path, list[Path]]:
+    return save_all("safetensors", *models(), tmp_path / "in")
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -190,21 +181,19 @@ def test_a_bad_client(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "never be printed" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("case", ["not there", "cut short", "evil pickle", "nan"])
-def test_a_bad_base(case: str, tmp_path: Path) -> None:
-    make, _ = BAD[case]
-    _, files = save_all("safetensors", *models(), tmp_path / "in")
-    bad = make(tmp_path / "in" / "bad")
-    for skip in (False, True):
-        with pytest.raises(ComityError, match=str(bad)):
-            aggregate(bad, files, tmp_path / "new.safetensors", skip_bad=skip)
+def test_a_bad_base(case: str, skip: bool, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    bad = BAD[case][0](tmp_path / "in" / "bad")
+    with pytest.raises(ComityError, match=str(bad)):
+        aggregate(bad, saved[1], tmp_path / "new.safetensors", skip_bad=skip)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_several_bad_ones_are_counted(tmp_path: Path) -> None:
-    start, files = save_all("safetensors", *models(), tmp_path / "in")
+def test_several_bad_ones_are_counted(saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    start, files = saved
     for file in files[1:3]:
-        _cut(file, 0.5)
+        file.write_bytes(file.read_bytes()[:99])
     with pytest.raises(ComityError, match=r"client-1.*\(1 more files are bad\)"):
         aggregate(start, files, tmp_path / "new.safetensors")
     with pytest.warns(DroppedWarning) as warned:
@@ -213,12 +202,10 @@ def test_several_bad_ones_are_counted(tmp_path: Path) -> None:
     assert len(warned) == 2
 
 
-@pytest.mark.parametrize("make", [_with_nan(float("nan")), _half("safetensors")])
-def test_nobody_left(make: Callable[[Path], Path], tmp_path: Path) -> None:
-    start = SAVE["safetensors"](models()[0], tmp_path / "base")
-    bad = make(tmp_path / "bad")
+@pytest.mark.parametrize("case", ["nan", "cut short"])
+def test_no_client_left(case: str, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
     with pytest.raises(ComityError, match=r"bad\.safetensors"):
-        aggregate(start, [bad], tmp_path / "new.safetensors", skip_bad=True)
+        aggregate(saved[0], [BAD[case][0](tmp_path / "bad")], tmp_path / "new.safetensors", skip_bad=True)
     assert not (tmp_path / "new.safetensors").exists()
 
 
@@ -234,9 +221,9 @@ def test_of_updates_the_odd_one_out_is_bad(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
-def test_a_file_that_changes_meanwhile(skip_bad: bool, tmp_path: Path) -> None:
+def test_a_file_that_changes_meanwhile(skip_bad: bool, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
     """After the rule has weighed the clients none can be left out any more."""
-    start, files = save_all("safetensors", *models(), tmp_path / "in")
+    start, files = saved
 
     def change(done: int, total: int) -> None:
         if done > total / 2:
@@ -266,8 +253,8 @@ def test_a_file_that_changes_meanwhile(skip_bad: bool, tmp_path: Path) -> None:
         ({"rule": "FedFV"}, "needs the clients' losses: a column loss"),
     ],
 )
-def test_wrong_options(options: dict[str, object], told: str, tmp_path: Path) -> None:
-    start, files = save_all("safetensors", *models(), tmp_path / "in")
+def test_wrong_options(options: dict[str, object], told: str, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    start, files = saved
     with pytest.raises(ComityError, match=told):
         aggregate(start, files, tmp_path / "new.safetensors", **options)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -316,8 +303,8 @@ def test_wrong_outputs(tmp_path: Path) -> None:
     assert left == {"in", "shards", "taken.safetensors", "folder.safetensors", "new"}
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, files = save_all("safetensors", *models(), tmp_path / "in")
+def test_a_full_disk(saved: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, files = saved
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")

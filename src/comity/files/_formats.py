@@ -161,6 +161,7 @@ class TorchFile(WeightFile):
             raise self.wrong("it is not a torch file, or older than torch 1.6: load it and torch.save it again")
         try:
             with zipfile.ZipFile(self.path) as archive:
+                self._sizes = {info.file_size for info in archive.infolist()}
                 for info in archive.infolist():
                     if info.compress_type or info.compress_size != info.file_size:
                         raise self.wrong("it is a compressed archive, which torch.save does not write")
@@ -182,6 +183,8 @@ class TorchFile(WeightFile):
                 kind = str(tensor.layout)
             elif tensor.nbytes > tensor.untyped_storage().nbytes():
                 kind = f"an expanded view of {kind}"
+            elif tensor.untyped_storage().nbytes() not in self._sizes:
+                raise self.wrong(f"tensor {name!r} goes beyond its bytes")
             elif tensor.numel():
                 place = tensor.data_ptr(), shape, tensor.stride()
                 if (first := places.setdefault(place, name)) != name:
