@@ -61,6 +61,10 @@ def federation(
     return save_adapter(folder / "base", base, **config), files, base, clients
 
 
+def load(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "adapter_model.safetensors")
+
+
 def products(tensors: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
     """ΔW of every module, in float64."""
     return {
@@ -73,7 +77,7 @@ def test_factor_by_factor(tmp_path: Path) -> None:
     start, files, base, clients = federation(tmp_path / "in")
     done = aggregate(start, files, tmp_path / "new", ConFREE(0.4), only=["lora_*"])
     update = ConFREE(0.4)([{name: client[name] - base[name] for name in sorted(base)} for client in clients])
-    found = load_file(tmp_path / "new" / "adapter_model.safetensors")
+    found = load(tmp_path / "new")
     assert found.keys() == base.keys()
     for name, value in update.items():
         torch.testing.assert_close(found[name], base[name] + value)
@@ -83,36 +87,50 @@ def test_factor_by_factor(tmp_path: Path) -> None:
     assert not done.lost
 
 
-@pytest.mark.parametrize("rule", [ConFREE(0.4), CALM()], ids=["ConFREE", "CALM"])
 @pytest.mark.parametrize(
-    ("config", "scale"),
+    ("config", "alpha_of_2", "power"),
     [
-        ({}, 4.0),
-        ({"use_rslora": True}, 8.0),
-        ({"alpha_pattern": {"self_attn.[qv]_proj": 2}}, 0.5),
-        ({"alpha_pattern": {"^nothing": 3, "^model.layers.*": 2}}, 0.5),
+        ({}, "none", 1),
+        ({"use_rslora": True}, "none", 0.5),
+        ({"alpha_pattern": {"self_attn.v_proj": 2}}, "v_proj", 1),
+        ({"alpha_pattern": {"^nothing": 3, "^model.layers.*": 2}}, "layers", 1),
     ],
 )
-def test_through_products(rule: Rule, config: dict[str, Any], scale: float, tmp_path: Path) -> None:
-    start, files, base, clients = federation(tmp_path / "in", **config)
-    done = aggregate(start, files, tmp_path / "new", rule, lora="products")
-    before = products(base, scale)
-    updates = [{m: W - before[m] for m, W in products(client, scale).items()} for client in clients]
-    update = rule(updates)
-    found = load_file(tmp_path / "new" / "adapter_model.safetensors")
-    assert {name: value.shape for name, value in found.items()} == {name: value.shape for name, value in base.items()}
-    assert {value.dtype for value in found.values()} == {torch.float32}
+@pytest.mark.parametrize(
+    ("rule", "rank", "new_rank"),
+    # Nothing is lost with "auto". The base adds nothing where coefficients add up to 1.
+    [(CALM(), None, 4), (ConFREE(0.4), "auto", 16), (Mean(), "auto", 12), (ConFREE(0.4), 2, 2), (ConFREE(0.4), 20, 20)],
+)
+def test_through_products(
+    rule: Rule, rank: Any, new_rank: int, config: dict[str, Any], alpha_of_2: str, power: float, tmp_path: Path
+) -> None:
+    """FlexLoRA's case: every client adapts by the rank that it can afford; products can be added all the same."""
+
+    def scale(module: str, alpha: int, rank: int) -> float:
+        return float((2 if alpha_of_2 in module else alpha) / rank**power)
+
+    folders, before_and_after = [], []
+    for seed, old_rank in enumerate((4, 2, 4, 6)):
+        tensors, alpha = adapter(seed, rank=old_rank), 2 + seed
+        folders.append(save_adapter(tmp_path / f"{seed}", tensors, **{"r": old_rank, "lora_alpha": alpha} | config))
+        before_and_after.append({m: scale(m, alpha, old_rank) * W for m, W in products(tensors, 1.0).items()})
+    done = aggregate(folders[0], folders[1:], tmp_path / "new", rule, lora="products", rank=rank)
+    before, *after = before_and_after
+    updates = [{m: W - before[m] for m, W in each.items()} for each in after]
+    update, adapted = rule(updates), open_checkpoint(tmp_path / "new").adapter
     lost, length = [], []
-    for module, W in products(found, scale).items():
+    for module, W in products(load(tmp_path / "new"), 1.0).items():
+        assert adapted.scale(module, new_rank) == pytest.approx(scale(module, 2, 4))  # as before
         exact = before[module] + update[module]
         sigma = torch.linalg.svdvals(exact)
-        best = float(sigma[4:].norm() / sigma.norm())  # no matrix of rank 4 is nearer
-        assert done.lost[module] == pytest.approx(best, rel=1e-4)
-        assert float((exact - W).norm() / exact.norm()) == pytest.approx(best, rel=1e-4)
-        lost.append(float((exact - W).norm()))
+        best = float(sigma[new_rank:].norm() / sigma.norm())  # no matrix of this rank is nearer
+        assert done.lost[module] == pytest.approx(best, rel=1e-4, abs=1e-6)
+        lost.append(float((exact - scale(module, 2, 4) * W).norm()))
+        assert lost[-1] / float(exact.norm()) == pytest.approx(best, rel=1e-4, abs=1e-6)
         length.append(float(exact.norm()))
     overall = torch.tensor(lost).norm() / torch.tensor(length).norm()
-    assert done.lost_overall == pytest.approx(float(overall), rel=1e-4)
+    assert done.lost_overall == pytest.approx(float(overall), rel=1e-4, abs=1e-9)
+    assert set(done.ranks.values()) == {new_rank}
     torch.testing.assert_close(done.coefficients, rule.apply(Updates(updates)).coefficients, rtol=1e-6, atol=1e-9)
 
 
@@ -135,76 +153,20 @@ def test_where_the_rank_suffices_only_rounding_is_lost(
 
 
 def test_updates_of_other_ranks_and_strengths(tmp_path: Path) -> None:
-    """FlexLoRA's case: every client adapts by the rank that it can afford; products can be added all the same."""
-    ranks = (4, 2, 6)
-    tensors = [adapter(i, rank=rank) for i, rank in enumerate(ranks)]
+    tensors = {rank: adapter(rank, rank=rank) for rank in (4, 2, 6)}
     files = [
-        save_adapter(tmp_path / f"clinic-{rank}", own, r=rank, lora_alpha=3 * rank)
-        for own, rank in zip(tensors, ranks, strict=True)
+        save_adapter(tmp_path / f"clinic-{rank}", own, r=rank, lora_alpha=3 * rank) for rank, own in tensors.items()
     ]
+    done = aggregate(None, files, tmp_path / "new", "Mean", lora="products")
+    for module, W in products(load(tmp_path / "new"), 3.0).items():
+        exact = sum(products(own, 3.0)[module] for own in tensors.values()) / 3
+        assert float((W - exact).norm() / exact.norm()) == pytest.approx(done.lost[module], rel=1e-4)
     start = save_adapter(tmp_path / "base", adapter(9))
-    for base in (None, start):
-        done = aggregate(base, files, tmp_path / "new", "Mean", lora="products", overwrite=True)
-        found = products(load_file(tmp_path / "new" / "adapter_model.safetensors"), 3.0 if base is None else 4.0)
-        for module in MODULES:
-            exact = sum(products(own, 3.0)[module] for own in tensors) / 3
-            sigma = torch.linalg.svdvals(exact)
-            assert float((found[module] - exact).norm() / exact.norm()) == pytest.approx(done.lost[module], rel=1e-4)
-            assert done.lost[module] == pytest.approx(float(sigma[4:].norm() / sigma.norm()), rel=1e-4)
     with pytest.raises(ComityError, match=r"clinic-2.*has shape \(2, 24\)"):
         aggregate(start, files[1:], tmp_path / "other", "Mean")
     for only in ([], ["lora_A.*"], ["lora_B.*"]):
         with pytest.raises(ComityError, match=r"clinic-4: its scale .* is 3 in .*, not 4; --lora products"):
             aggregate(start, files[:1], tmp_path / "other", "Mean", only=only)
-
-
-def exact(rule: Rule, base: Path, clients: list[Path]) -> dict[str, Tensor]:
-    """The base's products plus the rule's combination of the clients'."""
-    before, *others = (
-        {m: W * open_checkpoint(path).adapter.scale(m, RANKS[path.name]) for m, W in products(load(path), 1.0).items()}
-        for path in (base, *clients)
-    )
-    update = rule([{m: W - before[m] for m, W in each.items()} for each in others])
-    return {m: before[m] + update[m] for m in MODULES}
-
-
-def load(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "adapter_model.safetensors")
-
-
-RANKS = {"base": 4, "low": 2, "same": 4, "high": 6}
-
-
-def mixed(folder: Path, **config: Any) -> tuple[Path, list[Path]]:
-    """A base that has learnt already, and clients of other ranks and strengths."""
-    paths = [
-        save_adapter(folder / name, adapter(seed, rank=rank), **{"r": rank, "lora_alpha": 2 + seed} | config)
-        for seed, (name, rank) in enumerate(RANKS.items())
-    ]
-    return paths[0], paths[1:]
-
-
-@pytest.mark.parametrize(
-    "config", [{}, {"use_rslora": True, "alpha_pattern": {"v_proj": 2}}], ids=["plain", "patterns"]
-)
-@pytest.mark.parametrize(
-    ("rule", "rank", "found"),
-    # Nothing is lost with "auto". The base adds nothing where coefficients add up to 1.
-    [(ConFREE(0.4), "auto", 16), (Mean(), "auto", 12), *((ConFREE(0.4), rank, rank) for rank in (1, 5, 20))],
-)
-def test_mixed_ranks(rule: Rule, rank: Any, found: int, config: dict[str, Any], tmp_path: Path) -> None:
-    base, clients = mixed(tmp_path / "in", **config)
-    done = aggregate(base, clients, tmp_path / "new", rule, lora="products", rank=rank)
-    assert set(done.ranks.values()) == {found}
-    new = open_checkpoint(tmp_path / "new").adapter
-    whole = {m: W * new.scale(m, found) for m, W in products(load(tmp_path / "new"), 1.0).items()}
-    for module, W in exact(rule, base, clients).items():
-        sigma = torch.linalg.svdvals(W)
-        best = float(sigma[found:].norm() / sigma.norm())
-        assert done.lost[module] == pytest.approx(best, rel=1e-4, abs=1e-6)
-        assert float((whole[module] - W).norm() / W.norm()) == pytest.approx(best, rel=1e-4, abs=1e-6)
-    assert done.lost.keys() == set(MODULES)
-    assert done.lost_overall > 0  # of float32
 
 
 @pytest.mark.parametrize("rank", [None, 2])

@@ -11,7 +11,7 @@ from safetensors import safe_open
 import comity
 from comity.files import Merge, aggregate
 from comity.files._formats import WeightFile
-from comity.rules import CALM, MGDA, RULES, ConFREE, DroppedWarning, Mean, Projection, Rule, Updates
+from comity.rules import CALM, RULES, ConFREE, DroppedWarning, Mean, Projection, Rule, Updates
 
 
 class Saved:
@@ -38,18 +38,25 @@ def saved(tmp_path: Path) -> Saved:
 
 @pytest.mark.parametrize("kind", SAVE)
 @pytest.mark.parametrize("rule", [ConFREE(0.4), CALM(scale="layer")], ids=["ConFREE", "CALM"])
-def test_every_format(kind: str, rule: Rule, tmp_path: Path) -> None:
-    saved = Saved(tmp_path, kind)
-    assert_close(saved.merge(rule), saved.merged(rule))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_every_format_and_precision(kind: str, rule: Rule, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Updates of bf16 are computed in float32: the last bit of bf16 is 1/256 of a weight."""
+    if dtype == torch.bfloat16 and kind in ("npz", "compressed", "fortran"):
+        pytest.skip("numpy has no bfloat16")
+    saved = Saved(tmp_path, kind, dtype=dtype)
+    found, expected = saved.merge(rule), saved.merged(rule)
+    assert_close(found, expected)
+    assert dtype != torch.bfloat16 or all(torch.equal(found[layer], expected[layer]) for layer in SHAPES)
     done = saved.done
     assert done.ids == ("client-0", "client-1", "client-2", "client-3")
     assert done.rule == repr(rule)
     assert done.residual <= rule.target
     assert sorted(done.layers) == sorted(SHAPES)
     assert done.coefficients.shape == (len(SHAPES) if rule.scope == "layer" else 1, 4)
-    outcome = rule.apply(Updates([{n: c[n] - saved.base[n] for n in done.layers} for c in saved.clients]))
-    torch.testing.assert_close(done.coefficients, outcome.coefficients)
-    torch.testing.assert_close(done.stretch, outcome.stretch, rtol=1e-5, atol=0)
+    if dtype == torch.float32:
+        outcome = rule.apply(Updates([{n: c[n] - saved.base[n] for n in done.layers} for c in saved.clients]))
+        torch.testing.assert_close(done.coefficients, outcome.coefficients)
+        torch.testing.assert_close(done.stretch, outcome.stretch, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("length", [2.5, "mean", "fedexp"])
@@ -69,22 +76,6 @@ def test_every_rule_to_the_bit(name: str, saved: Saved) -> None:
     assert_close(found, expected)
     for layer in SHAPES:
         assert torch.equal(found[layer], expected[layer]), layer
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
-@pytest.mark.parametrize("kind", ["safetensors", "sharded", "pt"])
-def test_other_precisions(dtype: torch.dtype, kind: str, tmp_path: Path) -> None:
-    saved = Saved(tmp_path, kind, dtype=dtype)
-    assert_close(saved.merge(MGDA(scope="layer")), saved.merged(MGDA(scope="layer")))
-
-
-def test_small_differences_of_bf16_are_not_lost(tmp_path: Path) -> None:
-    """The last bit of bf16 is 1/256 of a weight: in bf16 the mean of two such updates would be none."""
-    base = {"w": torch.ones(1000, dtype=torch.bfloat16)}
-    step = torch.finfo(torch.bfloat16).eps
-    start, files = save_all("pt", base, [{"w": base["w"] + step * i} for i in (1, 3)], tmp_path)
-    aggregate(start, files, tmp_path / "new.safetensors", "Mean")
-    assert torch.equal(load(tmp_path / "new.safetensors")["w"], base["w"] + 2 * step)
 
 
 def test_base_and_clients_of_different_formats_and_precisions(tmp_path: Path) -> None:
@@ -185,12 +176,6 @@ def test_a_folder_comes_with_what_lies_in_it(kind: str, tmp_path: Path) -> None:
         indices = [folder / index for folder in (saved.start, *saved.files)]  # an index stands for its folder
         aggregate(indices[0], indices[1:], tmp_path / "other", ConFREE(0.4))
         assert_close(load(tmp_path / "other"), saved.merged(ConFREE(0.4)))
-
-
-def test_the_one_file_of_a_folder_alone(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, "folder")
-    saved.new = tmp_path / "new.safetensors"
-    assert_close(saved.merge(ConFREE(0.4)), saved.merged(ConFREE(0.4)))
 
 
 def test_tied_tensors_are_merged_once_and_written_under_both_names(tmp_path: Path) -> None:
