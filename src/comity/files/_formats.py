@@ -5,7 +5,6 @@ import os
 import pickle
 import sys
 import threading
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -79,7 +78,7 @@ class WeightFile:
         except OSError as error:
             raise self.wrong(f"it cannot be read ({error.strerror})") from error
         self._read = 0.0
-        self._held: tuple[str, Tensor] | None = None
+        self._held: dict[str, Tensor] = {}  # the last tensor that was read as a whole
         self._tensor = self.map()
         self.entries = self.describe()
 
@@ -96,15 +95,16 @@ class WeightFile:
         with self._lock:
             if not self.path.exists() or self._state() != self._identity:
                 raise self.wrong("it changed while it was being read")
-            if entry.whole and (self._held is None or self._held[0] != name):
-                self._held = None
-                self._held = name, self._tensor(name).reshape(-1)
-            elif self._read > self.mapped:
-                self._tensor, self._read = self.map(), 0
-            flat = self._held[1] if entry.whole and self._held else self._tensor(name).reshape(-1)
-            numbers = flat[start:stop]
-            self._read += numbers.nbytes
-            return numbers
+            if self._read > self.mapped:
+                self._tensor, self._read = self.map(), 0.0
+            flat = self._held.pop(name, None)
+            self._held.clear()
+            if flat is None:
+                flat = self._tensor(name).reshape(-1)
+            if entry.whole:
+                self._held[name] = flat
+            self._read += flat[start:stop].nbytes
+            return flat[start:stop]
 
     def _state(self) -> tuple[int, ...]:
         state = os.stat(self.path)
@@ -144,9 +144,7 @@ class TorchFile(WeightFile):
         if not hasattr(self, "entries"):
             self._check_archive()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                loaded = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+            loaded = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
         except pickle.UnpicklingError as error:
             reason = "it holds more than tensors and plain values, which is not safe to load"
             raise self.wrong(f"{reason}; save the state dict alone") from error
