@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -97,21 +95,11 @@ def study_answer(folder: Path) -> dict[str, Any]:
 
 
 def merge(base: Path | None, clients: Sequence[Path], output: Path, **options: Any) -> dict[str, Tensor]:
-    """The merged tensors, from whatever was written."""
-    merged = comity.files.aggregate(base, clients, output, **options)
-    return _tensors(merged.output)
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    if path.is_dir():
-        weights = (file for file in sorted(path.iterdir()) if file.suffix in (".safetensors", ".bin"))
-        return {name: tensor for file in weights for name, tensor in _tensors(file).items()}
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    if path.suffix == ".npz":
-        return {name: torch.from_numpy(array) for name, array in np.load(path).items()}
-    found = torch.load(path, weights_only=True)
-    return found.get("state_dict", found)
+    """The merged tensors, which are written as safetensors."""
+    output = output.with_suffix(".safetensors") if output.suffix else output
+    comity.files.aggregate(base, clients, output, **options)
+    weights = sorted(output.glob("*.safetensors")) if output.is_dir() else [output]
+    return {name: tensor for file in weights for name, tensor in load_file(file).items()}
 
 
 # Flower.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEAST = 16_000_000  # bytes to work with, below which pieces are too small to be of use
 BASES = re.compile("base|start|init|global|server", re.IGNORECASE)
-"""What the name of a base has in it where it says that it is one."""
+"""Words that mark a file name as that of a base."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class FileInputs:
         by_place = self.base is None and not self.as_updates and self.files
         return (self.files[0], self.files[1:]) if by_place else (self.base, self.files)
 
-    def doubt(self) -> None:
-        """Say so where the base was not named and may be a client's model, when all else went well."""
+    def warn_if_base_looks_like_a_client(self) -> None:
+        """Warn if the base was not named and may be a client's model."""
         base, clients = self._base_and_clients
-        if base is not None and self.base is None and _like_a_client(base, clients):
+        if base is not None and self.base is None and _looks_like_a_client(base, clients):
             told = f"{base} was taken for the base that the clients started from, and looks like one of the clients"
             offer = "give the base with --base, or say --as-updates if these are updates"
             print(f"comity: {told}; {offer}", file=sys.stderr)
@@ -94,8 +94,8 @@ class FileInputs:
         return limit - taken
 
 
-def _like_a_client(base: Path, clients: Sequence[Path]) -> bool:
-    """Whether the base lies where the clients' files lie and is called as they are: it was forgotten, perhaps."""
+def _looks_like_a_client(base: Path, clients: Sequence[Path]) -> bool:
+    """Whether the base lies where the clients' files lie and has a name like theirs: perhaps --base was forgotten."""
     places = [file.absolute() for file in (base, *clients)]
     if len({place.name for place in places}) == 1:  # site-1/model.pt, site-2/model.pt
         places = [place.parent for place in places]
@@ -107,7 +107,7 @@ def _like_a_client(base: Path, clients: Sequence[Path]) -> bool:
 
 @contextmanager
 def reading(console: "Console") -> Iterator[Any]:
-    """While files are read: a bar on a terminal, and warnings of ours as one line each; others stay as they are."""
+    """Show a progress bar on a terminal, and print our own warnings as one line each; others stay as they are."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from comity.rules import DroppedWarning, SolverWarning

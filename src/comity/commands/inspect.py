@@ -32,7 +32,7 @@ def inspect(
     console = Console()
     with reading(console) as progress:
         inspection = inspect(**inputs.arguments("inspect"), lr=lr, sketch=sketch, progress=progress)
-    inputs.doubt()
+    inputs.warn_if_base_looks_like_a_client()
     show(inspection, console)
     return 0
 
