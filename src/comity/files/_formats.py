@@ -56,8 +56,12 @@ class StoredTensor:
         return DTYPES[self.kind]
 
     @property
+    def itemsize(self) -> int:
+        return DTYPES.get(self.kind, torch.uint8).itemsize
+
+    @property
     def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        return self.numel * self.itemsize
 
 
 class WeightFile:
@@ -77,7 +81,7 @@ class WeightFile:
                 self.zipped, self._identity = file.read(4) == b"PK\3\4", self._state()
         except OSError as error:
             raise self.wrong(f"it cannot be read ({error.strerror})") from error
-        self._read = 0.0
+        self._read = 0
         self._held: dict[str, Tensor] = {}  # the last tensor that was read as a whole
         self._tensor = self.map()
         self.entries = self.describe()
@@ -95,15 +99,16 @@ class WeightFile:
         with self._lock:
             if not self.path.exists() or self._state() != self._identity:
                 raise self.wrong("it changed while it was being read")
-            if self._read > self.mapped:
-                self._tensor, self._read = self.map(), 0.0
+            size = ((entry.numel if stop is None else stop) - start) * entry.itemsize
+            if self._read + size > self.mapped:
+                self._tensor, self._read = self.map(), 0
+            self._read += size
             flat = self._held.pop(name, None)
             self._held.clear()
             if flat is None:
                 flat = self._tensor(name).reshape(-1)
             if entry.whole:
                 self._held[name] = flat
-            self._read += flat[start:stop].nbytes
             return flat[start:stop]
 
     def _state(self) -> tuple[int, ...]:

@@ -140,8 +140,7 @@ class SecondPass:
 
     def _write(self, file: WeightFile, target: BinaryIO) -> None:
         # The largest dtype first, as the library does it, so that every tensor is aligned.
-        sizes = {kind: dtype.itemsize for kind, dtype in DTYPES.items()}
-        entries = dict(sorted(file.entries.items(), key=lambda item: -sizes.get(item[1].kind, 0)))
+        entries = dict(sorted(file.entries.items(), key=lambda item: -item[1].itemsize))
         axes = {name: len(entry.shape) for name, entry in entries.items()}
         write_safetensors(target, axes, (self._tensor(file, *item) for item in entries.items()), file.metadata)
 

@@ -238,7 +238,7 @@ class FileUpdates(ClientUpdates):
             return piece._replace(rows=[], base=None), done
 
         for piece, done in in_order(one, range(0, length, width), most or threads):
-            self.advance(piece.length * sum(entry.dtype.itemsize for entry in entries))
+            self.advance(piece.length * sum(entry.itemsize for entry in entries))
             for i, error in piece.bad.items():
                 self.drop(i, error)
             yield done
@@ -249,7 +249,7 @@ class FileUpdates(ClientUpdates):
         whole = [entry.nbytes for entry in entries if entry.whole]
         left = self.room - sum(whole) - max(whole, default=0)  # one of them is being copied into row-major order
         # Per column: pages of the files and new numbers that wait to be written; a block of updates.
-        column = sum(entry.dtype.itemsize for entry in entries) + 4 * size
+        column = sum(entry.itemsize for entry in entries) + 4 * size
         block = (count + 3) * size
         fits = int(max((min(left, LARGEST) - step * block) // column, min(step, left // (column + block))))
         if fits < 1:
