@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import SAVE, SHAPES, assert_close, load, merged, models, save_all, save_sharded
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from comity import ComityError
 from comity.commands import command
@@ -301,6 +301,16 @@ def test_wrong_outputs(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "notes.txt").read_text() == "mine"
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"in", "shards", "taken.safetensors", "folder.safetensors", "new"}
+
+
+def test_shards_that_would_get_one_name(tmp_path: Path) -> None:
+    base = save_sharded(models()[0], tmp_path / "base")
+    index = base / "model.safetensors.index.json"
+    second = "model-00002-of-00002.safetensors"
+    torch.save(load_file(base / second), base / "model-00001-of-00002.bin")
+    index.write_text(index.read_text().replace(second, "model-00001-of-00002.bin"))
+    with pytest.raises(ComityError, match="two of its files would be written under one name"):
+        aggregate(base, [save_sharded(models()[1][0], tmp_path / "client")], tmp_path / "new")
 
 
 def test_a_full_disk(saved: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,21 +66,15 @@ class Checkpoint:
         self, path: Path, files: Sequence[WeightFile], folder: Path | None = None, config: Path | None = None
     ) -> None:
         self.path, self.files, self.folder, self.config = path, files, folder, config
+        self.entries: dict[str, StoredTensor] = {}
+        self.ties: dict[str, str] = {}
         self._homes: dict[str, WeightFile] = {}
         for file in files:
-            for name in file.entries:
-                if name in self._homes:
-                    raise file.wrong(f"tensor {name!r} is in {self._homes[name].path.name} too")
-                self._homes[name] = file
-
-    @cached_property
-    def entries(self) -> dict[str, StoredTensor]:
-        return {name: file.entries[name] for name, file in self._homes.items()}
-
-    @cached_property
-    def ties(self) -> dict[str, str]:
-        """Tensors that are the same bytes as another one, and the name of that one."""
-        return {name: first for file in self.files for name, first in file.ties.items()}
+            if both := self._homes.keys() & file.entries:
+                raise file.wrong(f"tensor {min(both)!r} is in {self._homes[min(both)].path.name} too")
+            self._homes |= dict.fromkeys(file.entries, file)
+            self.entries |= file.entries
+            self.ties |= file.ties
 
     @cached_property
     def adapter(self) -> Adapter:

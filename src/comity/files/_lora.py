@@ -100,17 +100,6 @@ class Factors(NamedTuple):
     right: Tensor
 
 
-class MergedFactors(NamedTuple):
-    """The new factors of a module, as they are written."""
-
-    A: Tensor
-    B: Tensor
-    length: float
-    """Norm of the exact merged product, which may have a higher rank."""
-    error: float
-    """Norm of the exact product minus that of A and B: by truncation and rounding."""
-
-
 def gram(u: "FileUpdates", pair: Pair) -> Tensor:
     """(N, N) float64, since ⟨B₁A₁, B₂A₂⟩ = Σ (B₁ᵀB₂) ∘ (A₁A₂ᵀ)."""
     count = len(u.inputs.clients)
@@ -131,8 +120,13 @@ def gram(u: "FileUpdates", pair: Pair) -> Tensor:
     return belongs.mT @ ((left.mT @ left) * (right @ right.mT)) @ belongs
 
 
-def merge_products(u: "FileUpdates", pair: Pair, coefficients: Tensor, rank: int | str | None) -> MergedFactors:
-    """The base's product plus the combination of the updates, as factors of a rank; ``"auto"`` loses nothing."""
+def merge_products(
+    u: "FileUpdates", pair: Pair, coefficients: Tensor, rank: int | str | None
+) -> tuple[Tensor, Tensor, float, float]:
+    """The base's product plus the combination of the updates, as factors A and B of a rank; ``"auto"`` loses nothing.
+
+    Also the norms of the exact product and of the error by truncation and rounding.
+    """
     _check_room(u, pair, u.good, 6)
     template = u.inputs.template
     shares, models = coefficients.tolist(), [u.inputs.clients[i] for i in u.good]
@@ -153,7 +147,7 @@ def merge_products(u: "FileUpdates", pair: Pair, coefficients: Tensor, rank: int
         raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
     rest = stacked((whole, Factors(new_B.double() * -scale, new_A.double())))
     shapes = (-1, *A.shape[1:]), (B.shape[0], -1, *B.shape[2:])
-    return MergedFactors(new_A.reshape(shapes[0]), new_B.reshape(shapes[1]), norm(whole), norm(rest))
+    return new_A.reshape(shapes[0]), new_B.reshape(shapes[1]), norm(whole), norm(rest)
 
 
 def _factors(u: "FileUpdates", model: Checkpoint, pair: Pair) -> Factors:

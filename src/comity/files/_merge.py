@@ -109,6 +109,8 @@ class SecondPass:
         self.inputs, self.choice, self.template = inputs, choice, inputs.template
         self.files: dict[str, Write] = {self._name(f.path): partial(self._write, f) for f in self.template.files}
         """How to write each file, by name."""
+        if len(self.files) < len(self.template.files):
+            raise self.template.wrong(f"two of its files would be written under one name, {min(self.files)}")
         index = self.template.path
         if index.name.endswith(INDEX):
             same = all(self._name(file.path) == file.path.name for file in self.template.files)
@@ -160,10 +162,9 @@ class SecondPass:
     def _factor(self, pair: Pair, name: str) -> Tensor:
         """Both factors come from one decomposition; the second one waits until it is written."""
         if name not in self._waiting:
-            new = merge_products(self.u, pair, self.rows[pair.module], self.choice.rank)
-            self._waiting |= {pair.A: new.A, pair.B: new.B}
-            self.ranks[pair.module] = len(new.A)
-            self.lengths[pair.module], self.errors[pair.module] = new.length, new.error
+            A, B, length, error = merge_products(self.u, pair, self.rows[pair.module], self.choice.rank)
+            self._waiting |= {pair.A: A, pair.B: B}
+            self.ranks[pair.module], self.lengths[pair.module], self.errors[pair.module] = len(A), length, error
         return self._waiting.pop(name)
 
     def _copied(self, file: WeightFile, name: str, entry: StoredTensor) -> Iterator[Tensor]:
