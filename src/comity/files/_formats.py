@@ -138,7 +138,8 @@ class SafetensorsFile(WeightFile):
 
     def describe(self) -> dict[str, StoredTensor]:
         self.metadata = self._file.metadata()
-        slices = {name: self._file.get_slice(name) for name in self._file.offset_keys()}
+        names = getattr(self._file, "offset_keys", self._file.keys)()  # old versions do not know the order
+        slices = {name: self._file.get_slice(name) for name in names}
         return {name: StoredTensor(tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
 
 
