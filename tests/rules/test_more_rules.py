@@ -22,7 +22,6 @@ from comity.rules import (
     ConFREE,
     MaxFL,
     Mean,
-    NashMTL,
     Updates,
     UPGrad,
     improvement,
@@ -126,20 +125,6 @@ def test_cagrad_is_confree_where_nobody_conflicts_and_differs_where_somebody_doe
     assert not close(CAGrad()(random), ConFREE()(random), random, 1e-2)
 
 
-@given(tame)
-@quick
-def test_nash_bargains_where_it_can(U):
-    outcome = NashMTL(length="own").apply(Updates(U))
-    moved = U.norm(dim=1) > 0
-    nearest = MGDA()(U[moved] / U[moved].norm(dim=1, keepdim=True)).norm() if moved.any() else 0.0
-    if nearest <= 1e-4:
-        assert not outcome.update.any()
-    else:
-        gains = improvement(Updates(U), outcome.coefficients)[moved]
-        torch.testing.assert_close(gains * outcome.coefficients[0, moved], torch.ones_like(gains))
-        assert float(outcome.update.norm()) == pytest.approx(math.sqrt(int(moved.sum())))
-
-
 @given(st.integers(2, 7), st.integers(0, 1000), st.sampled_from(("min", "median", "rmse")))
 @quick
 def test_aligned_mtl_and_imtl_g_are_torchjds(n, seed, scale):
@@ -153,7 +138,7 @@ def test_aligned_mtl_and_imtl_g_are_torchjds(n, seed, scale):
 
 
 @pytest.mark.parametrize(
-    "rule", [CRAFT(), UPGrad(), CAGrad(), NashMTL(), AlignedMTL(), IMTLG(), MGDA(cap=0.3)], ids=repr
+    "rule", [CRAFT(), UPGrad(), CAGrad(), AlignedMTL(), IMTLG(), MGDA(cap=0.3)], ids=repr
 )
 def test_the_order_of_clients_does_not_matter(rule):
     U, order = regular(6, 3), torch.tensor([3, 1, 5, 0, 2, 4])

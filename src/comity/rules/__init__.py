@@ -40,7 +40,6 @@ from comity.rules.krum import Krum
 from comity.rules.maxfl import MaxFL
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
-from comity.rules.nash_mtl import NashMTL
 from comity.rules.projection import COSINE_ROUNDING, Projection
 from comity.rules.protect import Protected, protected_directions
 from comity.rules.released import ReleasedConFREE
@@ -62,7 +61,6 @@ RULES: dict[str, type[Rule]] = {
     "MaxFL": MaxFL,
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
-    "NashMTL": NashMTL,
     "AlignedMTL": AlignedMTL,
     "IMTL-G": IMTLG,
     "Krum": Krum,
@@ -79,7 +77,7 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "NashMTL", "AlignedMTL", "IMTLG", "Krum",
+    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "AlignedMTL", "IMTLG", "Krum",
     "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
