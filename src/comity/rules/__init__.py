@@ -13,7 +13,6 @@ from comity.rules._server_step import ServerStep
 from comity.rules._sketch import LayerSketch, Sketch
 from comity.rules._sketched import SketchedRows, SketchedUpdates, behind, check_sketch
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps, capped
-from comity.rules.aligned_mtl import AlignedMTL
 from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
@@ -61,7 +60,6 @@ RULES: dict[str, type[Rule]] = {
     "MaxFL": MaxFL,
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
-    "AlignedMTL": AlignedMTL,
     "IMTL-G": IMTLG,
     "Krum": Krum,
     "GeometricMedian": GeometricMedian,
@@ -77,7 +75,7 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "AlignedMTL", "IMTLG", "Krum",
+    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "IMTLG", "Krum",
     "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
