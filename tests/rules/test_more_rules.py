@@ -10,12 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rule_families import close, family, matrices, quick, tame
-from torchjd.aggregation import ConFIG, IMTLGWeighting
+from torchjd.aggregation import ConFIG
 
 from comity._layout import Layout
 from comity.rules import (
     CRAFT,
-    IMTLG,
     MGDA,
     CAGrad,
     ConFREE,
@@ -124,19 +123,8 @@ def test_cagrad_is_confree_where_nobody_conflicts_and_differs_where_somebody_doe
     assert not close(CAGrad()(random), ConFREE()(random), random, 1e-2)
 
 
-@given(st.integers(2, 7), st.integers(0, 1000))
-@quick
-def test_imtl_g_is_torchjds(n, seed):
-    U = regular(n, seed)
-    G = U @ U.T
-    equal = IMTLG()(U)
-    assert close(equal, IMTLGWeighting()(G) @ U, U, 1e-6)
-    along = U @ equal / U.norm(dim=1)
-    torch.testing.assert_close(along, along[0].expand(n), rtol=1e-6, atol=1e-9)
-
-
 @pytest.mark.parametrize(
-    "rule", [CRAFT(), UPGrad(), CAGrad(), IMTLG(), MGDA(cap=0.3)], ids=repr
+    "rule", [CRAFT(), UPGrad(), CAGrad(), MGDA(cap=0.3)], ids=repr
 )
 def test_the_order_of_clients_does_not_matter(rule):
     U, order = regular(6, 3), torch.tensor([3, 1, 5, 0, 2, 4])

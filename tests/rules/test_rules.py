@@ -22,7 +22,6 @@ from comity._options import options
 from comity.rules import (
     CALM,
     CRAFT,
-    IMTLG,
     MGDA,
     RULES,
     CAGrad,
@@ -64,7 +63,6 @@ ALL = [
     MaxFL(),
     UPGrad(),
     CAGrad(),
-    IMTLG(),
     Krum(),
     Krum(m="most"),
     GeometricMedian(),

@@ -34,7 +34,6 @@ from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
 from comity.rules.geometric_median import GeometricMedian
-from comity.rules.imtl_g import IMTLG
 from comity.rules.krum import Krum
 from comity.rules.maxfl import MaxFL
 from comity.rules.mean import Mean
@@ -60,7 +59,6 @@ RULES: dict[str, type[Rule]] = {
     "MaxFL": MaxFL,
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
-    "IMTL-G": IMTLG,
     "Krum": Krum,
     "GeometricMedian": GeometricMedian,
     "CenteredClipping": CenteredClipping,
@@ -75,7 +73,7 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "IMTLG", "Krum",
+    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "Krum",
     "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
