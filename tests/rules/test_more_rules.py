@@ -1,4 +1,4 @@
-"""CRAFT, MaxFL, capped MGDA and the rules of multi-task learning: definitions, reductions and independent judges."""
+"""MaxFL, capped MGDA and the rules of multi-task learning: definitions, reductions and independent judges."""
 
 import copy
 import math
@@ -10,11 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rule_families import close, family, matrices, quick, tame
-from torchjd.aggregation import ConFIG
 
 from comity._layout import Layout
 from comity.rules import (
-    CRAFT,
     MGDA,
     CAGrad,
     ConFREE,
@@ -30,37 +28,6 @@ from comity.rules import (
 def regular(n: int, seed: int) -> torch.Tensor:
     """Updates of several lengths that are far from dependent."""
     return family("random", n, seed) * torch.linspace(0.2, 3, n, dtype=torch.float64)[:, None]
-
-
-@given(st.integers(1, 7), st.integers(0, 1000), st.sampled_from(("size", "uniform")))
-@quick
-def test_craft_is_its_formula_round_after_round(n, seed, by):
-    rule, last = CRAFT(by=by, scope="model", length="own"), None
-    sizes = torch.arange(1.0, n + 1, dtype=torch.float64)
-    rho = sizes / sizes.sum() if by == "size" else torch.full((n,), 1 / n, dtype=torch.float64)
-    for round in range(3):
-        U = regular(n, seed + round)
-        unit = U / U.norm(dim=1, keepdim=True)
-        g = torch.zeros(U.shape[1], dtype=U.dtype) if last is None else last / last.norm()
-        expected = g + torch.linalg.pinv(unit) @ (rho - unit @ g)
-        last = rule.apply(Updates(U, sizes=sizes)).update
-        assert close(last, expected, unit, 1e-6)
-        torch.testing.assert_close(unit @ last, rho, rtol=1e-6, atol=1e-6)  # along everybody's by its share
-        state = copy.deepcopy(rule.state)
-        rule = CRAFT(by=by, scope="model", length="own")
-        rule.state = state
-
-
-def test_the_first_craft_is_config_and_goes_by_layer_at_the_length_of_the_mean():
-    U, layout = regular(5, 1), Layout([("a", (7,)), ("b", (4,))])
-    ours, theirs = CRAFT(scope="model", by="uniform")(U), ConFIG()(U)
-    torch.testing.assert_close(ours / ours.norm(), theirs / theirs.norm())
-    outcome = CRAFT().apply(Updates(U, layout=layout))
-    assert outcome.coefficients.shape == (2, 5)
-    torch.testing.assert_close(outcome.stretch, torch.ones(2, dtype=torch.float64))
-    rule = CRAFT()
-    rule.apply(Updates(U))
-    assert rule.apply(Updates(U)).ids == (0, 1, 2, 3, 4, "last step")
 
 
 def test_maxfl_counts_those_who_are_about_to_change_sides():
@@ -124,7 +91,7 @@ def test_cagrad_is_confree_where_nobody_conflicts_and_differs_where_somebody_doe
 
 
 @pytest.mark.parametrize(
-    "rule", [CRAFT(), UPGrad(), CAGrad(), MGDA(cap=0.3)], ids=repr
+    "rule", [UPGrad(), CAGrad(), MGDA(cap=0.3)], ids=repr
 )
 def test_the_order_of_clients_does_not_matter(rule):
     U, order = regular(6, 3), torch.tensor([3, 1, 5, 0, 2, 4])

@@ -21,7 +21,6 @@ from comity._layout import Layout
 from comity._options import options
 from comity.rules import (
     CALM,
-    CRAFT,
     MGDA,
     RULES,
     CAGrad,
@@ -59,7 +58,6 @@ ALL = [
     FedFV(),
     FairDescent(),
     MGDA(cap=0.4),
-    CRAFT(),
     MaxFL(),
     UPGrad(),
     CAGrad(),

@@ -18,7 +18,6 @@ from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
 from comity.rules.centered_clipping import CenteredClipping
 from comity.rules.confree import ConFREE
-from comity.rules.craft import CRAFT
 from comity.rules.diagnose import (
     ConflictRate,
     LossChange,
@@ -55,7 +54,6 @@ RULES: dict[str, type[Rule]] = {
     "FedMGDA+": FedMGDAPlus,
     "FedFV": FedFV,
     "FairDescent": FairDescent,
-    "CRAFT": CRAFT,
     "MaxFL": MaxFL,
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
@@ -73,7 +71,7 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "Krum",
+    "ReleasedConFREE", "MaxFL", "UPGrad", "CAGrad", "Krum",
     "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",

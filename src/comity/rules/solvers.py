@@ -177,17 +177,6 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float, otherwise
     return otherwise
 
 
-def least_squares(K: Array, b: Array) -> Solution:
-    """The shortest x that minimises |Kx − b|, for K with diagonal 1, less eigenvalues that are rounding of float32.
-
-    The residual is the largest part of Kx − b in what is left.
-    """
-    values, vectors = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(K)))
-    V = vectors[:, values > 1e-6 * values[-1]]
-    x = times(V, times(V.T, b) / values[values > 1e-6 * values[-1]])
-    return Solution(x, float(abs(times(V.T, times(K, x) - b)).max()))
-
-
 def geometric_median(A: Array, p: Array) -> Solution:
     """x on the simplex such that Ax has the least mean distance Σ pᵢ|Ax − Aᵢ| to the columns; p sums to 1.
 
