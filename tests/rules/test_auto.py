@@ -100,7 +100,6 @@ def test_a_step_that_harms_one_more_client_must_gain_more():
         (("Meen", "ConFREE"), "unknown rule 'Meen'"),
         (("ConFREE c",), "with options such as ConFREE c=0.3, got 'ConFREE c'"),
         (("ConFREE c=7",), "rule.c must be at least 0 and below 1, got 7"),
-        (("MaxFL", "FedFV"), "MaxFL cannot be beside them"),
     ],
 )
 def test_arms_that_cannot_be(arms, told):

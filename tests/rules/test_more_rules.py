@@ -1,7 +1,6 @@
 """MaxFL, capped MGDA and the rules of multi-task learning: definitions, reductions and independent judges."""
 
 import copy
-import math
 
 import cvxpy as cp
 import numpy as np
@@ -11,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_families import close, family, matrices, quick, tame
 
-from comity._layout import Layout
 from comity.rules import (
     MGDA,
     CAGrad,
     ConFREE,
-    MaxFL,
-    Mean,
     Updates,
     UPGrad,
     improvement,
@@ -28,18 +24,6 @@ from comity.rules import (
 def regular(n: int, seed: int) -> torch.Tensor:
     """Updates of several lengths that are far from dependent."""
     return family("random", n, seed) * torch.linspace(0.2, 3, n, dtype=torch.float64)[:, None]
-
-
-def test_maxfl_counts_those_who_are_about_to_change_sides():
-    U, z = family("random", 5, 0), torch.tensor([-9.0, -1.0, 0.0, 1.0, 900.0], dtype=torch.float64)
-    q = [1 / (1 + math.exp(-x)) * (1 - 1 / (1 + math.exp(-x))) for x in z.tolist()]
-    torch.testing.assert_close(MaxFL()(U, losses=z), torch.tensor(q).double() @ U / sum(q))
-    assert close(MaxFL()(U, losses=[3.0] * 5), Mean(by="uniform")(U), U)
-    # its gradient is that of the number it stands in for: Σ σ(z)
-    z.requires_grad_()
-    torch.sigmoid(z).sum().backward()
-    weights = MaxFL().apply(Updates(U, losses=z.detach())).coefficients[0]
-    torch.testing.assert_close(weights, z.grad / z.grad.sum())
 
 
 @given(tame, st.sampled_from((0.05, 0.3, 0.6, 1.0)))
@@ -90,9 +74,7 @@ def test_cagrad_is_confree_where_nobody_conflicts_and_differs_where_somebody_doe
     assert not close(CAGrad()(random), ConFREE()(random), random, 1e-2)
 
 
-@pytest.mark.parametrize(
-    "rule", [UPGrad(), CAGrad(), MGDA(cap=0.3)], ids=repr
-)
+@pytest.mark.parametrize("rule", [UPGrad(), CAGrad(), MGDA(cap=0.3)], ids=repr)
 def test_the_order_of_clients_does_not_matter(rule):
     U, order = regular(6, 3), torch.tensor([3, 1, 5, 0, 2, 4])
     sizes = torch.arange(1.0, 7.0)

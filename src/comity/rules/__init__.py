@@ -34,7 +34,6 @@ from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
 from comity.rules.geometric_median import GeometricMedian
 from comity.rules.krum import Krum
-from comity.rules.maxfl import MaxFL
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
 from comity.rules.projection import COSINE_ROUNDING, Projection
@@ -54,7 +53,6 @@ RULES: dict[str, type[Rule]] = {
     "FedMGDA+": FedMGDAPlus,
     "FedFV": FedFV,
     "FairDescent": FairDescent,
-    "MaxFL": MaxFL,
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
     "Krum": Krum,
@@ -71,7 +69,7 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "MaxFL", "UPGrad", "CAGrad", "Krum",
+    "ReleasedConFREE", "UPGrad", "CAGrad", "Krum",
     "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",

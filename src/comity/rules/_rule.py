@@ -101,8 +101,6 @@ class Rule(_Declared):
     """A residual above it is warned of."""
     needs_losses: ClassVar[bool] = False
     """Whether clients must say how the received model does on their data."""
-    above_local: ClassVar[bool] = False
-    """Whether these losses are to be less that of the model which the client trained alone."""
 
     _: KW_ONLY
     scope: Scope = "model"

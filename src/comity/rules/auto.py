@@ -48,11 +48,8 @@ class Auto(Rule):
         if not self.arms:
             raise ComityError("rule.arms must name at least one rule")
         self.rules = [_rule(text) for text in self.arms]
-        readings = {rule.above_local for rule in self.rules if rule.needs_losses}
-        if len(readings) > 1:
-            raise ComityError("rule.arms has rules that mean different things by a loss; MaxFL cannot be beside them")
         self._tried: TriedSteps | None = None
-        vars(self).update(needs_losses=bool(readings), above_local=True in readings)
+        vars(self).update(needs_losses=any(rule.needs_losses for rule in self.rules))
 
     @property
     def needs_gram(self) -> bool:
