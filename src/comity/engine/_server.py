@@ -45,7 +45,6 @@ from comity.rules import (
     conflict_rate,
     cosines,
     loss_change,
-    step_cosines,
 )
 
 MOST = 256
@@ -269,7 +268,7 @@ class Server:
         self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles, error=error))
 
     def _note_against(self, updates: Updates, outcome: Outcome) -> None:
-        """Whom the plain mean and the rule's step hurt, and who moved its way; groups have no client in common."""
+        """Count the clients whose loss the plain mean and the rule's step increase; groups have no client in common."""
         noted, honest = self.record.against or Against(), set(self.honest)
         self.record.against = noted
         noted.clients += len(honest.intersection(updates.ids))
@@ -279,9 +278,6 @@ class Server:
         )
         noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)
         noted.mean_ids, noted.rule_ids = (noted.mean_ids + mean)[:MOST_NAMED], (noted.rule_ids + rule)[:MOST_NAMED]
-        used = outcome.updates
-        angles = zip(used.ids, step_cosines(used, outcome.coefficients).tolist(), used.ages.tolist(), strict=True)
-        self.record.step_cosines |= {cid: angle for cid, angle, age in angles if isinstance(cid, int) and age == 0}
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""

@@ -12,7 +12,6 @@ from comity.files._words import (
     answer,
     clients,
     conflict,
-    contributions,
     hurts,
     layers,
     numbers,
@@ -47,7 +46,6 @@ def page(found: Inspection) -> str:
     if len(found.ids) > 1:
         sections += [
             _cosines(found),
-            _listing(contributions(found)),
             _listing(hurts(found), PAIRS),
             _listing(layers(found)),
         ]

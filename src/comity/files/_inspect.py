@@ -21,7 +21,6 @@ from comity.rules import (
     conflict_rate,
     cosines,
     improvement,
-    step_cosines,
 )
 
 
@@ -63,18 +62,11 @@ class Inspection:
     effects: Tensor
     """(N, N) Δᵢ·Δⱼ/|Δⱼ|²: what i's update alone would do to j, over what j's own would."""
     verdicts: tuple[Verdict, ...]
-    step_cosines: Tensor
-    """(N,) of each client's update with the plain mean's step."""
     dropped: dict[str, str]
     error: float
     """The standard error of a cosine near 0 where sketches tell, else 0."""
     lr: float | None
     """The clients' learning rate times local steps, if it was given: effects times |Δ|²/lr are changes of loss."""
-
-    @property
-    def contributions(self) -> Tensor:
-        """(N,) each client's part in the plain mean's step by its cosine with it (CGSV); sizes sum to 1."""
-        return self.step_cosines / self.step_cosines.abs().sum().clamp_min(torch.finfo(torch.float64).tiny)
 
     @property
     def mean(self) -> Verdict:
@@ -141,7 +133,6 @@ def inspect(
         weight=u.grams.diagonal(dim1=1, dim2=2).sum(1) / squares.sum().clamp_min(torch.finfo(torch.float64).tiny),
         effects=torch.where(squares > 0, u.gram / squares, 0.0),
         verdicts=tuple(verdicts),
-        step_cosines=step_cosines(u, u.shares),
         dropped={str(name): why for name, why in u.dropped.items()},
         error=0.0 if seen is None else seen.error(),
         lr=lr,

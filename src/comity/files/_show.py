@@ -38,10 +38,6 @@ def show(found: Inspection, console: Console) -> None:
             _print(console, pairs, PAIRS)
         if len(pairs.rows) > PAIRS:
             console.print(Text(f"and {len(pairs.rows) - PAIRS:,} more", style="dim"))
-        parts = words.contributions(found)
-        _print(console, parts, PAIRS)
-        more = f"and {len(parts.rows) - PAIRS:,} more. " if len(parts.rows) > PAIRS else ""
-        console.print(Text(more + parts.intro, style="dim"))
         _layers(found, console)
         _cosines(found, console)
 

@@ -110,21 +110,6 @@ def clients(found: Inspection) -> Listing:
     return Listing("Every client", "", heads, rows)
 
 
-CONTRIBUTION = (
-    "The cosine of a client's update with the mean's step, over the sum of all (CGSV): whose updates point where all "
-    "go. It is no Shapley value by training again without a client."
-)
-
-
-def contributions(found: Inspection) -> Listing:
-    """Whose updates go with the mean's step, most first."""
-    parts = found.contributions.tolist()
-    order = sorted(range(len(parts)), key=lambda j: -parts[j])
-    angles = [f"{angle:.2f}".replace("-", "−") for angle in found.step_cosines.tolist()]
-    rows = [[found.ids[j], angles[j], percent(parts[j], False)] for j in order]
-    return Listing("Contributions", CONTRIBUTION, ["client", "cosine with the mean", "contribution"], rows)
-
-
 def hurts(found: Inspection) -> Listing:
     """Whose update alone would raise whose loss, the worst first."""
     rows = [

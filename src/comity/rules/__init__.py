@@ -27,7 +27,6 @@ from comity.rules.diagnose import (
     harm,
     improvement,
     loss_change,
-    step_cosines,
 )
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
@@ -77,7 +76,7 @@ __all__ = [
     "capped",
     # who hurts whom
     "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "LossChange",
-    "step_cosines", "COSINE_ROUNDING",
+    "COSINE_ROUNDING",
     # personal directions
     "protected_directions", "Protected",
     # for a rule of your own
