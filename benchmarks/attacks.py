@@ -18,8 +18,6 @@ RULES: dict[str, dict[str, Any]] = {
     '`CALM(scale="layer")`': {"rule": {"name": "CALM", "scale": "layer"}},
     "`UPGrad`": {"rule": {"name": "UPGrad", "length": "mean"}},
     "`FedMGDAPlus(norm_restore=True)`": {"rule": {"name": "FedMGDA+", "norm_restore": True}},
-    "`Krum(0.4)`": {"rule": {"name": "Krum", "liars": 0.4}},
-    '`Krum(0.4, m="most")`': {"rule": {"name": "Krum", "liars": 0.4, "m": "most"}},
     '`GeometricMedian(by="uniform")`': {"rule": {"name": "GeometricMedian", "by": "uniform"}},
     "`CenteredClipping`": {"rule": "CenteredClipping"},
 }

@@ -30,7 +30,6 @@ from comity.rules import (
     FedFV,
     FedMGDAPlus,
     GeometricMedian,
-    Krum,
     Mean,
     Projection,
     Rule,
@@ -59,8 +58,6 @@ ALL = [
     MGDA(cap=0.4),
     UPGrad(),
     CAGrad(),
-    Krum(),
-    Krum(m="most"),
     GeometricMedian(),
     CenteredClipping(),
 ]

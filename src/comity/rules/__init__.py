@@ -32,7 +32,6 @@ from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
 from comity.rules.geometric_median import GeometricMedian
-from comity.rules.krum import Krum
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
 from comity.rules.projection import COSINE_ROUNDING, Projection
@@ -54,7 +53,6 @@ RULES: dict[str, type[Rule]] = {
     "FairDescent": FairDescent,
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
-    "Krum": Krum,
     "GeometricMedian": GeometricMedian,
     "CenteredClipping": CenteredClipping,
     "TorchJD": TorchJD,
@@ -68,7 +66,7 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "UPGrad", "CAGrad", "Krum",
+    "ReleasedConFREE", "UPGrad", "CAGrad",
     "GeometricMedian", "CenteredClipping", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
