@@ -19,7 +19,6 @@ RULES: dict[str, dict[str, Any]] = {
     "`UPGrad`": {"rule": {"name": "UPGrad", "length": "mean"}},
     "`FedMGDAPlus(norm_restore=True)`": {"rule": {"name": "FedMGDA+", "norm_restore": True}},
     '`GeometricMedian(by="uniform")`': {"rule": {"name": "GeometricMedian", "by": "uniform"}},
-    "`CenteredClipping`": {"rule": "CenteredClipping"},
 }
 ATTACKS = [("none", 0.2), ("gaussian", 0.2), ("scale", 0.2)] + [
     (kind, share) for kind in ("flip", "little", "inner") for share in (0.2, 0.4)

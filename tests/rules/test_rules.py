@@ -24,7 +24,6 @@ from comity.rules import (
     MGDA,
     RULES,
     CAGrad,
-    CenteredClipping,
     ConFREE,
     FairDescent,
     FedFV,
@@ -59,7 +58,6 @@ ALL = [
     UPGrad(),
     CAGrad(),
     GeometricMedian(),
-    CenteredClipping(),
 ]
 
 

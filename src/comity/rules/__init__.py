@@ -16,7 +16,6 @@ from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedS
 from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
-from comity.rules.centered_clipping import CenteredClipping
 from comity.rules.confree import ConFREE
 from comity.rules.diagnose import (
     ConflictRate,
@@ -54,7 +53,6 @@ RULES: dict[str, type[Rule]] = {
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
     "GeometricMedian": GeometricMedian,
-    "CenteredClipping": CenteredClipping,
     "TorchJD": TorchJD,
     "Auto": Auto,
 }
@@ -67,7 +65,7 @@ __all__ = [
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
     "ReleasedConFREE", "UPGrad", "CAGrad",
-    "GeometricMedian", "CenteredClipping", "Auto", "RULES",
+    "GeometricMedian", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts

@@ -1,4 +1,4 @@
-"""Rules that remember the last update of clients that are absent, or their own last step."""
+"""Rules that remember the last update of absent clients."""
 
 import json
 from typing import Any
@@ -74,25 +74,6 @@ class Remembering(Rule):
         answer = super().__call__(updates, **given)
         self.state = {name: tensor.clone() for name, tensor in self.state.items()}  # the caller's may change
         return answer
-
-
-LAST_STEP = "last step"
-
-
-class SeesLastStep(Rule):
-    """A rule that sees, behind the updates, the step that it made in the round before."""
-
-    @property
-    def remembers(self) -> bool:
-        return True
-
-    def recall(self, updates: ClientUpdates) -> ClientUpdates:
-        if "step" not in self.state:
-            return updates
-        return updates.joined([LAST_STEP], [self.state["step"]], torch.ones(1, dtype=torch.int64))
-
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
-        self.state["step"] = update
 
 
 def _decoded(text: Tensor) -> list[Id]:
