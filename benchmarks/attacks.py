@@ -21,7 +21,7 @@ RULES: dict[str, dict[str, Any]] = {
     '`GeometricMedian(by="uniform")`': {"rule": {"name": "GeometricMedian", "by": "uniform"}},
 }
 ATTACKS = [("none", 0.2), ("gaussian", 0.2), ("scale", 0.2)] + [
-    (kind, share) for kind in ("flip", "little", "inner") for share in (0.2, 0.4)
+    (kind, share) for kind in ("little", "inner") for share in (0.2, 0.4)
 ]
 
 

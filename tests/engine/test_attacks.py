@@ -38,8 +38,6 @@ def test_colluding_attacks_are_what_they_say() -> None:
         assert told[0] is replies[0]
         assert attack.on(replies[2], received.theta, 2, 2, 1) is replies[2]
         assert attack.collude({2: replies[2]}, sent, 2) == {2: replies[2]}  # nobody to imitate
-    flipped = Attack("flip", frozenset({2}), 0).on(replies[2], received.theta, 2, 2, 1)
-    assert (flipped.theta - received.theta).tolist() == [-7, -7, 7]
 
 
 def test_two_fifths_that_collude_turn_the_mean_around(tiny: dict[str, Any]) -> None:
@@ -54,9 +52,9 @@ def test_two_fifths_that_collude_turn_the_mean_around(tiny: dict[str, Any]) -> N
     assert_same(attacked, run(**(options | {"workers": 3}), rule={"name": "Mean", "by": "uniform"}, attack="inner"))
 
 
-@pytest.mark.parametrize("attack", ["gaussian", "scale", "flip"])
+@pytest.mark.parametrize("attack", ["gaussian", "scale"])
 def test_the_attack_reaches_the_average_and_honest_clients_alone_are_counted(
-    tiny: dict[str, Any], attack: Literal["gaussian", "scale", "flip"]
+    tiny: dict[str, Any], attack: Literal["gaussian", "scale"]
 ) -> None:
     options = tiny | {"clients": 10, "rounds": 1}
     clean, attacked = run(**options), run(**options, attack=attack)

@@ -11,7 +11,7 @@ from comity._errors import ComityError
 from comity._random import generator
 from comity.methods import Payload, Reply
 
-Kind = Literal["none", "gaussian", "scale", "flip", "little", "inner"]
+Kind = Literal["none", "gaussian", "scale", "little", "inner"]
 
 DEVIATIONS = 1.5
 """How far ``little`` is from the honest clients' mean, in their standard deviations."""
@@ -24,7 +24,7 @@ class Attack:
     """Some clients upload something else than they trained. Buffers are left as they are: a rule does not see them.
 
     Each by itself: ``gaussian`` sends Gaussian numbers of standard deviation 1 in place of the shared parameters (A1 of
-    FedPG, supplement B.3), ``scale`` its update times 100 (A2), ``flip`` its update times −1. In collusion, and with
+    FedPG, supplement B.3), ``scale`` its update times 100 (A2). In collusion, and with
     knowledge of what honest clients send: ``little`` sends μ − 1.5σ, the mean and the standard deviation of each number
     in the honest updates, which stays inside their spread (Baruch et al., NeurIPS 2019); ``inner`` sends −2μ, against
     what most want (Xie et al., UAI 2020).
@@ -48,8 +48,7 @@ class Attack:
                 reply, torch.randn(parameters, generator=generator(self.seed, "attack", round, cid))
             )
         origin = self._origin(origin)[:parameters]
-        factor = 100 if self.kind == "scale" else -1
-        return _with_parameters(reply, origin + factor * (reply.theta[:parameters] - origin))
+        return _with_parameters(reply, origin + 100 * (reply.theta[:parameters] - origin))
 
     def collude(self, replies: Mapping[int, Reply], sent: Mapping[int, Payload], parameters: int) -> dict[int, Reply]:
         """All replies of a round, with those of colluding clients in place of what they trained."""
