@@ -40,11 +40,11 @@ from comity.rules import (
     TriedSteps,
     Updates,
     against,
-    behind,
     capped,
     conflict_rate,
     cosines,
     loss_change,
+    make_updates,
 )
 
 MOST = 256
@@ -176,7 +176,7 @@ class Server:
             ends = torch.stack([moved(self.server_step.lr * step, dropped) for step in steps])
             return self._try_steps(cids, ends, factors)
 
-        updates = behind(
+        updates = make_updates(
             self.sketch,
             key_bytes(self.seed, "sketch", self.round),
             [vector[: layout.size] for vector in vectors],

@@ -7,26 +7,17 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
-from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, lower_products, mirrored, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Updates, lower_products, mirrored, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
 from comity.rules._sketch import LayerSketch, Sketch
-from comity.rules._sketched import SketchedRows, SketchedUpdates, behind, check_sketch
+from comity.rules._sketched import SketchedUpdates, check_sketch, make_updates
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps, capped
 from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
 from comity.rules.confree import ConFREE
-from comity.rules.diagnose import (
-    ConflictRate,
-    LossChange,
-    against,
-    conflict_rate,
-    cosines,
-    harm,
-    improvement,
-    loss_change,
-)
+from comity.rules.diagnose import ConflictRate, against, conflict_rate, cosines, harm, improvement, loss_change
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
@@ -34,7 +25,7 @@ from comity.rules.geometric_median import GeometricMedian
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
 from comity.rules.projection import COSINE_ROUNDING, Projection
-from comity.rules.protect import Protected, protected_directions
+from comity.rules.protect import protected_directions
 from comity.rules.released import ReleasedConFREE
 from comity.rules.solvers import Solution, min_norm
 from comity.rules.torchjd import TorchJD
@@ -64,24 +55,22 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "UPGrad", "CAGrad",
-    "GeometricMedian", "Auto", "RULES",
+    "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts
     "capped",
     # who hurts whom
-    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "LossChange",
-    "COSINE_ROUNDING",
+    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "COSINE_ROUNDING",
     # personal directions
-    "protected_directions", "Protected",
+    "protected_directions",
     # for a rule of your own
     "Rule", "GramBlock", "Solution", "min_norm", "evening",
     # ranges of its options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share", "Range",
     # for updates that are held in another form
-    "ClientUpdates", "Members", "Trial", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
+    "ClientUpdates", "Members", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
     # for rules that see sketches of updates
-    "Sketch", "LayerSketch", "SketchedUpdates", "SketchedRows", "behind", "check_sketch",
+    "Sketch", "LayerSketch", "SketchedUpdates", "make_updates", "check_sketch",
 ]
 # fmt: on

@@ -107,13 +107,15 @@ class Rule(_Declared):
     length: Length = "own"
     state: dict[str, Tensor] = field(default_factory=dict, init=False)
     """What the rule remembers between rounds: saved and set again, it goes on as if it had never stopped."""
+    _drew = False
 
     def __post_init__(self) -> None:
         check(self, "rule")
 
     @property
     def needs_gram(self) -> bool:
-        return True
+        """Whether coefficients or the step length depend on the Gram matrices."""
+        return type(self).solve is not Rule.solve or self.length in ("mean", "fedexp")
 
     @property
     def tries_steps(self) -> bool:
@@ -135,11 +137,6 @@ class Rule(_Declared):
         """Whether it compares updates with those of earlier rounds, of which sketches say nothing."""
         return False
 
-    @property
-    def draws(self) -> bool:
-        """Whether coefficients depend on random numbers; then ``state`` counts the calls."""
-        return False
-
     def coefficients(self, updates: ClientUpdates) -> Combination:
         """Recall absent clients, weigh all members, judge the certificate and set the length.
 
@@ -151,9 +148,10 @@ class Rule(_Declared):
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
         if self.needs_gram and len(updates.members) <= MANY:
             updates.measure()  # needed in any case, and tells who cannot be used without a pass of its own
+        self._drew = False
         coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
-        if self.draws:
+        if self._drew:
             self.state["calls"] = torch.tensor(self._calls + 1)
         return Combination(
             coefficients=with_length(self.length, coefficients, self.scope, updates),
@@ -245,7 +243,11 @@ class Rule(_Declared):
         """Keep in ``state`` what the next round needs."""
 
     def random(self, *key: str | int) -> np.random.Generator:
-        """Random numbers of this call: by the rule's option ``seed`` if it has one, its calls so far, and ``key``."""
+        """Random numbers of this call, from the option ``seed`` if there is one, the calls so far and ``key``.
+
+        ``state`` counts the calls in which a rule draws random numbers.
+        """
+        self._drew = True
         return numpy_generator(getattr(self, "seed", 0), type(self).__name__, self._calls, *key)
 
     @property

@@ -63,10 +63,6 @@ class TorchJD(Rule):
                 f"TorchJD's {weighting} keeps a state between rounds, which a run could not save and restore"
             )
 
-    @property
-    def draws(self) -> bool:
-        return True
-
     def solve(self, block: GramBlock) -> Solution:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(int(self.random(block.layer).integers(2**31)))
