@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from comity import ComityError
+from comity import ComityError, Config
 from comity._options import options
-from comity.engine import run
-from comity.methods import METHODS
+from comity.engine import build, run
+from comity.methods import METHODS, Message
+from helpers import client_of, unmoving_rule, used
 
 DIGITS: dict[str, Any] = {
     "partition": {"name": "dirichlet", "alpha": 0.1},
@@ -52,26 +54,142 @@ def test_any_rule_takes_the_place_of_its_average(tiny: dict[str, Any], method: s
     assert ruled.result.last != plain.result.last
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [{"name": "resnet4"}, {"name": "vit-tiny", "depth": 1}], ids=["resnet4", "vit-tiny"])
 @pytest.mark.parametrize("method", METHODS)
-def test_it_runs_with_batchnorm_and_with_a_transformer(
-    tiny: dict[str, Any], method: str, model: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_it_runs_with_batchnorm_absent_and_dropped_out_clients(tiny: dict[str, Any], method: str, buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "rounds": 2, "clients": 4, "lr": 0.01, "buffers": buffers}
+    done = run(**options, method=method, participation=0.5, dropout=0.3)
+    assert not any(record.failed for record in done.records)
+    assert len(done.columns["L-acc"]) == 4
+    assert all(torch.isfinite(model).all() for model in used(done))
+    assert torch.isfinite(done.server.theta).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_it_runs_with_a_transformer(tiny: dict[str, Any], method: str) -> None:
+    model = {"name": "vit-tiny", "depth": 1}
     done = run(**(tiny | {"model": model, "rounds": 2, "clients": 3, "lr": 0.01}), method=method, participation=0.7)
     assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
 
 
+FORMS: list[dict[str, Any]] = [
+    {"name": "FedAMP", "form": "cosine"},
+    {"name": "FedPAC", "lam": 0.0},
+    {"name": "FedROD", "head": "hypernetwork"},
+    {"name": "FedU", "graph": "random"},
+    {"name": "Per-FedAvg", "hessian": "hessian-free"},
+]
+"""Other forms of some methods, which must differ too."""
+
+
 def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
-    """Nobody is secretly another, Local least of all."""
+    """No method is secretly another, Local least of all."""
     options = tiny | {"rounds": 2, "data": tiny["data"] | {"label_shift": 0.9}, "val_share": 0.2}
-    losses: dict[tuple[float, ...], str] = {}
-    for method in METHODS.keys() - {"FedBN"}:  # which is FedAvg in a network without BatchNorm; see test_fedbn.py
-        # FEDORA's default follows nobody until that helps on validation data, which two rounds do not bring about
-        entry = {"name": method} | ({"lam_form": "exp"} if method == "FEDORA" else {})
-        key = tuple(run(**options, method=entry).columns["loss"])
+    losses: dict[tuple[float, ...], Any] = {}
+    # FedBN is FedAvg in a network without BatchNorm; see test_fedbn.py
+    for method in [*sorted(METHODS.keys() - {"FedBN"}), *FORMS]:
+        key = tuple(run(**options, method=method).columns["loss"])
         assert key not in losses, f"{method} is {losses.get(key)}"
         losses[key] = method
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "value", "allowed"),
+    [
+        ("APFL", "alpha", -0.1, "at least 0 and at most 1"),
+        ("APFL", "alpha", 1.1, "at least 0 and at most 1"),
+        ("Ditto", "lam", -1, "at least 0"),
+        ("FedALA", "top", 0, "at least 1"),
+        ("FedALA", "share", 0.0, "above 0 and at most 1"),
+        ("FedALA", "rate", -1.0, "at least 0"),
+        ("FedALA", "threshold", 0.0, "above 0"),
+        ("FedAMP", "lam", -1, "at least 0"),
+        ("FedAMP", "alpha", 0, "above 0"),
+        ("FedAMP", "sigma", 0, "above 0"),
+        ("FedAMP", "self_weight", 1, "at least 0 and below 1"),
+        ("FedCP", "lam", -1, "at least 0"),
+        ("FedDBE", "mu", 0, "above 0 and at most 1"),
+        ("FedFV", "alpha", -0.1, "at least 0 and at most 1"),
+        ("FedFV", "tau", -1, "at least 0"),
+        ("FedFomo", "models", -1, "at least 0"),
+        ("FedFomo", "epsilon", 1.5, "at least 0 and at most 1"),
+        ("FedFomo", "epsilon_decay", -1, "at least 0"),
+        ("FedMGDA+", "eps", 1.5, "at least 0 and at most 1"),
+        ("FedMGDA+", "server_lr", 0.0, "above 0"),
+        ("FEDORA", "p", 0, "at least 1"),
+        ("FEDORA", "neighbours", 0, "at least 1"),
+        ("FEDORA", "alpha", -1.0, "at least 0 and at most 10000"),
+        ("FEDORA", "alpha", float("inf"), "a finite number"),
+        ("FedPAC", "lam", -1.0, "at least 0"),
+        ("FedPAC", "head_epochs", -1, "at least 0"),
+        ("FedPAC", "head_lr", 0.0, "above 0"),
+        ("FedPG", "gamma", 1.5, "at least 0 and at most 1"),
+        ("S-FedPG", "s", -1, ""),
+        ("S-FedPG", "beta", 1, ""),
+        ("FedProx", "mu", -1, "at least 0"),
+        ("FedROD", "gamma", -1.0, "at least 0"),
+        ("FedROD", "hidden", 0, "at least 1"),
+        ("FedU", "step", 1.1, "at least 0 and at most 1"),
+        ("FeSEM", "clusters", 0, "at least 1"),
+        ("IFCA", "clusters", 0, "at least 1"),
+        ("Per-FedAvg", "alpha", -1, "at least 0"),
+        ("Per-FedAvg", "beta", 0, "above 0"),
+        ("Per-FedAvg", "delta", 0, "above 0"),
+        ("Per-FedAvg", "personal_steps", 0, "at least 1"),
+        ("SplitGP", "gamma", 1.5, "at least 0 and at most 1"),
+        ("SplitGP", "lam", -0.1, "at least 0 and at most 1"),
+        ("SplitGP", "threshold", -1.0, "at least 0"),
+        ("pFedHN", "width", 0, "at least 1"),
+        ("pFedHN", "embedding", 0, "at least 1"),
+        ("pFedHN", "hidden", -1, "at least 0"),
+        ("pFedHN", "server_lr", 0.0, "above 0"),
+        ("pFedHN", "server_momentum", 1.0, "at least 0 and below 1"),
+        ("pFedHN", "server_weight_decay", -1.0, "at least 0"),
+        ("pFedHN", "server_clip", -1.0, "at least 0"),
+        ("pFedMe", "lam", 0, "above 0"),
+        ("pFedMe", "K", 0, "at least 1"),
+        ("pFedMe", "personal_lr", 0, "above 0"),
+        ("pFedMe", "eta", -1, "above 0"),
+        ("pFedMe", "beta", -1, "at least 0"),
+    ],
+)
+def test_an_option_out_of_range_is_rejected(method: str, option: str, value: float, allowed: str) -> None:
+    with pytest.raises(ComityError, match=rf"method\.{option} must be {allowed}.*, got {value}(\.0)?$"):
+        METHODS[method](**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("method", "ruled"),
+    [
+        ("FedCP", ("body",)),
+        ("GPFL", ("body",)),
+        ({"name": "FedROD", "head": "hypernetwork"}, ("body", "head")),
+    ],
+    ids=["FedCP", "GPFL", "FedROD"],
+)
+def test_the_rule_acts_on_some_parts_and_the_others_are_averaged(
+    tiny: dict[str, Any], method: Any, ruled: tuple[str, ...]
+) -> None:
+    site, server = build(Config(**(tiny | {"model": "resnet4", "lr": 0.05}), method=method))
+    server.rule, seen = unmoving_rule()
+    before, size = server.theta.clone(), site.model().size(*ruled)
+    server.step()
+    assert seen == [tuple(name for name in server.layout.names if name.startswith(ruled))]
+    assert torch.equal(server.theta[:size], before[:size])
+    rows = [site.method.fit(client_of(site, cid), Message(theta=before)).theta for cid in range(5)]
+    sizes = torch.tensor([float(len(client.train)) for client in site.federation.clients])
+    mean = sizes / sizes.sum() @ torch.stack(rows)
+    torch.testing.assert_close(server.theta[size:], mean[size:], rtol=1e-5, atol=1e-6)  # buffers too
+    assert (mean[size:] - before[size:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("method", ["FedCP", "GPFL"])
+def test_a_head_that_is_not_linear_is_rejected(method: str) -> None:
+    net = nn.Module()
+    net.body, net.head = nn.Flatten(), nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(ComityError, match=f"{method} needs a model whose head is one linear layer, got Sequential"):
+        METHODS[method]().build(net)
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if "personal_model" in options(method)])

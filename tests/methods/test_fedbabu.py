@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import sgd_step
 
 from comity import Config
 from comity.engine import run, site_of
@@ -43,11 +44,8 @@ def test_fine_tuning_is_plain_sgd_from_the_common_model(tiny: dict[str, Any], pa
     by_hand.write(received.theta, "body")
     common = by_hand.read()
     parts = WHOLE if part == "whole" else ("head",)
-    optimiser = torch.optim.SGD(by_hand.parameters(*parts), lr=config.lr)
     for x, y in client.batches(3):
-        optimiser.zero_grad()
-        by_hand.loss(x, y).backward()
-        optimiser.step()
+        sgd_step(by_hand.loss(x, y), by_hand.parameters(*parts), config.lr)
     torch.testing.assert_close(site.method.personal(client, received), by_hand.read(), rtol=0, atol=1e-6)
     assert torch.equal(site.method.general(client, received), common)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from by_hand import sgd_step
 from torch import nn
 
 from comity import Config
@@ -42,11 +43,8 @@ def test_batchnorm_stays_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
     for cid in range(3):
         plain = site_of(config.with_(method="FedAvg")).model()
         client = client_of(site, cid)
-        optimiser = torch.optim.SGD(plain.net.parameters(), lr=config.lr)
         for x, y in client.batches(1):
-            optimiser.zero_grad()
-            plain.loss(x, y).backward()
-            optimiser.step()
+            sgd_step(plain.loss(x, y), list(plain.net.parameters()), config.lr)
         reply = site.method.fit(client, Message(theta=start))
         for name, tensor in client.model.state_dict().items():
             torch.testing.assert_close(tensor.float(), plain.state_dict()[name].float(), rtol=0, atol=1e-5)

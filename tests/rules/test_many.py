@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_families import quick
 
-from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, SketchedRows, Updates, solvers
+from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, Updates, solvers
 from comity.rules import _block as block
 from comity.rules import _many as many
 from comity.rules import _rows as rows
 from comity.rules._many import MANY, Factored
+from comity.rules._sketched import SketchedRows
 
 RULES = [
     Projection(),

@@ -1,4 +1,4 @@
-"""MaxFL, capped MGDA and the rules of multi-task learning: definitions, reductions and independent judges."""
+"""Capped MGDA, rules of multi-task learning and the geometric median: definitions and independent judges."""
 
 import copy
 
@@ -14,11 +14,14 @@ from comity.rules import (
     MGDA,
     CAGrad,
     ConFREE,
+    GeometricMedian,
     Updates,
     UPGrad,
     improvement,
     protected_directions,
 )
+
+SEEDS = st.integers(0, 1000)
 
 
 def regular(n: int, seed: int) -> torch.Tensor:
@@ -80,3 +83,36 @@ def test_the_order_of_clients_does_not_matter(rule):
     sizes = torch.arange(1.0, 7.0)
     one, other = (copy.deepcopy(rule)(U[i], sizes=sizes[i]) for i in (torch.arange(6), order))
     assert close(one, other, U, 3e-6)
+
+
+@given(tame, SEEDS)
+@quick
+def test_the_geometric_median_solves_its_problem(U, seed):
+    p = torch.from_numpy(np.random.default_rng(seed).uniform(0.5, 2, len(U)))
+    p = p / p.sum()
+    outcome = GeometricMedian().apply(Updates(U, sizes=p))
+    value = float(p @ (outcome.update - U).norm(dim=1))
+    variable = cp.Variable(U.shape[1])
+    problem = cp.Problem(
+        cp.Minimize(sum(w * cp.norm(variable - row) for w, row in zip(p.numpy(), U.numpy(), strict=True)))
+    )
+    problem.solve(solver=cp.CLARABEL)
+    assert value == pytest.approx(problem.value, abs=1e-6)
+    assert float(outcome.coefficients.sum()) <= 1 + 1e-12  # members that did not move have the rest
+    assert float(outcome.coefficients.min()) >= 0
+
+
+@given(matrices)
+@quick
+def test_the_geometric_median_of_identical_updates_is_that_update(U):
+    same = U[:1].expand(5, -1)
+    assert close(GeometricMedian()(same), U[0], U)
+    # and more than half of the weight decides alone
+    other = torch.cat((same, U[-1:], -3 * U[-1:]))
+    assert close(GeometricMedian()(other), U[0], U)
+
+
+def test_the_geometric_median_on_a_line_is_the_median():
+    U = torch.tensor([[1.0], [2.0], [50.0], [3.0], [-7.0]], dtype=torch.float64)
+    assert float(GeometricMedian()(U)) == pytest.approx(2)
+    assert float(GeometricMedian()(U, sizes=[1, 1, 9, 1, 1])) == pytest.approx(50)
