@@ -96,19 +96,3 @@ def test_alpha_fixed_at_0_is_fedavg(tiny: dict[str, Any]) -> None:
     done = run(**options, method={"name": "APFL", "alpha": 0.0, "adaptive": False})
     fedavg = run(**options).server.theta
     assert all(torch.equal(model, fedavg) for model in used(done))
-
-
-def test_clients_learn_alphas_of_their_own_and_absent_ones_keep_theirs(tiny: dict[str, Any]) -> None:
-    done = run(**(tiny | {"rounds": 2}), method="APFL")
-    alphas = [float(alpha) for alpha in kept(done, "alpha")]
-    assert len(set(alphas)) == tiny["clients"]
-    assert all(0 <= alpha <= 1 for alpha in alphas)
-
-    done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method="APFL")
-    took_part = {cid for record in done.records for cid in record.cohort}
-    absent = set(range(tiny["clients"])) - took_part
-    assert absent
-    initial = done.site.model().read()
-    for cid in range(tiny["clients"]):
-        assert torch.equal(kept(done, "v")[cid], initial) == (cid in absent)
-    assert len(done.columns["L-acc"]) == tiny["clients"]

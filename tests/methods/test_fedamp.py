@@ -70,13 +70,6 @@ def test_by_default_the_width_is_the_median_and_the_scale_of_models_does_not_mat
     assert torch.equal(fixed, torch.eye(5, dtype=fixed.dtype))
 
 
-def test_own_model_keeps_its_least_weight() -> None:
-    W, heard, layout = models()
-    xi = mixed(FedAMP(sigma=1e3, alpha=1e6, self_weight=0.2), W, heard, layout)
-    torch.testing.assert_close(xi.diagonal(), torch.full((5,), 0.2, dtype=xi.dtype))
-    assert bool((xi >= 0).all())
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_nobody_listens_to_a_client_that_never_answered(form: str) -> None:
     W, heard, layout = models()

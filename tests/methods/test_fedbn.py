@@ -9,7 +9,7 @@ from torch import nn
 from comity import Config
 from comity.engine import run, site_of
 from comity.methods import Message
-from helpers import assert_same, client_of, keeps, used
+from helpers import assert_same, client_of, keeps
 
 RESNET: dict[str, Any] = {"model": "resnet4", "rounds": 2, "clients": 3, "lr": 0.01}
 
@@ -51,20 +51,6 @@ def test_batchnorm_stays_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
         average += reply.theta * (len(client.data.train) / total)
         torch.testing.assert_close(keeps(done)[cid]["personal"], client.model.read("personal"), rtol=0, atol=0)
     torch.testing.assert_close(done.server.theta, average, rtol=0, atol=1e-6)
-
-
-def test_clients_differ_by_their_batchnorm_alone(tiny: dict[str, Any]) -> None:
-    done = run(**shifted(tiny), method="FedBN")
-    model, layout = done.site.model(), done.site.model().layout()
-    assert sum(layer.stop - layer.start for layer in layout.layers) == model.size() - model.size("buffers")
-    shared, own = [], []
-    for whole in used(done):
-        model.write(whole)
-        assert torch.equal(model.read(), whole)
-        shared.append(model.read("shared"))
-        own.append(model.read("batchnorm"))
-    assert torch.equal(shared[0], shared[1])
-    assert not torch.equal(own[0], own[1])
 
 
 def test_it_is_neither_fedavg_nor_fedavg_with_local_statistics(tiny: dict[str, Any]) -> None:

@@ -130,14 +130,6 @@ def test_exploration_is_random_falls_and_never_sends_ones_own_or_an_unknown_mode
     assert late == {2}
 
 
-def test_clients_hold_out_data_and_judge_by_it(tiny: dict[str, Any]) -> None:
-    done = run(**tiny, method="FedFomo")
-    plain = run(**tiny, method="Local")
-    for with_val, without in zip(done.federation.clients, plain.federation.clients, strict=True):
-        assert len(with_val.val) > 0
-        assert len(with_val.train) + len(with_val.val) == len(without.train)
-
-
 def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
     options = tiny | {"rounds": 3, "val_share": 0.2}
     done = run(**options, method="FedFomo")

@@ -58,17 +58,3 @@ def test_it_is_fedavg_with_its_rule(tiny: dict[str, Any], method: str, option: d
     assert torch.equal(done.server.theta, ruled.server.theta)
     assert done.columns == ruled.columns
     assert not torch.equal(done.server.theta, run(**options).server.theta)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_client_uses_the_global_model_or_what_training_made_of_it(tiny: dict[str, Any], method: str) -> None:
-    """By default the one that FedAvg's clients use, so that the two compare like with like."""
-    common = run(**tiny, method=method)
-    assert common.title == method
-    assert common.site.moment == run(**tiny).site.moment == "received"
-    done = run(**tiny, method={"name": method, "personal_model": "post_local"})
-    assert done.site.moment == "fitted"
-    assert torch.equal(done.server.theta, common.server.theta)
-    assert done.columns["loss"] != common.columns["loss"]
-    assert done.columns["global-acc"] == common.columns["global-acc"]
-    assert done.columns["loss"] != run(**tiny, method="Local").columns["loss"]

@@ -1,7 +1,6 @@
 """FEDORA: whose data are alike, how models flow between them, and when a client follows."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from by_hand import drawn, kept, server_of, sgd_step
 from torch import Tensor
 
 from comity import Config
-from comity.data import Split
 from comity.engine import Client, Server, run, site_of
 from comity.methods import FEDORA, Message, Question
 from comity.methods.fedora import PulledReply
@@ -62,15 +60,6 @@ def test_a_basis_is_filled_up_with_nothing(tiny: dict[str, Any]) -> None:
     basis = FEDORA(p=samples + 3).basis(client, Question()).basis.double()
     identity = torch.diag(torch.tensor([1.0] * samples + [0.0] * 3, dtype=torch.float64))
     torch.testing.assert_close(basis @ basis.T, identity, rtol=0, atol=1e-5)
-
-
-def test_directions_that_the_samples_do_not_have_are_no_basis(tiny: dict[str, Any]) -> None:
-    """All samples alike: one direction, whatever p is."""
-    client = client_of(site_of(Config(**tiny, method="FEDORA")))
-    alike = client.data.train.x[:1].expand(9, -1, -1, -1)
-    client.data = replace(client.data, train=Split(alike, client.data.train.y[:9]))
-    basis = FEDORA(p=3).basis(client, Question()).basis
-    torch.testing.assert_close(basis.norm(dim=1), torch.tensor([1.0, 0.0, 0.0]))
 
 
 def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:

@@ -27,15 +27,6 @@ def test_without_pull_and_by_the_head_it_is_local_to_the_bit(tiny: dict[str, Any
     assert pulled.columns != proto.columns
 
 
-def test_the_answer_changes_no_training(tiny: dict[str, Any]) -> None:
-    runs = [run(**tiny, method={"name": "FedProto", "answer": answer}) for answer in ("prototype", "head")]
-    assert all(torch.equal(runs[0].server.store[name], runs[1].server.store[name]) for name in ("prototypes", "known"))
-    size = runs[1].site.model().size()
-    for by_prototype, by_head in zip(*map(used, runs), strict=True):
-        assert torch.equal(by_prototype[:size], by_head)
-    assert runs[0].columns != runs[1].columns
-
-
 def test_prototypes_are_means_over_all_samples_of_a_class(tiny: dict[str, Any]) -> None:
     """One round by hand, in which the clients train alone."""
     config = Config(**(tiny | {"rounds": 1, "data": tiny["data"] | SKEWED}), method="FedProto")

@@ -82,17 +82,6 @@ def test_each_loss_moves_its_own_parts(tiny: dict[str, Any], head: str) -> None:
         torch.testing.assert_close(client.keep["personal"], model.read("own"), rtol=0, atol=1e-6)
 
 
-def test_the_personal_loss_never_reaches_what_is_shared(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**tiny, method="FedROD"))
-    replies = []
-    for scale in (0.0, 3.0):
-        client = client_of(site, 1)
-        size = client.model.size("own")
-        client.keep["personal"] = scale * torch.randn(size, generator=torch.Generator().manual_seed(1))
-        replies.append(site.method.fit(client, Message(theta=client.model.read("shared"))).theta)
-    assert torch.equal(*replies)
-
-
 def test_without_the_prior_the_generic_model_is_fedavg(tiny: dict[str, Any]) -> None:
     options = tiny | {"trainer": "autograd"}
     fedavg = run(**options).server.theta

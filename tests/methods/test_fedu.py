@@ -8,7 +8,7 @@ from by_hand import server_of
 
 from comity.engine import Server, run
 from comity.methods import Reply
-from helpers import assert_same, used
+from helpers import used
 
 
 def replies_of(server: Server, cids: list[int]) -> dict[int, Reply]:
@@ -71,14 +71,3 @@ def test_step_0_is_local_and_another_is_not(tiny: dict[str, Any], model: Any, pa
     for cid, (a, b) in enumerate(zip(used(done), alone, strict=True)):
         assert torch.equal(a, b) == (cid not in took_part)
         assert torch.isfinite(a).all()
-
-
-def test_a_lost_reply_leaves_the_servers_model(tiny: dict[str, Any]) -> None:
-    options = tiny | {"rounds": 2, "dropout": 0.5}
-    done = run(**options, method="FedU")
-    assert any(record.lost for record in done.records)
-    never = set(range(tiny["clients"])) - {c for r in done.records for c in r.cohort if c not in r.lost}
-    for cid, model in enumerate(used(done)):
-        assert torch.equal(model, done.server.store["W"][cid])
-        assert torch.equal(model, done.server.theta) == (cid in never)
-    assert_same(done, run(**options, method="FedU"))

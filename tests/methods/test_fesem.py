@@ -12,7 +12,7 @@ from torch import Tensor
 
 from comity.engine import build, run
 from comity.methods import Reply
-from comity.methods._clusters import k_means, reseed
+from comity.methods._clusters import k_means
 
 TWO = {"name": "FeSEM", "clusters": 2}
 
@@ -115,12 +115,6 @@ def test_k_means_is_the_best_partition() -> None:
         assert spread(tuple(found.tolist())) == pytest.approx(best, rel=1e-9)
 
 
-def test_reseeding_takes_nobody_from_a_cluster_of_one() -> None:
-    labels, far = torch.tensor([0, 1, 1, -1]), torch.tensor([9.0, 1.0, 2.0, 0.0])
-    assert reseed(labels, far, 4) == {2: 2}  # then cluster 1 has one left, and nobody remains for cluster 3
-    assert labels.tolist() == [0, 1, 2, -1]
-
-
 @pytest.mark.parametrize("method", ["FeSEM", "IFCA"])
 def test_one_cluster_is_fedavg(tiny: dict[str, Any], method: str) -> None:
     part = tiny | {"participation": 0.6}
@@ -130,15 +124,6 @@ def test_one_cluster_is_fedavg(tiny: dict[str, Any], method: str) -> None:
     assert alone.columns["L-acc"] == fedavg.columns["L-acc"]
     two = run(**part, method={"name": method, "clusters": 2})
     assert not torch.equal(two.server.store["centres"][0], fedavg.server.theta)
-
-
-def test_the_centre_is_judged_or_what_training_made_of_it(tiny: dict[str, Any]) -> None:
-    centre = run(**(tiny | {"rounds": 2}), method=TWO)
-    fitted = run(**(tiny | {"rounds": 2}), method=TWO | {"personal_model": "post_local"})
-    assert torch.equal(centre.server.store["centres"], fitted.server.store["centres"])
-    assert centre.columns["loss"] != fitted.columns["loss"]
-    assert fitted.site.moment == "fitted"
-    assert centre.columns["loss"] != run(**(tiny | {"rounds": 2}), method="Local").columns["loss"]
 
 
 @pytest.mark.parametrize("method", ["FeSEM", "IFCA"])

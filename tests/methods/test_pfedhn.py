@@ -95,15 +95,6 @@ def test_models_start_around_the_initial_one(tiny: dict[str, Any]) -> None:
     assert not torch.equal(server_of(tiny | {"seed": 1}).store["v"], server.store["v"])
 
 
-def test_what_nobody_trains_stays(tiny: dict[str, Any]) -> None:
-    options = SMALL | {"server_weight_decay": 0.0}
-    done = run(**(tiny | {"epochs": 0}), method=options)
-    _, server = build(Config(**tiny, method=options))
-    server.method.begin(server)
-    assert torch.equal(done.server.store["models"], server.store["models"])
-    assert not torch.equal(run(**tiny, method=options).server.store["models"], server.store["models"])
-
-
 def test_a_client_uses_what_the_hypernetwork_makes(tiny: dict[str, Any]) -> None:
     done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method=SMALL)
     assert torch.equal(torch.stack(used(done)), done.server.store["models"])

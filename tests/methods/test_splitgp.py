@@ -131,16 +131,6 @@ def test_the_model_for_everybody_is_the_server_part_on_the_average(tiny: dict[st
     assert leaves_early == (threshold == 100.0)
 
 
-def test_a_client_uses_what_training_left(tiny: dict[str, Any]) -> None:
-    """Not the mixture that it begins the next round with, which is mostly the average."""
-    done, mixed = (run(**tiny, method=entry) for entry in ("SplitGP", {"name": "SplitGP", "personal_model": "mixture"}))
-    model = done.site.model()
-    for cid, (fitted, received) in enumerate(zip(used(done), used(mixed), strict=True)):
-        model.write(fitted)
-        assert torch.equal(model.read(*OWN), keeps(done)[cid]["own"])
-        assert not torch.equal(fitted, received)
-
-
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_batchnorm_statistics_go_with_the_client_part(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "clients": 3, "rounds": 2, "lr": 0.01, "buffers": buffers}

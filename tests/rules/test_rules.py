@@ -70,7 +70,7 @@ def conflict(u: torch.Tensor, v: torch.Tensor) -> bool:
     return float(u @ v) < -1e-7 * float(u.norm() * v.norm())
 
 
-def equation_9(U: torch.Tensor) -> torch.Tensor:
+def equation_9(U: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     projected = []
     for i in range(len(U)):
         p = U[i].clone()
@@ -78,7 +78,7 @@ def equation_9(U: torch.Tensor) -> torch.Tensor:
             if j != i and conflict(U[i], U[j]):
                 p -= (U[i] @ U[j]) / (U[j] @ U[j]) * U[j]
         projected.append(p)
-    return torch.stack(projected).mean(0)
+    return torch.stack(projected).mean(0) if weights is None else weights @ torch.stack(projected)
 
 
 def one_after_the_other(U: torch.Tensor, orders, divide: bool = True) -> torch.Tensor:
