@@ -53,7 +53,8 @@ class Attack:
             return dict(replies)
         origins = {cid: self._origin(sent[cid].tensors().get("theta"))[:parameters] for cid in replies}
         updates = torch.stack([replies[cid].theta[:parameters] - origins[cid] for cid in honest])
-        lie = -AGAINST * updates.mean(0)
+        _, mean = torch.std_mean(updates, dim=0, correction=0)  # updates.mean(0) would change the locked bits
+        lie = -AGAINST * mean
         return {
             cid: _with_parameters(reply, origins[cid] + lie) if cid in lying else reply
             for cid, reply in replies.items()

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comity.rules._rows import Rows
+from comity._errors import ComityError
+from comity.rules._rows import Rows, Updates
 from comity.rules._rule import Rule
-from comity.rules._updates import ClientUpdates, Id
+from comity.rules._updates import NO_ROWS, ClientUpdates, Id
 
 
 class Remembering(Rule):
@@ -44,9 +45,11 @@ class Remembering(Rule):
         absent = [i for i, name in enumerate(names) if name not in present and now - int(last[i]) <= window]
         if not absent:
             return updates
+        if not isinstance(updates, Updates):
+            raise ComityError(NO_ROWS)
         return updates.joined([names[i] for i in absent], [self._row(i) for i in absent], now - last[absent])
 
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
+    def remember(self, updates: Updates, update: Tensor) -> None:
         if self.reach == 0:
             return
         now = int(self.state.get("round", 0))

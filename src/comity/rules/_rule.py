@@ -69,6 +69,7 @@ class Combination:
 class Outcome(Combination):
     """One step of a rule: the update, and what it is made of."""
 
+    updates: Updates
     update: Tensor
     """(P,)"""
     stretch: Tensor
@@ -162,10 +163,11 @@ class Rule(_Declared):
             updates=updates,
         )
 
-    def apply(self, updates: ClientUpdates) -> Outcome:
+    def apply(self, updates: Updates) -> Outcome:
         """The whole step: coefficients, the update that they make, and what the rule remembers for the next round."""
         chosen = self.coefficients(updates)
         updates = chosen.updates
+        assert isinstance(updates, Updates)
         update = updates.combine(chosen.coefficients)
         if self.needs_gram:
             plain = updates.lengths(updates.shares)
@@ -239,7 +241,7 @@ class Rule(_Declared):
         """The updates, followed by those of absent clients if the rule remembers any."""
         return updates
 
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
+    def remember(self, updates: Updates, update: Tensor) -> None:
         """Keep in ``state`` what the next round needs."""
 
     def random(self, *key: str | int) -> np.random.Generator:

@@ -9,6 +9,7 @@ from comity._components import Component
 from comity._errors import ComityError
 from comity._options import Count, Positive, ShareAboveZero
 from comity.rules._length import FACTORS, Length, harmed
+from comity.rules._rows import Updates
 from comity.rules._rule import Combination, Rule, Scope
 from comity.rules._updates import ClientUpdates, TriedSteps
 
@@ -106,7 +107,7 @@ class Auto(Rule):
         chosen = known[place] if place in known else self.rules[place].coefficients(updates)
         return replace(chosen, coefficients=FACTORS[step] * chosen.coefficients)
 
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
+    def remember(self, updates: Updates, update: Tensor) -> None:
         for rule in self.rules:
             rule.remember(updates, update)
         self._collect()
