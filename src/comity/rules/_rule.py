@@ -166,16 +166,16 @@ class Rule(_Declared):
     def apply(self, updates: Updates) -> Outcome:
         """The whole step: coefficients, the update that they make, and what the rule remembers for the next round."""
         chosen = self.coefficients(updates)
-        updates = chosen.updates
-        assert isinstance(updates, Updates)
-        update = updates.combine(chosen.coefficients)
+        used = chosen.updates
+        assert isinstance(used, Updates)
+        update = used.combine(chosen.coefficients)
         if self.needs_gram:
-            plain = updates.lengths(updates.shares)
+            plain = used.lengths(used.shares)
         else:
-            is_plain = torch.equal(chosen.coefficients, updates.shares[None])
-            plain = _layer_lengths(updates.layout, update if is_plain else updates.combine(updates.shares))
-        self.remember(updates, update)
-        stretch = torch.where(plain > 0, _layer_lengths(updates.layout, update) / plain, math.nan)
+            is_plain = torch.equal(chosen.coefficients, used.shares[None])
+            plain = _layer_lengths(used.layout, update if is_plain else used.combine(used.shares))
+        self.remember(used, update)
+        stretch = torch.where(plain > 0, _layer_lengths(used.layout, update) / plain, math.nan)
         return Outcome(**vars(chosen), update=update, stretch=stretch)
 
     def __call__(
