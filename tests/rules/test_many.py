@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, Updates, solvers
+from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, SketchedRows, Updates, solvers
 from comity.rules import _block as block
 from comity.rules import _many as many
 from comity.rules import _rows as rows
 from comity.rules._many import MANY
-from comity.rules._sketched import SketchedRows
 
 RULES = [
     Projection(),

@@ -11,8 +11,7 @@ from rule_families import quick
 
 from comity import ComityError
 from comity._layout import Layout
-from comity.rules import CALM, MGDA, ConFREE, FedFV, LayerSketch, Sketch, SketchedUpdates, Updates
-from comity.rules._sketched import SketchedRows
+from comity.rules import CALM, MGDA, ConFREE, FedFV, LayerSketch, Sketch, SketchedRows, SketchedUpdates, Updates
 
 LAYOUT = Layout([("wide", (70, 50)), ("bias", (7,)), ("folded", (3, 1500))])  # buckets of k = 128: 2,048
 KEY = b"key"
