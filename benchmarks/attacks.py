@@ -1,8 +1,8 @@
-"""Which rule withstands which attack: the table in docs/rules.md.
+"""Which rule withstands which attack.
 
 FedAvg on digits, 20 clients; the accuracy of the common model on the honest clients' own tests, mean over seeds.
 
-    python benchmarks/attacks.py --seeds 3
+    python benchmarks/attacks.py --seeds 8
 """
 
 import argparse
@@ -17,23 +17,18 @@ RULES: dict[str, dict[str, Any]] = {
     "`ConFREE`": {"rule": "ConFREE"},
     '`CALM(scale="layer")`': {"rule": {"name": "CALM", "scale": "layer"}},
     "`UPGrad`": {"rule": {"name": "UPGrad", "length": "mean"}},
-    "`FedMGDAPlus(norm_restore=True)`": {"rule": {"name": "FedMGDA+", "norm_restore": True}},
-    "`Krum(0.4)`": {"rule": {"name": "Krum", "liars": 0.4}},
-    '`Krum(0.4, m="most")`': {"rule": {"name": "Krum", "liars": 0.4, "m": "most"}},
+    "`FedMGDAPlus`": {"rule": "FedMGDA+"},
+    "`GeometricMedian`": {"rule": "GeometricMedian"},
     '`GeometricMedian(by="uniform")`': {"rule": {"name": "GeometricMedian", "by": "uniform"}},
-    "`CenteredClipping`": {"rule": "CenteredClipping"},
 }
-ATTACKS = [("none", 0.2), ("gaussian", 0.2), ("scale", 0.2)] + [
-    (kind, share) for kind in ("flip", "little", "inner") for share in (0.2, 0.4)
-]
+ATTACKS = [("none", 0.2), ("gaussian", 0.2), ("scale", 0.2), ("inner", 0.2)]
 
 
 def accuracy(entries: dict[str, Any], attack: str, share: float, alpha: float, rounds: int, seed: int) -> float:
     done = comity.run(
         partition={"name": "dirichlet", "alpha": alpha},
-        model={"name": "mlp", "widths": (64,)},
+        model="mlp",
         rounds=rounds,
-        lr=0.1,
         eval_every=rounds,
         general_every="never",
         reference="none",
@@ -48,10 +43,10 @@ def accuracy(entries: dict[str, Any], attack: str, share: float, alpha: float, r
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
-        "--alpha", type=float, default=1.0, help="of the Dirichlet partition: the smaller, the more apart"
+        "--alpha", type=float, default=0.5, help="of the Dirichlet partition: the smaller, the more apart"
     )
     options = parser.parse_args()
     heads = [kind if kind == "none" else f"{kind} {share:.0%}" for kind, share in ATTACKS]

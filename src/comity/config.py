@@ -123,11 +123,11 @@ class Config:
     rounds: Count = _option(50, "learning", "number of rounds")
     participation: ShareAboveZero = _option(1.0, "learning", "share of the clients that is sampled in a round")
     dropout: ShareBelowOne = _option(0.0, "learning", "chance that a sampled client is lost after it trained")
-    attack: Literal["none", "gaussian", "scale", "flip", "little", "inner"] = _option(
+    attack: Literal["none", "gaussian", "scale", "inner"] = _option(
         "none",
         "learning",
-        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or in collusion "
-        "something a little off the honest mean, or against it",
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2), or in collusion "
+        "−2 times the honest mean (inner)",
     )
     malicious: ShareBetween = _option(0.1, "learning", "share of malicious clients when there is an attack")
     max_share: ShareAboveZero = _option(

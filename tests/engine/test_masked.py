@@ -311,7 +311,7 @@ def test_each_method_runs_masked_or_is_refused_for_what_it_declares(options: dic
         ({"rule": "FedFV"}, "remembers updates"),
         ({"rule": "Auto"}, "remembers updates"),
         ({"rule": {"name": "ConFREE", "length": "search"}}, "tries steps"),
-        ({"attack": "flip"}, "leave attack out"),
+        ({"attack": "scale"}, "leave attack out"),
         ({"clip_updates": "median"}, "leave clip_updates out"),
         ({"newcomers": 1}, "leave newcomers out"),
         ({"save_models": True}, "send their models"),

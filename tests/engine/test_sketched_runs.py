@@ -74,8 +74,7 @@ def test_the_error_stands_beside_what_sketches_say(tiny: dict[str, Any], tmp_pat
     ("options", "complaint"),
     [
         ({"rule": "FedFV"}, "FedFV remembers updates"),
-        ({"rule": "CRAFT"}, "CRAFT remembers updates"),
-        ({"rule": {"name": "Auto", "arms": "Mean,CenteredClipping"}}, "Auto remembers updates"),
+        ({"rule": {"name": "Auto", "arms": "Mean,FairDescent"}}, "Auto remembers updates"),
         ({"sketch": 0}, "sketch must be at least 1, got 0"),
         ({"sketch": "many"}, "sketch must be"),
     ],

@@ -12,7 +12,7 @@ from comity.config import Config
 from comity.engine import run, verbs_for, verbs_of
 from comity.engine._admission import objection
 from comity.methods import METHODS, Message
-from helpers import assert_same, keeps
+from helpers import assert_same
 
 SEARCH = {"name": "ConFREE", "length": "search"}
 
@@ -109,25 +109,6 @@ def test_losses_that_cannot_be_are_refused(after: torch.Tensor, before: float, t
     assert told in str(objection(verb, sent, reply))
     fine = verb.reply.of({"after": torch.ones(1, 2).double(), "before": 1.0, "samples": 9})
     assert objection(verb, sent, fine) is None
-
-
-def test_maxfl_measures_against_a_model_trained_alone(tiny: dict[str, Any]) -> None:
-    """What clients send is the loss of the received model less that of their own after ten epochs of Local."""
-    done = run(**(tiny | {"rounds": 1}), rule="MaxFL")
-    alone = run(**(tiny | {"rounds": 1, "epochs": 10}), method="Local")
-    gaps = []
-    for cid, state in done.server.link.states().items():
-        own, data = alone.site.model(), done.federation.clients[cid].train
-        own.write(keeps(alone)[cid]["personal"])
-        start = done.site.model()
-        with torch.inference_mode():
-            mine, common = (torch.nn.functional.cross_entropy(m.net(data.x), data.y) for m in (own, start))
-        assert float(state.engine["alone"]) == pytest.approx(float(mine), rel=1e-4)
-        gaps.append(float(common - mine))
-    weights = torch.sigmoid(torch.tensor(gaps)) * torch.sigmoid(-torch.tensor(gaps))
-    wanted = (weights / weights.sum()).tolist()
-    assert done.server.weights[0].coefficients[0] == pytest.approx(wanted, rel=1e-3)
-    assert_same(run(**tiny, rule="MaxFL"), run(**(tiny | {"workers": 3}), rule="MaxFL"))
 
 
 def test_clients_can_be_asked_only_where_the_rule_wants_it(tiny: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ from comity.methods import Message as MethodMessage
         {"method": "FEDORA"},
         {"method": "S-FedPG"},
         {"method": "FedRep", "rule": {"name": "ConFREE", "length": "search"}},
-        {"method": "FedAvg", "rule": "CenteredClipping", "attack": "little", "malicious": 0.4},
+        {"method": "FedAvg", "rule": "GeometricMedian", "attack": "inner", "malicious": 0.4},
         {"method": "FedAvg", "rule": "FedFV", "participation": 0.6, "dropout": 0.3, "momentum": 0.5}
         | {"optimizer_state": "keep", "attack": "scale", "malicious": 0.2},
         {"method": "FedRep", "rule": "ConFREE", "model": "resnet4", "rounds": 2, "clients": 3},

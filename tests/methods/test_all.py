@@ -4,15 +4,17 @@ import importlib.util
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 import torch
+from torch import nn
 
-from comity import ComityError
-from comity._options import options
-from comity.engine import run
-from comity.methods import METHODS
+from comity import ComityError, Config
+from comity._options import Range, options
+from comity.engine import build, run
+from comity.methods import METHODS, Message
+from helpers import client_of, unmoving_rule, used
 
 DIGITS: dict[str, Any] = {
     "partition": {"name": "dirichlet", "alpha": 0.1},
@@ -52,26 +54,98 @@ def test_any_rule_takes_the_place_of_its_average(tiny: dict[str, Any], method: s
     assert ruled.result.last != plain.result.last
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [{"name": "resnet4"}, {"name": "vit-tiny", "depth": 1}], ids=["resnet4", "vit-tiny"])
 @pytest.mark.parametrize("method", METHODS)
-def test_it_runs_with_batchnorm_and_with_a_transformer(
-    tiny: dict[str, Any], method: str, model: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_it_runs_with_batchnorm_absent_and_dropped_out_clients(tiny: dict[str, Any], method: str, buffers: str) -> None:
+    options = tiny | {"model": "resnet4", "rounds": 2, "clients": 4, "lr": 0.01, "buffers": buffers}
+    done = run(**options, method=method, participation=0.5, dropout=0.3)
+    assert not any(record.failed for record in done.records)
+    assert len(done.columns["L-acc"]) == 4
+    assert all(torch.isfinite(model).all() for model in used(done))
+    assert torch.isfinite(done.server.theta).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_it_runs_with_a_transformer(tiny: dict[str, Any], method: str) -> None:
+    model = {"name": "vit-tiny", "depth": 1}
     done = run(**(tiny | {"model": model, "rounds": 2, "clients": 3, "lr": 0.01}), method=method, participation=0.7)
     assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
 
 
+FORMS: list[dict[str, Any]] = [
+    {"name": "FedAMP", "form": "cosine"},
+    {"name": "FedPAC", "lam": 0.0},
+    {"name": "FedROD", "head": "hypernetwork"},
+    {"name": "FedU", "graph": "random"},
+    {"name": "Per-FedAvg", "hessian": "hessian-free"},
+]
+"""Other forms of some methods, which must differ too."""
+
+
 def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
-    """Nobody is secretly another, Local least of all."""
+    """No method is secretly another, Local least of all."""
     options = tiny | {"rounds": 2, "data": tiny["data"] | {"label_shift": 0.9}, "val_share": 0.2}
-    losses: dict[tuple[float, ...], str] = {}
-    for method in METHODS.keys() - {"FedBN"}:  # which is FedAvg in a network without BatchNorm; see test_fedbn.py
-        # FEDORA's default follows nobody until that helps on validation data, which two rounds do not bring about
-        entry = {"name": method} | ({"lam_form": "exp"} if method == "FEDORA" else {})
-        key = tuple(run(**options, method=entry).columns["loss"])
+    losses: dict[tuple[float, ...], Any] = {}
+    # FedBN is FedAvg in a network without BatchNorm; see test_fedbn.py
+    for method in [*sorted(METHODS.keys() - {"FedBN"}), *FORMS]:
+        key = tuple(run(**options, method=method).columns["loss"])
         assert key not in losses, f"{method} is {losses.get(key)}"
         losses[key] = method
+
+
+def outside(to: Any) -> list[float]:
+    """Numbers just outside the range of an option's type; the ranges themselves are in docs/methods.md."""
+    kinds = [kind for kind in (to, *get_args(to)) if get_origin(kind) is Annotated]
+    ranges = [item for kind in kinds for item in get_args(kind) if isinstance(item, Range)]
+    found = [((each.least, -1), (each.most, 1), (each.above, 0), (each.below, 0)) for each in ranges]
+    return [bound + step for bounds in found for bound, step in bounds if bound is not None]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_out_of_range_is_rejected(method: str) -> None:
+    for option in options(METHODS[method]).values():
+        for value in outside(option.type):
+            with pytest.raises(ComityError, match=rf"method\.{option.name} must be .*, got {value}(\.0)?$"):
+                METHODS[method](**{option.name: value})
+
+
+def test_ranges_are_known() -> None:
+    assert outside(options(METHODS["APFL"])["alpha"].type) == [-1, 2]
+    assert outside(options(METHODS["FedAMP"])["sigma"].type) == [0]
+
+
+@pytest.mark.parametrize(
+    ("method", "ruled"),
+    [
+        ("FedCP", ("body",)),
+        ("GPFL", ("body",)),
+        ({"name": "FedROD", "head": "hypernetwork"}, ("body", "head")),
+    ],
+    ids=["FedCP", "GPFL", "FedROD"],
+)
+def test_the_rule_acts_on_some_parts_and_the_others_are_averaged(
+    tiny: dict[str, Any], method: Any, ruled: tuple[str, ...]
+) -> None:
+    site, server = build(Config(**(tiny | {"model": "resnet4", "lr": 0.05}), method=method))
+    server.rule, seen = unmoving_rule()
+    before, size = server.theta.clone(), site.model().size(*ruled)
+    server.step()
+    assert seen == [tuple(name for name in server.layout.names if name.startswith(ruled))]
+    assert torch.equal(server.theta[:size], before[:size])
+    rows = [site.method.fit(client_of(site, cid), Message(theta=before)).theta for cid in range(5)]
+    sizes = torch.tensor([float(len(client.train)) for client in site.federation.clients])
+    mean = sizes / sizes.sum() @ torch.stack(rows)
+    torch.testing.assert_close(server.theta[size:], mean[size:], rtol=1e-5, atol=1e-6)  # buffers too
+    assert (mean[size:] - before[size:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("method", ["FedCP", "GPFL"])
+def test_a_head_that_is_not_linear_is_rejected(method: str) -> None:
+    net = nn.Module()
+    net.body, net.head = nn.Flatten(), nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(ComityError, match=f"{method} needs a model whose head is one linear layer, got Sequential"):
+        METHODS[method]().build(net)
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if "personal_model" in options(method)])

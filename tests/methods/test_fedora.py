@@ -1,18 +1,17 @@
 """FEDORA: whose data are alike, how models flow between them, and when a client follows."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from by_hand import drawn, kept, server_of, sgd_step
 from torch import Tensor
 
-from comity import ComityError, Config
-from comity.data import Split
-from comity.engine import Client, Run, Server, build, run, site_of
+from comity import Config
+from comity.engine import Client, Server, run, site_of
 from comity.methods import FEDORA, Message, Question
 from comity.methods.fedora import PulledReply
 from helpers import client_of, keeps
@@ -27,20 +26,6 @@ DIGITS: dict[str, Any] = {
     "reference": "none",
 }
 """Images that look different when they are turned."""
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def own(done: Run) -> list[Tensor]:
-    return [keep["own"] for keep in keeps(done).values()]
-
-
-def server_of(options: dict[str, Any], **method: Any) -> Server:
-    _, server = build(Config(**options, method={"name": "FEDORA"} | method))
-    server.method.begin(server)
-    return server
 
 
 def method_of(server: Server) -> FEDORA:
@@ -77,15 +62,6 @@ def test_a_basis_is_filled_up_with_nothing(tiny: dict[str, Any]) -> None:
     torch.testing.assert_close(basis @ basis.T, identity, rtol=0, atol=1e-5)
 
 
-def test_directions_that_the_samples_do_not_have_are_no_basis(tiny: dict[str, Any]) -> None:
-    """All samples alike: one direction, whatever p is."""
-    client = client_of(site_of(Config(**tiny, method="FEDORA")))
-    alike = client.data.train.x[:1].expand(9, -1, -1, -1)
-    client.data = replace(client.data, train=Split(alike, client.data.train.y[:9]))
-    basis = FEDORA(p=3).basis(client, Question()).basis
-    torch.testing.assert_close(basis.norm(dim=1), torch.tensor([1.0, 0.0, 0.0]))
-
-
 def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:
     """Two planes at known angles, and random subspaces against scipy."""
     a, b = 0.3, 1.1
@@ -96,7 +72,7 @@ def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:
     known = math.cos(a) + math.cos(b)
     torch.testing.assert_close(W, torch.tensor([[0, known], [known, 0]], dtype=torch.float64), rtol=0, atol=1e-12)
 
-    bases = torch.linalg.qr(drawn(4, 9, 3)).Q.mT
+    bases = torch.linalg.qr(drawn(4, 9, 3).double()).Q.mT
     W = FEDORA(p=3, similarity="cosines", neighbours=None).similarities(bases)
     for i in range(4):
         for j in range(4):
@@ -105,7 +81,7 @@ def test_similarity_is_the_sum_of_the_cosines_of_the_principal_angles() -> None:
 
 
 def test_exponential_and_nearest_neighbours() -> None:
-    bases = torch.linalg.qr(drawn(5, 9, 2)).Q.mT
+    bases = torch.linalg.qr(drawn(5, 9, 2).double()).Q.mT
     cosines = FEDORA(p=2, similarity="cosines", neighbours=None).similarities(bases)
     W = FEDORA(p=2, neighbours=None).similarities(bases)
     expected = (10 * cosines).exp().fill_diagonal_(0)
@@ -120,7 +96,7 @@ def test_exponential_and_nearest_neighbours() -> None:
 
 
 def test_a_client_without_a_basis_is_related_to_nobody() -> None:
-    bases = torch.linalg.qr(drawn(3, 6, 2)).Q.mT
+    bases = torch.linalg.qr(drawn(3, 6, 2).double()).Q.mT
     bases[1] = 0
     for similarity in ("cosines", "exp"):
         method = FEDORA(p=2, similarity=similarity)  # type: ignore[arg-type]
@@ -130,24 +106,16 @@ def test_a_client_without_a_basis_is_related_to_nobody() -> None:
         assert torch.equal(method.mixture(W)[1], torch.eye(3, dtype=torch.float64)[1])
 
 
-@pytest.mark.parametrize("method", [{"p": 1}, {"p": 5}, {"p": 5, "labels": True, "similarity": "exp"}])
+@pytest.mark.parametrize("method", [{}, {"p": 5}, {"p": 5, "labels": True}, vars(FEDORA.released())])
 def test_similarity_finds_the_rotation_groups(method: dict[str, Any]) -> None:
     """Twelve clients, four angles: everyone in its group is more like a client than anyone outside."""
-    server = server_of(DIGITS | {"clients": 12, "partition": {"name": "rotated", "groups": 4}}, **method)
+    server = server_of(DIGITS | {"clients": 12, "partition": {"name": "rotated", "groups": 4}}, "FEDORA", **method)
     W = server.store["similarity"]
     group = torch.arange(12) % 4
     same = (group[:, None] == group) & ~torch.eye(12, dtype=torch.bool)
     other = group[:, None] != group
     for k in range(12):
         assert W[k][same[k]].min() > W[k][other[k]].max()
-
-
-def test_the_released_similarity_finds_the_rotation_groups() -> None:
-    options = DIGITS | {"clients": 12, "partition": {"name": "rotated", "groups": 4}}
-    server = server_of(options, **vars(FEDORA.released()))
-    group = torch.arange(12) % 4
-    same = (group[:, None] == group) & ~torch.eye(12, dtype=torch.bool)
-    assert torch.equal(server.store["similarity"] > 0, same)
 
 
 # Step 3.
@@ -162,14 +130,14 @@ def test_two_clients_by_hand() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 4.0, 100.0])
 @pytest.mark.parametrize("neighbours", [None, 2])
 def test_closed_form_and_iteration_are_the_fixed_point(alpha: float, neighbours: int | None) -> None:
-    bases = torch.linalg.qr(drawn(7, 9, 2)).Q.mT
+    bases = torch.linalg.qr(drawn(7, 9, 2).double()).Q.mT
     closed = FEDORA(p=2, alpha=alpha, neighbours=neighbours)
     iterated = FEDORA(p=2, alpha=alpha, neighbours=neighbours, propagation="iterated")
     W = closed.similarities(bases)
     X = closed.mixture(W)
     torch.testing.assert_close(iterated.mixture(W), X, rtol=0, atol=1e-8)
 
-    theta, beta = drawn(7, 50, seed=1), alpha / (1 + alpha)
+    theta, beta = drawn(7, 50, seed=1).double(), alpha / (1 + alpha)
     hat = X @ theta
     torch.testing.assert_close(iterated.mixture(W) @ theta, hat, rtol=0, atol=1e-8)
     for k in range(7):
@@ -179,18 +147,6 @@ def test_closed_form_and_iteration_are_the_fixed_point(alpha: float, neighbours:
     torch.testing.assert_close(X.sum(1), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-12)
     if alpha == 0:
         assert torch.equal(X, torch.eye(7, dtype=torch.float64))
-
-
-def test_it_minimises_the_objective_where_all_have_the_same_degree() -> None:
-    """Σ‖θ_k − θ̂_k‖² + alpha/2 Σ w_kk'/D_kk ‖θ̂_k − θ̂_k'‖² on a ring, by its gradient."""
-    ring = torch.zeros(5, 5, dtype=torch.float64)
-    for k in range(5):
-        ring[k, (k + 1) % 5] = ring[(k + 1) % 5, k] = 0.7
-    theta = drawn(5, 8)
-    hat = (FEDORA(alpha=3.0).mixture(ring) @ theta).requires_grad_()
-    apart = (hat[:, None] - hat).square().sum(2)
-    objective = (theta - hat).square().sum() + 1.5 * (ring / ring.sum(1, keepdim=True) * apart).sum()
-    assert torch.autograd.grad(objective, hat)[0].abs().max() < 1e-12
 
 
 # Step 1.
@@ -215,10 +171,7 @@ def trained(client: Client, theta: Tensor, lr: float, hat: Tensor | None = None,
         if hat is not None:
             vector = torch.cat([p.reshape(-1) for p in model.parameters()])
             loss = loss + lam * (vector - hat).square().sum()
-        grads = torch.autograd.grad(loss, model.parameters())
-        with torch.no_grad():
-            for p, g in zip(model.parameters(), grads, strict=True):
-                p.add_(g, alpha=-lr)
+        sgd_step(loss, model.parameters(), lr)
     return model.read()
 
 
@@ -310,16 +263,10 @@ def test_a_round_propagates_what_clients_sent(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method={"name": "FEDORA", "p": 2, "alpha": 1.5})
     method, server = method_of(done.server), done.server
     X = method.mixture(server.store["similarity"])
-    expected = X @ torch.stack(own(done)).double()
+    expected = X @ torch.stack(kept(done, "own")).double()
     torch.testing.assert_close(server.store["hat"].double(), expected, rtol=0, atol=1e-6)
     assert torch.equal(server.method.send(server, 3).theta, server.store["hat"][3])
     assert set(done.records[-1].method["pull"]) == {"0", "1", "2", "3", "4"}
-
-
-def test_closed_form_and_iteration_train_the_same_models(tiny: dict[str, Any]) -> None:
-    one = run(**tiny, method=RELEASED)
-    other = run(**tiny, method=RELEASED | {"propagation": "iterated"})
-    torch.testing.assert_close(torch.stack(own(one)), torch.stack(own(other)), rtol=0, atol=1e-5)
 
 
 def replies_of(server: Server, cids: list[int], seed: int) -> dict[int, PulledReply]:
@@ -328,7 +275,7 @@ def replies_of(server: Server, cids: list[int], seed: int) -> dict[int, PulledRe
 
 
 def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, **(SLIDES | {"p": 2}))
+    server = server_of(tiny, "FEDORA", **(SLIDES | {"p": 2}))
     method, W = method_of(server), server.store["similarity"]
     method.merge(server, replies_of(server, [0, 1, 2, 3, 4], 0))
     before = server.store["hat"].clone()
@@ -345,7 +292,7 @@ def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
 
 
 def test_absent_clients_may_take_part_with_their_last_model(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, **(SLIDES | {"p": 2, "absent": "last"}))
+    server = server_of(tiny, "FEDORA", **(SLIDES | {"p": 2, "absent": "last"}))
     method, W = method_of(server), server.store["similarity"]
     first, second = replies_of(server, [0, 1, 4], 0), replies_of(server, [1, 3], 1)
     method.merge(server, first)
@@ -363,7 +310,7 @@ def test_without_flow_it_is_local(tiny: dict[str, Any]) -> None:
     """θ̂ is then θ, and the least λ is all that is left."""
     options = tiny | {"val_share": 0.2}
     local = [keep["personal"] for keep in keeps(run(**options, method="Local", local_on="train")).values()]
-    still = own(run(**options, method={"name": "FEDORA"} | SLIDES | {"alpha": 0.0}))
+    still = kept(run(**options, method={"name": "FEDORA"} | SLIDES | {"alpha": 0.0}), "own")
     torch.testing.assert_close(torch.stack(still), torch.stack(local), rtol=0, atol=1e-6)
 
 
@@ -373,31 +320,11 @@ def test_it_is_neither_local_nor_fedavg() -> None:
     options = DIGITS | {"clients": 12, "partition": partition, "rounds": 4, "epochs": 4, "val_share": 0.2}
     done = run(**options, method={"name": "FEDORA", "neighbours": 4})
     assert max(done.records[-1].method["pull"].values()) > 0.1
-    models = torch.stack(own(done))
+    models = torch.stack(kept(done, "own"))
     local = [keep["personal"] for keep in keeps(run(**options, method="Local", local_on="train")).values()]
     assert ((models - torch.stack(local)).norm(dim=1) > 0.01 * models.norm(dim=1)).any()
     assert len(models.unique(dim=0)) == 12
     assert not (models == run(**options).server.theta).all(1).any()
-
-
-@pytest.mark.parametrize("big", [(), (3,)], ids=["balanced", "imbalanced"])
-@pytest.mark.parametrize("partition", ["rotated", "label-shift"])
-def test_balanced_and_imbalanced_clients(partition: str, big: tuple[int, ...]) -> None:
-    setting = {"name": partition, "samples_per_client": 40, "big": big, "factor": 5.0}
-    done = run(**(DIGITS | {"clients": 6, "partition": setting, "rounds": 2}), method=RELEASED)
-    sizes = done.columns["n_train"]
-    assert (max(sizes) > 4 * min(sizes)) == bool(big)
-    assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
-
-
-@pytest.mark.parametrize("buffers", ["average", "local"])
-def test_with_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
-    options = tiny | {"model": "resnet4", "clients": 4, "buffers": buffers, "participation": 0.5, "dropout": 0.2}
-    for absent in ("restrict", "last"):
-        done = run(**options, method=RELEASED | {"absent": absent})
-        assert done.server.store["hat"].shape == (4, done.site.model().size("shared"))
-        assert torch.isfinite(done.server.store["hat"]).all()
-        assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
 
 
 def test_the_released_options() -> None:
@@ -408,22 +335,3 @@ def test_the_released_options() -> None:
     slides = FEDORA.slides()
     assert (slides.p, slides.labels, slides.similarity, slides.neighbours) == (1, False, "cosines", None)
     assert slides.lam_form == "difference"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"p": 0}, r"method\.p must be at least 1, got 0"),
-        ({"neighbours": 0}, r"method\.neighbours must be at least 1, got 0"),
-        ({"alpha": -1.0}, r"method\.alpha must be at least 0 and at most 10000, got -1\.0"),
-        ({"alpha": math.inf}, r"method\.alpha must be a finite number, got inf"),
-    ],
-)
-def test_senseless_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ComityError, match=message):
-        FEDORA(**options)
-
-
-def test_another_rule_is_refused(tiny: dict[str, Any]) -> None:
-    with pytest.raises(ComityError, match="brings its own rule"):
-        run(**tiny, method="FEDORA", rule="ConFREE")

@@ -6,25 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import drawn, server_of
 from planted import group, planted
 from torch import Tensor
 
-from comity import ComityError, Config
-from comity.engine import Server, build, run
-from comity.methods import FeSEM, Reply
-from comity.methods._clusters import k_means, reseed
+from comity.engine import build, run
+from comity.methods import Reply
+from comity.methods._clusters import k_means
 
 TWO = {"name": "FeSEM", "clusters": 2}
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def server_of(tiny: dict[str, Any], clusters: int, clients: int = 5) -> Server:
-    _, server = build(Config(**(tiny | {"clients": clients}), method={"name": "FeSEM", "clusters": clusters}))
-    server.method.begin(server)
-    return server
 
 
 def replies_of(rows: dict[int, Tensor], sizes: dict[int, int] | None = None) -> dict[int, Reply]:
@@ -45,11 +35,11 @@ def test_planted_clusters_are_found(tiny: dict[str, Any], seed: int) -> None:
 
 def test_expectation_and_maximisation(tiny: dict[str, Any]) -> None:
     """r_i = argmin_k ‖w_i − c_k‖² with the old centres, then c_k the mean of its clients by size, written out."""
-    server = server_of(tiny, clusters=3)
+    server = server_of(tiny, "FeSEM", clusters=3)
     P = len(server.theta)
-    centres = torch.stack([server.theta + k * random(P, seed=9) for k in range(3)])
+    centres = torch.stack([server.theta + k * drawn(P, seed=9) for k in range(3)])
     server.store["centres"], server.store["cluster"] = centres.clone(), torch.tensor([0, 1, 0, 0, 1])
-    rows = {cid: centres[k] + 0.1 * random(P, seed=cid) for cid, k in {0: 1, 1: 1, 3: 2, 4: 1}.items()}
+    rows = {cid: centres[k] + 0.1 * drawn(P, seed=cid) for cid, k in {0: 1, 1: 1, 3: 2, 4: 1}.items()}
     server.method.merge(server, replies_of(rows, {0: 1, 1: 2, 3: 1, 4: 1}))
 
     assert server.store["cluster"].tolist() == [1, 1, 0, 2, 1]  # client 2 was absent and stays
@@ -59,11 +49,11 @@ def test_expectation_and_maximisation(tiny: dict[str, Any]) -> None:
 
 
 def test_an_empty_cluster_is_given_the_farthest_client(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, clusters=2)
+    server = server_of(tiny, "FeSEM", clusters=2)
     P = len(server.theta)
     server.store["centres"] = torch.stack([server.theta, server.theta + 100])
     server.store["cluster"] = torch.tensor([0, 0, 0, 0, -1])
-    rows = {cid: server.theta + far * random(P, seed=cid) for cid, far in {0: 0.1, 1: 0.3, 3: 0.2}.items()}
+    rows = {cid: server.theta + far * drawn(P, seed=cid) for cid, far in {0: 0.1, 1: 0.3, 3: 0.2}.items()}
     server.method.merge(server, replies_of(rows))
     assert server.store["cluster"].tolist() == [0, 1, 0, 0, -1]
     assert torch.equal(server.store["centres"][1], rows[1])
@@ -71,18 +61,18 @@ def test_an_empty_cluster_is_given_the_farthest_client(tiny: dict[str, Any]) -> 
 
 
 def test_a_cluster_of_absent_clients_is_not_empty(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, clusters=2)
+    server = server_of(tiny, "FeSEM", clusters=2)
     P = len(server.theta)
     centres = torch.stack([server.theta, server.theta + 100])
     server.store["centres"], server.store["cluster"] = centres.clone(), torch.tensor([0, 0, 0, 1, -1])
-    server.method.merge(server, replies_of({cid: server.theta + random(P, seed=cid) for cid in (0, 1)}))
+    server.method.merge(server, replies_of({cid: server.theta + drawn(P, seed=cid) for cid in (0, 1)}))
     assert server.store["cluster"].tolist() == [0, 0, 0, 1, -1]
     assert torch.equal(server.store["centres"][1], centres[1])
 
 
 def test_a_client_not_heard_of_starts_between_the_centres(tiny: dict[str, Any]) -> None:
     """Three clients in the first cluster, one in the second: their mean, so that neither holds on to the newcomer."""
-    server = server_of(tiny, clusters=2)
+    server = server_of(tiny, "FeSEM", clusters=2)
     assert torch.equal(server.method.send(server, 4).theta, server.theta)
     centres = torch.stack([server.theta, server.theta + 4])
     server.store["centres"], server.store["cluster"] = centres, torch.tensor([0, 0, 0, 1, -1])
@@ -92,8 +82,8 @@ def test_a_client_not_heard_of_starts_between_the_centres(tiny: dict[str, Any]) 
 
 
 def test_fewer_clients_than_clusters_in_the_first_round(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, clusters=4)
-    rows = {cid: server.theta + random(len(server.theta), seed=cid) for cid in (1, 3)}
+    server = server_of(tiny, "FeSEM", clusters=4)
+    rows = {cid: server.theta + drawn(len(server.theta), seed=cid) for cid in (1, 3)}
     server.method.merge(server, replies_of(rows))
     cluster = server.store["cluster"]
     assert (cluster >= 0).tolist() == [False, True, False, True, False]
@@ -103,7 +93,7 @@ def test_fewer_clients_than_clusters_in_the_first_round(tiny: dict[str, Any]) ->
 
 
 def test_identical_clients_are_one_cluster(tiny: dict[str, Any]) -> None:
-    server = server_of(tiny, clusters=2)
+    server = server_of(tiny, "FeSEM", clusters=2)
     server.method.merge(server, replies_of(dict.fromkeys(range(5), server.theta + 1)))
     assert len(server.store["cluster"].unique()) == 1
 
@@ -111,7 +101,7 @@ def test_identical_clients_are_one_cluster(tiny: dict[str, Any]) -> None:
 def test_k_means_is_the_best_partition() -> None:
     """Against all partitions in two of nine points in the plane, five far apart and four together."""
     for seed in range(12):
-        points = random(9, 2, seed=seed).double() * torch.tensor([[1.0]] * 5 + [[0.1]] * 4) + torch.tensor(
+        points = drawn(9, 2, seed=seed).double() * torch.tensor([[1.0]] * 5 + [[0.1]] * 4) + torch.tensor(
             [[0.0]] * 5 + [[1.5]] * 4
         )
         Q = torch.cdist(points, points).square()
@@ -125,41 +115,15 @@ def test_k_means_is_the_best_partition() -> None:
         assert spread(tuple(found.tolist())) == pytest.approx(best, rel=1e-9)
 
 
-def test_reseeding_takes_nobody_from_a_cluster_of_one() -> None:
-    labels, far = torch.tensor([0, 1, 1, -1]), torch.tensor([9.0, 1.0, 2.0, 0.0])
-    assert reseed(labels, far, 4) == {2: 2}  # then cluster 1 has one left, and nobody remains for cluster 3
-    assert labels.tolist() == [0, 1, 2, -1]
-
-
-def test_one_cluster_is_fedavg(tiny: dict[str, Any]) -> None:
+@pytest.mark.parametrize("method", ["FeSEM", "IFCA"])
+def test_one_cluster_is_fedavg(tiny: dict[str, Any], method: str) -> None:
     part = tiny | {"participation": 0.6}
-    alone = run(**part, method={"name": "FeSEM", "clusters": 1})
+    alone = run(**part, method={"name": method, "clusters": 1})
     fedavg = run(**part)
     assert torch.equal(alone.server.store["centres"][0], fedavg.server.theta)
     assert alone.columns["L-acc"] == fedavg.columns["L-acc"]
-    assert not torch.equal(run(**part, method=TWO).server.store["centres"][0], fedavg.server.theta)
-
-
-def test_the_centre_is_judged_or_what_training_made_of_it(tiny: dict[str, Any]) -> None:
-    centre = run(**(tiny | {"rounds": 2}), method=TWO)
-    fitted = run(**(tiny | {"rounds": 2}), method=TWO | {"personal_model": "post_local"})
-    assert torch.equal(centre.server.store["centres"], fitted.server.store["centres"])
-    assert centre.columns["loss"] != fitted.columns["loss"]
-    assert fitted.site.moment == "fitted"
-    assert centre.columns["loss"] != run(**(tiny | {"rounds": 2}), method="Local").columns["loss"]
-
-
-@pytest.mark.parametrize("buffers", ["average", "local"])
-def test_with_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
-    options = tiny | {"model": "resnet4", "clients": 4, "buffers": buffers, "participation": 0.5, "dropout": 0.2}
-    done = run(**options, method=TWO)
-    assert done.server.store["centres"].shape == (2, done.site.model().size("shared"))
-    assert torch.isfinite(torch.tensor(done.columns["loss"])).all()
-
-
-def test_senseless_options_are_refused() -> None:
-    with pytest.raises(ComityError, match=r"method\.clusters must be at least 1, got 0"):
-        FeSEM(clusters=0).check()
+    two = run(**part, method={"name": method, "clusters": 2})
+    assert not torch.equal(two.server.store["centres"][0], fedavg.server.theta)
 
 
 @pytest.mark.parametrize("method", ["FeSEM", "IFCA"])

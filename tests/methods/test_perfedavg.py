@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from comity import ComityError, Config
-from comity.engine import run, site_of
+from comity import Config
+from comity.engine import site_of
 from comity.methods import Message, PerFedAvg
 from comity.nn import Model
 from helpers import client_of
@@ -131,32 +131,3 @@ def test_a_full_gradient_does_not_depend_on_its_pieces(tiny: dict[str, Any], mon
     monkeypatch.setattr("comity.methods.perfedavg.LARGEST", 5)
     torch.testing.assert_close(site.method.personal(client, received), whole, rtol=0, atol=1e-6)
     assert not torch.equal(whole, received.theta)
-
-
-def test_it_is_neither_fedavg_nor_first_order_twice(tiny: dict[str, Any]) -> None:
-    two = tiny | {"rounds": 2}
-    thetas = [run(**two, method=method).server.theta for method in ("FedAvg", "Per-FedAvg", HESSIAN_FREE)]
-    assert not torch.equal(thetas[0], thetas[1])
-    assert not torch.equal(thetas[1], thetas[2])
-
-
-@pytest.mark.parametrize("hessian", ["first-order", "hessian-free"])
-def test_batchnorm_and_absence(tiny: dict[str, Any], hessian: str) -> None:
-    options = tiny | {"model": "resnet4", "rounds": 2, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
-    done = run(**options, method={"name": "Per-FedAvg", "hessian": hessian})
-    assert torch.isfinite(done.server.theta).all()
-    assert len(done.columns["L-acc"]) == tiny["clients"]
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "why"),
-    [
-        ("alpha", -1, "at least 0, got -1"),
-        ("beta", 0, "above 0, got 0"),
-        ("delta", 0, "above 0, got 0"),
-        ("personal_steps", 0, "at least 1, got 0"),
-    ],
-)
-def test_bad_options_are_refused(tiny: dict[str, Any], option: str, value: float, why: str) -> None:
-    with pytest.raises(ComityError, match=f"method.{option} must be {why}"):
-        run(**tiny, method={"name": "Per-FedAvg", option: value})

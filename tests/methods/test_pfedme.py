@@ -2,18 +2,12 @@
 
 from typing import Any
 
-import pytest
 import torch
-from torch import Tensor
 
-from comity import ComityError, Config
-from comity.engine import Run, build, run, site_of
+from comity import Config
+from comity.engine import build, run, site_of
 from comity.methods import Message
-from helpers import client_of, keeps
-
-
-def used(done: Run) -> list[Tensor]:
-    return list(done.server.export().values())
+from helpers import client_of, keeps, used
 
 
 def test_a_round_written_out(tiny: dict[str, Any]) -> None:
@@ -88,32 +82,3 @@ def test_a_clients_model_is_its_theta_or_before_its_first_round_the_common_one(t
             assert not torch.equal(model, done.server.theta)
         else:
             assert torch.equal(model, done.server.theta)
-
-
-def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
-    two = tiny | {"rounds": 2}
-    models = used(run(**two, method="pFedMe"))
-    for other in ("Local", "FedAvg"):
-        assert not any(torch.equal(a, b) for a, b in zip(models, used(run(**two, method=other)), strict=True))
-
-
-@pytest.mark.parametrize("buffers", ["average", "local"])
-def test_batchnorm_and_absence(tiny: dict[str, Any], buffers: str) -> None:
-    options = tiny | {"model": "resnet4", "rounds": 2, "participation": 0.4, "dropout": 0.3, "lr": 0.01}
-    done = run(**options, buffers=buffers, method={"name": "pFedMe", "K": 2})
-    assert all(torch.isfinite(model).all() for model in used(done))
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "why"),
-    [
-        ("lam", 0, "above 0, got 0"),
-        ("K", 0, "at least 1, got 0"),
-        ("personal_lr", 0, "above 0, got 0"),
-        ("eta", -1, "above 0, got -1"),
-        ("beta", -1, "at least 0, got -1"),
-    ],
-)
-def test_bad_options_are_refused(tiny: dict[str, Any], option: str, value: float, why: str) -> None:
-    with pytest.raises(ComityError, match=f"method.{option} must be {why}"):
-        run(**tiny, method={"name": "pFedMe", option: value})

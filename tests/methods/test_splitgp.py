@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from by_hand import noisy, sgd_step
 from torch import Tensor
 
-from comity import ComityError, Config
+from comity import Config
 from comity.engine import run, site_of
 from comity.methods import Message
 from comity.nn import Model
@@ -17,18 +18,11 @@ from helpers import client_of, keeps, used
 OWN = ("body", "exit")
 
 
-def noisy(vector: Tensor, seed: int) -> Tensor:
-    return vector + 0.3 * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed))
-
-
 def step(model: Model, x: Tensor, y: Tensor, gamma: float, lr: float, *parts: str) -> None:
     z = model.net.body(x)
     early, late = F.cross_entropy(model.net.exit(z), y), F.cross_entropy(model.net.head(z), y)
     params = model.parameters(*parts)
-    slopes = torch.autograd.grad(gamma * early + (1 - gamma) * late, params)
-    with torch.no_grad():
-        for p, g in zip(params, slopes, strict=True):
-            p -= lr * g
+    sgd_step(gamma * early + (1 - gamma) * late, params, lr)
 
 
 def test_sure_samples_leave_early(tiny: dict[str, Any]) -> None:
@@ -84,28 +78,11 @@ def test_with_lam_1_client_parts_stay_local(tiny: dict[str, Any]) -> None:
         model = site.model()
         for round in range(1, tiny["rounds"] + 1):
             for x, y in client_of(site, cid, round).batches(1):
-                grads = torch.autograd.grad(
-                    F.cross_entropy(model.net.exit(model.net.body(x)), y), model.parameters(*OWN)
-                )
-                with torch.no_grad():
-                    for p, g in zip(model.parameters(*OWN), grads, strict=True):
-                        p.add_(g, alpha=-tiny["lr"])
+                sgd_step(F.cross_entropy(model.net.exit(model.net.body(x)), y), model.parameters(*OWN), tiny["lr"])
         trained = model.read(*OWN)
         assert torch.equal(keeps(done)[cid]["own"], trained)
         model.write(models[cid])
         assert torch.equal(model.read(*OWN), trained)
-
-
-@pytest.mark.parametrize("lam", [0.0, 0.2])
-def test_lam_decides_what_is_shared(tiny: dict[str, Any], lam: float) -> None:
-    done = run(**tiny, method={"name": "SplitGP", "lam": lam, "personal_model": "mixture"})
-    parts = []
-    for whole in used(done):
-        model = done.site.model()
-        model.write(whole)
-        parts.append(model.read(*OWN))
-        assert torch.equal(model.read("head"), done.server.theta[model.size("body") :][: model.size("head")])
-    assert all(torch.equal(part, parts[0]) for part in parts) == (lam == 0)
 
 
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "cnn", "resnet4"])
@@ -154,36 +131,6 @@ def test_the_model_for_everybody_is_the_server_part_on_the_average(tiny: dict[st
     assert leaves_early == (threshold == 100.0)
 
 
-def test_a_client_uses_what_training_left(tiny: dict[str, Any]) -> None:
-    """Not the mixture that it begins the next round with, which is mostly the average."""
-    done, mixed = (run(**tiny, method=entry) for entry in ("SplitGP", {"name": "SplitGP", "personal_model": "mixture"}))
-    model = done.site.model()
-    for cid, (fitted, received) in enumerate(zip(used(done), used(mixed), strict=True)):
-        model.write(fitted)
-        assert torch.equal(model.read(*OWN), keeps(done)[cid]["own"])
-        assert not torch.equal(fitted, received)
-
-
-def test_absent_clients_keep_their_part(tiny: dict[str, Any]) -> None:
-    options = tiny | {"participation": 0.4, "dropout": 0.3, "rounds": 2}
-    done = run(**options, method="SplitGP")
-    took = {cid for record in done.records for cid in record.cohort}
-    assert 0 < len(took) < 5
-    model = done.site.model()
-    initial = model.read(*OWN)
-    for cid, keep in keeps(done).items():
-        assert torch.equal(keep["own"], initial) == (cid not in took)
-
-
-def test_it_is_neither_local_nor_fedavg(tiny: dict[str, Any]) -> None:
-    options = tiny | {"rounds": 2}
-    done = run(**options, method="SplitGP")
-    size = done.site.model().size("body", "head")
-    for method in ("FedAvg", "Local"):
-        others = used(run(**options, method=method))
-        assert not any(torch.equal(a[:size], b) for a, b in zip(used(done), others, strict=True))
-
-
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_batchnorm_statistics_go_with_the_client_part(tiny: dict[str, Any], buffers: str) -> None:
     options = tiny | {"model": "resnet4", "clients": 3, "rounds": 2, "lr": 0.01, "buffers": buffers}
@@ -196,16 +143,3 @@ def test_batchnorm_statistics_go_with_the_client_part(tiny: dict[str, Any], buff
         own = keeps(done)[cid]["own"][-size:]
         mixed = 0.25 * own + 0.75 * done.server.theta[-size:]
         torch.testing.assert_close(model.read("buffers"), mixed if buffers == "average" else own, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "allowed"),
-    [
-        ("gamma", 1.5, "at least 0 and at most 1"),
-        ("lam", -0.1, "at least 0 and at most 1"),
-        ("threshold", -1.0, "at least 0"),
-    ],
-)
-def test_senseless_options_are_refused(tiny: dict[str, Any], option: str, value: float, allowed: str) -> None:
-    with pytest.raises(ComityError, match=rf"method\.{option} must be {allowed}, got {value}"):
-        run(**tiny, method={"name": "SplitGP", option: value})

@@ -10,7 +10,7 @@ from comity import Config
 from comity.engine import run, site_of
 from comity.nn import MODELS, Model, can_compile, chain_of
 from comity.nn._net import Net
-from helpers import assert_same, bits, client_of
+from helpers import assert_same, client_of
 
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"batch_size": 100}], ids=str)
@@ -116,12 +116,3 @@ def test_what_is_no_chain_is_left_to_autograd(tiny: dict[str, Any]) -> None:
     assert chain_of(site_of(Config(**tiny, method="FedROD")).model().net) is None  # it has a second head
     assert can_compile(Model(MODELS["lenet5"]((3, 32, 32), 10)), batch_size=100)
     assert not can_compile(Model(MODELS["cnn"]((3, 32, 32), 10)), batch_size=100)  # torch's convolutions are faster
-
-
-def test_the_fast_way_learns_what_the_other_does(tiny: dict[str, Any]) -> None:
-    """Through whole rounds the two stay within rounding of each other."""
-    for model in ({"name": "mlp", "widths": (16,)}, "lenet5"):
-        one, other = (run(**(tiny | {"model": model}), trainer=name) for name in ("compiled", "autograd"))
-        for name, tensor in bits(one).items():
-            torch.testing.assert_close(tensor, bits(other)[name], rtol=1e-3, atol=1e-5)
-        assert not torch.equal(one.server.theta, one.site.model().read("shared"))

@@ -12,7 +12,7 @@ from test_rules import losses_of
 
 from comity._errors import ComityError
 from comity.engine import run
-from comity.rules import CALM, CRAFT, Auto, ConFREE, FedFV, Mean, Projection, TorchJD, Updates
+from comity.rules import CALM, Auto, ConFREE, FedFV, Mean, Projection, TorchJD, Updates
 from helpers import assert_same
 
 ONE = [
@@ -20,7 +20,6 @@ ONE = [
     ("ConFREE c=0.3 length=1.5", ConFREE(0.3, length=1.5)),
     ("CALM scale=layer", CALM(scale="layer")),
     ("FedFV", FedFV()),
-    ("CRAFT", CRAFT()),
     ("Projection order=sequential", Projection(order="sequential")),
     ("TorchJD weighting=PCGrad", TorchJD("PCGrad")),
 ]
@@ -101,7 +100,6 @@ def test_a_step_that_harms_one_more_client_must_gain_more():
         (("Meen", "ConFREE"), "unknown rule 'Meen'"),
         (("ConFREE c",), "with options such as ConFREE c=0.3, got 'ConFREE c'"),
         (("ConFREE c=7",), "rule.c must be at least 0 and below 1, got 7"),
-        (("MaxFL", "FedFV"), "MaxFL cannot be beside them"),
     ],
 )
 def test_arms_that_cannot_be(arms, told):

@@ -13,7 +13,6 @@ from comity.rules import (
     harm,
     improvement,
     loss_change,
-    step_cosines,
 )
 
 U = torch.tensor([[1.0, 0.0, 2.0], [-1.0, 1.0, 1.0], [0.0, -3.0, 1.0]], dtype=torch.float64)
@@ -76,29 +75,3 @@ def test_whom_a_step_points_against():
     spread = Updates(torch.tensor([[1.0, 1.2], [1.0, -1.2]], dtype=torch.float64))
     assert conflict_rate(spread).overall == 1
     assert against(spread, spread.shares) == []
-
-
-def test_step_cosines_are_those_of_the_step_itself():
-    still = torch.cat((U, torch.zeros(1, 3, dtype=torch.float64)))
-    u = Updates(still, layout=LAYOUT)
-    for rule in (Mean(), ConFREE(), ConFREE(scope="layer")):
-        outcome = rule.apply(u)
-        expected = torch.nn.functional.cosine_similarity(U, outcome.update[None], dim=1)
-        found = step_cosines(u, outcome.coefficients)
-        torch.testing.assert_close(found[:3], expected)
-        assert found[3] == 0
-    assert step_cosines(Updates(torch.zeros(2, 3)), torch.tensor([0.5, 0.5]).double()).tolist() == [0, 0]
-
-
-def test_who_moves_the_others_way():
-    """Nine that learn the same, one of them twice, and one of pure noise."""
-    random = torch.Generator().manual_seed(0)
-    common = torch.randn(2000, generator=random, dtype=torch.float64)
-    noise = 0.3 * torch.randn(9, 2000, generator=random, dtype=torch.float64)
-    stranger = torch.randn(1, 2000, generator=random, dtype=torch.float64)
-    rows = torch.cat((common + noise, (common + noise[0])[None], stranger))
-    cosines_with_step = step_cosines(Updates(rows), torch.full((11,), 1 / 11, dtype=torch.float64))
-    parts = cosines_with_step / cosines_with_step.abs().sum()
-    assert parts[9] == pytest.approx(float(parts[0]), rel=1e-12)  # the same update, the same part
-    assert parts[:10].tolist() == pytest.approx([0.1] * 10, abs=0.005)
-    assert abs(parts[10]) < 0.02  # what is left is its own part in the mean

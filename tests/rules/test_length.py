@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from rule_families import close, family, matrices, quick
-from test_rules import ALL, conflict, losses_of
+from test_rules import ALL, equation_9, losses_of
 
 from comity._errors import ComityError
 from comity.rules import CALM, ConFREE, FedMGDAPlus, Mean, Projection, Rule, TriedSteps, Updates
@@ -104,12 +104,7 @@ def test_updates_that_are_clipped_or_chosen_can_still_be_tried():
 @quick
 def test_projection_by_size(U):
     sizes = torch.arange(1.0, len(U) + 1, dtype=torch.float64)
-    projected = U.clone()
-    for i in range(len(U)):
-        for j in range(len(U)):
-            if j != i and conflict(U[i], U[j]):
-                projected[i] -= (U[i] @ U[j]) / (U[j] @ U[j]) * U[j]
-    expected = sizes / sizes.sum() @ projected
+    expected = equation_9(U, sizes / sizes.sum())
     assert close(Projection(by="size")(U, sizes=sizes), expected, U, 1e-8)
     assert close(CALM(C=0.0, by="size")(U, sizes=sizes), expected, U, 1e-8) or len(U) == 1
 

@@ -1,17 +1,13 @@
 """Solvers for many clients: the same steps and certificates as those that factor the whole Gram matrix."""
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from rule_families import quick
 
 from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, SketchedRows, Updates, solvers
 from comity.rules import _block as block
 from comity.rules import _many as many
 from comity.rules import _rows as rows
-from comity.rules._many import MANY, Factored
+from comity.rules._many import MANY
 
 RULES = [
     Projection(),
@@ -80,24 +76,6 @@ def test_no_matrix_with_a_row_for_each_client_is_factored(monkeypatch):
     for rule in RULES:
         assert rule.coefficients(Updates(U)).residual <= rule.target
     assert 0 < largest <= 100  # twice the rank
-
-
-@quick
-@given(seed=st.integers(0, 999), rank=st.integers(1, 12), smallest=st.integers(-12, 0))
-def test_equations_are_solved_through_the_factor(seed, rank, smallest):
-    draw = np.random.default_rng(seed)
-    A = draw.normal(size=(rank, 30))
-    D = 10.0 ** draw.uniform(smallest, 3, size=30)
-    D[rank:] = np.maximum(
-        D[rank:], 1e-2
-    )  # no more of them next to nothing than the rank: else x has no digits to compare
-    b = draw.normal(size=30)
-    solve = Factored(A).shifted(D)
-    assert solve is not None
-    x = solve(b)
-    scale = abs(A.T @ A) @ abs(x) + D * abs(x) + abs(b)
-    assert (abs(A.T @ (A @ x) + D * x - b) <= 1e-9 * scale.max()).all()
-    np.testing.assert_allclose(Factored(A).times(b), A.T @ (A @ b))
 
 
 def test_many_clients_behind_sketches_have_the_bits_of_any_number_of_threads():

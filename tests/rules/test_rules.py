@@ -4,8 +4,6 @@ import copy
 import doctest
 import inspect
 import math
-import re
-from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
@@ -21,22 +19,15 @@ from comity._layout import Layout
 from comity._options import options
 from comity.rules import (
     CALM,
-    CRAFT,
-    IMTLG,
     MGDA,
     RULES,
-    AlignedMTL,
     CAGrad,
-    CenteredClipping,
     ConFREE,
     FairDescent,
     FedFV,
     FedMGDAPlus,
     GeometricMedian,
-    Krum,
-    MaxFL,
     Mean,
-    NashMTL,
     Projection,
     Rule,
     ServerStep,
@@ -45,7 +36,6 @@ from comity.rules import (
     TorchJD,
     Updates,
     UPGrad,
-    improvement,
 )
 
 ALL = [
@@ -62,17 +52,9 @@ ALL = [
     FedFV(),
     FairDescent(),
     MGDA(cap=0.4),
-    CRAFT(),
-    MaxFL(),
     UPGrad(),
     CAGrad(),
-    NashMTL(),
-    AlignedMTL(),
-    IMTLG(),
-    Krum(),
-    Krum(m="most"),
     GeometricMedian(),
-    CenteredClipping(),
 ]
 
 
@@ -88,7 +70,7 @@ def conflict(u: torch.Tensor, v: torch.Tensor) -> bool:
     return float(u @ v) < -1e-7 * float(u.norm() * v.norm())
 
 
-def equation_9(U: torch.Tensor) -> torch.Tensor:
+def equation_9(U: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     projected = []
     for i in range(len(U)):
         p = U[i].clone()
@@ -96,7 +78,7 @@ def equation_9(U: torch.Tensor) -> torch.Tensor:
             if j != i and conflict(U[i], U[j]):
                 p -= (U[i] @ U[j]) / (U[j] @ U[j]) * U[j]
         projected.append(p)
-    return torch.stack(projected).mean(0)
+    return torch.stack(projected).mean(0) if weights is None else weights @ torch.stack(projected)
 
 
 def one_after_the_other(U: torch.Tensor, orders, divide: bool = True) -> torch.Tensor:
@@ -446,18 +428,6 @@ def test_one_client_keeps_its_update(rule):
     torch.testing.assert_close(copy.deepcopy(rule)(U, losses=[1.0]), expected, rtol=1e-12, atol=0)
 
 
-@given(matrices)
-@quick
-def test_confree_helps_the_worst_off_more_than_the_projected_mean(U):
-    u = Updates(U)
-    before, after = Projection().apply(u), ConFREE().apply(u)
-    moved = u.gram.diagonal() > 0
-    if len(U) > 1 and moved.any():
-        scale = float(u.gram.diagonal().mean())
-        worst = [float(improvement(u, outcome.coefficients)[moved].min()) for outcome in (before, after)]
-        assert worst[1] >= worst[0] - 1e-8 * scale
-
-
 def test_members_that_did_not_move_dilute_a_mean_and_do_not_count_as_worst_off():
     U = family("agreeing", 4, 0)
     with_still = torch.cat((U, torch.zeros(4, U.shape[1], dtype=U.dtype)))
@@ -658,13 +628,6 @@ def test_coefficients_are_those_of_the_whole_step(rule):
         assert (chosen.ids, chosen.residual, chosen.certificate) == (outcome.ids, outcome.residual, outcome.certificate)
         assert torch.equal(chosen.updates.combine(chosen.coefficients), outcome.update)
         one.remember(chosen.updates, outcome.update)
-
-
-def test_other_rooms_use_public_names_only():
-    inside = Path(comity.rules.__file__).parent
-    for file in inside.parent.rglob("*.py"):
-        if inside not in file.parents:
-            assert not re.search(r"comity\.rules\.\w|from comity\.rules import .*\b_", file.read_text()), file
 
 
 def test_the_examples_of_the_documentation_hold():

@@ -93,6 +93,8 @@ def test_a_weighting_by_name():
 def test_what_torchjd_cannot_do_is_told(monkeypatch):
     with pytest.raises(ComityError, match="unknown weighting of TorchJD 'UpGrad'; did you mean UPGrad"):
         TorchJD("UpGrad")
+    with pytest.raises(ComityError, match="unknown weighting of TorchJD ''"):
+        TorchJD("")
     with pytest.raises(ComityError, match="GradVac keeps a state"):
         TorchJD("GradVac")
 

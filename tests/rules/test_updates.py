@@ -7,7 +7,7 @@ import torch
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
-from comity.rules import ConFREE, DroppedWarning, Mean, Projection, Updates, piece_width
+from comity.rules import ConFREE, DroppedWarning, Mean, Projection, Updates
 
 LAYOUT = Layout([("conv.weight", (8, 5)), ("conv.bias", (8,)), ("head.weight", (3, 4))])
 
@@ -80,11 +80,6 @@ def test_the_result_has_the_dtype_of_the_rows(U, dtype):
     assert update.dtype == dtype
     expected = rows.double().mean(0)
     assert float((update - expected).norm() / expected.norm()) <= 2 * torch.finfo(dtype).eps
-
-
-@pytest.mark.parametrize(("clients", "columns"), [(20, 32_768), (2_000, 2_097), (10_000, 2_048), (10**5, 335)])
-def test_pieces_are_of_some_megabytes_and_not_so_narrow_that_rows_are_cut_to_shreds(clients, columns):
-    assert piece_width(clients) == columns
 
 
 @pytest.mark.parametrize("count", [20, 90])

@@ -110,7 +110,6 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         buffers=config.buffers,
         moment=config.moment,
         losses=rule.needs_losses,
-        above_local=rule.above_local,
         tries_steps=rule.tries_steps,
         s_acc_share=config.s_acc_share,
         training_passes=_training_passes(config, federation),

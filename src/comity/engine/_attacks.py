@@ -1,4 +1,4 @@
-"""Clients that lie about what they learnt."""
+"""Malicious clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,23 +11,19 @@ from comity._errors import ComityError
 from comity._random import generator
 from comity.methods import Payload, Reply
 
-Kind = Literal["none", "gaussian", "scale", "flip", "little", "inner"]
+Kind = Literal["none", "gaussian", "scale", "inner"]
 
-DEVIATIONS = 1.5
-"""How far ``little`` is from the honest clients' mean, in their standard deviations."""
 AGAINST = 2.0
 """How far ``inner`` goes against the honest clients' mean, over its length."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Some clients upload something else than they trained. Buffers are left as they are: a rule does not see them.
+    """Malicious clients upload something other than what they trained. Buffers stay as they are.
 
-    Each by itself: ``gaussian`` sends Gaussian numbers of standard deviation 1 in place of the shared parameters (A1 of
-    FedPG, supplement B.3), ``scale`` its update times 100 (A2), ``flip`` its update times −1. In collusion, and with
-    knowledge of what honest clients send: ``little`` sends μ − 1.5σ, the mean and the standard deviation of each number
-    in the honest updates, which stays inside their spread (Baruch et al., NeurIPS 2019); ``inner`` sends −2μ, against
-    what most want (Xie et al., UAI 2020).
+    ``gaussian`` replaces the shared parameters by standard normal numbers (A1 of FedPG, supplement B.3) and ``scale``
+    multiplies the client's update by 100 (A2). With ``inner`` malicious clients collude: they know the mean μ of the
+    honest updates and send −2μ (inner-product manipulation, Xie et al., UAI 2020).
     """
 
     kind: Kind
@@ -41,25 +37,24 @@ class Attack:
 
     def on(self, reply: Reply, origin: Tensor | None, parameters: int, cid: int, round: int) -> Reply:
         """The reply that leaves a client which started from ``origin``; behind ``parameters`` numbers lie buffers."""
-        if cid not in self.malicious or not parameters or self.kind in ("little", "inner"):
+        if cid not in self.malicious or not parameters or self.kind == "inner":
             return reply
         if self.kind == "gaussian":
             return _with_parameters(
                 reply, torch.randn(parameters, generator=generator(self.seed, "attack", round, cid))
             )
         origin = self._origin(origin)[:parameters]
-        factor = 100 if self.kind == "scale" else -1
-        return _with_parameters(reply, origin + factor * (reply.theta[:parameters] - origin))
+        return _with_parameters(reply, origin + 100 * (reply.theta[:parameters] - origin))
 
     def collude(self, replies: Mapping[int, Reply], sent: Mapping[int, Payload], parameters: int) -> dict[int, Reply]:
         """All replies of a round, with those of colluding clients in place of what they trained."""
         lying, honest = self.malicious & replies.keys(), sorted(replies.keys() - self.malicious)
-        if self.kind not in ("little", "inner") or not parameters or not lying or not honest:
+        if self.kind != "inner" or not parameters or not lying or not honest:
             return dict(replies)
         origins = {cid: self._origin(sent[cid].tensors().get("theta"))[:parameters] for cid in replies}
         updates = torch.stack([replies[cid].theta[:parameters] - origins[cid] for cid in honest])
-        spread, mean = torch.std_mean(updates, dim=0, correction=0)
-        lie = mean - DEVIATIONS * spread if self.kind == "little" else -AGAINST * mean
+        _, mean = torch.std_mean(updates, dim=0, correction=0)  # updates.mean(0) would change the locked bits
+        lie = -AGAINST * mean
         return {
             cid: _with_parameters(reply, origins[cid] + lie) if cid in lying else reply
             for cid, reply in replies.items()

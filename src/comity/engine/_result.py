@@ -4,7 +4,6 @@ import math
 import os
 import platform
 import time
-from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from comity.results.schema import (
     Columns,
     Evaluation,
     Result,
-    RoundRecord,
     Seconds,
     Traffic,
 )
@@ -72,24 +70,8 @@ def result_of(run: "Run") -> Result:
         unstable=sorted({cid for record in records for cid in record.fell}),
         epsilon=max((record.epsilon for record in records if record.epsilon is not None), default=None),
         mean_against=sum(each.mean / each.clients for each in against) / len(against) if against else None,
-        contributions=contributions_of(records),
         rule_against=sum(each.rule / each.clients for each in against) / len(against) if against else None,
     )
-
-
-def contributions_of(records: Sequence[RoundRecord], memory: float = 0.95) -> dict[int, float]:
-    """The moving average of each client's cosines with the step over the rounds that it was in, over all their sizes.
-
-    CGSV's importance coefficients; but the average is divided once, at the end, and changes nothing in training.
-    """
-    totals: dict[int, tuple[float, float]] = {}
-    for record in records:
-        for cid, cosine in record.step_cosines.items():
-            total, weight = totals.get(cid, (0.0, 0.0))
-            totals[cid] = memory * total + (1 - memory) * cosine, memory * weight + (1 - memory)
-    means = {cid: total / weight for cid, (total, weight) in sorted(totals.items())}
-    size = sum(map(abs, means.values()))
-    return {cid: mean / size for cid, mean in means.items()} if size else {}
 
 
 def _diverged(run: "Run") -> list[int]:

@@ -40,12 +40,11 @@ from comity.rules import (
     TriedSteps,
     Updates,
     against,
-    behind,
     capped,
     conflict_rate,
     cosines,
     loss_change,
-    step_cosines,
+    make_updates,
 )
 
 MOST = 256
@@ -177,7 +176,7 @@ class Server:
             ends = torch.stack([moved(self.server_step.lr * step, dropped) for step in steps])
             return self._try_steps(cids, ends, factors)
 
-        updates = behind(
+        updates = make_updates(
             self.sketch,
             key_bytes(self.seed, "sketch", self.round),
             [vector[: layout.size] for vector in vectors],
@@ -269,7 +268,7 @@ class Server:
         self.cosines.append(Cosines(round=round, group=group, ids=ids, cosines=angles, error=error))
 
     def _note_against(self, updates: Updates, outcome: Outcome) -> None:
-        """Whom the plain mean and the rule's step hurt, and who moved its way; groups have no client in common."""
+        """Count the clients whose loss the plain mean and the rule's step increase; groups have no client in common."""
         noted, honest = self.record.against or Against(), set(self.honest)
         self.record.against = noted
         noted.clients += len(honest.intersection(updates.ids))
@@ -279,9 +278,6 @@ class Server:
         )
         noted.mean, noted.rule = noted.mean + len(mean), noted.rule + len(rule)
         noted.mean_ids, noted.rule_ids = (noted.mean_ids + mean)[:MOST_NAMED], (noted.rule_ids + rule)[:MOST_NAMED]
-        used = outcome.updates
-        angles = zip(used.ids, step_cosines(used, outcome.coefficients).tolist(), used.ages.tolist(), strict=True)
-        self.record.step_cosines |= {cid: angle for cid, angle, age in angles if isinstance(cid, int) and age == 0}
 
     def step(self) -> RoundRecord:
         """One round; what happened in it."""

@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from comity._errors import ComityError
 from comity._random import generator
@@ -34,8 +34,6 @@ MOST_TRIED = 128
 """Samples on which a client tries steps."""
 _DRAWING = threading.Lock()
 """Held while a client works with a net that draws random numbers: torch has one generator for all threads."""
-EPOCHS_ALONE = 10
-"""Epochs that a client trains alone, once, where a rule asks how much worse off than that it is."""
 
 
 class Site:
@@ -54,7 +52,6 @@ class Site:
         s_acc_share: float = default("s_acc_share"),
         training_passes: float = math.inf,
         losses: bool = False,
-        above_local: bool = False,
         tries_steps: bool = False,
         attack: Attack | None = None,
         device: str = "cpu",
@@ -71,8 +68,6 @@ class Site:
         """What the run's training costs, for each time that everybody's tests are asked for."""
         self.losses = losses
         """Whether clients say how the received model does on their training data: some rules ask for it."""
-        self.above_local = above_local
-        """Whether that loss is to be less the loss of a model which the client trained alone."""
         self.tries_steps = tries_steps
         """Whether clients are asked what a step would do to their losses: some rules want to know."""
         self.attack = attack or Attack("none", frozenset(), seed)
@@ -187,14 +182,9 @@ class Site:
         received: Payload,
         round: int,
     ) -> tuple[Payload, ClientState]:
-        alone = None
-        if verb == "fit" and self.above_local and (state is None or "alone" not in state.engine):
-            alone = self._trained_alone(cid, model, round)
         # what is exported is what was judged, also where a method trains on the way
         drawn = "evaluate" if verb in READ_ONLY_VERBS else verb
         client = self.client(cid, model, state, verb=drawn, round=round)
-        if alone is not None:
-            client.engine_keep["alone"] = alone
         counted = len(model.counters) > 0
         if counted:
             model.counters = client.engine_keep["counters"]
@@ -214,7 +204,6 @@ class Site:
         before_fit = None
         if verb == "fit" and self.losses:
             before_fit = self._loss(client, received, client.data.train)
-            before_fit -= float(client.engine_keep["alone"]) if self.above_local else 0.0
         reply: Payload = getattr(self.method, verb)(client, received)
         declared = self.method.reply_type if verb == "fit" else self.verbs[verb].reply
         if type(reply) is not declared:
@@ -236,12 +225,6 @@ class Site:
             assert isinstance(received, Message)
             return self.masked.fitted(cid, round, received, reply, state)
         return reply, state
-
-    def _trained_alone(self, cid: int, model: Model, round: int) -> Tensor:
-        """The training loss of a model that the client trained by itself, from the common beginning."""
-        client = self.client(cid, model, round=round)
-        client.sgd(EPOCHS_ALONE)
-        return torch.tensor(client.loss(), dtype=torch.float64)
 
     def _try_steps(self, client: Client, received: Message) -> StepLosses:
         """Losses on the way from the shared part that the client last started from to each that it received."""

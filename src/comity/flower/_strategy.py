@@ -28,9 +28,9 @@ from comity.rules import (
     Outcome,
     Rule,
     Sketch,
-    behind,
     check_sketch,
     conflict_rate,
+    make_updates,
 )
 
 STATISTICS = ("*running_mean", "*running_var")
@@ -167,7 +167,7 @@ class WithRule(Strategy):
             rows.append(layout.vector({name: tensor(arrays[name]) for name in names}).to(base).sub_(base))
         with catch_warnings():
             simplefilter("ignore", DroppedWarning)  # Flower's log reports it
-            updates = behind(
+            updates = make_updates(
                 self.sketch,
                 self._key,
                 torch.stack(rows),

@@ -9,7 +9,7 @@ from typing_extensions import TypeVar  # the standard one has no defaults before
 from comity._options import check
 from comity.methods._messages import Message, Payload, Question, Reply, verb
 from comity.methods._sides import Client, Server
-from comity.rules import Rule
+from comity.rules import Mean, Rule
 
 __all__ = ["WHOLE", "Client", "Message", "Method", "Payload", "Question", "Reply", "Server", "verb"]
 
@@ -41,6 +41,8 @@ class Method(Generic[M, R]):
     """Share of a client's training samples that the method needs for validation where the run keeps none."""
     sums_only: ClassVar[bool] = False
     """Whether a ``merge`` of the method's own looks at nothing but what ``server.aggregate`` makes of the replies."""
+    mixes_models: ClassVar[bool] = False
+    """Whether the server combines models in its own way: it applies no rule and keeps no model for everybody."""
     brings_rule: ClassVar[bool] = False
     """Whether the class has an ``own_rule``, so that no other can be chosen."""
     message_type: ClassVar[type[Question]] = Message
@@ -52,7 +54,7 @@ class Method(Generic[M, R]):
             origin = get_origin(base)
             if isinstance(origin, type) and issubclass(origin, Method):
                 cls.message_type, cls.reply_type = get_args(base)
-        cls.brings_rule = cls.own_rule is not Method.own_rule
+        cls.brings_rule = cls.mixes_models or cls.own_rule is not Method.own_rule
         dataclass(kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class Method(Generic[M, R]):
 
     def own_rule(self) -> Rule | None:
         """The rule that is part of the method; a class that has one always returns it, and no other can be chosen."""
-        return None
+        return Mean() if self.mixes_models else None
 
     def build(self, net: nn.Module) -> nn.Module:
         """Add to the network the parts that this method needs beside body and head."""
@@ -111,7 +113,7 @@ class Method(Generic[M, R]):
 
     def general(self, client: Client, received: M) -> Tensor | None:
         """The one model for everybody, as this client received it, where the method has one."""
-        if not set(WHOLE) <= set(self.shared):
+        if self.mixes_models or not set(WHOLE) <= set(self.shared):
             return None
         if isinstance(received, Message) and not client.model.size("personal"):
             return received.theta

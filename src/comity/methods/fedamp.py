@@ -7,7 +7,7 @@ from torch import Tensor
 from comity._layout import Layout
 from comity._options import NonNegative, Positive, Range
 from comity.methods._method import Client, Message, Method, Reply, Server
-from comity.rules import Mean, Rule, Updates
+from comity.rules import Updates
 
 
 class FedAMP(Method):
@@ -44,8 +44,7 @@ class FedAMP(Method):
     sigma: Positive | None = None
     self_weight: Annotated[float, Range(least=0, below=1)] = 0.1
 
-    def own_rule(self) -> Rule:
-        return Mean()  # nothing is averaged: the mixtures stand in for a rule
+    mixes_models = True
 
     def start(self, client: Client) -> None:
         super().start(client)
@@ -60,9 +59,6 @@ class FedAMP(Method):
     def personal(self, client: Client, received: Message) -> Tensor:
         self.assemble(client, client.keep["w"])
         return client.model.read()
-
-    def general(self, client: Client, received: Message) -> None:
-        return None
 
     def begin(self, server: Server) -> None:
         W = server.theta.repeat(len(server.clients), 1)

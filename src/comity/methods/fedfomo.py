@@ -3,7 +3,6 @@ from torch import Tensor
 
 from comity._options import CountOrZero, NonNegative, Share
 from comity.methods._method import Client, Method, Question, Reply, Server
-from comity.rules import Mean, Rule
 
 WORST = 1e6
 """The validation loss of a model that diverged."""
@@ -50,10 +49,8 @@ class FedFomo(Method[OthersModels, WeighedReply]):
     epsilon: Share = 0.3
     epsilon_decay: NonNegative = 0.05
 
+    mixes_models = True
     validation = 0.2
-
-    def own_rule(self) -> Rule:
-        return Mean()  # nothing is averaged: clients choose their own weights
 
     def start(self, client: Client) -> None:
         super().start(client)
@@ -88,9 +85,6 @@ class FedFomo(Method[OthersModels, WeighedReply]):
     def personal(self, client: Client, received: OthersModels) -> Tensor:
         self.assemble(client, client.keep["own"])
         return client.model.read()
-
-    def general(self, client: Client, received: OthersModels) -> None:
-        return None
 
     def begin(self, server: Server) -> None:
         count = len(server.clients)

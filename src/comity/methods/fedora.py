@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from comity._options import Count, Range
 from comity.methods._method import Client, Message, Method, Payload, Question, Reply, Server, verb
-from comity.rules import Mean, Rule
 
 LEAST = 1e-8
 """The slides' ε, the least λ."""
@@ -69,6 +68,7 @@ class FEDORA(Method[Message, PulledReply]):
     lam_form: Literal["difference", "exp"] = "exp"
     absent: Literal["restrict", "last"] = "restrict"
 
+    mixes_models = True
     validation = 0.2
 
     @classmethod
@@ -80,9 +80,6 @@ class FEDORA(Method[Message, PulledReply]):
     def slides(cls) -> Self:
         """As on the authors' slides."""
         return cls(similarity="cosines", neighbours=None, lam_form="difference")
-
-    def own_rule(self) -> Rule:
-        return Mean()  # nothing is averaged: the propagation stands in for a rule
 
     # The client half.
 
@@ -127,9 +124,6 @@ class FEDORA(Method[Message, PulledReply]):
 
     def personal(self, client: Client, received: Message) -> Tensor:
         return client.keep["own"]
-
-    def general(self, client: Client, received: Message) -> None:
-        return None
 
     # The server half.
 

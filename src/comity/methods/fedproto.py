@@ -14,7 +14,6 @@ from comity.methods._prototypes import (
     merge_prototypes,
     prototypes_objection,
 )
-from comity.rules import Mean, Rule
 
 NOWHERE = -1e30
 """The logit of a class without a prototype."""
@@ -60,10 +59,8 @@ class FedProto(Method[Prototypes, PrototypesReply]):
     lam: NonNegative = 1.0
     answer: Literal["prototype", "head"] = "prototype"
 
+    mixes_models = True
     shared = ()
-
-    def own_rule(self) -> Rule:
-        return Mean()  # no model is averaged: there is nothing for a rule to act on
 
     def build(self, net: nn.Module) -> nn.Module:
         return _Nearest(net) if self.answer == "prototype" else net

@@ -3,8 +3,7 @@ from typing import Literal
 import torch
 
 from comity._options import Share
-from comity.methods._method import Client, Message, Method, Reply, Server
-from comity.rules import Mean, Rule
+from comity.methods._method import Message, Method, Reply, Server
 
 
 class FedU(Method):
@@ -30,11 +29,7 @@ class FedU(Method):
     step: Share = 0.1
     graph: Literal["complete", "random"] = "complete"
 
-    def own_rule(self) -> Rule:
-        return Mean()  # nothing is averaged: the graph stands in for a rule
-
-    def general(self, client: Client, received: Message) -> None:
-        return None
+    mixes_models = True
 
     def begin(self, server: Server) -> None:
         count = len(server.clients)

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range
-from comity.methods._method import Client, Message, Method, Reply, Server
-from comity.rules import Mean, Rule
+from comity.methods._method import Message, Method, Reply, Server
 
 TOGETHER = 20
 """Clients' steps that are made at once, at most."""
@@ -51,16 +50,12 @@ class PFedHN(Method):
     server_clip: NonNegative = 50.0
     local_head: bool = False
 
+    mixes_models = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.local_head:
             self.shared = ("body",)  # type: ignore[misc]
-
-    def own_rule(self) -> Rule:
-        return Mean()  # of gradients: the hypernetwork stands in for a rule
-
-    def general(self, client: Client, received: Message) -> None:
-        """Each client has its own."""
 
     def begin(self, server: Server) -> None:
         store, random, clients = server.store, server.random("hypernetwork"), len(server.clients)

@@ -5,9 +5,8 @@ linear layer's gradient is added to its weights by the product that makes it and
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -66,12 +65,9 @@ class Descent:
         layers = chain_of(model.net)
         assert layers is not None
         trained, toward = model.parts(*parts), step.toward(model, parts, anchor)
-        self._layers: list[_Layer] = []
-        for part, layer in layers:
-            if isinstance(layer, (nn.Linear, nn.Conv2d)):
-                self._layers.append(_LAYERS[type(layer)](layer, step if part in trained else None, toward))
-            else:
-                self._layers.append(_LAYERS[type(layer)](layer))
+        self._layers = [
+            _LAYERS[type(layer)](layer, step if part in trained else None, toward) for part, layer in layers
+        ]
         self._lowest = next((i for i, layer in enumerate(self._layers) if layer.learns), len(self._layers))
 
     @torch.no_grad()
@@ -88,21 +84,36 @@ class Descent:
         return loss
 
 
-class _Layer(Protocol):
+class _Layer:
     """A layer's forward pass, which remembers what it needs, and its backward pass, which also takes the step."""
 
-    learns: bool
+    learns = False
 
-    def forward(self, x: Tensor) -> Tensor: ...
+    def __init__(self, layer: nn.Module, step: Step | None, toward: dict[int, Tensor]) -> None: ...
 
-    def backward(self, d: Tensor, further: bool) -> Tensor: ...
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def backward(self, d: Tensor, further: bool) -> Tensor:
+        raise NotImplementedError
 
 
-class _Linear:
-    def __init__(self, layer: nn.Linear, step: Step | None, toward: dict[int, Tensor]) -> None:
-        self.W, self.b, self.step, self.learns = layer.weight.detach(), layer.bias.detach(), step, step is not None
+class _Weighted(_Layer):
+    """A layer with a weight and a bias."""
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, step: Step | None, toward: dict[int, Tensor]) -> None:
+        assert layer.bias is not None
+        self.layer, self.step, self.learns = layer, step, step is not None
+        self.W, self.b = layer.weight.detach(), layer.bias.detach()
         self.toward = [toward.get(id(layer.weight)), toward.get(id(layer.bias))]
 
+    def pull(self) -> None:
+        for weight, anchor in zip((self.W, self.b), self.toward, strict=True):
+            if anchor is not None:
+                weight += anchor
+
+
+class _Linear(_Weighted):
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
         return torch.addmm(self.b, x, self.W.mT)
@@ -112,15 +123,12 @@ class _Linear:
         if self.step is not None:
             self.W.addmm_(d.mT, self.x, beta=self.step.rest, alpha=-self.step.lr)
             self.b.mul_(self.step.rest).add_(d.sum(0), alpha=-self.step.lr)
-            _pull((self.W, self.b), self.toward)
+            self.pull()
         return below
 
 
-class _Conv:
-    def __init__(self, layer: nn.Conv2d, step: Step | None, toward: dict[int, Tensor]) -> None:
-        assert layer.bias is not None
-        self.W, self.b, self.step, self.learns = layer.weight.detach(), layer.bias.detach(), step, step is not None
-        self.layer, self.toward = layer, [toward.get(id(layer.weight)), toward.get(id(layer.bias))]
+class _Conv(_Weighted):
+    layer: nn.Conv2d
 
     def forward(self, x: Tensor) -> Tensor:
         self.x, layer = x, self.layer
@@ -135,20 +143,12 @@ class _Conv:
                 if self.step.rest != 1:
                     weight *= self.step.rest
                 weight.add_(grad, alpha=-self.step.lr)
-            _pull((self.W, self.b), self.toward)
+            self.pull()
         return below if further else d
 
 
-def _pull(weights: Sequence[Tensor], toward: Sequence[Tensor | None]) -> None:
-    for weight, anchor in zip(weights, toward, strict=True):
-        if anchor is not None:
-            weight += anchor
-
-
-class _Pool:
-    learns = False
-
-    def __init__(self, layer: nn.MaxPool2d) -> None:
+class _Pool(_Layer):
+    def __init__(self, layer: nn.MaxPool2d, *_: object) -> None:
         sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
         self.how = *([size, size] if isinstance(size, int) else list(size) for size in sizes), layer.ceil_mode
 
@@ -163,11 +163,7 @@ class _Pool:
         return below
 
 
-class _ReLU:
-    learns = False
-
-    def __init__(self, _: nn.Module) -> None: ...
-
+class _ReLU(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         self.x = x.relu_()
         return self.x
@@ -177,11 +173,7 @@ class _ReLU:
         return below
 
 
-class _Flatten:
-    learns = False
-
-    def __init__(self, _: nn.Module) -> None: ...
-
+class _Flatten(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         self.shape = x.shape
         return x.flatten(1)
@@ -190,6 +182,12 @@ class _Flatten:
         return d.view(self.shape)
 
 
-_LAYERS = {nn.Linear: _Linear, nn.Conv2d: _Conv, nn.MaxPool2d: _Pool, nn.ReLU: _ReLU, nn.Flatten: _Flatten}
+_LAYERS: dict[type[nn.Module], Callable[..., _Layer]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Conv,
+    nn.MaxPool2d: _Pool,
+    nn.ReLU: _ReLU,
+    nn.Flatten: _Flatten,
+}
 # Their initials spell a net's layers, for the pattern of a chain.
 _LETTERS: dict[type, str] = {layer: layer.__name__[0] for layer in _LAYERS}

@@ -91,25 +91,6 @@ class _Features(nn.Module):
         return _logits(self.net(x))
 
 
-class Headed(nn.Module):
-    """A net without its last linear layer, and that layer, made anew if it is for another number of classes."""
-
-    def __init__(self, net: nn.Module, path: str, classes: int) -> None:
-        super().__init__()
-        head = net.get_submodule(path)
-        assert isinstance(head, nn.Linear)
-        owner, _, name = path.rpartition(".")
-        if path:
-            setattr(net.get_submodule(owner), name, nn.Identity())
-        self.body = _Features(net if path else nn.Identity())  # the net may be that layer alone
-        same = head.out_features == classes
-        self.head = head if same else nn.Linear(head.in_features, classes, bias=head.bias is not None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(x))
-        return logits
-
-
 class NoHead(nn.Identity):
     """Stands where a net has no head that could be told from its body."""
 
@@ -121,11 +102,25 @@ class NoHead(nn.Identity):
 class Whole(nn.Module):
     """A net that is all body, for methods that need no head."""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, head: nn.Module | None = None) -> None:
         super().__init__()
         self.body = _Features(net)
-        self.head = NoHead()
+        self.head = NoHead() if head is None else head
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.body(x)
+        logits: Tensor = self.head(self.body(x))
         return logits
+
+
+class Headed(Whole):
+    """A net without its last linear layer, and that layer, made anew if it is for another number of classes."""
+
+    def __init__(self, net: nn.Module, path: str, classes: int) -> None:
+        head = net.get_submodule(path)
+        assert isinstance(head, nn.Linear)
+        owner, _, name = path.rpartition(".")
+        if path:
+            setattr(net.get_submodule(owner), name, nn.Identity())
+        if head.out_features != classes:
+            head = nn.Linear(head.in_features, classes, bias=head.bias is not None)
+        super().__init__(net if path else nn.Identity(), head)  # the net may be that layer alone

@@ -203,7 +203,6 @@ def _spent(run: LoadedRun) -> dict[int, tuple[float, float]]:
 
 def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
     ids, joined, alone, transfer = run.client_ids, run.by_client(OWN), cell.alone(run), cell.transfer(run)
-    parts = run.result.contributions if run.result else {}
     return {
         "seed": run.seed,
         "done": run.finished,
@@ -217,7 +216,6 @@ def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
         "sure": _beyond_chance(cell, run),
         "only": [[transfer.only_local.get(i), transfer.only_joined.get(i)] for i in ids] if transfer else None,
         "against": _against(run),
-        "contribution": several(parts.get(client, math.nan) for client in ids) if parts else None,
         "train": several(run.evaluation.get(TRAINING_SAMPLES, [math.nan] * len(ids)), 0),
         "test": several(run.evaluation.get(TEST_SAMPLES, [math.nan] * len(ids)), 0),
         "bad": run.result.malicious if run.result else [],

@@ -52,6 +52,10 @@ def from_json(record: type[T], value: Any, where: str) -> T:
 _Reader = Callable[[Any], Any]
 
 
+DROPPED = frozenset({"contributions", "step_cosines"})
+"""Fields of earlier versions, which are skipped."""
+
+
 class _Unexpected(Exception):
     """A value that does not fit its declared type; ``path`` grows from the inside out."""
 
@@ -162,6 +166,8 @@ def _record_reader(record: Any) -> _Reader:
             raise _Unexpected(f"should hold named values, not {str(value)[:40]!r}")
         found = {}
         for name, inner in value.items():
+            if name in DROPPED:
+                continue
             if name not in readers:
                 raise _Unexpected(f"has {name[:40]!r}, which is not known here")
             try:

@@ -255,8 +255,6 @@ class RoundRecord:
     against: Against | None = None
     epsilon: float | None = None
     """Of differential privacy so far, where noise is added: of the client that took part in most rounds."""
-    step_cosines: dict[int, float] = field(default_factory=dict)
-    """Cosine of each client's update with the rule's step; empty where that was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,10 +336,6 @@ class Result:
     """What all rounds come to, with the option dp_delta, where noise is added."""
     conflict_error: float = 0.0
     """The largest error of a round's conflict rate, where sketches tell; else 0."""
-    contributions: dict[int, float] = field(default_factory=dict)
-    """How much each client's updates went with the step over the run (CGSV), below 0 for against it; sizes sum to 1.
-
-    It says whose updates pointed where all went, and is no Shapley value by training again without a client."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,6 @@ def check_result(result: Result, options: Mapping[str, Any]) -> None:
     _that(known and clients.isdisjoint(result.malicious), f"{name}: a malicious client is judged, or is none")
     rates = (result.conflict_rate, result.mean_against, result.rule_against, result.conflict_error)
     _that(_shares([rate or 0.0 for rate in rates]), f"{name}: conflict_rate or against is no share")
-    _check_signed(result.contributions, options, f"{name}: contributions")
     _check_costs(name, result.bytes_per_round, result.seconds)
 
 
@@ -159,7 +158,6 @@ def check_records(records: Iterable[RoundRecord], options: Mapping[str, Any]) ->
         _that(not math.isinf(record.train_loss), f"{where}: train_loss is infinite")
         _check_metrics(record.metrics, where)
         _check_costs(where, record.bytes, record.seconds)
-        _check_signed(record.step_cosines, options, f"{where}: step_cosines")
         if record.conflict is not None:
             _that(
                 _shares([record.conflict.rate, record.conflict.error, *record.conflict.layers.values()]),
@@ -205,12 +203,6 @@ def _check_metrics(metrics: Metrics, where: str) -> None:
         _that(name in schema.METRICS, f"{where} has a metric {name[:40]!r}, which is not known")
         _check_values([summary.mean, summary.samples, summary.worst10], name, where)
         _that(not summary.std < 0 and not math.isinf(summary.std), f"{where}: the spread of {name} is none")
-
-
-def _check_signed(values: Mapping[int, float], options: Mapping[str, Any], where: str) -> None:
-    """Of clients, from -1 to 1."""
-    sound = all(0 <= client < options["clients"] and abs(value) < 1.001 for client, value in values.items())
-    _that(sound, f"{where} has a client or a value that is none")
 
 
 def _check_values(values: Iterable[float], metric: str, where: str) -> None:

@@ -7,42 +7,25 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
-from comity.rules._rows import LONGEST_SQUARE, Trial, Updates, lower_products, mirrored, piece_width
+from comity.rules._rows import LONGEST_SQUARE, Updates, lower_products, mirrored, piece_width
 from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
 from comity.rules._server_step import ServerStep
 from comity.rules._sketch import LayerSketch, Sketch
-from comity.rules._sketched import SketchedRows, SketchedUpdates, behind, check_sketch
+from comity.rules._sketched import SketchedRows, SketchedUpdates, check_sketch, make_updates
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps, capped
-from comity.rules.aligned_mtl import AlignedMTL
 from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
-from comity.rules.centered_clipping import CenteredClipping
 from comity.rules.confree import ConFREE
-from comity.rules.craft import CRAFT
-from comity.rules.diagnose import (
-    ConflictRate,
-    LossChange,
-    against,
-    conflict_rate,
-    cosines,
-    harm,
-    improvement,
-    loss_change,
-    step_cosines,
-)
+from comity.rules.diagnose import ConflictRate, against, conflict_rate, cosines, harm, improvement, loss_change
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
 from comity.rules.fedmgda_plus import FedMGDAPlus
 from comity.rules.geometric_median import GeometricMedian
-from comity.rules.imtl_g import IMTLG
-from comity.rules.krum import Krum
-from comity.rules.maxfl import MaxFL
 from comity.rules.mean import Mean
 from comity.rules.mgda import MGDA
-from comity.rules.nash_mtl import NashMTL
 from comity.rules.projection import COSINE_ROUNDING, Projection
-from comity.rules.protect import Protected, protected_directions
+from comity.rules.protect import protected_directions
 from comity.rules.released import ReleasedConFREE
 from comity.rules.solvers import Solution, min_norm
 from comity.rules.torchjd import TorchJD
@@ -58,16 +41,9 @@ RULES: dict[str, type[Rule]] = {
     "FedMGDA+": FedMGDAPlus,
     "FedFV": FedFV,
     "FairDescent": FairDescent,
-    "CRAFT": CRAFT,
-    "MaxFL": MaxFL,
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
-    "NashMTL": NashMTL,
-    "AlignedMTL": AlignedMTL,
-    "IMTL-G": IMTLG,
-    "Krum": Krum,
     "GeometricMedian": GeometricMedian,
-    "CenteredClipping": CenteredClipping,
     "TorchJD": TorchJD,
     "Auto": Auto,
 }
@@ -79,24 +55,22 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "CRAFT", "MaxFL", "UPGrad", "CAGrad", "NashMTL", "AlignedMTL", "IMTLG", "Krum",
-    "GeometricMedian", "CenteredClipping", "Auto", "RULES",
+    "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts
     "capped",
     # who hurts whom
-    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "LossChange",
-    "step_cosines", "COSINE_ROUNDING",
+    "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "COSINE_ROUNDING",
     # personal directions
-    "protected_directions", "Protected",
+    "protected_directions",
     # for a rule of your own
     "Rule", "GramBlock", "Solution", "min_norm", "evening",
     # ranges of its options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share", "Range",
     # for updates that are held in another form
-    "ClientUpdates", "Members", "Trial", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
+    "ClientUpdates", "Members", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
     # for rules that see sketches of updates
-    "Sketch", "LayerSketch", "SketchedUpdates", "SketchedRows", "behind", "check_sketch",
+    "Sketch", "LayerSketch", "SketchedUpdates", "SketchedRows", "make_updates", "check_sketch",
 ]
 # fmt: on

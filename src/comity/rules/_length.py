@@ -18,10 +18,6 @@ LEAST_MEAN = 1e-3
 """FedExP's ε over the mean squared length of the updates: it bounds the step where the mean is next to nothing."""
 
 
-def needs_gram(length: Length) -> bool:
-    return length in ("mean", "fedexp")
-
-
 def with_length(
     length: Length, coefficients: Tensor, scope: Literal["model", "layer"], updates: ClientUpdates
 ) -> Tensor:

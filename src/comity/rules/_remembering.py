@@ -1,4 +1,4 @@
-"""Rules that remember the last update of clients that are absent, or their own last step."""
+"""Rules that remember the last update of absent clients."""
 
 import json
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comity.rules._rows import Rows
+from comity._errors import ComityError
+from comity.rules._rows import Rows, Updates
 from comity.rules._rule import Rule
-from comity.rules._updates import ClientUpdates, Id
+from comity.rules._updates import NO_ROWS, ClientUpdates, Id
 
 
 class Remembering(Rule):
@@ -44,9 +45,11 @@ class Remembering(Rule):
         absent = [i for i, name in enumerate(names) if name not in present and now - int(last[i]) <= window]
         if not absent:
             return updates
+        if not isinstance(updates, Updates):
+            raise ComityError(NO_ROWS)
         return updates.joined([names[i] for i in absent], [self._row(i) for i in absent], now - last[absent])
 
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
+    def remember(self, updates: Updates, update: Tensor) -> None:
         if self.reach == 0:
             return
         now = int(self.state.get("round", 0))
@@ -74,25 +77,6 @@ class Remembering(Rule):
         answer = super().__call__(updates, **given)
         self.state = {name: tensor.clone() for name, tensor in self.state.items()}  # the caller's may change
         return answer
-
-
-LAST_STEP = "last step"
-
-
-class SeesLastStep(Rule):
-    """A rule that sees, behind the updates, the step that it made in the round before."""
-
-    @property
-    def remembers(self) -> bool:
-        return True
-
-    def recall(self, updates: ClientUpdates) -> ClientUpdates:
-        if "step" not in self.state:
-            return updates
-        return updates.joined([LAST_STEP], [self.state["step"]], torch.ones(1, dtype=torch.int64))
-
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
-        self.state["step"] = update
 
 
 def _decoded(text: Tensor) -> list[Id]:

@@ -162,6 +162,7 @@ class Updates(ClientUpdates):
         return self._combined(coefficients.reshape(-1, len(self))[:, None])[0]
 
     def mix(self, coefficients: Tensor) -> Tensor:
+        """(M, P) several combinations at once, from coefficients (M, N)."""
         return self._combined(coefficients[None])
 
     def _combined(self, coefficients: Tensor) -> Tensor:
@@ -188,12 +189,15 @@ class Updates(ClientUpdates):
         return self._trial(list(steps), factors, self.dropped)
 
     def row(self, i: int) -> Tensor:
+        """(P,) the update of ``ids[i]``."""
         return self._row(self._usable[i])
 
     def given(self, i: int) -> Tensor:
+        """(P,) what was given of ``ids[i]``, not copied: its update, or a model where there is a ``base``."""
         return self._given[self._usable[i]]
 
     def only(self, chosen: Sequence[int]) -> "Updates":
+        """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the order that they have here."""
         places = [self._usable[i] for i in sorted(chosen)]
         return self._with([self._given[i] for i in places], self.members.only(places))
 
@@ -216,6 +220,7 @@ class Updates(ClientUpdates):
         return clipped
 
     def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> "Updates":
+        """These updates, then those that absent clients, with size 0 in the plain mean, sent ``ages`` rounds ago."""
         own, count = self.members, len(ids)
         unknown = torch.full((count,), math.nan, dtype=torch.float64)
         members = Members(

@@ -69,6 +69,7 @@ class Combination:
 class Outcome(Combination):
     """One step of a rule: the update, and what it is made of."""
 
+    updates: Updates
     update: Tensor
     """(P,)"""
     stretch: Tensor
@@ -101,21 +102,21 @@ class Rule(_Declared):
     """A residual above it is warned of."""
     needs_losses: ClassVar[bool] = False
     """Whether clients must say how the received model does on their data."""
-    above_local: ClassVar[bool] = False
-    """Whether these losses are to be less that of the model which the client trained alone."""
 
     _: KW_ONLY
     scope: Scope = "model"
     length: Length = "own"
     state: dict[str, Tensor] = field(default_factory=dict, init=False)
     """What the rule remembers between rounds: saved and set again, it goes on as if it had never stopped."""
+    _drew = False
 
     def __post_init__(self) -> None:
         check(self, "rule")
 
     @property
     def needs_gram(self) -> bool:
-        return True
+        """Whether coefficients or the step length depend on the Gram matrices."""
+        return type(self).solve is not Rule.solve or self.length in ("mean", "fedexp")
 
     @property
     def tries_steps(self) -> bool:
@@ -137,11 +138,6 @@ class Rule(_Declared):
         """Whether it compares updates with those of earlier rounds, of which sketches say nothing."""
         return False
 
-    @property
-    def draws(self) -> bool:
-        """Whether coefficients depend on random numbers; then ``state`` counts the calls."""
-        return False
-
     def coefficients(self, updates: ClientUpdates) -> Combination:
         """Recall absent clients, weigh all members, judge the certificate and set the length.
 
@@ -153,9 +149,10 @@ class Rule(_Declared):
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
         if self.needs_gram and len(updates.members) <= MANY:
             updates.measure()  # needed in any case, and tells who cannot be used without a pass of its own
+        self._drew = False
         coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
-        if self.draws:
+        if self._drew:
             self.state["calls"] = torch.tensor(self._calls + 1)
         return Combination(
             coefficients=with_length(self.length, coefficients, self.scope, updates),
@@ -166,18 +163,19 @@ class Rule(_Declared):
             updates=updates,
         )
 
-    def apply(self, updates: ClientUpdates) -> Outcome:
+    def apply(self, updates: Updates) -> Outcome:
         """The whole step: coefficients, the update that they make, and what the rule remembers for the next round."""
         chosen = self.coefficients(updates)
-        updates = chosen.updates
-        update = updates.combine(chosen.coefficients)
+        used = chosen.updates
+        assert isinstance(used, Updates)
+        update = used.combine(chosen.coefficients)
         if self.needs_gram:
-            plain = updates.lengths(updates.shares)
+            plain = used.lengths(used.shares)
         else:
-            is_plain = torch.equal(chosen.coefficients, updates.shares[None])
-            plain = _layer_lengths(updates.layout, update if is_plain else updates.combine(updates.shares))
-        self.remember(updates, update)
-        stretch = torch.where(plain > 0, _layer_lengths(updates.layout, update) / plain, math.nan)
+            is_plain = torch.equal(chosen.coefficients, used.shares[None])
+            plain = _layer_lengths(used.layout, update if is_plain else used.combine(used.shares))
+        self.remember(used, update)
+        stretch = torch.where(plain > 0, _layer_lengths(used.layout, update) / plain, math.nan)
         return Outcome(**vars(chosen), update=update, stretch=stretch)
 
     def __call__(
@@ -243,11 +241,15 @@ class Rule(_Declared):
         """The updates, followed by those of absent clients if the rule remembers any."""
         return updates
 
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
+    def remember(self, updates: Updates, update: Tensor) -> None:
         """Keep in ``state`` what the next round needs."""
 
     def random(self, *key: str | int) -> np.random.Generator:
-        """Random numbers of this call: by the rule's option ``seed`` if it has one, its calls so far, and ``key``."""
+        """Random numbers of this call, from the option ``seed`` if there is one, the calls so far and ``key``.
+
+        ``state`` counts the calls in which a rule draws random numbers.
+        """
+        self._drew = True
         return numpy_generator(getattr(self, "seed", 0), type(self).__name__, self._calls, *key)
 
     @property

@@ -23,8 +23,8 @@ def check_sketch(sketch: Sketch | None, rule: Rule) -> None:
         raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
 
 
-def behind(sketch: Sketch | None, key: bytes, rows: Rows, **others: Any) -> Updates:
-    """Updates as rules are to see them: as they are, or behind a sketch drawn from ``key``."""
+def make_updates(sketch: Sketch | None, key: bytes, rows: Rows, **others: Any) -> Updates:
+    """Updates as rules see them: exactly, or through a sketch drawn from ``key``."""
     return Updates(rows, **others) if sketch is None else SketchedRows(rows, sketch, key, **others)
 
 

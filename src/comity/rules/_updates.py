@@ -15,7 +15,7 @@ from comity.rules._sketch import Sketch
 
 Id = int | str
 
-NO_ROWS = "these updates are not held in memory: their rows cannot be combined, taken out or remembered"
+NO_ROWS = "these updates are not held in memory: their rows cannot be combined or remembered"
 NOBODY_TO_ASK = (
     "steps are tried by asking clients for their losses, which only a run can do; "
     "here a rule other than Auto and a length other than search are needed"
@@ -63,7 +63,7 @@ class ClientUpdates(ABC):
     """N updates of one layout and who sent them: everything that a rule looks at.
 
     `Updates` holds them as rows in memory; `comity.files` leaves them in checkpoint files. Each form has its own way to
-    the Gram matrices. A form without rows refuses what needs them: ``combine`` and the methods that follow it.
+    the Gram matrices.
     """
 
     def __init__(self, layout: Layout, members: Members, misshaped: Mapping[Id, str] | None = None) -> None:
@@ -182,33 +182,8 @@ class ClientUpdates(ABC):
         """What these multiples of steps (P,) would do to the clients' losses, by asking them."""
         raise ComityError(NOBODY_TO_ASK)
 
-    # Their rows.
-
     def combine(self, coefficients: Tensor) -> Tensor:
         """(P,) the updates combined with coefficients (N,), (1, N), or (L, N): for each layer its own."""
-        raise ComityError(NO_ROWS)
-
-    def mix(self, coefficients: Tensor) -> Tensor:
-        """(M, P) several combinations at once, from coefficients (M, N)."""
-        raise ComityError(NO_ROWS)
-
-    def row(self, i: int) -> Tensor:
-        """(P,) the update of ``ids[i]``."""
-        raise ComityError(NO_ROWS)
-
-    def given(self, i: int) -> Tensor:
-        """(P,) what was given of ``ids[i]``, not copied: its update, or a model where there is a ``base``."""
-        raise ComityError(NO_ROWS)
-
-    def only(self, chosen: Sequence[int]) -> "ClientUpdates":
-        """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the order that they have here."""
-        raise ComityError(NO_ROWS)
-
-    def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> "ClientUpdates":
-        """These updates followed by those that absent clients sent ``ages`` rounds ago.
-
-        Absent clients have size 0, so the plain mean stays that of the clients present.
-        """
         raise ComityError(NO_ROWS)
 
 

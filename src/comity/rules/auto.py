@@ -9,6 +9,7 @@ from comity._components import Component
 from comity._errors import ComityError
 from comity._options import Count, Positive, ShareAboveZero
 from comity.rules._length import FACTORS, Length, harmed
+from comity.rules._rows import Updates
 from comity.rules._rule import Combination, Rule, Scope
 from comity.rules._updates import ClientUpdates, TriedSteps
 
@@ -48,11 +49,8 @@ class Auto(Rule):
         if not self.arms:
             raise ComityError("rule.arms must name at least one rule")
         self.rules = [_rule(text) for text in self.arms]
-        readings = {rule.above_local for rule in self.rules if rule.needs_losses}
-        if len(readings) > 1:
-            raise ComityError("rule.arms has rules that mean different things by a loss; MaxFL cannot be beside them")
         self._tried: TriedSteps | None = None
-        vars(self).update(needs_losses=bool(readings), above_local=True in readings)
+        vars(self).update(needs_losses=any(rule.needs_losses for rule in self.rules))
 
     @property
     def needs_gram(self) -> bool:
@@ -109,7 +107,7 @@ class Auto(Rule):
         chosen = known[place] if place in known else self.rules[place].coefficients(updates)
         return replace(chosen, coefficients=FACTORS[step] * chosen.coefficients)
 
-    def remember(self, updates: ClientUpdates, update: Tensor) -> None:
+    def remember(self, updates: Updates, update: Tensor) -> None:
         for rule in self.rules:
             rule.remember(updates, update)
         self._collect()

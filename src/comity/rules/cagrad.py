@@ -6,7 +6,8 @@ import numpy as np
 
 from comity._options import ShareBelowOne
 from comity.rules._rule import By, GramBlock, Rule
-from comity.rules.solvers import Solution, best_worst, norm, times
+from comity.rules.confree import best_near
+from comity.rules.solvers import Solution
 
 
 class CAGrad(Rule):
@@ -34,9 +35,4 @@ class CAGrad(Rule):
     def solve(self, block: GramBlock) -> Solution:
         if block.present == 1:
             return Solution(np.ones(1), 0.0)
-        a = block.weights(self.by) / block.present
-        reach = self.c * norm(times(block.A, a))
-        if reach <= 1e-12:  # c is 0, or g is
-            return Solution(a, 0.0)
-        best = best_worst(block.A, a, reach)
-        return Solution(a + best.x, best.residual)
+        return best_near(block, block.weights(self.by) / block.present, self.c)

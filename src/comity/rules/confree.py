@@ -8,7 +8,7 @@ import numpy as np
 from comity._options import Range
 from comity.rules._rule import GramBlock
 from comity.rules.projection import Projection
-from comity.rules.solvers import Solution, best_worst, norm, times
+from comity.rules.solvers import Array, Solution, best_worst, norm, times
 
 Rescale = Literal["none", "1/(1+c²)", "1/(1+c)"]
 
@@ -50,10 +50,15 @@ class ConFREE(Projection):
     def solve(self, block: GramBlock) -> Solution:
         if block.present == 1:
             return Solution(np.ones(1), 0.0)
-        a = self.guidance(block)
+        best = best_near(block, self.guidance(block), self.c)
         shrink = {"none": 1.0, "1/(1+c²)": 1 / (1 + self.c**2), "1/(1+c)": 1 / (1 + self.c)}[self.rescale]
-        reach = self.c * norm(times(block.A, a))
-        if reach <= 1e-12:  # c is 0, or g is
-            return Solution(shrink * a, 0.0)
-        best = best_worst(block.A, a, reach)
-        return Solution(shrink * (a + best.x), best.residual)
+        return Solution(shrink * best.x, best.residual)
+
+
+def best_near(block: GramBlock, a: Array, c: float) -> Solution:
+    """Coefficients of the update that helps the worst-off client most within c|g| of g, whose coefficients are a."""
+    reach = c * norm(times(block.A, a))
+    if reach <= 1e-12:  # c is 0, or g is
+        return Solution(a, 0.0)
+    best = best_worst(block.A, a, reach)
+    return Solution(a + best.x, best.residual)

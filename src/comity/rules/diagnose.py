@@ -82,12 +82,3 @@ def against(u: ClientUpdates, coefficients: Tensor) -> list[Id]:
     rounding = COSINE_ROUNDING * u.lengths(coefficients).norm() * u.squares.sqrt()
     hurt = (improvement(u, coefficients) < -rounding) & (u.ages == 0)
     return [u.ids[i] for i in hurt.nonzero()[:, 0].tolist()]
-
-
-def step_cosines(u: ClientUpdates, coefficients: Tensor) -> Tensor:
-    """(N,) the cosine of each client's update with a combination, 0 for who did not move (CGSV, Equation 3).
-
-    Xu et al., "Gradient-Driven Rewards to Guarantee Fairness in Collaborative Machine Learning", NeurIPS 2021.
-    """
-    lengths = u.lengths(coefficients).norm() * u.squares.sqrt()
-    return torch.where(lengths > 0, improvement(u, coefficients) / lengths, 0.0).clamp(-1, 1)

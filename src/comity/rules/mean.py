@@ -4,7 +4,6 @@ from dataclasses import KW_ONLY, field
 
 import torch
 
-from comity.rules._length import needs_gram
 from comity.rules._rule import By, Rule, Scope, Weighed
 from comity.rules._updates import ClientUpdates
 
@@ -23,10 +22,6 @@ class Mean(Rule):
     _: KW_ONLY
     by: By = "size"
     scope: Scope = field(default="model", init=False)  # the mean of each layer is the mean of the model
-
-    @property
-    def needs_gram(self) -> bool:
-        return needs_gram(self.length)
 
     def weigh(self, updates: ClientUpdates) -> Weighed:
         uniform = torch.full((len(updates),), 1 / max(len(updates), 1), dtype=torch.float64)

@@ -34,10 +34,6 @@ class Projection(Rule):
     order: Order = "simultaneous"
     seed: int = 0
 
-    @property
-    def draws(self) -> bool:
-        return self.order == "sequential"
-
     def solve(self, block: GramBlock) -> Solution:
         return Solution(self.guidance(block), 0.0)
 

@@ -177,39 +177,6 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float, otherwise
     return otherwise
 
 
-def least_squares(K: Array, b: Array) -> Solution:
-    """The shortest x that minimises |Kx − b|, for K with diagonal 1, less eigenvalues that are rounding of float32.
-
-    The residual is the largest part of Kx − b in what is left.
-    """
-    values, vectors = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(K)))
-    V = vectors[:, values > 1e-6 * values[-1]]
-    x = times(V, times(V.T, b) / values[values > 1e-6 * values[-1]])
-    return Solution(x, float(abs(times(V.T, times(K, x) - b)).max()))
-
-
-def nash(A: Array) -> Solution:
-    """x > 0 with xᵢ (AᵀAx)ᵢ = 1 for every i, where 0 is not in the columns' hull; the residual is the worst error.
-
-    It minimises ½|Ax|² − Σ log xᵢ, which is self-concordant: damped steps of Newton's come near, then full ones.
-    """
-    G = gram(A)
-    best = Solution(np.ones(len(G)), np.inf)
-    x = best.x
-    for _ in range(200):
-        product = times(G, x)
-        best = min(best, Solution(x, float(abs(x * product - 1).max())), key=residual)
-        # in units of x, so that the Hessian is no worse conditioned than the problem
-        solve = factor(G * x * x[:, None] + np.eye(len(x)))
-        if best.residual <= 1e-14 or solve is None:
-            break
-        gradient = x * product - 1
-        step = solve(gradient)
-        decrement = math.sqrt(max(float(gradient @ step), 0.0))
-        x = x * (1 - step / (1.0 if decrement < 0.25 else 1 + decrement))
-    return best
-
-
 def geometric_median(A: Array, p: Array) -> Solution:
     """x on the simplex such that Ax has the least mean distance Σ pᵢ|Ax − Aᵢ| to the columns; p sums to 1.
 

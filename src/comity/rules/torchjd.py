@@ -1,5 +1,6 @@
 """Any weighting of TorchJD."""
 
+import re
 from dataclasses import KW_ONLY
 from typing import Any
 
@@ -51,7 +52,7 @@ class TorchJD(Rule):
             from torchjd import aggregation
         except ImportError:
             raise ComityError(f"the rule TorchJD needs its library: {install('torchjd')}") from None
-        names = [name.removesuffix("Weighting") for name in aggregation.__all__ if name.endswith("Weighting")]
+        names = [name.removesuffix("Weighting") for name in aggregation.__all__ if re.fullmatch(r"\w+Weighting", name)]
         if weighting not in names:
             raise unknown("weighting of TorchJD", weighting, names)
         try:
@@ -62,10 +63,6 @@ class TorchJD(Rule):
             raise ComityError(
                 f"TorchJD's {weighting} keeps a state between rounds, which a run could not save and restore"
             )
-
-    @property
-    def draws(self) -> bool:
-        return True
 
     def solve(self, block: GramBlock) -> Solution:
         with torch.random.fork_rng(devices=()):

@@ -254,10 +254,6 @@ function facts(run, all) {
     part && ["classes (share)", ({ id }) => held(id)],
     run.overlap && ["class overlap", ({ id }) => or(run.overlap[id], (value) => percent(value, 0))],
     run.w && part && ["weight ÷ share of data", ({ id }) => or(pullOf(run, id), (value) => `${fixed(value, 2)}×`)],
-    run.contribution && [
-      "contribution",
-      ({ id }) => or(run.contribution[run.ids.indexOf(id)], (value) => percent(value, 1)),
-    ],
     cosines && ["agreement", ({ id }) => or(run.agree[id], (value) => fixed(value, 2))],
     cosines && ["opposed most by", ({ id }) => opponents(id)],
   ].filter(Boolean);

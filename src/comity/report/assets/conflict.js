@@ -20,12 +20,6 @@ const REASONS = {
     (run, _, id) => pullOf(run, id),
     (v) => `${fixed(v, 2)}×`,
   ],
-  contribution: [
-    "contribution",
-    "how far its updates went with the step (CGSV)",
-    (run, i) => run.contribution?.[i],
-    (v) => percent(v, 1),
-  ],
   alone: ["accuracy alone", "accuracy when it trains alone", (run, i) => run.alone?.[i], (v) => percent(v, 0)],
 };
 
@@ -54,7 +48,7 @@ PLOTS.push({
   id: "reasons",
   section: "conflict",
   title: () => `What goes with the gain: ${REASONS[state.reason][0]}`,
-  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with more of it gain more. A contribution is the moving average of the cosine of a client's update with the step, over the sum of all clients' (CGSV); it is no Shapley value by training again without the client.",
+  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with more of it gain more.",
   there: anyGains,
   choices: () => [
     ...choose.run(),
