@@ -89,7 +89,6 @@ bench: $(VENV)/dev
 
 # The generated pages anew, then the site, in which a broken link is an error.
 docs: $(VENV)/docs
-	$(BIN)/python docs/make_catalogue.py
 	$(BIN)/python docs/make_methods.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 

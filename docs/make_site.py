@@ -1,6 +1,6 @@
 """What the site has beside the pages in this folder: a hook of mkdocs.yml.
 
-The pages of commands and options are made from the commands and from catalogue.json; links out of this folder lead to
+The pages of commands and options are made from the commands and from the components; links out of this folder lead to
 the repository.
 """
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "src"))  # what stands here needs no torch
 
 from comity._catalogue import KINDS, described  # noqa: E402
 from comity._options import REQUIRED  # noqa: E402
-from comity.commands import COMMANDS, find  # noqa: E402
+from comity.commands import overview  # noqa: E402
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -40,8 +40,8 @@ def on_page_markdown(markdown: str, config: MkDocsConfig, **_: Any) -> str:
 
 def commands() -> Iterator[str]:
     yield "# Commands\n\nEach page is what `comity NAME --help` prints."
-    for name in COMMANDS:
-        yield f"\n## comity {name}\n\n```text\n{find(name).help()}```"
+    for each in overview():
+        yield f"\n## comity {each.name}\n\n```text\n{each.help()}```"
 
 
 def options() -> Iterator[str]:

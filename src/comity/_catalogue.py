@@ -1,26 +1,24 @@
-"""What there is to choose from: methods, rules, guards, models, partitions and data sets, without importing them.
+"""Components to choose from: methods, rules, guards, models, partitions and data sets, described without their imports.
 
-Their classes import torch, which takes a second. ``catalogue.json`` holds all that help pages, lists and checks need of
-them. ``python docs/make_catalogue.py`` writes it from the classes themselves; a test compares the two.
+Each room lists its components in a table by name. Their descriptions come from their source (``comity._source``), those
+of the user's own classes from the imported class.
 """
 
 import inspect
-import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial, reduce
+from functools import cache, partial
 from importlib import import_module
-from operator import or_
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
+from comity._datasets import DATASETS, DataFiles
 from comity._errors import ComityError, one_line, unknown
-from comity._options import REQUIRED, Option, Range, options
-
-FILE = Path(__file__).with_name("catalogue.json")
+from comity._labels import spelling
+from comity._options import Option, options
+from comity._source import read, table
 
 KINDS = {
     "data": ("comity.data", "DATASETS"),
@@ -29,8 +27,9 @@ KINDS = {
     "method": ("comity.methods", "METHODS"),
     "rule": ("comity.rules", "RULES"),
     "guard": ("comity.guard", "GUARDS"),
+    "extension": ("comity.engine", ""),
 }
-"""Every kind of component, and where the room that holds them lists them."""
+"""Every kind of component, and the table in which its room lists them; there are no built-in extensions."""
 
 BASES = {
     "partition": ("comity.data", "Partition"),
@@ -38,6 +37,7 @@ BASES = {
     "method": ("comity.methods", "Method"),
     "rule": ("comity.rules", "Rule"),
     "guard": ("comity.guard", "Guard"),
+    "extension": ("comity.engine", "Extension"),
 }
 """What a class of the user's must be a subclass of, by kind."""
 
@@ -54,7 +54,7 @@ class Description:
 
     name: str
     path: str
-    """Where its class is, with dots."""
+    """The dotted path of its class; empty for data sets and for models that are not written for comity."""
     about: str
     paper: str
     options: Mapping[str, Option]
@@ -97,17 +97,16 @@ def imported(kind: str, name: str, base: tuple[str, str]) -> type:
 
 def find(kind: str, name: str) -> Description:
     """The component called ``name``: one of ours in any spelling, or a class of the user's by its dotted path."""
-    ours = described(kind)
     elsewhere = kind == "data" and re.search(r"[./\\:]", name)  # a path, or a name on the hub
-    for description in ours.values():
-        if spelling(description.name) == spelling(name) and not elsewhere:
-            return description
+    for each in paths(kind):
+        if spelling(each) == spelling(name) and not elsewhere:
+            return _ours(kind, each)
     if kind == "data":
         return describe(kind, name, DataFiles, "")
     if kind == "model" and ":" in name:
         return _describe_foreign(name)
     if "." not in name:
-        raise unknown(kind, name, ours, hint="(or give the dotted path of your own class)")
+        raise unknown(kind, name, paths(kind), hint="(or give the dotted path of your own class)")
     return describe(kind, name, imported(kind, name, BASES[kind]), name)
 
 
@@ -122,8 +121,8 @@ def describe_given(kind: str, given: Any) -> tuple[Description, dict[str, Any]]:
         wanted = f", a subclass of {room}.{base} or an object of one" if base else ""
         raise ComityError(f"{kind} must be a name or a mapping with `name`{wanted}, got {one_line(repr(given), 80)}")
     path = f"{component.__module__}.{component.__qualname__}"
-    ours = next((each for each in described(kind).values() if each.path == path), None)
-    description = ours or describe(kind, path, component, path)
+    ours = next((name for name, each in paths(kind).items() if each == path), None)
+    description = describe(kind, path, component, path) if ours is None else _ours(kind, ours)
     own = {} if given is component else {key: getattr(given, key) for key in description.options}
     return description, own
 
@@ -134,36 +133,9 @@ def is_foreign(given: Any) -> bool:
 
 
 def _describe_foreign(name: str) -> Description:
-    make = import_module("comity.nn").foreign
-    about = describe("model", name, make, "comity.nn.foreign")
+    about = describe("model", name, read("comity.nn", "foreign"), "")
     return Description(name, "", about.about, "", {key: about.options[key] for key in ("head",)})
 
-
-def spelling(name: str) -> str:
-    """The same for all spellings of a name: ``LG-FedAvg`` and ``lg_fedavg``, ``FedMGDA+`` and ``fedmgdaplus``."""
-    return re.sub(r"[^a-z0-9]", "", name.lower().replace("+", "plus"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFiles:
-    """A data set that is read from a file, from a folder or from the hub.
-
-    Options:
-        size: scale the images of a folder or of the hub to this many pixels a side
-        target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
-        client: the column that says whose a row is; by default one that is called client, hospital, site, …
-        missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
-        centred: scale pixels to [-1, 1], otherwise to [0, 1]
-    """
-
-    size: Annotated[int, Range(least=1, most=4096)] | None = None
-    target: str | None = None
-    client: str | None = None
-    missing: Literal["mean", "marked"] = "mean"
-    centred: bool = True
-
-
-# From the classes.
 
 _PAPER = re.compile(r"^Paper: (.+(?:\n(?!\w+:).+)*)", flags=re.MULTILINE)
 _PAPER_IN_PROSE = re.compile(r"[A-Z][\w\-’' ]+(?: et al\.|, [A-Z][\w ]+ and [A-Z]\w+)?,(?: [A-Z][\w\-’' ]*)? \d{4}")
@@ -183,41 +155,24 @@ def describe(kind: str, name: str, component: Callable[..., Any], path: str, abo
     )
 
 
-# From the file.
+@cache
+def paths(kind: str) -> Mapping[str, str]:
+    """The dotted path of every component of a kind that comes with comity, by name; of data sets that of the reader."""
+    if kind == "data":
+        return {name: info.reader and f"comity.data.sources.{info.reader}" for name, info in DATASETS.items()}
+    room, listed = KINDS[kind]
+    return table(room, listed) if listed else {}
 
 
 @cache
+def _ours(kind: str, name: str) -> Description:
+    path = paths(kind)[name]
+    component = read(*path.rsplit(".", 1)) if path else DataFiles
+    if kind == "data":
+        return describe(kind, name, component, "", str(DATASETS[name]))
+    return describe(kind, name, component, path)
+
+
 def described(kind: str) -> Mapping[str, Description]:
     """All components of a kind that come with comity, by name."""
-    return {name: _from_json(name, entry) for name, entry in _read()[kind].items()}
-
-
-@cache
-def _read() -> dict[str, dict[str, Any]]:
-    content: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
-    return content
-
-
-def _from_json(name: str, entry: Mapping[str, Any]) -> Description:
-    listed = {}
-    for option, words in entry["options"].items():
-        default = words.get("default", REQUIRED)
-        default = tuple(default) if isinstance(default, list) else default
-        listed[option] = Option(option, _type_from_json(words["type"]), default, words["help"])
-    return Description(name, entry["path"], entry["about"], entry["paper"], listed, entry.get("traits", {}))
-
-
-SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "Path": Path, "none": type(None)}
-
-
-def _type_from_json(entry: Any) -> Any:
-    if isinstance(entry, str):
-        return SIMPLE[entry]
-    if "any of" in entry:
-        return reduce(or_, map(_type_from_json, entry["any of"]))
-    if "one of" in entry:
-        return Literal[tuple(entry["one of"])]
-    if "several" in entry:
-        return tuple[_type_from_json(entry["several"]), ...]  # type: ignore[misc]
-    bounds = {bound: number for bound, number in entry.items() if bound != "type"}
-    return Annotated[_type_from_json(entry["type"]), Range(**bounds)]
+    return {name: _ours(kind, name) for name in paths(kind)}

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,8 +88,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def slug(text: str) -> str:
-    """Text as part of a file's name: ``FedMGDA+`` as ``fedmgda``."""
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")

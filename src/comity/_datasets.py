@@ -4,15 +4,14 @@ This needs no torch, so that a misspelt or missing data set is reported at once.
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from comity._catalogue import DataFiles, spelling
 from comity._errors import ComityError, install, unknown
+from comity._labels import spelling
+from comity._options import Range
 
 TABLES = (".csv", ".tsv", ".parquet")
 HUB = "hub:"
@@ -32,7 +31,7 @@ class DatasetInfo:
     get: str = ""
     """What to download, and where."""
     reader: str = ""
-    """The class or function whose arguments are the options of this data set, if it is not read from files."""
+    """The class or function in ``comity.data.sources`` that has the options, if the data are not read from files."""
     shipped: str = ""
     """A file that an installed package brings, and the extra of comity that installs it has the data set's name."""
     images: bool = True
@@ -42,16 +41,30 @@ class DatasetInfo:
         return self.about
 
     @property
-    def options(self) -> Callable[..., Any]:
-        module, _, name = self.reader.rpartition(".")
-        return getattr(import_module(f"comity.data.sources.{module}"), name) if module else DataFiles
-
-    @property
     def shipped_file(self) -> Path | None:
         """The file in the installed package, which is not imported."""
         package, _, file = self.shipped.partition("/")
         spec = find_spec(package) if package else None
         return None if spec is None or spec.origin is None else Path(spec.origin).parent / file
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFiles:
+    """A data set that is read from a file, from a folder or from the hub.
+
+    Options:
+        size: scale the images of a folder or of the hub to this many pixels a side
+        target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
+        client: the column that says whose a row is; by default one that is called client, hospital, site, …
+        missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
+        centred: scale pixels to [-1, 1], otherwise to [0, 1]
+    """
+
+    size: Annotated[int, Range(least=1, most=4096)] | None = None
+    target: str | None = None
+    client: str | None = None
+    missing: Literal["mean", "marked"] = "mean"
+    centred: bool = True
 
 
 UNKNOWN = DatasetInfo("a data set in a file or folder, or on the hub")

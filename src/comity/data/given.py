@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from comity._catalogue import DataFiles
+from comity._datasets import DataFiles
 from comity._errors import ComityError, one_line
 from comity.data._dataset import Dataset
 from comity.data.federation import Federation

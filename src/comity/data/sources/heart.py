@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from comity._catalogue import DataFiles
+from comity._datasets import DataFiles
 from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget
 from comity.data.sources.table import read_table

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comity._catalogue import DataFiles
 from comity._components import Component
-from comity._datasets import DATASETS, HUB, UNKNOWN, whereabouts
+from comity._datasets import DATASETS, HUB, UNKNOWN, DataFiles, whereabouts
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.cifar import is_cifar, read_cifar

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._catalogue import DataFiles
-from comity._datasets import TABLES
+from comity._datasets import TABLES, DataFiles
 from comity._errors import ComityError, install, one_line, unknown
 from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget, array_bytes, check_file, reading
