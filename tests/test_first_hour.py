@@ -1,9 +1,7 @@
-"""What a newcomer meets first: hints that fit the installation, a plan before a long study, completion, the pages."""
+"""What a newcomer meets first: hints that fit the installation, a plan before a long study, the pages."""
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
 import webbrowser
@@ -89,28 +87,6 @@ def test_a_dry_run_really_tries_a_round_and_does_not_count_what_is_done(
     assert main([*study, "--quiet"]) == 0
     assert main([*study, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("0 runs to do")
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not here")
-def test_the_shell_completes_commands_options_and_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-    script = capsys.readouterr().out
-    ask = 'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _comity; echo "${COMPREPLY[@]}"'
-
-    def complete(*words: str) -> list[str]:
-        done = subprocess.run(["bash", "-c", script + ask, "bash", "comity", *words], capture_output=True, text=True)
-        assert done.stderr == ""
-        return done.stdout.split()
-
-    assert complete("re") == ["report", "reproduce"]
-    assert complete("run", "--method", "FedRep", "--rule", "Con") == ["ConFREE", "ConFREE-released"]
-    assert complete("run", "--rule.al") == ["--rule.alpha"]
-    assert complete("study", "--dry") == ["--dry-run"]
-    assert complete("table", "x", "--format", "") == ["terminal", "md", "tex", "csv"]
-    assert complete("list", "ru") == ["rules"]
-    assert complete("inspect", "some-file") == []  # then the shell looks for files
-    assert main(["completion", "zsh"]) == 0
-    assert capsys.readouterr().out.endswith(script)
 
 
 def test_the_report_ends_with_a_link_and_opens(

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in ("-h", "--help", "help"):
             code = commands.command(name, arguments)
         else:
-            lines = [f"  comity {each:<11} {commands.find(each).description[0]}" for each in commands.COMMANDS]
+            lines = [f"  comity {each.name:<11} {each.description[0]}" for each in commands.overview()]
             print("\n".join([HEAD, "", *lines, "", FOOT]), end="")
             code = 0
         sys.stdout.flush()

@@ -1,22 +1,20 @@
-"""The command line: one file a command, each a function whose arguments are the command's options.
+"""The command line: one file per command, each a function whose arguments are the command's options.
 
-A command reads its options, calls a room and prints what came of it. Nothing heavy is imported before that, so that
-help and errors come at once.
+A public module of this package is a command: its function is wrapped as ``COMMAND``. A command reads its options, calls
+a room and prints the result. Nothing heavy is imported before that, so that help and errors come at once.
 """
 
 from collections.abc import Sequence
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import cast
 
 from comity._errors import unknown
 from comity.commands._command import Command
 
-COMMANDS = (
-    *("run", "study", "report", "table", "reproduce", "inspect", "aggregate", "flower", "data", "list"),
-    "completion",
-)
+COMMANDS = tuple(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
 
-__all__ = ["COMMANDS", "Command", "command", "find"]
+__all__ = ["COMMANDS", "Command", "command", "find", "overview"]
 
 
 def find(name: str) -> Command:
@@ -24,6 +22,11 @@ def find(name: str) -> Command:
         raise unknown("command", name, COMMANDS)
     module = import_module(f"comity.commands.{name}")
     return cast(Command, module.COMMAND)
+
+
+def overview() -> list[Command]:
+    """All commands in the order of the help page."""
+    return sorted(map(find, COMMANDS), key=lambda each: each.order)
 
 
 def command(name: str, arguments: Sequence[str]) -> int:

@@ -11,8 +11,9 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -20,7 +21,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from comity._catalogue import Description, find
 from comity._errors import ComityError, unknown
 from comity._options import REQUIRED, Option, Range, convert, options
-from comity.config import COMPONENTS, Config, Entries, default_component, over, plain_entry, read_yaml
+from comity._overlay import as_entry, default_component
+from comity._sections import TRACKERS
+from comity.config import COMPONENTS, Config, Entries, Overlay, read_yaml
 
 Repeated = Annotated[tuple[str, ...], "repeated"]
 """An option that may be given several times."""
@@ -28,17 +31,33 @@ Repeated = Annotated[tuple[str, ...], "repeated"]
 RUN_OPTIONS = tuple(options(Config).values())
 """All options of a run."""
 
-_GROUPS = {f.name: f.metadata["group"] for f in fields(Config)}
 _SHORT = {"output": "-o"}
 _COMPONENT_OPTION = re.compile(rf"--({'|'.join(COMPONENTS)})\.[^=]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """A file of options, for commands that take options of a run.
+
+    Options:
+        config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
+        allow_code: let a file that is read name classes that do not come with comity; their code is run
+    """
+
+    config: Path | None = None
+    allow_code: bool = False
+
+    def entries(self, given: Entries) -> Overlay:
+        """The file's options with the ``given`` ones laid over them."""
+        return Overlay(read_yaml(self.config, allow_code=self.allow_code), given)
 
 
 class Command:
     """A function that is called by its name on the command line."""
 
-    def __init__(self, function: Callable[..., int], run_options: Iterable[Option] = ()) -> None:
-        """``run_options``: those of the options of a run that it takes."""
-        self.function = function
+    def __init__(self, function: Callable[..., int], run_options: Iterable[Option] = (), *, order: int) -> None:
+        """``run_options``: those of the options of a run that it takes; ``order``: its place among the commands."""
+        self.function, self.order = function, order
         self.name = function.__name__.strip("_")
         self.run_options = {option.name: option for option in run_options}
         self.arguments: list[Option] = []
@@ -99,18 +118,20 @@ class Command:
         name = argument.partition("=")[0]
         whole, dot, _ = name.partition(".")
         flags = [flag for option in (*self.run_options.values(), *self.options) for flag in _flags(option)]
+        if "track" in self.run_options and name[2:] in TRACKERS:
+            return ComityError(f"{name} is a value of --track; give --track {name[2:]}")
         if dot and whole in flags:
             return ComityError(f"{whole} has no options of its own, got {name}")
         return unknown("option", name, [*flags, "--help"])
 
     def help(self, given: Entries | None = None, config: str | None = None, allow_code: bool = False) -> str:
         """The page of this command, with the options of the components that were chosen, or else of the defaults."""
-        entries = over(read_yaml(Path(config), allow_code=allow_code) if config else {}, given or {})
+        entries = ConfigFile(config=Path(config) if config else None, allow_code=allow_code).entries(given or {})
         components = []
         for kind in (kind for kind in COMPONENTS if kind in self.run_options):
             chosen = entries.get(kind) or default_component(kind)
             names = chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]
-            components += [(kind, find(kind, plain_entry(name)["name"])) for name in names]
+            components += [(kind, find(kind, as_entry(name)["name"])) for name in names if name]
         return self._parser(components).format_help()
 
     def _parser(self, components: Iterable[tuple[str, Description]] = ()) -> argparse.ArgumentParser:
@@ -130,9 +151,9 @@ class Command:
             nargs = "*" if get_origin(option.type) is tuple else "?"
             about: dict[str, Any] = {"metavar": _placeholder(option), "help": _explained(option)}
             group.add_argument(option.name, nargs=nargs, default=argparse.SUPPRESS, **about)
-        for title in dict.fromkeys(_GROUPS[name] for name in self.run_options):
+        for title, several in groupby(self.run_options.values(), lambda option: option.section):
             group = parser.add_argument_group(title)
-            for option in (option for name, option in self.run_options.items() if _GROUPS[name] == title):
+            for option in several:
                 _add(group, option, _flags(option), argparse.BooleanOptionalAction)
         for kind, description in components:
             paper = f" {description.paper}." if description.paper and description.paper not in description.about else ""
@@ -220,14 +241,14 @@ def _add(group: Any, option: Option, flags: Sequence[str], when_bool: Any = None
 
 def _explained(option: Option) -> str:
     """Help, range and default."""
-    ranges, default = _ranges(option.type), option.default
+    ranges, default = " or ".join(dict.fromkeys(_ranges(option.type))), option.default
     if isinstance(default, (tuple, bool)):
         default = ",".join(map(str, default)) if isinstance(default, tuple) else str(default).lower()
-    shown = default is not REQUIRED and default is not None and default != ""
+    shown = default is not REQUIRED and default not in (None, "")
     words = (option.help, f"({ranges})" if ranges else "", f"[{default}]" if shown else "")
     return " ".join(filter(None, words)).replace("%", "%%")
 
 
-def _ranges(to: Any) -> str:
-    arguments = get_args(to) if get_origin(to) is not Literal else ()
-    return " ".join(str(part) if isinstance(part, Range) else _ranges(part) for part in arguments).strip()
+def _ranges(to: Any) -> Iterator[str]:
+    for part in get_args(to) if get_origin(to) is not Literal else ():
+        yield from [str(part)] if isinstance(part, Range) else _ranges(part)

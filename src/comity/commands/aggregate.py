@@ -10,7 +10,7 @@ from comity._components import Component
 from comity._options import Count, convert, options
 from comity.commands._command import Command
 from comity.commands._files import FileInputs
-from comity.config import Config, Entries, nested
+from comity.config import Config, Entries, Overlay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +48,7 @@ def aggregate(
     """
     started = time.perf_counter()
     rule, server_lr = RUN_OPTIONS
-    chosen = Component.parse("rule", nested({"rule": rule.default} | given)["rule"])
+    chosen = Component.parse("rule", Overlay({"rule": rule.default} | given).nested()["rule"])
 
     from rich.console import Console
 
@@ -103,4 +103,4 @@ def _print(done: "Merge", console: "Console", seconds: float) -> None:
     console.print(Text("; ".join(fact for fact in facts if fact) + "."), soft_wrap=True)
 
 
-COMMAND = Command(aggregate, RUN_OPTIONS)
+COMMAND = Command(aggregate, RUN_OPTIONS, order=7)

@@ -1,24 +1,18 @@
 """``comity data``."""
 
-from pathlib import Path
-
 from comity._datasets import whereabouts
-from comity.commands._command import RUN_OPTIONS, Command
-from comity.config import Config, Entries, over, read_yaml
+from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
+from comity.config import Config, Entries
 
 
-def data(*, given: Entries, config: Path | None = None, allow_code: bool = False) -> int:
+def data(file: ConfigFile, *, given: Entries) -> int:
     """Show how many samples of which class each client holds.
 
     Examples:
         comity data --data digits --partition dirichlet --partition.alpha 0.1 --clients 20
         comity data --data synthetic --data.label_shift 0.9
-
-    Options:
-        config: a YAML file with options of a run; options beside it win
-        allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
-    chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
+    chosen = Config.of(file.entries(given))
     whereabouts(chosen.data.name, chosen.data_dir)
 
     from rich.console import Console
@@ -36,4 +30,4 @@ def data(*, given: Entries, config: Path | None = None, allow_code: bool = False
 
 
 TAKEN = ("data", "data_dir", "data_limit", "partition", "clients", "test_share", "val_share", "seed")
-COMMAND = Command(data, [option for option in RUN_OPTIONS if option.name in TAKEN])
+COMMAND = Command(data, [option for option in RUN_OPTIONS if option.name in TAKEN], order=9)

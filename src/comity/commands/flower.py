@@ -3,18 +3,11 @@
 from pathlib import Path
 from typing import Literal
 
-from comity.commands._command import RUN_OPTIONS, Command
-from comity.config import CLIENTS, Config, Entries, over, read_yaml
+from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
+from comity.config import CLIENTS, Config, Entries
 
 
-def flower(
-    action: Literal["new", "keys"],
-    folder: Path,
-    *,
-    given: Entries,
-    config: Path | None = None,
-    allow_code: bool = False,
-) -> int:
+def flower(action: Literal["new", "keys"], folder: Path, file: ConfigFile, *, given: Entries) -> int:
     """Write a Flower app that runs this configuration, or the secrets of its clients for masked runs.
 
     The app's README.md says how to start it; docs/deploy.md tells the rest. Needs the extra flower. Secrets are a file
@@ -28,10 +21,8 @@ def flower(
     Options:
         action: what to do: new writes an app, keys writes secrets
         folder: the folder for them; for an app it must be empty or not there yet
-        config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
-        allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
-    chosen = Config.of(over(read_yaml(config, allow_code=allow_code), given))
+    chosen = Config.of(file.entries(given))
     if action == "keys":
         from comity.privacy import write_secrets
 
@@ -46,4 +37,4 @@ def flower(
     return 0
 
 
-COMMAND = Command(flower, RUN_OPTIONS)
+COMMAND = Command(flower, RUN_OPTIONS, order=8)

@@ -37,4 +37,4 @@ def inspect(
     return 0
 
 
-COMMAND = Command(inspect)
+COMMAND = Command(inspect, order=6)

@@ -39,4 +39,4 @@ def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partiti
     return 0
 
 
-COMMAND = Command(list_)
+COMMAND = Command(list_, order=10)

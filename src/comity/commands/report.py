@@ -54,4 +54,4 @@ def report(
     return 0
 
 
-COMMAND = Command(report)
+COMMAND = Command(report, order=3)

@@ -31,4 +31,4 @@ def reproduce(options: StudyOptions, example: str | None = None, *, given: Entri
     return compare(entries, given, options)
 
 
-COMMAND = Command(reproduce, RUN_OPTIONS)
+COMMAND = Command(reproduce, RUN_OPTIONS, order=5)

@@ -2,56 +2,45 @@
 
 from pathlib import Path
 
-from comity._components import slug
 from comity._datasets import whereabouts
 from comity._errors import ComityError
-from comity.commands._command import RUN_OPTIONS, Command
-from comity.config import AUTO, Config, Entries, code_in, over, read_yaml, refuse_code
+from comity._labels import slug
+from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
+from comity.config import AUTO, Config, Entries, Overlay, code_in, refuse_code
 
 
-def run(
-    *,
-    given: Entries,
-    config: Path | None = None,
-    allow_code: bool = False,
-    resume: bool = False,
-    overwrite: bool = False,
-    quiet: bool = False,
-) -> int:
+def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bool = False, quiet: bool = False) -> int:
     """Train a federation and write a run folder.
 
     Every option has a default that works. A method, rule, model, partition or data set is chosen by name; its own
     options follow the name with a dot, as --rule.c, and this page shows those of what is chosen beside --help.
 
-    With --lr auto it is a study of this one method, and goes on with the same command if it was stopped.
+    With --lr auto it is a study of this one method; the same command resumes it if it was stopped.
 
     Examples:
         comity run --method FedRep --rule ConFREE --rule.c 0.4 --partition.alpha 0.1 --out runs/first
         comity run --resume --out runs/first
 
     Options:
-        config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
-        allow_code: let a file, --config or that of the run to go on with, name classes that do not come with comity;
-            their code is run
-        resume: go on with the run in --out, which needs no other option, to the same bits as if it had never stopped
+        resume: resume the run in --out, without other options; the result equals an uninterrupted run to the last bit
         overwrite: replace the run in --out
         quiet: print nothing but errors
     """
     if resume and overwrite:
         raise ComityError("--resume and --overwrite exclude each other")
-    entries = over(read_yaml(config, allow_code=allow_code), given)
+    entries = file.entries(given)
     if entries.get("lr") == AUTO:
         from comity.commands.study import StudyOptions, compare
 
         out = _with_folder(Config.of({name: value for name, value in entries.items() if name != "lr"})).out
         return compare(entries, {"out": out}, StudyOptions(overwrite=overwrite, quiet=quiet))
-    chosen = _resumed(entries, allow_code) if resume else _with_folder(Config.of(entries))
+    chosen = _resumed(entries, file.allow_code) if resume else _with_folder(Config.of(entries))
     whereabouts(chosen.data.name, chosen.data_dir)
 
     from rich.console import Console
 
+    from comity.commands._progress import Progress, summary
     from comity.commands._terminal import interruptible, told_of_divergence
-    from comity.commands.progress import Progress, summary
     from comity.engine import run
 
     console = Console()
@@ -88,10 +77,10 @@ def _resumed(entries: Entries, allow_code: bool) -> Config:
     if not allow_code:
         refuse_code(options, str(folder))
     before = Config.of(options)
-    config = Config.of(over(before.plain(), entries | {"out": folder}))
+    config = Config.of(Overlay(before.plain(), entries, {"out": folder}))
     if different := before.differences(config):
         raise other_configuration(folder, different)
     return config
 
 
-COMMAND = Command(run, RUN_OPTIONS)
+COMMAND = Command(run, RUN_OPTIONS, order=1)

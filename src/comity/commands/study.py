@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comity._components import slug
 from comity._errors import ComityError
+from comity._labels import slug
 from comity._options import Count
-from comity.commands._command import RUN_OPTIONS, Command, Repeated
+from comity.commands._command import RUN_OPTIONS, Command, ConfigFile, Repeated
 from comity.config import Entries, code_in, default, read_yaml
 
 
@@ -60,7 +60,7 @@ class StudyOptions:
         return {name: value for name, value in entries.items() if value}
 
 
-def study(options: StudyOptions, *, given: Entries, config: Path | None = None, allow_code: bool = False) -> int:
+def study(options: StudyOptions, file: ConfigFile, *, given: Entries) -> int:
     """Compare methods and rules over seeds: a grid of runs, and its table.
 
     --method and --rule take several names, separated by commas. The options of a run are the same as for comity run;
@@ -69,15 +69,11 @@ def study(options: StudyOptions, *, given: Entries, config: Path | None = None, 
     Examples:
         comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first
         comity study --method FedRep --rule ConFREE --sweep rule.c=0.2,0.8 --sweep partition.alpha=0.1,1
-
-    Options:
-        config: a YAML file with any of these options (docs/studies.md); options beside it win
-        allow_code: let the file in --config name classes that do not come with comity; their code is run
     """
-    entries = read_yaml(config, allow_code=allow_code)
+    entries = read_yaml(file.config, allow_code=file.allow_code)
     if "out" not in entries | given:
-        names = (str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
-        given = given | {"out": Path("studies") / slug(config.stem if config is not None else "-".join(names))}
+        names = "-".join(str(given.get(kind, default(kind))) for kind in ("method", "rule", "data"))
+        given = given | {"out": Path("studies") / slug(names if file.config is None else file.config.stem)}
     return compare(entries, given, options)
 
 
@@ -138,4 +134,4 @@ def _assignments(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
     return assigned
 
 
-COMMAND = Command(study, RUN_OPTIONS)
+COMMAND = Command(study, RUN_OPTIONS, order=2)

@@ -46,4 +46,4 @@ def table(
     return 0
 
 
-COMMAND = Command(table)
+COMMAND = Command(table, order=4)
