@@ -14,7 +14,8 @@ import comity
 from comity import ComityError, Config
 from comity.__main__ import main
 from comity._components import Component
-from comity.config import MOST_YAML, read_yaml
+from comity._yaml import MOST_YAML
+from comity.config import read_yaml
 from comity.studies._grid import MOST_CELLS, callback_names, expand
 from comity.studies._tune import candidates
 from helpers import TINY

@@ -3,13 +3,13 @@
 import resource
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
 from comity._catalogue import KINDS, described
+from comity._options import options
 from comity.commands import COMMANDS, find
 from comity.config import Config
 from comity.studies import examples
@@ -116,10 +116,13 @@ def test_a_page_names_every_option_with_its_help_and_two_examples(name: str) -> 
 
 def test_the_page_of_a_run_names_all_of_its_options_and_their_groups() -> None:
     page = find("run").help()
-    for f in fields(Config):
-        assert f"--{f.name.replace('_', '-')}" in page
-        assert f"\n{f.metadata['group']}:\n" in page
-    assert "(above 0) [0.05]" in " ".join(page.split())
+    for option in options(Config).values():
+        assert f"--{option.name.replace('_', '-')}" in page
+        assert f"\n{option.section}:\n" in page
+    words = " ".join(page.split())
+    assert "(above 0) [0.05]" in words
+    assert "0.5 is half of one (at least 0) [1]" in words
+    assert "(at least 1 or above 0 and below 1)" in words
 
 
 @pytest.mark.parametrize("kind", KINDS)

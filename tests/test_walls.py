@@ -13,7 +13,8 @@ import comity
 SOURCE = Path(comity.__file__).parent
 GROUND = (
     *("_errors", "_write", "_memory", "_random", "_layout", "_threads"),
-    *("_options", "_catalogue", "_datasets", "_components", "config"),
+    *("_labels", "_options", "_datasets", "_source", "_catalogue", "_components", "_sections", "_overlay", "_yaml"),
+    *("config", "metrics"),
 )
 """The ground floor, lowest first: each may know those before it, and every room may know all of them."""
 ROOMS = {

@@ -22,7 +22,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -31,6 +31,8 @@ from comity._errors import ComityError
 
 REQUIRED = inspect.Parameter.empty
 """The default of an option that has none."""
+SAME = object()
+"""What the local baseline uses of an option that says nothing else: the run's own value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +70,20 @@ CountOrZero = Annotated[int, Range(least=0)]
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a component."""
+    """One option of a run, a component or a command."""
 
     name: str
     type: Any
     default: Any
     help: str
+    section: str = ""
+    """The part of a help page that shows it."""
+    decides: bool = True
+    """Whether another value may give other numbers, and so makes another run."""
+    local: Any = SAME
+    """What the local baseline uses in place of the run's own value."""
+    silent: bool = False
+    """Whether its default is left out of files and keys, which were written before the option existed."""
 
     @property
     def kind(self) -> str:
@@ -81,22 +91,28 @@ class Option:
         return type_name(self.type)
 
 
+def option(default: Any, help: str, **more: Any) -> Any:
+    """The field of a dataclass that declares an option; ``more`` are ``decides``, ``local`` and ``silent``."""
+    return field(default=default, metadata={"option": {"help": help, **more}})
+
+
 @cache
 def options(component: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Mapping[str, Option]:
     """The options of a component, by name; ``supplied`` arguments are comity's own to give."""
-    help, hints, about = _help(component), {}, {}
+    help, hints, declared, sections = _help(component), {}, {}, {}
     if is_dataclass(component) and isinstance(component, type):
         hints = get_type_hints(component, include_extras=True)
-        about = {f.name: f.metadata.get("help") for f in fields(component)}
+        declared = {f.name: f.metadata.get("option", {}) for f in fields(component)}
+        owners = [vars(owner) for owner in component.__mro__ if "section" in vars(owner)]
+        sections = {name: owner["section"] for owner in owners for name in owner["__annotations__"]}
     # Of a dataclass with a constructor of its own, the constructor's arguments are what can be given.
     parameters = inspect.signature(component, eval_str=True).parameters
-    return {
-        name: Option(
-            name, hints.get(name, parameter.annotation), parameter.default, about.get(name) or help.get(name, "")
-        )
-        for name, parameter in parameters.items()
-        if name not in supplied and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
+    found = {}
+    for name, parameter in parameters.items():
+        if name not in supplied and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            about = {"help": help.get(name, ""), "section": sections.get(name, "")} | declared.get(name, {})
+            found[name] = Option(name, hints.get(name, parameter.annotation), parameter.default, **about)
+    return found
 
 
 _SECTION = re.compile(r"^Options:\n((?:[ ]+.*\n|\n)*)", flags=re.MULTILINE)

@@ -121,5 +121,5 @@ def test_tensorboard_needs_a_folder_and_says_so_before_anything_is_trained(
     tiny: dict[str, Any], seen: list[str]
 ) -> None:
     with pytest.raises(ComityError, match="tensorboard needs a run folder; give --out"):
-        run(**(tiny | {"reference": "auto"}), tensorboard=True, callbacks=[Watch()])
+        run(**(tiny | {"reference": "auto"}), track="tensorboard", callbacks=[Watch()])
     assert seen == []

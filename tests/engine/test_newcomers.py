@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from comity import ComityError, Config
-from comity.commands.progress import summary
+from comity.commands._progress import summary
 from comity.engine import Run, federation_of, run
 from comity.methods import METHODS, FedU, Message, Reply, Server
 from comity.results import LoadedStudy, Table, schema

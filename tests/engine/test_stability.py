@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from comity.commands.progress import Progress
+from comity.commands._progress import Progress
 from comity.engine import run
 from comity.engine._result import falls
 from comity.methods import Client, Local, Message

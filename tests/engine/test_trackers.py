@@ -8,7 +8,7 @@ import pytest
 
 from comity import ComityError, Config
 from comity._errors import install
-from comity.config import TRACKERS
+from comity._sections import TRACKERS
 from comity.engine import run
 from comity.studies._grid import local_of
 
@@ -46,7 +46,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     ],
 )
 def test_a_tracker_hears_of_every_round(tiny: dict[str, Any], calls: Calls, name: str, start: Calls, end: Any) -> None:
-    done = run(**(tiny | {"rounds": 2, "reference": "auto"}), **{name: True})  # Local is not logged
+    done = run(**(tiny | {"rounds": 2, "reference": "auto"}), track=name)  # Local is not logged
     assert calls[: len(start)] == start
     assert calls[-1] == end
     logged = calls[len(start) : -1]
@@ -61,7 +61,7 @@ def test_a_tracker_hears_of_every_round(tiny: dict[str, Any], calls: Calls, name
 
 @pytest.mark.parametrize(("name", "end"), [("wandb", ("end", 1)), ("mlflow", ("end", "KILLED"))])
 def test_a_run_that_is_stopped_is_no_finished_one(tiny: dict[str, Any], calls: Calls, name: str, end: Any) -> None:
-    run(**tiny, **{name: True}, stop=lambda: True)
+    run(**tiny, track=name, stop=lambda: True)
     assert calls[-1] == end
 
 
@@ -71,16 +71,16 @@ def test_a_library_that_is_missing_is_told_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
     with pytest.raises(ComityError) as caught:
-        run(**tiny, **{name: True}, out=tmp_path / "run")
+        run(**tiny, track=name, out=tmp_path / "run")
     assert str(caught.value) == f"{name} is not installed: {install(name)}"
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_in_a_study_local_is_logged_as_a_run_of_its_own(tiny: dict[str, Any], name: str) -> None:
-    config = Config(**tiny, **{name: True})
-    assert getattr(local_of(config), name)
-    assert not getattr(config.alone(), name)
+    config = Config(**tiny, track=name)
+    assert local_of(config).track == (name,)
+    assert config.alone().track == ()
     assert config.key == Config(**tiny).key
 
 
@@ -90,5 +90,5 @@ def test_a_library_that_does_not_start_is_one_line(tiny: dict[str, Any], calls: 
 
     sys.modules["mlflow"].start_run = nobody  # type: ignore[attr-defined]
     with pytest.raises(ComityError, match="mlflow does not start: RuntimeError: no login"):
-        run(**tiny, mlflow=True)
+        run(**tiny, track="mlflow")
     assert calls == []

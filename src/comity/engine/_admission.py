@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from comity._errors import one_line
 from comity.engine._verbs import DIVERGED, Scores, StepLosses, Verb
 from comity.methods import Payload, Reply
 from comity.rules import LONGEST_SQUARE
@@ -161,6 +162,5 @@ def _word(dtype: torch.dtype) -> str:
 
 
 def brief(words: object) -> str:
-    """A stranger's words in one short printable line."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * LONGEST_WORDS]).split())
-    return text if len(text) <= LONGEST_WORDS else f"{text[:LONGEST_WORDS]}…"
+    """Untrusted text in one short printable line."""
+    return one_line(str(words)[: 4 * LONGEST_WORDS], LONGEST_WORDS)

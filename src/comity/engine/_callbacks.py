@@ -10,7 +10,7 @@ from torch import Tensor
 from comity._catalogue import imported
 from comity._errors import ComityError, install
 from comity._write import atomically
-from comity.config import LOCAL, TRACKERS, flat
+from comity.config import LOCAL, Overlay
 from comity.engine import _checkpoint
 from comity.nn import Model
 from comity.results import schema
@@ -179,7 +179,7 @@ class WandB(Tracker):
     def start(self, run: "Run") -> None:
         project = os.environ.get("WANDB_PROJECT", "comity")
         self.writer = self.library.init(
-            project=project, name=run.title, group=run.key, config=flat(run.config.plain()), reinit="create_new"
+            project=project, name=run.title, group=run.key, config=Overlay(run.config.plain()), reinit="create_new"
         )
 
     def log(self, scalars: dict[str, float], round: int) -> None:
@@ -196,7 +196,7 @@ class MLflow(Tracker):
 
     def start(self, run: "Run") -> None:
         self.library.start_run(run_name=run.title, tags={"comity.key": run.key}, nested=True)
-        self.library.log_params(flat(run.config.plain()))
+        self.library.log_params(Overlay(run.config.plain()))
 
     def log(self, scalars: dict[str, float], round: int) -> None:
         self.library.log_metrics(scalars, step=round)
@@ -206,8 +206,8 @@ class MLflow(Tracker):
 
 
 def tracker(name: str, folder: RunFolder | None) -> Tracker:
-    """By the name of its option, which is also that of the extra that it needs."""
-    kinds: dict[str, type[Tracker]] = dict(zip(TRACKERS, (TensorBoard, WandB, MLflow), strict=True))
+    """By its name in ``track``, which is also that of the extra that it needs."""
+    kinds: dict[str, type[Tracker]] = {"wandb": WandB, "mlflow": MLflow, "tensorboard": TensorBoard}
     try:
         return kinds[name](folder)
     except ImportError as error:

@@ -1,35 +1,23 @@
 """The step that local training takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal, Protocol
+from dataclasses import fields
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from comity import config
 from comity._errors import ComityError, unknown
-from comity.config import Config, default
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How a client trains: the options of local training in ``Config``. ``lr`` is the rate of the first round."""
-
-    epochs: float = default("epochs")
-    steps: int | None = default("steps")
-    batch_size: int = default("batch_size")
-    lr: float = default("lr")
-    momentum: float = default("momentum")
-    weight_decay: float = default("weight_decay")
-    clip: float = default("clip")
-    lr_decay: float = default("lr_decay")
-    optimizer: str = default("optimizer")
-    optimizer_state: Literal["reset", "keep"] = default("optimizer_state")
+class Training(config.Training):
+    """How a client trains: the section of ``Config``, with what it means in torch. ``lr`` is the first round's rate."""
 
     @classmethod
-    def of(cls, config: Config) -> "Training":
-        optimiser_class(config.optimizer)  # refuses one that does not exist
-        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
+    def of(cls, section: config.Training) -> "Training":
+        optimiser_class(section.optimizer)  # refuses one that does not exist
+        return cls(**{field.name: getattr(section, field.name) for field in fields(cls)})
 
     def rate(self, round: int) -> float:
         return self.lr * self.lr_decay ** max(round - 1, 0)

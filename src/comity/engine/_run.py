@@ -13,9 +13,9 @@ import torch
 
 from comity import __version__
 from comity._components import Component
-from comity._errors import ComityError, unknown
+from comity._errors import ComityError
 from comity._options import options as declared
-from comity.config import TRACKERS, Config
+from comity.config import Config, unknown_option
 from comity.data import GIVEN, Federation, dataset_of
 from comity.engine import _checkpoint
 from comity.engine._alone import Alone
@@ -35,7 +35,6 @@ from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
 from comity.results import schema
-from comity.results.conditions import title_of
 from comity.results.folder import ANEW, RunFolder
 from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
 
@@ -90,7 +89,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        return title_of(self.config, self.own_rule)
+        return self.config.title(self.own_rule)
 
     @property
     def done(self) -> bool:
@@ -132,7 +131,7 @@ def run(
     """
     for name in options:
         if name.partition(".")[0] not in declared(Config):
-            raise unknown("option", name, [*declared(Config), *inspect.signature(run).parameters])
+            raise unknown_option(name, inspect.signature(run).parameters)
     data = options.get("data")
     given = data is not None and not _is_named(data)
     options |= {"data": GIVEN} if given else {}
@@ -339,4 +338,4 @@ def _own_callbacks(run: Run) -> list[Callback]:
     if folder is not None:
         callbacks += [SaveModels(folder)] if config.save_models else []
         callbacks += [WriteFolder(folder), Checkpoint(folder)]
-    return [*callbacks, *(tracker(name, folder) for name in TRACKERS if getattr(config, name))]
+    return [*callbacks, *(tracker(name, folder) for name in config.track)]

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -12,11 +11,11 @@ from flwr.app.user_config import UserConfig
 
 from comity import __version__
 from comity._errors import ComityError
+from comity._options import options
 from comity._write import write_text
 from comity.config import CLIENTS, Config, code_in
 from comity.engine import settled, verbs_for
 from comity.flower._settings import entries_of
-from comity.results.conditions import title_of
 
 
 def write_app(folder: Path, config: Config) -> None:
@@ -31,7 +30,7 @@ def write_app(folder: Path, config: Config) -> None:
     words = {
         "name": name,
         "package": package,
-        "title": title_of(config, config.method.trait("brings_rule", False)),
+        "title": config.title(config.method.trait("brings_rule", False)),
         "version": __version__,
         "data": str(config.data),
         "entries": toml(entries_of(config)),
@@ -60,9 +59,8 @@ def write_app(folder: Path, config: Config) -> None:
 def toml(entries: UserConfig) -> str:
     """Lines of a TOML table, under the headings that ``comity run --help`` has."""
     lines, last = [], None
-    groups = {f.name: f.metadata["group"] for f in fields(Config)}
     for key, value in entries.items():
-        group = groups[key.partition(".")[0]]
+        group = options(Config)[key.partition(".")[0]].section
         if group != last:
             lines.append(f"# {group}")
         last = group

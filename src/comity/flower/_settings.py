@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app.user_config import UserConfig, UserConfigValue
 
-from comity.config import COMPONENTS, Config, flat, refuse_code
+from comity.config import COMPONENTS, Config, Overlay, refuse_code
 
 OURS = "flower"
 """Entries ``flower.*`` say how to run on Flower; they are no options of a run."""
@@ -27,9 +27,8 @@ def config_of(entries: Mapping[str, Any], *, allow_code: bool = False) -> Config
 
 def entries_of(config: Config) -> UserConfig:
     """Every option with a single value, a component's name as ``rule.name``; ``none`` stands for nothing."""
-    return {
-        f"{key}.name" if key in COMPONENTS else key: _single_value(value) for key, value in flat(config.plain()).items()
-    }
+    entries = Overlay(config.plain())
+    return {f"{key}.name" if key in COMPONENTS else key: _single_value(value) for key, value in entries.items()}
 
 
 def _single_value(value: Any) -> UserConfigValue:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from comity._errors import ComityError, unknown
+from comity._labels import titled
 from comity.config import LOCAL, MEAN
 from comity.results import schema
 from comity.results.conditions import (
@@ -80,7 +81,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        return f"{self.method_label} + {self.rule_label}" if self.rule else self.method_label
+        return titled(self.method_label, self.rule_label if self.rule else "")
 
     @property
     def finished(self) -> list[LoadedRun]:

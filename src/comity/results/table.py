@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import unknown
+from comity._labels import titled
 from comity.config import LOCAL, MEAN
 from comity.results.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, KEPT, NOTHING, Column, Entry
 from comity.results.conditions import Flat, show
@@ -55,7 +56,7 @@ class Line:
     @property
     def label(self) -> str:
         """Complete by itself."""
-        return f"{self.method} + {self.rule}" if self.rule else self.method
+        return titled(self.method, self.rule)
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 from comity._errors import ComityError
-from comity.config import TRACKERS, Config
+from comity.config import Config
 from comity.results.schema import LOG, OWN, RoundRecord
 
 Message = dict[str, Any]
@@ -180,7 +180,7 @@ def a_round(config: Config) -> tuple[float, float, float]:
     """Seconds to train and merge one round, to evaluate it, and to do so with S-acc and G-acc; without a guard."""
     from comity.engine import run
 
-    quiet = dict.fromkeys(TRACKERS, False) | {"guard": None, "reference": "none", "out": None, "eval_every": 1}
+    quiet = {"track": (), "guard": None, "reference": "none", "out": None, "eval_every": 1}
     asked = count()
     done = run(config.with_(**quiet), stop=lambda: next(asked) > 0)
     seconds = replace(done.records[0].seconds)

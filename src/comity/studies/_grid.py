@@ -9,25 +9,17 @@ sections ``desk``, ``night`` and ``paper``, of which ``--scale`` chooses one.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from itertools import product
 from typing import Any
 
 from comity._catalogue import find
-from comity._components import Component, slug
+from comity._components import Component
 from comity._errors import ComityError, unknown
+from comity._labels import slug, titled
 from comity._options import Count, convert
-from comity.config import (
-    COMPONENTS,
-    LOCAL,
-    TRACKERS,
-    UNNAMED,
-    Config,
-    Entries,
-    default,
-    default_component,
-    over,
-)
+from comity._options import options as declared
+from comity._overlay import default_component, owner
+from comity.config import COMPONENTS, LOCAL, UNNAMED, Config, Entries, Overlay, Training, default
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
 SCALES = ("desk", "night", "paper")
@@ -40,7 +32,7 @@ BESIDE = (
 MOST_CELLS = 10_000
 """Of a study that names no other limit: a slip in a sweep should be told at once, not after an hour of counting."""
 
-TRAINING = tuple(f.name for f in fields(Config) if f.metadata["group"] == "local training")
+TRAINING = tuple(declared(Training))
 """Options of local training. Where one is tuned, Local is tuned too."""
 
 VALIDATION = 0.2
@@ -55,16 +47,14 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Entries:
         has_rules = isinstance(method, Mapping) and "rule" in method
         return {**entries, "method": [method]} if has_rules else entries
 
-    return over(listed(lower), listed(upper))
+    return Overlay(listed(lower), listed(upper))
 
 
 def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
     """``options`` laid over ``entries``; what sweeps, grids and listed methods say of the same options is dropped."""
 
     def without_options(some: Mapping[str, Any]) -> Entries:
-        kept = {
-            key: value for key, value in some.items() if key not in options and key.partition(".")[0] not in options
-        }
+        kept = {key: value for key, value in some.items() if not {key, owner(key)} & options.keys()}
         return kept | ({"sweep": without_options(section(kept, "sweep"))} if "sweep" in kept else {})
 
     below = dict(entries)
@@ -181,7 +171,7 @@ def _few(cells: int, entries: Mapping[str, Any]) -> None:
 
 def local_of(config: Config) -> Config:
     """Local under the same conditions. In a study it is a run like the others, and saves what they save."""
-    return config.alone().with_(**{name: getattr(config, name) for name in ("save_models", *TRACKERS)})
+    return config.alone().with_(**{name: getattr(config, name) for name in ("save_models", "track")})
 
 
 def alone(config: Config) -> bool:
@@ -191,16 +181,12 @@ def alone(config: Config) -> bool:
 
 def value_of(config: Config, key: str) -> Any:
     """Of an option such as ``rule.c`` or ``lr``."""
-    kind, dot, option = key.partition(".")
-    return getattr(config, kind).options[option] if dot else getattr(config, key)
+    return Overlay(vars(config))[key]
 
 
 def has(config: Config, key: str) -> bool:
     """Whether the configuration has an option such as ``rule.c`` or ``lr``, and it matters."""
-    kind, dot, option = key.partition(".")
-    if not dot:
-        return True
-    return option in getattr(config, kind).options and not (kind == "rule" and alone(config))
+    return key in Overlay(vars(config)) and not (key.startswith("rule.") and alone(config))
 
 
 class Names:
@@ -219,7 +205,7 @@ class Names:
         flat = self._flat(config)
         names = [self.varying.label(flat, kind) for kind in (("method",) if alone(config) else ("method", "rule"))]
         setting = in_words(self.varying.of(flat))
-        return ", ".join([" + ".join(names), *([setting] if setting else []), f"seed {config.seed}"])
+        return ", ".join([titled(*names), *([setting] if setting else []), f"seed {config.seed}"])
 
     def slug(self, config: Config, *more: str) -> str:
         flat = self._flat(config)
@@ -258,8 +244,8 @@ def _listed(kind: str, value: Any) -> list[Any]:
 
 
 def _check_sweep(key: str, values: Any) -> None:
-    decides_nothing = {f.name for f in fields(Config) if not f.metadata["decides"]}
-    if key == "seed" or key in decides_nothing:
+    option = declared(Config).get(key)
+    if option is not None and (key == "seed" or not option.decides):
         raise ComityError(
             f"sweep {key}: cannot be swept; {'use seeds' if key == 'seed' else 'it makes no other numbers'}"
         )

@@ -1,0 +1,85 @@
+"""Options of a run as given: from files, the command line and Python, nested or dotted, laid over each other."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from comity._catalogue import KINDS
+from comity._components import Component
+from comity._errors import ComityError
+from comity._labels import spelling
+from comity._options import options
+from comity._sections import UNNAMED, Data, Learning
+
+Entries = dict[str, Any]
+"""Options by name. A component's own options stand under its name, ``{"rule": {"name": "ConFREE", "c": 0.4}}``, or
+beside it with a dot, ``{"rule": "ConFREE", "rule.c": 0.4}``."""
+
+
+def owner(key: str) -> str:
+    """The component that has an option, or the option itself: ``rule`` of ``rule.c`` and of ``rule``."""
+    return key.partition(".")[0]
+
+
+def default_component(kind: str) -> str:
+    """The component that is meant where options are given without a name; empty where none can be."""
+    declared = {**options(Data), **options(Learning)}[kind]
+    return str(declared.default or UNNAMED[kind])
+
+
+def as_entry(chosen: Any) -> Entries:
+    """A component as a mapping: ``"Ditto"`` as ``{"name": "Ditto"}``."""
+    if isinstance(chosen, Component):
+        return {"name": chosen.name if chosen.given is None else chosen.given, **chosen.options}
+    return dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
+
+
+class Overlay(Entries):
+    """Options with dotted names, from layers of which each lies over those before it.
+
+    A layer that names another component drops the options of the one below.
+    """
+
+    def __init__(self, *layers: Mapping[str, Any]) -> None:
+        super().__init__()
+        for layer in layers:
+            above = _dotted(layer)
+            renamed = {kind for kind in KINDS if kind in above and not _same(self.get(kind), above[kind])}
+            for key in [key for key in self if "." in key and owner(key) in renamed]:
+                del self[key]
+            self.update(above)
+
+    def nested(self, before: Mapping[str, Any] | None = None) -> Entries:
+        """A component's options under its name; without a name they go to the one ``before``, or to the default."""
+        result = {key: value for key, value in self.items() if "." not in key}
+        for key, value in self.items():
+            kind, dot, name = key.partition(".")
+            if dot:
+                if kind not in KINDS:
+                    raise ComityError(f"{kind} has no options of its own, got {key}")
+                chosen = result.get(kind) or (before or {}).get(kind) or default_component(kind)
+                if not chosen:
+                    raise ComityError(f"{key} is given without {kind}")
+                result[kind] = as_entry(chosen) | {name: value}
+        return result
+
+    def without(self, names: Collection[str]) -> "Overlay":
+        """All but these options and components, with the components' options."""
+        kept = Overlay()
+        kept.update({key: value for key, value in self.items() if key not in names and owner(key) not in names})
+        return kept
+
+
+def _dotted(entries: Mapping[str, Any]) -> Entries:
+    result: Entries = {}
+    for key, value in entries.items():
+        if key in KINDS and isinstance(value, (Component, Mapping)) and "name" in (entry := as_entry(value)):
+            inner = {key if name == "name" else f"{key}.{name}": each for name, each in entry.items()}
+            result |= {name: each for name, each in inner.items() if name == key or name not in entries}
+        else:
+            result[key] = value
+    return result
+
+
+def _same(below: Any, above: Any) -> bool:
+    """Whether both name the same component."""
+    return isinstance(below, str) and isinstance(above, str) and spelling(below) == spelling(above)

@@ -1,0 +1,227 @@
+"""The options of a run, declared once, in sections: a room that needs one section takes that section.
+
+``Config`` inherits from all of them, so it can be handed to whoever takes a ``Training`` or a ``Privacy``.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from comity._options import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Range,
+    ShareAboveZero,
+    ShareBelowOne,
+    ShareBetween,
+    option,
+)
+
+PARTITION = "dirichlet"
+"""The partition of data that come without one of their own, where none is named."""
+CLIENTS = 20
+"""How many clients there are where neither the data nor anybody says it."""
+SAMPLES = {1: "vectors", 2: "series", 3: "images"}
+"""What samples are, by the number of their dimensions."""
+MODEL = {1: "logistic", 2: "cnn1d", 3: "cnn"}
+"""The architecture for samples of so many dimensions, where none is named."""
+UNNAMED = {"partition": PARTITION, "model": MODEL[3], "guard": "certified", "extension": ""}
+"""Components that need not be named, and what options are about where they are not and the data are not known yet."""
+LOCAL = "Local"
+"""The method that every run is compared with: each client trains alone."""
+MEAN = "Mean"
+"""The rule that other rules are compared with."""
+AUTO = "auto"
+"""A learning rate that is not known yet: a study of each method chooses it by validation."""
+Tracker = Literal["wandb", "mlflow", "tensorboard"]
+TRACKERS: tuple[Tracker, ...] = get_args(Tracker)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The federation: which samples there are, and which client holds them."""
+
+    section: ClassVar[str] = "data"
+
+    data: Any = option("digits", "data set by name, `comity list data`, or the path of a file or folder")
+    data_dir: Path | None = option(None, "folder with data sets; by default $COMITY_DATA", decides=False)
+    data_limit: str | None = option(
+        None,
+        "most memory that the data set may take, such as 20GB; by default three quarters of the machine's",
+        decides=False,
+    )
+    partition: Any = option(
+        None, f"how samples are shared out; `comity list partitions`. By default {PARTITION}, or the data set's own"
+    )
+    clients: Count | None = option(None, f"number of clients; by default those that the data name, or {CLIENTS}")
+    newcomers: CountOrZero = option(
+        0, "how many of the clients, the last ones, are held out of training and join after it"
+    )
+    test_share: ShareBetween = option(0.3, "share of a client's samples that is kept for testing")
+    val_share: ShareBelowOne = option(0.0, "share of the rest that is kept for validation; some methods need one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What clients learn together: model, method, rule, and what happens in a round."""
+
+    section: ClassVar[str] = "learning"
+
+    model: Any = option(
+        None,
+        "architecture; `comity list models`, or the path of your own class. By default "
+        + ", ".join(f"{name} for {SAMPLES[dimensions]}" for dimensions, name in MODEL.items()),
+    )
+    method: Any = option("FedAvg", "how clients learn and what they share; `comity list methods`", local=LOCAL)
+    rule: Any = option(MEAN, "how the server combines updates; `comity list rules`", local=MEAN)
+    server_lr: Positive = option(1.0, "factor on the rule's update: the server's learning rate", local=1.0)
+    server_momentum: ShareBelowOne = option(0.0, "momentum of the server's steps along the rule's updates", local=0.0)
+    rounds: Count = option(50, "number of rounds")
+    participation: ShareAboveZero = option(1.0, "share of the clients that is sampled in a round")
+    dropout: ShareBelowOne = option(0.0, "chance that a sampled client is lost after it trained")
+    attack: Literal["none", "gaussian", "scale", "flip", "little", "inner"] = option(
+        "none",
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or in collusion "
+        "something a little off the honest mean, or against it",
+    )
+    malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")
+    max_share: ShareAboveZero = option(
+        1.0, "largest share of a combination's weight that a client's declared size may give it", local=1.0
+    )
+    clip_updates: Literal["none", "median"] = option(
+        "none", "scale updates that are longer than the round's median down to it, before the rule", local="none"
+    )
+    sketch: Count | ShareBetween | None = option(
+        None,
+        "rules see each layer of an update as so many random measurements, such as 1024, or below 1 as many as give "
+        "cosines this standard error; by default they see the products of whole updates",
+        local=None,
+    )
+    guard: Any = option(
+        None,
+        "what keeps clients from being worse off than alone: mixture, certified or none; `comity list guards`",
+        local=None,
+    )
+    refit: CountOrZero | None = option(
+        None,
+        "rounds at the end on all samples, those for validation too; by default a tenth under the guard mixture",
+        local=0,
+    )
+    buffers: Literal["average", "local"] = option("average", "BatchNorm statistics: averaged, or each its own")
+    extension: Any = option(
+        None,
+        "dotted path of your own subclass of comity.engine.Extension, which changes a run without changing its method",
+        local=None,
+        silent=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """What the server may see of the clients' updates."""
+
+    section: ClassVar[str] = "privacy"
+
+    masked: bool = option(
+        False,
+        "show the server no update: sketches of them where the rule compares them, and a masked sum",
+        local=False,
+    )
+    max_weight: ShareAboveZero = option(
+        0.5, "largest share of a masked sum's weight that clients let one of them have", local=0.5
+    )
+    min_clients: Annotated[int, Range(least=2)] = option(3, "fewest clients that must count in a masked sum", local=3)
+    dp_noise: NonNegative = option(
+        0.0,
+        "noise multiplier for differential privacy: noise std in a masked uniform mean divided by --dp-clip (0 = off)",
+        local=0.0,
+    )
+    dp_clip: Positive = option(1.0, "length to which clients clip their updates where there is dp_noise", local=1.0)
+    dp_delta: ShareBetween = option(1e-5, "delta of the epsilon that is reported where there is dp_noise", local=1e-5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Local training: the steps that a client takes in a round."""
+
+    section: ClassVar[str] = "local training"
+
+    epochs: CountOrZero | NonNegative = option(1, "epochs per round; 0.5 is half of one")
+    steps: Count | None = option(None, "steps per round, the same for every client, in place of epochs")
+    batch_size: Count = option(10, "samples per step")
+    lr: Positive = option(0.05, f"learning rate; {AUTO}, in comity run and study, chooses it by validation")
+    lr_decay: ShareAboveZero = option(1.0, "factor on the learning rate after each round")
+    momentum: ShareBelowOne = option(0.0, "momentum of SGD")
+    weight_decay: NonNegative = option(0.0, "weight decay")
+    clip: NonNegative = option(0.0, "largest norm of a gradient; 0 for no limit")
+    optimizer: str = option("SGD", "any optimiser of torch.optim")
+    optimizer_state: Literal["reset", "keep"] = option("reset", "optimiser state between rounds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """When and how models are evaluated, and what they are compared with."""
+
+    section: ClassVar[str] = "evaluation"
+
+    eval_every: Count | None = option(
+        None,
+        "rounds between evaluations of all clients; by default a fifth of all rounds. The last is always evaluated",
+    )
+    general_every: CountOrZero | Literal["never"] = option(
+        0,
+        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round alone, or never for S and G",
+    )
+    s_acc_share: ShareAboveZero = option(
+        0.4, "share of the other clients whose tests join a client's own in S-acc (FedPG's c)"
+    )
+    moment: Literal["received", "fitted"] | None = option(
+        None, "judge models as received or as fitted; by default as the method says", local=None
+    )
+    local_on: Literal["all", "train"] = option(
+        "all",
+        "samples that Local learns from: all that a client has, or as most papers do without its validation samples",
+    )
+    newcomer_rounds: CountOrZero = option(
+        5, "rounds of its own in which a newcomer fits what it is given, before it is judged", local=5
+    )
+    reference: str = option(
+        "auto",
+        "Local to compare with: auto (trained once and cached), none, or a run folder",
+        decides=False,
+        local="none",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Where and how a run is computed, and what it writes."""
+
+    section: ClassVar[str] = "running"
+
+    seed: int = option(0, "decides every random number")
+    workers: CountOrZero = option(0, "clients trained side by side; 0 for one per core", decides=False)
+    device: str = option("auto", "torch device; auto is cuda where there is one, else cpu")
+    trainer: Literal["auto", "autograd", "chain", "compiled"] = option(
+        "auto",
+        "how local training is computed; results agree to float rounding. By default the fastest that fits",
+        silent=True,
+    )
+    out: Path | None = option(
+        None, "run folder; by default runs/<method>-<rule>-<data>-<seed>", decides=False, local=None
+    )
+    store: Literal["memory", "disk"] = option(
+        "memory",
+        "where each client's tensors lie: disk for more clients or larger models than memory holds",
+        decides=False,
+    )
+    checkpoint_every: Count = option(10, "rounds between checkpoints", decides=False)
+    save_models: bool = option(False, "save each client's model at the end", decides=False, local=False)
+    track: tuple[Tracker, ...] = option(
+        (),
+        "log the run elsewhere too, to one or several of these; each needs the extra of its name",
+        decides=False,
+        local=(),
+    )

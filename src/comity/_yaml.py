@@ -1,0 +1,129 @@
+"""Files of options: YAML of text, numbers, lists and mappings, which may come from somebody else."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from comity._catalogue import KINDS
+from comity._errors import ComityError
+from comity._options import convert
+from comity._overlay import Entries
+from comity._sections import TRACKERS
+
+MOST_YAML = 10**6
+"""Bytes of a file."""
+_DEEPEST, _LONGEST, _MOST_VALUES = 20, 20_000, 100_000
+"""Levels of a file, characters of one value, and values where each alias counts as what it stands for."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast where libyaml is there
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value")}
+
+
+def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
+    """A file of options of a run or a study; ``allow_code``: it may name classes that do not come with comity."""
+    if path is None:
+        return {}
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MOST_YAML + 1)
+    except OSError as error:
+        raise ComityError(f"config {path} could not be read: {error.strerror}") from error
+    if len(content) > MOST_YAML:
+        raise ComityError(f"config {path} is larger than {MOST_YAML // 10**6} MB")
+    try:
+        entries = _parsed(content.decode())
+    except (yaml.YAMLError, ValueError) as error:  # a number or a date that is none is a ValueError
+        raise ComityError(f"config {path} is not YAML: {error}") from error
+    if not isinstance(entries, dict):
+        raise ComityError(f"config {path} must hold `option: value` lines")
+    if not allow_code:
+        refuse_code(entries, f"config {path}")
+    before = {name: convert(entries.pop(name), bool, name) for name in TRACKERS if name in entries}
+    if any(before.values()):  # a file that was written when each tracker was an option of its own
+        entries.setdefault("track", [name for name, chosen in before.items() if chosen])
+    return entries
+
+
+def _parsed(text: str) -> Any:
+    """YAML of text, numbers, lists and mappings, each key once; a file cannot grow beyond its own size in memory."""
+    depth = 0
+    for event in yaml.parse(text, _LOADER):  # before anything is built, which goes as deep as the file does
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"it has more than {_DEEPEST} levels")
+        if tag := getattr(event, "tag", None):
+            raise ValueError(f"it has the tag {tag}; only text, numbers, lists and mappings are taken")
+        if len(getattr(event, "value", "")) > _LONGEST:
+            raise ValueError(f"it has a value of more than {_LONGEST} characters")
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        if node is None or _values(node, {}) > _MOST_VALUES:
+            raise ValueError(f"its aliases stand for more than {_MOST_VALUES} values" if node else "it is empty")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """How many values a node holds; what is odd about its keys is refused."""
+    if node not in known:
+        known[node] = _MOST_VALUES + 1  # for a node that holds itself
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            odd = [key for key, _ in node.value if key.tag not in (f"{_TAG}str", f"{_TAG}merge")]
+            if odd:
+                raise ValueError(f"the name of an option must be text, got {str(odd[0].value)[:80]}")
+            if twice := [name for name, times in names.items() if times > 1]:
+                raise ValueError(f"{twice[0]} is there twice")
+            inner = [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        elif node.tag not in _PLAIN:
+            raise ValueError(f"{node.value[:80]} is {node.tag.removeprefix(_TAG)}; put it in quotes if it is text")
+        known[node] = 1 + sum(_values(each, known) for each in inner)
+    return known[node]
+
+
+def refuse_code(entries: Any, where: str) -> None:
+    """Refuse a name of a class that does not come with comity: to import it is to run whatever its module says.
+
+    What a person types on the command line or in Python is theirs to choose; a file may be somebody else's.
+    """
+    for kind, name in code_in(entries):
+        raise ComityError(
+            f"{where} names the {kind} {name!r}, which is code that does not come with comity; "
+            "if you trust the file and that code, give --allow-code (in Python allow_code=True)"
+        )
+
+
+def code_in(entries: Any) -> list[tuple[str, str]]:
+    """Kind and dotted name of each class in a run's or study's entries that does not come with comity."""
+    return [(kind, name) for kind, name in _named(entries) if "." in name or ":" in name]
+
+
+def _named(entries: Any) -> Iterator[tuple[str, str]]:
+    """All names of methods, rules, models, partitions and callbacks, wherever they stand in a run's or study's file."""
+    if isinstance(entries, (list, tuple)):
+        for entry in entries:
+            yield from _named(entry)
+    elif isinstance(entries, Mapping):
+        for key, value in entries.items():
+            kind = str(key).removesuffix(".name")
+            if kind in (*KINDS, "callbacks") and kind != "data":  # data sets are files, which are only read
+                yield from ((kind, name) for name in _names(value))
+            yield from _named(value)
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from value.split(",")
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _names(each)
+    elif isinstance(value, Mapping):
+        yield from _names(value.get("name"))
