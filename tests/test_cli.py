@@ -1,36 +1,43 @@
 """The command line as a person meets it."""
 
+import json
 import re
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+import webbrowser
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import comity as package
 from comity import ComityError
 from comity.__main__ import main
 from comity._catalogue import described
+from comity._errors import install
 from comity.commands import command, find
 from comity.config import Config, Overlay
+from comity.engine import settled
 from comity.results import schema
 from comity.results.folder import RunFolder
 from comity.studies._grid import at_scale, expand
 from helpers import TINY
 
+ROOT = Path(__file__).parents[1]
 SMALL = [
     *("--data", "synthetic", "--data.samples", "24", "--data.classes", "4", "--model", "mlp", "--model.widths", "16"),
     *("--clients", "4", "--rounds", "3", "--batch-size", "8", "--workers", "1", "--reference", "none"),
 ]
+STUDY = [*SMALL[:-4], "--jobs", "1"]
 
 
 def comity(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -61,8 +68,7 @@ def test_a_run_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_an_installation_is_light_and_has_one_version() -> None:
-    root = Path(__file__).parents[1]
-    project = tomllib.loads((root / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     names = {re.split(r"[<>=]", dependency)[0] for dependency in project["project"]["dependencies"]}
     assert names == {
         "torch",
@@ -77,13 +83,8 @@ def test_an_installation_is_light_and_has_one_version() -> None:
     }
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/comity/__init__.py"
-    files = [root / "pyproject.toml", root / "CITATION.cff", root / "README.md", *root.glob("src/comity/**/*.py")]
-    assert [file for file in files if package.__version__ in file.read_text()] == [root / "src/comity/__init__.py"]
-
-
-def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert comity(capsys, "run", *SMALL, "--quiet") == (0, "", "")
-    assert Path("runs/fedavg-mean-synthetic-s0/result.json").exists()
+    files = [ROOT / "pyproject.toml", ROOT / "CITATION.cff", ROOT / "README.md", *ROOT.glob("src/comity/**/*.py")]
+    assert [file for file in files if package.__version__ in file.read_text()] == [ROOT / "src/comity/__init__.py"]
 
 
 @pytest.mark.parametrize("kind", ["method", "rule", "model", "data", "partition"])
@@ -152,12 +153,13 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(
 
 
 def test_a_folder_that_holds_a_run_is_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["run", *SMALL, "--out", "x", "--quiet"]
-    assert main(arguments) == 0
-    before = {p: p.stat().st_mtime_ns for p in Path("x").rglob("*")}
+    arguments, folder = ["run", *SMALL, "--quiet"], Path("runs/fedavg-mean-synthetic-s0")
+    assert comity(capsys, *arguments) == (0, "", "")
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    assert folder / "result.json" in before
     code, _, err = comity(capsys, *arguments)
     assert (code, "holds a run already" in err) == (2, True)
-    assert {p: p.stat().st_mtime_ns for p in Path("x").rglob("*")} == before
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
     Path("y").mkdir()
     Path("y/thesis.tex").write_text("precious")
     code, _, err = comity(capsys, "run", *SMALL, "--out", "y", "--overwrite")
@@ -218,41 +220,21 @@ GIVEN = [
 ]
 
 
-@pytest.fixture
-def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[list[str]]], Config | str]:
-    """The configuration that ``comity run`` makes of its arguments, or its error; nothing is trained."""
-    Path("c.yaml").write_text(FILE)
+def test_the_order_of_arguments_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     received: list[Config] = []
 
     def stop(config: Config) -> None:
         received.append(config)
         raise ComityError("that is all")
 
-    def configure(options: list[list[str]]) -> Config | str:
-        received.clear()
-        with pytest.raises(ComityError) as error:
-            command("run", [argument for option in options for argument in option])
-        return received[0] if received else str(error.value)
-
-    monkeypatch.setattr("comity.commands.run._with_folder", stop)
-    return configure
-
-
-@settings(
-    derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(order=st.permutations(GIVEN), count=st.integers(2, len(GIVEN)))
-def test_the_order_of_arguments_does_not_matter(
-    configured: Callable[[list[list[str]]], Config | str], order: list[list[str]], count: int
-) -> None:
-    """Any number of these options, in any order, are what they are in the order above: a configuration or an error."""
-    chosen = order[:count]
-    assert configured(chosen) == configured([option for option in GIVEN if option in chosen])
-
-
-def test_what_all_of_them_together_mean(configured: Callable[[list[list[str]]], Config | str]) -> None:
-    config = configured(GIVEN[::-1])
-    assert isinstance(config, Config), config
+    monkeypatch.setattr("comity.commands.run._with_folder", stop)  # nothing is trained
+    Path("c.yaml").write_text(FILE)
+    orders = [GIVEN[first:] + GIVEN[:first] for first in range(len(GIVEN))]
+    for order in (*orders, *(order[::-1] for order in orders)):
+        with pytest.raises(ComityError, match="that is all"):
+            command("run", [argument for option in order for argument in option])
+    config = received[0]
+    assert all(each == config for each in received)
     assert (config.method.name, config.method.options["mu"]) == ("FedProx", 0.5)
     assert (config.rule.name, config.rule.options["c"], config.rule.options["scope"]) == ("ConFREE", 0.3, "layer")
     assert config.partition.options == {"alpha": 3.0, "min_partition_size": 10, "self_balancing": True}
@@ -264,12 +246,7 @@ def test_options_may_stand_anywhere_among_arguments(name: str) -> None:
     flag, value = {"table": ("--format", "md"), "inspect": ("--lr", "-1e-3")}.get(name, ("--output", "x.html"))
     parsed = find(name).parse(["a", "b", "c", flag, value])
     assert parsed[flag[2:]] == value
-    for order in (
-        [flag, value, "a", "b", "c"],
-        ["a", flag, value, "b", "c"],
-        ["a", f"{flag}={value}", "b", "c"],
-        ["a", "b", f"{flag}={value}", "c"],
-    ):
+    for order in ([flag, value, "a", "b", "c"], ["a", flag, value, "b", "c"], ["a", f"{flag}={value}", "b", "c"]):
         assert find(name).parse(order) == parsed
 
 
@@ -376,3 +353,122 @@ def test_tensorboard_events_are_written() -> None:
     events.Reload()
     assert {"train/loss", "eval/L-acc/mean", "eval/L-acc/client_03", "conflict/rate"} <= set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("eval/L-acc/mean")] == [1, 2, 3]
+
+
+# What a newcomer meets first.
+
+
+@pytest.mark.parametrize(
+    ("origin", "told"),
+    [
+        (None, "pip install 'comity[hub]'"),
+        ({"url": "file:///HERE", "dir_info": {"editable": True}}, "pip install -e '.[hub]'"),
+        ({"url": "file:///srv/comity", "dir_info": {"editable": True}}, "pip install -e '/srv/comity[hub]'"),
+        ({"url": "file:///srv/c.whl", "archive_info": {}}, "pip install 'comity[hub] @ file:///srv/c.whl'"),
+        ({"url": "https://x/c", "vcs_info": {"vcs": "git"}}, "pip install 'comity[hub] @ git+https://x/c'"),
+    ],
+)
+def test_a_hint_knows_how_this_copy_was_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origin: dict[str, object] | None, told: str
+) -> None:
+    text = None if origin is None else json.dumps(origin).replace("/HERE", str(tmp_path))
+    monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    assert install("hub") == f".venv/bin/{told}"
+
+
+def test_the_badges_lead_to_this_repository() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    address = source.replace("https://github.com", "https://colab.research.google.com/github")
+    for page in ("README.md", "examples/comity.ipynb"):
+        assert f"({address}/blob/main/examples/comity.ipynb)" in (ROOT / page).read_text()
+    assert f"git+{source}" in (ROOT / "examples/comity.ipynb").read_text()
+
+
+def test_no_hint_is_written_out_by_hand() -> None:
+    files = [file for file in (ROOT / "src").rglob("*.py") if file.name != "_errors.py"]
+    assert [file for file in files if "pip install" in file.read_text()] == []
+
+
+def test_a_dry_run_counts_and_measures_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.studies._study.a_round", lambda _: (2.0, 1.0, 1.5))
+    study = ["study", *STUDY, "--method", "FedAvg,FedRep", "--rule", "Mean,MGDA", "--seeds", "2", "--out", "x"]
+    assert main([*study, "--eval-every", "2", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("10 runs to do; 1 side by side")
+    assert "a round of FedRep + MGDA: 3.00 s, 3 rounds" in out
+    assert out.endswith("About 85 s in all.\n")  # 10 runs, 3 rounds of 2 s, evaluations of 1 s and 1.5 s
+    assert list(tmp_path.iterdir()) == []
+    assert main([*study, "--tune", "rule.scale=0.5,1", "--val-share", "0.2", "--dry-run"]) == 2
+
+
+def test_a_dry_run_really_tries_a_round_and_does_not_count_what_is_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    study = ["study", *STUDY, "--method", "FedAvg", "--guard", "mixture", "--out", "x"]
+    assert main([*study, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 runs to do")
+    assert list(tmp_path.iterdir()) == []
+    assert main([*study, "--quiet"]) == 0
+    assert main([*study, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("0 runs to do")
+
+
+def test_the_report_ends_with_a_link_and_opens(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    assert main(["run", *SMALL, "--quiet", "--out", "run"]) == 0
+    assert main(["report", "run", "-o", "page.html"]) == 0
+    link = (tmp_path / "page.html").as_uri()
+    assert capsys.readouterr().out.endswith(f"\n{link}\n")
+    assert opened == []
+    assert main(["report", "run", "-o", "page.html", "--open", "--quiet"]) == 0
+    assert opened == [link]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_long_study_tries_a_round_of_each_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(config: Config) -> tuple[float, float, float]:
+        if config.method.name == "FedRep":
+            raise ZeroDivisionError("mine")
+        return 1.0, 0.0, 0.0
+
+    monkeypatch.setattr("comity.studies._study.a_round", fails)
+    study = ["study", *STUDY, "--method", "FedAvg,FedRep", "--rounds", "400", "--out", "x"]
+    assert main(study) == 2
+    out, err = capsys.readouterr()
+    assert "a round of FedAvg + Mean: 1.00 s, 400 rounds" in out
+    assert err == "comity: FedRep + Mean fails in its first round: ZeroDivisionError: mine\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_runs_of_a_study_leave_no_checkpoint_unless_asked_to(tmp_path: Path) -> None:
+    study = ["study", *STUDY, "--method", "FedAvg", "--quiet"]
+    for out, kept in (("x", ["local"]), ("y", ["fedavg", "local"])):
+        assert main([*study, "--out", out, *(["--keep-checkpoints"] if "fedavg" in kept else [])]) == 0
+        checkpoints = (tmp_path / out / schema.RUNS).glob(f"*/{schema.CHECKPOINT}")
+        assert sorted(file.parents[1].name.partition("-")[0] for file in checkpoints) == kept
+    assert main([*study, "--out", "x", "--guard", "none,mixture"]) == 0  # which needs the models of Local
+
+
+def test_tuning_says_what_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
+    study = ["study", *STUDY, "--method", "FedAvg", "--rule", "MGDA", "--tune", "rule.cap=0.5,1", "--out", "x"]
+    assert main(study) == 0
+    assert re.search(
+        r"  rule\.cap for FedAvg \+ MGDA: [\d.]+ \(\d+\.\d\d % on validation samples, of 2 values\)",
+        capsys.readouterr().out,
+    )
+
+
+def test_the_device_is_the_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settled(Config()).device == ("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert settled(Config()).device == "cuda"
+    assert settled(Config(device="cpu")).device == "cpu"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from comity import commands
 from comity._catalogue import KINDS, described
 from comity._options import options
 from comity.commands import COMMANDS, find
@@ -132,6 +133,13 @@ def test_a_page_shows_the_options_of_every_component(kind: str) -> None:
         assert f"\n{kind} {name}:\n" in page
         for option in description.options.values():
             assert f"--{kind}.{option.name} " in page
+
+
+def test_every_public_file_of_the_package_is_a_command() -> None:
+    files = [file.stem for file in Path(commands.__file__).parent.glob("[!_]*.py")]
+    assert sorted(COMMANDS) == sorted(files)
+    assert [command.name for command in commands.overview()][:3] == ["run", "study", "report"]
+    assert len({command.order for command in commands.overview()}) == len(files)
 
 
 def test_a_page_shows_what_a_file_chooses(tmp_path: Path) -> None:

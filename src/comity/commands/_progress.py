@@ -1,6 +1,7 @@
 """What a person sees while a run goes on, and when it is done."""
 
 import math
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -8,33 +9,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from comity import metrics
 from comity.engine import Callback, Run
+from comity.metrics import METRICS, OWN, Metric
 from comity.results import Balance
-from comity.results.schema import (
-    ALL,
-    AUC,
-    BALANCED,
-    BY_CLASS,
-    CALIBRATION,
-    COMMON,
-    FALL,
-    LOSS,
-    OWN,
-    SOME,
-    UNGUARDED,
-    Newcomers,
-    RoundRecord,
-)
+from comity.results.schema import FALL, Newcomers, Result, RoundRecord
 
-ROWS = {
-    OWN: f"{OWN}: own tests",
-    BALANCED: "balanced accuracy",
-    AUC: AUC,
-    UNGUARDED: "without the guard",
-    SOME: f"{SOME}: some others' too",
-    ALL: f"{ALL}: everybody's",
-    COMMON: "common model",
+WORDS = {
+    OWN: f"{OWN.key}: own tests",
+    metrics.UNGUARDED: "without the guard",
+    metrics.SOME: f"{metrics.SOME.key}: some others' too",
+    metrics.ALL: f"{metrics.ALL.key}: everybody's",
 }
+"""Metrics that are called something else here than in a table of runs."""
+HIDDEN = (metrics.VALIDATION, metrics.VALIDATION_LOSS, metrics.OWN_WEIGHT, metrics.BOUND)
+SHOWN = [metric for metric in METRICS if metric not in HIDDEN]
 
 MOST_NAMED = 30
 """Clients whose names are listed beside their numbers."""
@@ -80,8 +69,8 @@ class Progress(Callback):
             self.console.print(f"[yellow]round {record.round}: client {cid} left out: {why}[/]", highlight=False)
         for words in record.warnings:
             self.console.print(f"[yellow]round {record.round}: {words}[/]", highlight=False)
-        if OWN in record.metrics:
-            self.accuracy = f"accuracy {_percent(record.metrics[OWN].mean)}"
+        if OWN.key in record.metrics:
+            self.accuracy = f"accuracy {_percent(record.metrics[OWN.key].mean)}"
         seconds = sum(vars(record.seconds).values())
         numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
         if record.epsilon is not None:
@@ -107,61 +96,73 @@ class Progress(Callback):
 def summary(console: Console, run: Run) -> None:
     """The result in a table, the answer in a sentence, and where everything is."""
     result = run.result
-    title = f"{run.title}, round {result.last.round}, models as {run.site.moment}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for column in ("mean", "± std", "worst tenth", "over samples"):
-        table.add_column(column, justify="right")
-    for name, words in ROWS.items():
-        if (metric := result.last.metrics.get(name)) is not None:
-            told = "{:.3f}".format if name == AUC else _percent
-            if name in BY_CLASS and (left_out := sum(map(math.isnan, result.clients[name]))):
-                words += f", without {left_out} of one class"
-            table.add_row(words, *map(told, (metric.mean, metric.std, metric.worst10, metric.samples)))
-    if result.transfer is not None:
-        alone = "Local: each alone" + ("" if result.transfer.local_on == "all" else ", without validation samples")
-        table.add_row(alone, _percent(result.transfer.local), "", "", "")
     console.print()
-    console.print(table)
-    balance = Balance.of_run(result, run.federation.client_names)
-    if balance is not None:
+    console.print(_table(result, f"{run.title}, round {result.last.round}, models as {run.site.moment}"))
+    clients, caveat = run.federation.client_names, run.federation.caveat
+    if (balance := Balance.of_run(result, clients)) is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
-    clients = run.federation.client_names
     if len(clients) <= MOST_NAMED and any(name != str(client) for client, name in enumerate(clients)):
         listed = ", ".join(f"{client} {name}" for client, name in enumerate(clients))
         console.print(escape(f"Clients: {listed}."), highlight=False)
-    if run.federation.caveat:
-        console.print(f"[yellow]{escape(run.federation.caveat)}[/]", highlight=False)
+    if caveat:
+        console.print(f"[yellow]{escape(caveat)}[/]", highlight=False)
     if result.newcomers is not None:
         console.print(_newcomers(result.newcomers), highlight=False)
-    best, cost = result.best, result.bytes_per_round
-    chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
-    lines = [f"Best round: {best.round} with {_percent(best.metrics[OWN].mean)} (chosen by {chosen})."]
-    if LOSS in result.last.metrics and CALIBRATION in result.last.metrics:
-        loss, error = (result.last.metrics[name].mean for name in (LOSS, CALIBRATION))
-        lines.append(f"Log-loss on own tests: {loss:.3f}. Calibration error: {_percent(error)}.")
-    if result.rule_against is not None and result.mean_against is not None:
-        mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
-        lines.append(f"The step goes against {_percent(result.rule_against)} of the clients in a round{mean}.")
-    if result.conflict_rate is not None:
-        off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
-        lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers.")
-    seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())
-    lines.append(f"A round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}.")
-    if result.failures:
-        lines.append(f"[yellow]{result.failures} times a client was left out; see rounds.jsonl.[/]")
-    for line in lines:
+    for line in _details(result):
         console.print(f"[dim]{line}[/]", highlight=False)
     if run.folder is not None:
         console.print(f"Run folder: [bold]{run.folder.path}[/]", highlight=False)
 
 
+def _table(result: Result, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for column in ("mean", "± std", "worst tenth", "over samples"):
+        table.add_column(column, justify="right")
+    for metric in (metric for metric in SHOWN if metric.better == "higher"):
+        if (measured := result.last.metrics.get(metric.key)) is not None:
+            words = WORDS.get(metric, metric.label)
+            if metric.undefined and (left_out := sum(map(math.isnan, result.clients[metric.key]))):
+                words += f", without {left_out} of one class"
+            numbers = (measured.mean, measured.std, measured.worst10, measured.samples)
+            table.add_row(words, *(_number(metric, number) for number in numbers))
+    if result.transfer is not None:
+        alone = "Local: each alone" + ("" if result.transfer.local_on == "all" else ", without validation samples")
+        table.add_row(alone, _percent(result.transfer.local), "", "", "")
+    return table
+
+
+def _details(result: Result) -> Iterator[str]:
+    best, cost, last = result.best, result.bytes_per_round, result.last.metrics
+    chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
+    yield f"Best round: {best.round} with {_percent(best.metrics[OWN.key].mean)} (chosen by {chosen})."
+    others = [metric for metric in SHOWN if metric.better != "higher" and metric.key in last]
+    if others:
+        words = (f"{metric.label} {_number(metric, last[metric.key].mean)}" for metric in others)
+        yield "On own tests: " + ", ".join(words) + "."
+    if result.rule_against is not None and result.mean_against is not None:
+        mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
+        yield f"The step goes against {_percent(result.rule_against)} of the clients in a round{mean}."
+    if result.conflict_rate is not None:
+        off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
+        yield f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers."
+    seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())
+    yield f"Per round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}."
+    if result.failures:
+        yield f"[yellow]{result.failures} times a client was left out; see rounds.jsonl.[/]"
+
+
 def _newcomers(late: Newcomers) -> str:
     """“Newcomers: 83.1 %, alone 80.2 %; 4 of 5 clients gain over training alone, 1 looks worse, …”"""
-    words = f"Newcomers: {_percent(late.metrics[OWN].mean)}" if OWN in late.metrics else "Newcomers: nobody was served"
+    mean = late.metrics.get(OWN.key)
+    words = "Newcomers: nobody was served" if mean is None else f"Newcomers: {_percent(mean.mean)}"
     if (balance := Balance.of_run(late)) is not None and late.transfer is not None:
         words += f", alone {_percent(late.transfer.local)}; {balance.sentence}"
     return f"{words}." + "".join(f" Client {cid} was not served: {why}." for cid, why in late.failed.items())
+
+
+def _number(metric: Metric, value: float) -> str:
+    return _percent(value) if metric.unit == "%" else f"{value:.{metric.digits}f}"
 
 
 def _percent(share: float) -> str:

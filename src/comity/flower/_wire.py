@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from torch import Tensor
 
+from comity._errors import one_line
 from comity.flower._place import Place
 from comity.methods import Payload, field_types
 
@@ -185,5 +186,4 @@ def tensor(array: Array) -> Tensor:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return one_line(repr(value), 60)
