@@ -4,12 +4,13 @@ Each room lists its components in a table by name. Their descriptions come from 
 of the user's own classes from the imported class.
 """
 
+import copy
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from comity._datasets import DATASETS, DataFiles
 from comity._errors import ComityError, one_line, unknown
 from comity._labels import spelling
-from comity._options import Option, options
+from comity._options import Option, convert, options
 from comity._source import read, table
 
 KINDS = {
@@ -60,13 +61,21 @@ class Description:
     options: Mapping[str, Option]
     traits: Mapping[str, Any] = field(default_factory=dict)
     """What its class says of those TRAITS that it has."""
+    given: Any = field(default=None, compare=False, repr=False)
+    """The class, object or function, where Python gave one; otherwise the component is imported by its path."""
 
     def load(self) -> Callable[..., Any]:
+        """Its class, or what else makes it."""
+        given = self.given
         if not self.path:
-            return partial(import_module("comity.nn").foreign, self.name)
-        module, _, attribute = self.path.rpartition(".")
-        component: Callable[..., Any] = getattr(import_module(module), attribute)
-        return component
+            copied = given is not None and not isinstance(given, type) and not inspect.isroutine(given)
+            make = partial(copy.deepcopy, given) if copied else given or self.name
+            return partial(import_module("comity.nn").foreign, make)
+        if given is None:
+            module, _, attribute = self.path.rpartition(".")
+            given = getattr(import_module(module), attribute)
+        made: Callable[..., Any] = given if isinstance(given, type) else type(given)
+        return made
 
 
 def user_code(kind: str, name: str, separator: str) -> Any:
@@ -95,8 +104,13 @@ def imported(kind: str, name: str, base: tuple[str, str]) -> type:
     return found
 
 
-def find(kind: str, name: str) -> Description:
-    """The component called ``name``: one of ours in any spelling, or a class of the user's by its dotted path."""
+def find(kind: str, name: Any) -> Description:
+    """The component called ``name``: one of ours in any spelling, or a class of the user's by its dotted path.
+
+    In Python it may be the class itself or an object, whose values then are the defaults of its options.
+    """
+    if not isinstance(name, str):
+        return _describe_given(kind, name)
     elsewhere = kind == "data" and re.search(r"[./\\:]", name)  # a path, or a name on the hub
     for each in paths(kind):
         if spelling(each) == spelling(name) and not elsewhere:
@@ -110,12 +124,11 @@ def find(kind: str, name: str) -> Description:
     return describe(kind, name, imported(kind, name, BASES[kind]), name)
 
 
-def describe_given(kind: str, given: Any) -> tuple[Description, dict[str, Any]]:
-    """A class of the user's, or an object, and the options that the object has."""
+def _describe_given(kind: str, given: Any) -> Description:
     component = given if isinstance(given, type) else type(given)
     if kind == "model" and is_foreign(given):
-        maker = given if isinstance(given, type) or inspect.isroutine(given) else component
-        return _describe_foreign(f"{maker.__module__}:{maker.__qualname__}"), {}
+        maker = given if inspect.isroutine(given) else component
+        return replace(_describe_foreign(f"{maker.__module__}:{maker.__qualname__}"), given=given)
     room, base = BASES.get(kind, ("", ""))
     if not base or not issubclass(component, getattr(import_module(room), base)):
         wanted = f", a subclass of {room}.{base} or an object of one" if base else ""
@@ -123,8 +136,11 @@ def describe_given(kind: str, given: Any) -> tuple[Description, dict[str, Any]]:
     path = f"{component.__module__}.{component.__qualname__}"
     ours = next((name for name, each in paths(kind).items() if each == path), None)
     description = describe(kind, path, component, path) if ours is None else _ours(kind, ours)
-    own = {} if given is component else {key: getattr(given, key) for key in description.options}
-    return description, own
+    own = dict(description.options)
+    if given is not component:
+        values = {key: convert(getattr(given, key), option.type, f"{kind}.{key}") for key, option in own.items()}
+        own = {key: replace(option, default=values[key]) for key, option in own.items()}
+    return replace(description, options=own, given=given)
 
 
 def is_foreign(given: Any) -> bool:

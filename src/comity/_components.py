@@ -1,15 +1,12 @@
 """A method, rule, model, partition or data set that is chosen by name, with its options."""
 
-import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from comity._catalogue import describe_given, find, is_foreign
+from comity._catalogue import Description, find
 from comity._errors import ComityError, unknown
 from comity._options import REQUIRED, convert
 
@@ -20,9 +17,8 @@ class Component:
 
     kind: str
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    given: Any = field(default=None, compare=False, repr=False)
-    """The class, or the object, where Python gave it; otherwise it is found by its name."""
+    options: Mapping[str, Any]
+    description: Description = field(compare=False, repr=False)
 
     @classmethod
     def parse(cls, kind: str, value: Any) -> "Component":
@@ -30,14 +26,9 @@ class Component:
         if isinstance(value, Component):
             return value
         entry = value if isinstance(value, Mapping) else {"name": value}
-        given = None if isinstance(entry.get("name"), str) else entry.get("name")
-        if given is not None:
-            description, own = describe_given(kind, given)
-            entry = own | {**entry, "name": description.name}
-        elif not isinstance(entry.get("name"), str):
+        if entry.get("name") is None:
             raise ComityError(f"{kind} must be a name or a mapping with `name`, got {value!r}")
-        else:
-            description = find(kind, entry["name"])
+        description = find(kind, entry["name"])
         for key in entry.keys() - {"name"}:
             if key not in description.options:
                 raise unknown(f"option of {kind} {description.name}", key, description.options)
@@ -49,27 +40,20 @@ class Component:
                 raise ComityError(f"{kind} {description.name} needs {kind}.{key}")
             else:
                 values[key] = option.default
-        return cls(kind, description.name, values, given)
+        return cls(kind, description.name, values, description)
+
+    @property
+    def given(self) -> Any:
+        """The class or the object, where Python gave it."""
+        return self.description.given
 
     def trait(self, name: str, default: Any) -> Any:
         """What its class says of one of the TRAITS; those of ours are not imported for it."""
-        described = find(self.kind, self.name) if self.given is None else describe_given(self.kind, self.given)[0]
-        return described.traits.get(name, default)
-
-    def load(self) -> Callable[..., Any]:
-        """Its class, or what else makes it."""
-        given = self.given
-        if given is None:
-            return find(self.kind, self.name).load()
-        if self.kind == "model" and is_foreign(given):
-            make = given if isinstance(given, type) or inspect.isroutine(given) else lambda: copy.deepcopy(given)
-            return partial(import_module("comity.nn").foreign, make)
-        made: Callable[..., Any] = given if isinstance(given, type) else type(given)
-        return made
+        return self.description.traits.get(name, default)
 
     def build(self, **supplied: Any) -> Any:
         """The component itself; it is given those of the ``supplied`` arguments that it takes."""
-        component = self.load()
+        component = self.description.load()
         parameters = inspect.signature(component).parameters
         return component(**self.options, **{key: value for key, value in supplied.items() if key in parameters})
 

@@ -48,19 +48,15 @@ class Data:
     data: Any = option("digits", "data set by name, `comity list data`, or the path of a file or folder")
     data_dir: Path | None = option(None, "folder with data sets; by default $COMITY_DATA", decides=False)
     data_limit: str | None = option(
-        None,
-        "most memory that the data set may take, such as 20GB; by default three quarters of the machine's",
-        decides=False,
+        None, "memory limit of the data set, such as 20GB; by default 3/4 of the machine's", decides=False
     )
     partition: Any = option(
-        None, f"how samples are shared out; `comity list partitions`. By default {PARTITION}, or the data set's own"
+        None, f"how samples are divided, `comity list partitions`; by default {PARTITION}, or the data set's own"
     )
     clients: Count | None = option(None, f"number of clients; by default those that the data name, or {CLIENTS}")
-    newcomers: CountOrZero = option(
-        0, "how many of the clients, the last ones, are held out of training and join after it"
-    )
-    test_share: ShareBetween = option(0.3, "share of a client's samples that is kept for testing")
-    val_share: ShareBelowOne = option(0.0, "share of the rest that is kept for validation; some methods need one")
+    newcomers: CountOrZero = option(0, "number of clients, the last ones, that join only after training")
+    test_share: ShareBetween = option(0.3, "share of a client's samples that is held out for testing")
+    val_share: ShareBelowOne = option(0.0, "share of the rest that is held out for validation; some methods need one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,50 +67,41 @@ class Learning:
 
     model: Any = option(
         None,
-        "architecture; `comity list models`, or the path of your own class. By default "
+        "architecture, `comity list models`, or the path of your own class; by default "
         + ", ".join(f"{name} for {SAMPLES[dimensions]}" for dimensions, name in MODEL.items()),
     )
     method: Any = option("FedAvg", "how clients learn and what they share; `comity list methods`", local=LOCAL)
     rule: Any = option(MEAN, "how the server combines updates; `comity list rules`", local=MEAN)
-    server_lr: Positive = option(1.0, "factor on the rule's update: the server's learning rate", local=1.0)
-    server_momentum: ShareBelowOne = option(0.0, "momentum of the server's steps along the rule's updates", local=0.0)
+    server_lr: Positive = option(1.0, "server learning rate: factor on the rule's update", local=1.0)
+    server_momentum: ShareBelowOne = option(0.0, "server momentum along the rule's updates", local=0.0)
     rounds: Count = option(50, "number of rounds")
-    participation: ShareAboveZero = option(1.0, "share of the clients that is sampled in a round")
-    dropout: ShareBelowOne = option(0.0, "chance that a sampled client is lost after it trained")
+    participation: ShareAboveZero = option(1.0, "participation rate: share of the clients sampled per round")
+    dropout: ShareBelowOne = option(0.0, "probability that a sampled client drops out after training")
     attack: Literal["none", "gaussian", "scale", "flip", "little", "inner"] = option(
         "none",
-        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or in collusion "
-        "something a little off the honest mean, or against it",
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or, colluding, "
+        "a vector a little off the honest mean or against it",
     )
     malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")
-    max_share: ShareAboveZero = option(
-        1.0, "largest share of a combination's weight that a client's declared size may give it", local=1.0
-    )
+    max_share: ShareAboveZero = option(1.0, "largest weight that a client's declared size may give it", local=1.0)
     clip_updates: Literal["none", "median"] = option(
         "none", "scale updates that are longer than the round's median down to it, before the rule", local="none"
     )
     sketch: Count | ShareBetween | None = option(
         None,
-        "rules see each layer of an update as so many random measurements, such as 1024, or below 1 as many as give "
-        "cosines this standard error; by default they see the products of whole updates",
+        "random measurements per layer from which rules estimate inner products, such as 1024, or the standard error "
+        "of cosines, such as 0.1; by default products are exact",
         local=None,
     )
     guard: Any = option(
-        None,
-        "what keeps clients from being worse off than alone: mixture, certified or none; `comity list guards`",
-        local=None,
+        None, "what keeps clients from being worse off than with local training; `comity list guards`", local=None
     )
     refit: CountOrZero | None = option(
-        None,
-        "rounds at the end on all samples, those for validation too; by default a tenth under the guard mixture",
-        local=0,
+        None, "final rounds that train on validation samples too; by default 10 % under the guard mixture", local=0
     )
-    buffers: Literal["average", "local"] = option("average", "BatchNorm statistics: averaged, or each its own")
+    buffers: Literal["average", "local"] = option("average", "BatchNorm statistics: averaged, or local to the client")
     extension: Any = option(
-        None,
-        "dotted path of your own subclass of comity.engine.Extension, which changes a run without changing its method",
-        local=None,
-        silent=True,
+        None, "dotted path of your own subclass of comity.engine.Extension, applied to the run", local=None, silent=True
     )
 
 
@@ -124,22 +111,14 @@ class Privacy:
 
     section: ClassVar[str] = "privacy"
 
-    masked: bool = option(
-        False,
-        "show the server no update: sketches of them where the rule compares them, and a masked sum",
-        local=False,
-    )
-    max_weight: ShareAboveZero = option(
-        0.5, "largest share of a masked sum's weight that clients let one of them have", local=0.5
-    )
-    min_clients: Annotated[int, Range(least=2)] = option(3, "fewest clients that must count in a masked sum", local=3)
+    masked: bool = option(False, "secure aggregation: the server sees a masked sum and sketches only", local=False)
+    max_weight: ShareAboveZero = option(0.5, "largest weight of one client in a masked sum", local=0.5)
+    min_clients: Annotated[int, Range(least=2)] = option(3, "smallest number of clients in a masked sum", local=3)
     dp_noise: NonNegative = option(
-        0.0,
-        "noise multiplier for differential privacy: noise std in a masked uniform mean divided by --dp-clip (0 = off)",
-        local=0.0,
+        0.0, "noise multiplier for differential privacy: noise std divided by --dp-clip (0 = off)", local=0.0
     )
-    dp_clip: Positive = option(1.0, "length to which clients clip their updates where there is dp_noise", local=1.0)
-    dp_delta: ShareBetween = option(1e-5, "delta of the epsilon that is reported where there is dp_noise", local=1e-5)
+    dp_clip: Positive = option(1.0, "length to which clients clip their updates with --dp-noise", local=1.0)
+    dp_delta: ShareBetween = option(1e-5, "delta of the epsilon that is reported with --dp-noise", local=1e-5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,31 +146,22 @@ class Evaluation:
     section: ClassVar[str] = "evaluation"
 
     eval_every: Count | None = option(
-        None,
-        "rounds between evaluations of all clients; by default a fifth of all rounds. The last is always evaluated",
+        None, "rounds between evaluations; by default a fifth of all rounds. The last round is always evaluated"
     )
     general_every: CountOrZero | Literal["never"] = option(
         0,
-        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round alone, or never for S and G",
+        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round only, never for no S and G",
     )
-    s_acc_share: ShareAboveZero = option(
-        0.4, "share of the other clients whose tests join a client's own in S-acc (FedPG's c)"
-    )
+    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests count in S-acc (FedPG's c)")
     moment: Literal["received", "fitted"] | None = option(
-        None, "judge models as received or as fitted; by default as the method says", local=None
+        None, "evaluate models as received or as fitted; by default as the method says", local=None
     )
     local_on: Literal["all", "train"] = option(
-        "all",
-        "samples that Local learns from: all that a client has, or as most papers do without its validation samples",
+        "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"
     )
-    newcomer_rounds: CountOrZero = option(
-        5, "rounds of its own in which a newcomer fits what it is given, before it is judged", local=5
-    )
+    newcomer_rounds: CountOrZero = option(5, "rounds in which a newcomer fits before it is evaluated", local=5)
     reference: str = option(
-        "auto",
-        "Local to compare with: auto (trained once and cached), none, or a run folder",
-        decides=False,
-        local="none",
+        "auto", "local baseline: auto (trained once and cached), none, or a run folder", decides=False, local="none"
     )
 
 
@@ -202,26 +172,17 @@ class Running:
     section: ClassVar[str] = "running"
 
     seed: int = option(0, "decides every random number")
-    workers: CountOrZero = option(0, "clients trained side by side; 0 for one per core", decides=False)
+    workers: CountOrZero = option(0, "clients trained in parallel; 0 for one per core", decides=False)
     device: str = option("auto", "torch device; auto is cuda where there is one, else cpu")
     trainer: Literal["auto", "autograd", "chain", "compiled"] = option(
-        "auto",
-        "how local training is computed; results agree to float rounding. By default the fastest that fits",
-        silent=True,
+        "auto", "how local training is computed; by default the fastest that fits model and machine", silent=True
     )
-    out: Path | None = option(
-        None, "run folder; by default runs/<method>-<rule>-<data>-<seed>", decides=False, local=None
-    )
+    out: Path | None = option(None, "run folder; by default runs/METHOD-RULE-DATA-SEED", decides=False, local=None)
     store: Literal["memory", "disk"] = option(
-        "memory",
-        "where each client's tensors lie: disk for more clients or larger models than memory holds",
-        decides=False,
+        "memory", "where client tensors are kept; disk if they do not fit into memory", decides=False
     )
     checkpoint_every: Count = option(10, "rounds between checkpoints", decides=False)
     save_models: bool = option(False, "save each client's model at the end", decides=False, local=False)
     track: tuple[Tracker, ...] = option(
-        (),
-        "log the run elsewhere too, to one or several of these; each needs the extra of its name",
-        decides=False,
-        local=(),
+        (), "also log the run to one or several of these; each needs the extra of its name", decides=False, local=()
     )
