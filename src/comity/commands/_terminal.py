@@ -16,8 +16,8 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
-def told_of_divergence(results: Mapping[str, Result]) -> int:
-    """Say which runs diverged; the exit code."""
+def report_divergence(results: Mapping[str, Result]) -> int:
+    """Print which runs diverged, and return the exit code."""
     diverged = {title: result.diverged for title, result in results.items() if result.diverged}
     for title, clients in diverged.items():
         who = f"client {clients[0]}" if len(clients) == 1 else f"{len(clients)} clients"
@@ -28,7 +28,7 @@ def told_of_divergence(results: Mapping[str, Result]) -> int:
 
 @contextmanager
 def interruptible(console: Console, what: str) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C lets ``what`` come to its end, and the function that is given tells of it; a second one does not wait."""
+    """Let Ctrl-C finish ``what`` first; the yielded function says whether it was pressed. A second one stops now."""
     asked = False
 
     def handler(*_: object) -> None:

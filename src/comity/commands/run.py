@@ -40,7 +40,7 @@ def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bo
     from rich.console import Console
 
     from comity.commands._progress import Progress, summary
-    from comity.commands._terminal import interruptible, told_of_divergence
+    from comity.commands._terminal import interruptible, report_divergence
     from comity.engine import run
 
     console = Console()
@@ -56,7 +56,7 @@ def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bo
         return 130
     if not quiet:
         summary(console, done)
-    return told_of_divergence({done.title: done.result})
+    return report_divergence({done.title: done.result})
 
 
 def _with_folder(config: Config) -> Config:

@@ -81,7 +81,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
     from rich.console import Console
 
-    from comity.commands._terminal import interruptible, told_of_divergence, wide_console
+    from comity.commands._terminal import interruptible, report_divergence, wide_console
     from comity.studies import Show, dry_run, study
 
     console = Console()
@@ -118,7 +118,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
         print(f"comity: {title} failed: {error}", file=sys.stderr)
     if done.failed:
         print(f"comity: {len(done.failed)} runs failed; {out}/cells.json has the tracebacks", file=sys.stderr)
-    diverged = told_of_divergence({f"{run.title}, {run.path.name}": run.result for run in done.runs if run.result})
+    diverged = report_divergence({f"{run.title}, {run.path.name}": run.result for run in done.runs if run.result})
     return 1 if done.failed else diverged
 
 

@@ -115,7 +115,7 @@ def site_of(config: Config, federation: Federation | None = None, trainer: Train
         training_passes=_training_passes(config, federation),
         attack=Attack.by_share(config.attack, config.malicious, len(federation), config.seed),
         device=config.device,
-        trainer=trainer,
+        trainer=trainer or (None if config.trainer == "auto" else config.trainer),
         guard=None if config.guard is None else config.guard.build(),
         whole_from=first_whole_round(config),
     )
