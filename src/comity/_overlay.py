@@ -7,23 +7,26 @@ from comity._catalogue import KINDS
 from comity._components import Component
 from comity._errors import ComityError
 from comity._labels import spelling
-from comity._options import options
-from comity._sections import UNNAMED, Data, Learning
 
 Entries = dict[str, Any]
 """Options by name. A component's own options stand under its name, ``{"rule": {"name": "ConFREE", "c": 0.4}}``, or
 beside it with a dot, ``{"rule": "ConFREE", "rule.c": 0.4}``."""
 
+DEFAULTS = {
+    "data": "digits",
+    "partition": "dirichlet",
+    "model": "cnn",
+    "method": "FedAvg",
+    "rule": "Mean",
+    "guard": "certified",
+    "extension": "",
+}
+"""The component that options are about where they are given without a name; no extension comes with comity."""
+
 
 def owner(key: str) -> str:
     """The component that has an option, or the option itself: ``rule`` of ``rule.c`` and of ``rule``."""
     return key.partition(".")[0]
-
-
-def default_component(kind: str) -> str:
-    """The component that is meant where options are given without a name; empty where none can be."""
-    declared = {**options(Data), **options(Learning)}[kind]
-    return str(declared.default or UNNAMED[kind])
 
 
 def as_entry(chosen: Any) -> Entries:
@@ -56,7 +59,7 @@ class Overlay(Entries):
             if dot:
                 if kind not in KINDS:
                     raise ComityError(f"{kind} has no options of its own, got {key}")
-                chosen = result.get(kind) or (before or {}).get(kind) or default_component(kind)
+                chosen = result.get(kind) or (before or {}).get(kind) or DEFAULTS[kind]
                 if not chosen:
                     raise ComityError(f"{key} is given without {kind}")
                 result[kind] = as_entry(chosen) | {name: value}

@@ -11,8 +11,9 @@ from comity._catalogue import KINDS
 from comity._errors import ComityError
 from comity._options import convert
 from comity._overlay import Entries
-from comity._sections import TRACKERS
 
+FORMER = ("tensorboard", "wandb", "mlflow")
+"""Options of earlier versions, true or false; now values of ``track``."""
 MOST_YAML = 10**6
 """Bytes of a file."""
 _DEEPEST, _LONGEST, _MOST_VALUES = 20, 20_000, 100_000
@@ -41,8 +42,8 @@ def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
         raise ComityError(f"config {path} must hold `option: value` lines")
     if not allow_code:
         refuse_code(entries, f"config {path}")
-    before = {name: convert(entries.pop(name), bool, name) for name in TRACKERS if name in entries}
-    if any(before.values()):  # a file that was written when each tracker was an option of its own
+    before = {name: convert(entries.pop(name), bool, name) for name in FORMER if name in entries}
+    if any(before.values()):
         entries.setdefault("track", [name for name, chosen in before.items() if chosen])
     return entries
 

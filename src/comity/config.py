@@ -1,4 +1,8 @@
-"""Everything that decides a run, in one place: command line, YAML file and ``comity.run`` all make a ``Config``."""
+"""Everything that decides a run, in one place: command line, YAML file and ``comity.run`` all make a ``Config``.
+
+Its options are declared in sections, each once. A room that needs one section takes it: a ``Config`` is a ``Training``,
+a ``Privacy`` and so on.
+"""
 
 import hashlib
 import json
@@ -6,43 +10,202 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from comity._catalogue import KINDS
 from comity._components import Component, plain
 from comity._errors import ComityError, unknown
 from comity._labels import titled
 from comity._memory import parse_bytes
-from comity._options import SAME, convert, options
-from comity._overlay import Entries, Overlay
-from comity._sections import (
-    AUTO,
-    CLIENTS,
-    LOCAL,
-    MEAN,
-    MODEL,
-    PARTITION,
-    SAMPLES,
-    TRACKERS,
-    UNNAMED,
-    Data,
-    Evaluation,
-    Learning,
-    Privacy,
-    Running,
-    Training,
+from comity._options import (
+    SAME,
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Range,
+    ShareAboveZero,
+    ShareBelowOne,
+    ShareBetween,
+    convert,
+    option,
+    options,
 )
-from comity._yaml import code_in, read_yaml, refuse_code
-
-# fmt: off
-__all__ = [
-    "Config", "Data", "Evaluation", "Learning", "Privacy", "Running", "Training",
-    "Entries", "Overlay", "code_in", "default", "read_yaml", "refuse_code", "unknown_option",
-    "AUTO", "CLIENTS", "COMPONENTS", "LOCAL", "LOCAL_OPTIONS", "MEAN", "MODEL", "PARTITION", "SAMPLES", "UNNAMED",
-]
-# fmt: on
+from comity._overlay import DEFAULTS
+from comity._overlay import Entries as Entries
+from comity._overlay import Overlay as Overlay
+from comity._yaml import FORMER
+from comity._yaml import code_in as code_in
+from comity._yaml import read_yaml as read_yaml
+from comity._yaml import refuse_code as refuse_code
 
 COMPONENTS = tuple(KINDS)
+PARTITION = DEFAULTS["partition"]
+"""The partition of data that come without one of their own, where none is named."""
+CLIENTS = 20
+"""How many clients there are where neither the data nor anybody says it."""
+SAMPLES = {1: "vectors", 2: "series", 3: "images"}
+"""What samples are, by the number of their dimensions."""
+MODEL = {1: "logistic", 2: "cnn1d", 3: DEFAULTS["model"]}
+"""The architecture for samples of so many dimensions, where none is named."""
+UNNAMED = ("partition", "model", "guard", "extension")
+"""Components that need not be named."""
+LOCAL = "Local"
+"""The method that every run is compared with: each client trains alone."""
+MEAN = DEFAULTS["rule"]
+"""The rule that other rules are compared with."""
+AUTO = "auto"
+"""A learning rate that is not known yet: a study of each method chooses it by validation."""
+Tracker = Literal["wandb", "mlflow", "tensorboard"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The federation: which samples there are, and which client holds them."""
+
+    section: ClassVar[str] = "data"
+
+    data: Any = option(DEFAULTS["data"], "data set by name, `comity list data`, or the path of a file or folder")
+    data_dir: Path | None = option(None, "folder with data sets; by default $COMITY_DATA", decides=False)
+    data_limit: str | None = option(
+        None, "memory limit of the data set, such as 20GB; by default 3/4 of the machine's", decides=False
+    )
+    partition: Any = option(
+        None, f"how samples are divided, `comity list partitions`; by default {PARTITION}, or the data set's own"
+    )
+    clients: Count | None = option(None, f"number of clients; by default those that the data name, or {CLIENTS}")
+    newcomers: CountOrZero = option(0, "number of clients, the last ones, that join only after training")
+    test_share: ShareBetween = option(0.3, "share of a client's samples that is held out for testing")
+    val_share: ShareBelowOne = option(0.0, "share of the rest that is held out for validation; some methods need one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What clients learn together: model, method, rule, and what happens in a round."""
+
+    section: ClassVar[str] = "learning"
+
+    model: Any = option(
+        None,
+        "architecture, `comity list models`, or the path of your own class; by default "
+        + ", ".join(f"{name} for {SAMPLES[dimensions]}" for dimensions, name in MODEL.items()),
+    )
+    method: Any = option(DEFAULTS["method"], "how clients learn and share; `comity list methods`", local=LOCAL)
+    rule: Any = option(MEAN, "how the server combines updates; `comity list rules`", local=MEAN)
+    server_lr: Positive = option(1.0, "server learning rate: factor on the rule's update", local=1.0)
+    server_momentum: ShareBelowOne = option(0.0, "server momentum along the rule's updates", local=0.0)
+    rounds: Count = option(50, "number of rounds")
+    participation: ShareAboveZero = option(1.0, "participation rate: share of the clients sampled per round")
+    dropout: ShareBelowOne = option(0.0, "probability that a sampled client drops out after training")
+    attack: Literal["none", "gaussian", "scale", "flip", "little", "inner"] = option(
+        "none",
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or, colluding, "
+        "a vector a little off the honest mean or against it",
+    )
+    malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")
+    max_share: ShareAboveZero = option(1.0, "largest weight that a client's declared size may give it", local=1.0)
+    clip_updates: Literal["none", "median"] = option(
+        "none", "scale updates that are longer than the round's median down to it, before the rule", local="none"
+    )
+    sketch: Count | ShareBetween | None = option(
+        None,
+        "random measurements per layer from which rules estimate inner products, such as 1024, or the standard error "
+        "of cosines, such as 0.1; by default products are exact",
+        local=None,
+    )
+    guard: Any = option(
+        None, "what keeps clients from being worse off than with local training; `comity list guards`", local=None
+    )
+    refit: CountOrZero | None = option(
+        None, "final rounds that train on validation samples too; by default 10 % under the guard mixture", local=0
+    )
+    buffers: Literal["average", "local"] = option("average", "BatchNorm statistics: averaged, or local to the client")
+    extension: Any = option(
+        None, "dotted path of your own subclass of comity.engine.Extension, applied to the run", local=None, silent=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """What the server may see of the clients' updates."""
+
+    section: ClassVar[str] = "privacy"
+
+    masked: bool = option(False, "secure aggregation: the server sees a masked sum and sketches only", local=False)
+    max_weight: ShareAboveZero = option(0.5, "largest weight of one client in a masked sum", local=0.5)
+    min_clients: Annotated[int, Range(least=2)] = option(3, "smallest number of clients in a masked sum", local=3)
+    dp_noise: NonNegative = option(
+        0.0, "noise multiplier for differential privacy: noise std divided by --dp-clip (0 = off)", local=0.0
+    )
+    dp_clip: Positive = option(1.0, "length to which clients clip their updates with --dp-noise", local=1.0)
+    dp_delta: ShareBetween = option(1e-5, "delta of the epsilon that is reported with --dp-noise", local=1e-5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Local training: the steps that a client takes in a round."""
+
+    section: ClassVar[str] = "local training"
+
+    epochs: CountOrZero | NonNegative = option(1, "epochs per round; 0.5 is half of one")
+    steps: Count | None = option(None, "steps per round, the same for every client, in place of epochs")
+    batch_size: Count = option(10, "samples per step")
+    lr: Positive = option(0.05, f"learning rate; {AUTO}, in comity run and study, chooses it by validation")
+    lr_decay: ShareAboveZero = option(1.0, "factor on the learning rate after each round")
+    momentum: ShareBelowOne = option(0.0, "momentum of SGD")
+    weight_decay: NonNegative = option(0.0, "weight decay")
+    clip: NonNegative = option(0.0, "largest norm of a gradient; 0 for no limit")
+    optimizer: str = option("SGD", "any optimiser of torch.optim")
+    optimizer_state: Literal["reset", "keep"] = option("reset", "optimiser state between rounds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """When and how models are evaluated, and what they are compared with."""
+
+    section: ClassVar[str] = "evaluation"
+
+    eval_every: Count | None = option(
+        None, "rounds between evaluations; by default a fifth of all rounds. The last round is always evaluated"
+    )
+    general_every: CountOrZero | Literal["never"] = option(
+        0,
+        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round only, never for no S and G",
+    )
+    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests count in S-acc (FedPG's c)")
+    moment: Literal["received", "fitted"] | None = option(
+        None, "evaluate models as received or as fitted; by default as the method says", local=None
+    )
+    local_on: Literal["all", "train"] = option(
+        "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"
+    )
+    newcomer_rounds: CountOrZero = option(5, "rounds in which a newcomer fits before it is evaluated", local=5)
+    reference: str = option(
+        "auto", "local baseline: auto (trained once and cached), none, or a run folder", decides=False, local="none"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Where and how a run is computed, and what it writes."""
+
+    section: ClassVar[str] = "running"
+
+    seed: int = option(0, "decides every random number")
+    workers: CountOrZero = option(0, "clients trained in parallel; 0 for one per core", decides=False)
+    device: str = option("auto", "torch device; auto is cuda where there is one, else cpu")
+    trainer: Literal["auto", "autograd", "chain", "compiled"] = option(
+        "auto", "how local training is computed; by default the fastest that fits model and machine", silent=True
+    )
+    out: Path | None = option(None, "run folder; by default runs/METHOD-RULE-DATA-SEED", decides=False, local=None)
+    store: Literal["memory", "disk"] = option(
+        "memory", "where client tensors are kept; disk if they do not fit into memory", decides=False
+    )
+    checkpoint_every: Count = option(10, "rounds between checkpoints", decides=False)
+    save_models: bool = option(False, "save each client's model at the end", decides=False, local=False)
+    track: tuple[Tracker, ...] = option(
+        (), "also log the run to one or several of these; each needs the extra of its name", decides=False, local=()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +213,10 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
     """One run. Every option has a default that works; a component's own options follow its name with a dot."""
 
     def __post_init__(self) -> None:
-        for name, option in options(Config).items():
+        for name, declared in options(Config).items():
             value = getattr(self, name)
             if name not in COMPONENTS:
-                value = convert(value, option.type, name)
+                value = convert(value, declared.type, name)
             elif name in UNNAMED and value in (None, "none"):
                 value = None
             else:
@@ -79,10 +242,9 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 
     def plain(self) -> Entries:
         """Complete, in numbers, text and lists: what ``config.yaml`` holds."""
-        values = ((option, getattr(self, option.name)) for option in options(Config).values())
-        return {
-            option.name: plain(value) for option, value in values if not (option.silent and value == option.default)
-        }
+        declared, values = options(Config), vars(self)
+        silent = {name for name, each in declared.items() if each.silent and values[name] == each.default}
+        return {name: plain(values[name]) for name in declared if name not in silent}
 
     def with_(self, **changes: Any) -> "Config":
         """The same run but for ``changes``, which are entries: ``with_(lr=0.1, **{"rule.c": 0.4})``."""
@@ -139,7 +301,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 
 
 LOCAL_OPTIONS: Mapping[str, Any] = {
-    option.name: option.local for option in options(Config).values() if option.local is not SAME
+    name: declared.local for name, declared in options(Config).items() if declared.local is not SAME
 }
 """What the local baseline of a run uses; all other options are the run's own."""
 
@@ -150,7 +312,7 @@ def default(name: str) -> Any:
 
 def unknown_option(name: str, others: Iterable[str] = ()) -> ComityError:
     """The error for a name that is no option of a run; ``others`` may be given beside those."""
-    if name in TRACKERS:
+    if name in FORMER:
         return ComityError(f"{name} is a value of track; give --track {name} (in Python track={name!r})")
     return unknown("option", name, {*options(Config), *others})
 

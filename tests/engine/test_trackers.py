@@ -8,7 +8,7 @@ import pytest
 
 from comity import ComityError, Config
 from comity._errors import install
-from comity._sections import TRACKERS
+from comity._yaml import FORMER as TRACKERS
 from comity.engine import run
 from comity.studies._grid import local_of
 

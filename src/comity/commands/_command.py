@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from comity._catalogue import Description, find
 from comity._errors import ComityError, unknown
 from comity._options import REQUIRED, Option, Range, convert, options
-from comity._overlay import as_entry, default_component
-from comity._sections import TRACKERS
-from comity.config import COMPONENTS, Config, Entries, Overlay, read_yaml
+from comity._overlay import DEFAULTS, as_entry
+from comity._yaml import FORMER
+from comity.config import COMPONENTS, Config, Entries, Overlay, read_yaml, unknown_option
 
 Repeated = Annotated[tuple[str, ...], "repeated"]
 """An option that may be given several times."""
@@ -118,8 +118,8 @@ class Command:
         name = argument.partition("=")[0]
         whole, dot, _ = name.partition(".")
         flags = [flag for option in (*self.run_options.values(), *self.options) for flag in _flags(option)]
-        if "track" in self.run_options and name[2:] in TRACKERS:
-            return ComityError(f"{name} is a value of --track; give --track {name[2:]}")
+        if "track" in self.run_options and name[2:] in FORMER:
+            return unknown_option(name[2:])
         if dot and whole in flags:
             return ComityError(f"{whole} has no options of its own, got {name}")
         return unknown("option", name, [*flags, "--help"])
@@ -129,7 +129,7 @@ class Command:
         entries = ConfigFile(config=Path(config) if config else None, allow_code=allow_code).entries(given or {})
         components = []
         for kind in (kind for kind in COMPONENTS if kind in self.run_options):
-            chosen = entries.get(kind) or default_component(kind)
+            chosen = entries.get(kind) or DEFAULTS[kind]
             names = chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]
             components += [(kind, find(kind, as_entry(name)["name"])) for name in names if name]
         return self._parser(components).format_help()
@@ -186,6 +186,9 @@ class _Formatter(argparse.HelpFormatter):
             for line in text.splitlines()
         )
         return "\n".join(lines)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # --dp-clip stays whole
 
 
 def _spelt(argument: str) -> str:

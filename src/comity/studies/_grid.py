@@ -18,7 +18,7 @@ from comity._errors import ComityError, unknown
 from comity._labels import slug, titled
 from comity._options import Count, convert
 from comity._options import options as declared
-from comity._overlay import default_component, owner
+from comity._overlay import DEFAULTS, owner
 from comity.config import COMPONENTS, LOCAL, UNNAMED, Config, Entries, Overlay, Training, default
 from comity.results.conditions import Flat, Varying, compared, flatten, in_words
 
@@ -153,7 +153,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
                 _few(len(cells), entries)
     for key in sorted(dotted - used):
         kind, _, option = key.partition(".")
-        names = {str(getattr(config, kind) or default_component(kind)) for config in cells.values()}
+        names = {str(getattr(config, kind) or DEFAULTS[kind]) for config in cells.values()}
         in_use = {each for name in names for each in find(kind, name).options}
         if option not in in_use:
             raise unknown(f"option of {kind}", option, in_use)
@@ -259,7 +259,7 @@ def _config(entries: Entries, used: set[str]) -> Config:
     for key, value in entries.items():
         kind, dot, option = key.partition(".")
         if dot and kind in COMPONENTS:
-            if option not in Component.parse(kind, entries.get(kind) or default_component(kind)).options:
+            if option not in Component.parse(kind, entries.get(kind) or DEFAULTS[kind]).options:
                 continue
             used.add(key)
         kept[key] = value
