@@ -103,8 +103,8 @@ def options(component: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Ma
     if is_dataclass(component) and isinstance(component, type):
         hints = get_type_hints(component, include_extras=True)
         declared = {f.name: f.metadata.get("option", {}) for f in fields(component)}
-        owners = [vars(owner) for owner in component.__mro__ if "section" in vars(owner)]
-        sections = {name: owner["section"] for owner in owners for name in owner["__annotations__"]}
+        owners = [(inspect.get_annotations(owner), vars(owner).get("section")) for owner in component.__mro__]
+        sections = {name: section for names, section in owners if isinstance(section, str) for name in names}
     # Of a dataclass with a constructor of its own, the constructor's arguments are what can be given.
     parameters = inspect.signature(component, eval_str=True).parameters
     found = {}

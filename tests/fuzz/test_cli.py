@@ -25,27 +25,8 @@ from run_folders import make
 TRIED = [command for command in COMMANDS if command != "flower"]
 ROOM = Path(tempfile.mkdtemp())
 WORDS = [
-    *(
-        "",
-        "-",
-        "--",
-        "x",
-        "0",
-        "-1",
-        "1",
-        "3",
-        "2.5",
-        "1e999",
-        "nan",
-        "inf",
-        "-inf",
-        "0,1",
-        "1,,2",
-        ",",
-        "none",
-        "true",
-    ),
-    *("9" * 30, "9" * 5000, "x" * 300, "x" * 5000, "a=b", "rule.c=0.1,0.5", "rule.c=", "=", "rule.c=0:1:1e-12"),
+    *("", "-", "--", "x", "0", "-1", "1", "3", "2.5", "1e999", "nan", "inf", "-inf", "0,1", "1,,2", ",", "none"),
+    *("true", "9" * 30, "9" * 5000, "x" * 300, "x" * 5000, "a=b", "rule.c=0.1,0.5", "rule.c=", "=", "rule.c=0:1:1e-12"),
     *("rule.c=nan:1", "rule.c=0.1:0.9", "lr=nan", "seed=1", "clients=1;2", "[/]", "\x1b[31m", "\udcff", "é", "a\nb"),
     *(".", "..", "/", "runs", "runs/one", "file", "c.yaml", "bad.yaml", "/proc/x/y", "out.html", "file/x.html"),
     *("Ditto", "ConFREE", "Ditto,FedRep", "cnn", "digits", "demo", "os.system", "nowhere.Mine", "a..b", "md", "csv"),
@@ -78,18 +59,8 @@ def no_training() -> Iterator[None]:
 def arguments(draw: st.DrawFn) -> list[str]:
     """A command with some of its options and arguments, right or wrong."""
     name = draw(st.sampled_from([*TRIED, "", "rum", "--version", "--help"]))
-    flags = [
-        "--help",
-        "-h",
-        "--zzz",
-        "-x",
-        "--rule.c",
-        "--method.lam",
-        "--rule.zzz",
-        "--data.samples",
-        "--.",
-        "--rounds.x",
-    ]
+    flags = ["--help", "-h", "--zzz", "-x", "--rule.c", "--method.lam", "--rule.zzz", "--data.samples"]
+    flags += ["--.", "--rounds.x", "--track", "--extension.x"]
     if name in TRIED:
         command = find(name)
         flags += [flag for option in (*command.options, *command.run_options.values()) for flag in _flags(option)] * 3

@@ -115,21 +115,8 @@ tune: {rule.c: 0.1:0.9}
 desk: {rounds: 2}
 """
 TOKENS = [
-    b"&m ",
-    b"*m",
-    b"!!python/name:os.system ",
-    b"!!set ",
-    b"<<: *m\n",
-    b"? ",
-    b"{",
-    b"[",
-    b"\t",
-    b"|\n",
-    b"---\n",
-    b"%YAML 9\n",
-    b"0x",
-    b": ",
-    b"2024-1-1 ",
+    *(b"&m ", b"*m", b"!!python/name:os.system ", b"!!set ", b"<<: *m\n", b"? ", b"{", b"["),
+    *(b"\t", b"|\n", b"---\n", b"%YAML 9\n", b"0x", b": ", b"2024-1-1 "),
 ]
 
 
