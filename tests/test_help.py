@@ -104,26 +104,23 @@ def test_they_come_at_once() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_names_every_option_with_its_help_and_two_examples(name: str) -> None:
     command = find(name)
-    page = " ".join(command.help().split())
-    for option in command.options:
+    page, words = command.help(), " ".join(command.help().split())
+    for option in (*command.options, *command.run_options.values()):
         assert f"--{option.name.replace('_', '-')}" in page
-        assert option.help, option.name
+        assert not option.section or f"\n{option.section}:\n" in page
     for option in (*command.arguments, *command.options, *command.run_options.values()):
-        assert option.help in page, option.name
+        assert option.help
+        assert option.help in words, option.name
     assert command.description[0].endswith(".")
     assert len(command.examples) >= 2
-    assert all(f"comity {name} " in example and example in page for example in command.examples)
+    assert all(f"comity {name} " in example and example in words for example in command.examples)
 
 
-def test_the_page_of_a_run_names_all_of_its_options_and_their_groups() -> None:
-    page = find("run").help()
-    for option in options(Config).values():
-        assert f"--{option.name.replace('_', '-')}" in page
-        assert f"\n{option.section}:\n" in page
-    words = " ".join(page.split())
-    assert "(above 0) [0.05]" in words
-    assert "0.5 is half of one (at least 0) [1]" in words
-    assert "(at least 1 or above 0 and below 1)" in words
+def test_ranges_are_told_once_and_with_the_default() -> None:
+    page = " ".join(find("run").help().split())
+    for words in ("(above 0) [0.05]", "of one (at least 0) [1]", "(at least 1 or above 0 and below 1)"):
+        assert words in page
+    assert find("run").run_options.keys() == options(Config).keys()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -52,7 +52,8 @@ def _names(module: str) -> dict[str, Imported | ast.stmt]:
             names[node.name] = node
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {each.id: ast.Assign([each], node.value) for each in targets if isinstance(each, ast.Name)}
+            assigned = {each.id: ast.Assign([each], node.value) for each in targets if isinstance(each, ast.Name)}
+            names |= {name: ast.copy_location(each, node) for name, each in assigned.items()}
     return names
 
 
@@ -66,14 +67,16 @@ def origin(module: str, name: str) -> Imported:
 def table(module: str, name: str) -> dict[str, str]:
     """A dictionary of classes, such as ``METHODS``: for each name the dotted path of the class."""
     module, name = origin(module, name)
-    node = _names(module)[name]
+    names = _names(module)
+    node = names[name]
     assert isinstance(node, ast.Assign)
     assert isinstance(node.value, ast.Dict)
     paths = {}
     for key, value in zip(node.value.keys, node.value.values, strict=True):
         assert isinstance(key, ast.Constant)
         assert isinstance(value, ast.Name)
-        paths[str(key.value)] = ".".join(origin(module, value.id))
+        found = names[value.id]  # its own file is read when it is needed
+        paths[str(key.value)] = ".".join(found if isinstance(found, tuple) else (module, value.id))
     return paths
 
 
@@ -95,8 +98,7 @@ def read(module: str, name: str) -> Any:
         found = _bare_function(found)
     used = {node.id for node in ast.walk(found) if isinstance(node, ast.Name)} - {name}
     namespace = {"__name__": module} | {each: read(module, each) for each in used}
-    code = ast.fix_missing_locations(ast.Module([found], []))
-    exec(compile(code, module, "exec"), namespace)  # comity's own source
+    exec(compile(ast.Module([found], []), module, "exec"), namespace)  # comity's own source
     return namespace[name]
 
 
@@ -113,7 +115,7 @@ def _bare_class(module: str, node: ast.ClassDef) -> ast.ClassDef:
     ours = [base for base in ours if read(module, base.id).__module__.startswith(PACKAGE)]
     decorators = [each for each in node.decorator_list if ast.unparse(each).startswith("dataclass(")]
     bare = copy.copy(node)
-    bare.bases, bare.keywords, bare.body, bare.decorator_list = [*ours], [], body or [ast.Pass()], decorators
+    bare.bases, bare.keywords, bare.body, bare.decorator_list = [*ours], [], body or [_nothing(node)], decorators
     return bare
 
 
@@ -127,6 +129,10 @@ def _is_plain(node: ast.stmt) -> bool:
 def _bare_function(node: ast.FunctionDef, keep_arguments: bool = True) -> ast.FunctionDef:
     bare = copy.copy(node)
     bare.args = node.args if keep_arguments else ast.arguments([], [], None, [], [], None, [])
-    bare.body = node.body[:1] if ast.get_docstring(node) is not None else [ast.Pass()]
+    bare.body = node.body[:1] if keep_arguments and ast.get_docstring(node) is not None else [_nothing(node)]
     bare.decorator_list, bare.returns = [], None
     return bare
+
+
+def _nothing(place: ast.stmt) -> ast.stmt:
+    return ast.copy_location(ast.Pass(), place)
