@@ -23,6 +23,7 @@ from rich.console import Console
 import comity
 from comity import ComityError, Config
 from comity.__main__ import main
+from comity.config import Overlay
 from comity.engine import Callback, Run, site_of
 from comity.methods import Client, Method, Payload, Reply
 from comity.results import LoadedStudy, RunFolder, table
@@ -30,7 +31,7 @@ from comity.results.schema import CHECKPOINT, ONLY_JOINED, ONLY_LOCAL, OWN, SCHE
 from comity.rules import Mean, Rule
 from comity.studies import Show, _study, study
 from comity.studies._crew import Job, Message
-from comity.studies._grid import Names, at_scale, expand, local_of, merge, override, seeds_of
+from comity.studies._grid import Names, at_scale, expand, local_of, override, seeds_of
 from comity.studies._tune import LEARNING_RATES, Search, Walk, candidates, groups
 from run_folders import result_of
 
@@ -147,7 +148,7 @@ def test_scales_and_layers() -> None:
     }
     assert at_scale(entries, None) == {"rounds": 1, "rule": OTHER, "rule.strength": 1, "lr": 0.5}
     assert at_scale(entries, "paper") == {"rounds": 500, "rule": "Mean"}  # the option went with its rule
-    assert merge({"rule.strength": 1}, {"rule": "Mean"}) == {"rule": "Mean"}
+    assert Overlay({"rule.strength": 1}, {"rule": "Mean"}) == {"rule": "Mean"}
     with pytest.raises(ComityError, match="unknown scale 'des'; did you mean desk"):
         at_scale(entries, "des")
     with pytest.raises(ComityError, match="no scales"):

@@ -75,7 +75,8 @@ class Overlay(Entries):
 def _dotted(entries: Mapping[str, Any]) -> Entries:
     result: Entries = {}
     for key, value in entries.items():
-        if key in KINDS and isinstance(value, (Component, Mapping)) and "name" in (entry := as_entry(value)):
+        entry = as_entry(value) if key in KINDS and isinstance(value, (Component, Mapping)) else {}
+        if "name" in entry and not entry.keys() & KINDS.keys():  # a study's method may name its own rules
             inner = {key if name == "name" else f"{key}.{name}": each for name, each in entry.items()}
             result |= {name: each for name, each in inner.items() if name == key or name not in entries}
         else:

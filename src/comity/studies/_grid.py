@@ -39,17 +39,6 @@ VALIDATION = 0.2
 """Share of the training samples that a search keeps for validation where the study names none."""
 
 
-def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Entries:
-    """``upper`` laid over ``lower``, as for a run. A method that names its own rules stays as it is."""
-
-    def listed(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-        method = entries.get("method")
-        has_rules = isinstance(method, Mapping) and "rule" in method
-        return {**entries, "method": [method]} if has_rules else entries
-
-    return Overlay(listed(lower), listed(upper))
-
-
 def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
     """``options`` laid over ``entries``; what sweeps, grids and listed methods say of the same options is dropped."""
 
@@ -66,7 +55,7 @@ def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
         below["method"] = [
             without_options(method) if isinstance(method, Mapping) else method for method in entries["method"]
         ]
-    return merge(below, options)
+    return Overlay(below, options)
 
 
 def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
@@ -75,7 +64,7 @@ def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
     if scale is not None and scale not in sections:
         raise unknown("scale", scale, sections) if sections else ComityError(f"scale {scale}: this study has no scales")
     base = {key: value for key, value in entries.items() if key not in SCALES}
-    return merge(base, sections.get(scale or "desk", {}))
+    return Overlay(base, sections.get(scale or "desk", {}))
 
 
 def seeds_of(entries: Mapping[str, Any]) -> list[int]:
@@ -133,7 +122,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
     used: set[str] = set()
     for grid in _grids(entries):
         sweep = section(grid, "sweep") or section(entries, "sweep")
-        conditions = merge(base, {key: value for key, value in grid.items() if key != "sweep"})
+        conditions = Overlay(base, {key: value for key, value in grid.items() if key != "sweep"})
         for key, values in sweep.items():
             _check_sweep(key, values)
         count = math.prod(map(len, sweep.values()))
@@ -143,7 +132,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
         for values in product(*sweep.values()):
             swept = dict(zip(sweep, values, strict=True))
             with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
-            setting = merge(conditions, with_options) | swept
+            setting = Overlay(conditions, with_options) | swept
             dotted |= {key for key in setting if "." in key}
             for chosen, seed in product(_lines(setting), seeds):
                 config = _config(setting | chosen | {"seed": seed}, used)
@@ -177,16 +166,6 @@ def local_of(config: Config) -> Config:
 def alone(config: Config) -> bool:
     """Whether no rule can be chosen: for Local, and for methods that bring their own."""
     return config.is_local or config.method.trait("brings_rule", False)
-
-
-def value_of(config: Config, key: str) -> Any:
-    """Of an option such as ``rule.c`` or ``lr``."""
-    return Overlay(vars(config))[key]
-
-
-def has(config: Config, key: str) -> bool:
-    """Whether the configuration has an option such as ``rule.c`` or ``lr``, and it matters."""
-    return key in Overlay(vars(config)) and not (key.startswith("rule.") and alone(config))
 
 
 class Names:

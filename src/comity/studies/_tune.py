@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comity._errors import ComityError
-from comity.config import AUTO, Config, Entries
-from comity.studies._grid import TRAINING, has, section, value_of
+from comity.config import AUTO, Config, Entries, Overlay
+from comity.studies._grid import TRAINING, alone, section
 
 Value = Any
 MOST_STEPS = 1000
@@ -164,7 +164,7 @@ def groups(
     found: dict[str, Group] = {}
     for config in cells:
         searches = [
-            Search(key, _typed(config, key, space), len(space)) for key, space in spaces.items() if has(config, key)
+            Search(key, _typed(config, key, space), len(space)) for key, space in spaces.items() if _has(config, key)
         ]
         found.setdefault(config.with_(seed=0).key, Group([], searches, seeds)).cells.append(config)
     for key in spaces:
@@ -183,4 +183,9 @@ def _typed(config: Config, key: str, space: Candidates) -> Candidates:
     """Values as the option has them, wherever they were written: ``"10"`` as ``10.0``."""
     if isinstance(space, Walk):
         return space
-    return list(dict.fromkeys(value_of(config.with_(**{key: value}), key) for value in space))
+    return list(dict.fromkeys(Overlay(vars(config.with_(**{key: value})))[key] for value in space))
+
+
+def _has(config: Config, key: str) -> bool:
+    """Whether the configuration has an option such as ``rule.c`` or ``lr``, and it matters."""
+    return key in Overlay(vars(config)) and not (key.startswith("rule.") and alone(config))
