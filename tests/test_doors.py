@@ -71,16 +71,14 @@ def test_what_is_no_dotted_path_is_not_imported(name: str) -> None:
         Component.parse("rule", name)
 
 
-FILES: list[dict[str, Any]] = [
+STUDIES: list[dict[str, Any]] = [
     {"rule": {"name": "os.system", "command": "touch ran"}},
     {"rule": "mymod.Mine"},
     {"rule.name": "mymod.Mine"},
     {"method": {"name": "mymod.Mine"}},
     {"model": "mymod.Mine"},
     {"partition": {"name": "mymod.Mine"}},
-]
-STUDIES: list[dict[str, Any]] = [
-    *FILES,
+    {"extension": "mymod.Mine"},
     {"method": "FedAvg,mymod.Mine"},
     {"method": ["FedAvg", {"name": "mymod.Mine"}]},
     {"method": [{"name": "FedAvg", "rule": ["Mean", "mymod.Mine"]}]},
@@ -282,22 +280,17 @@ ODD = {
     "out: 2024-99-01": "2024-99-01 is timestamp; put it in quotes",
     "a: !!binary aGVsbG8=": "it has the tag tag:yaml.org,2002:binary",
     "a: !!python/object/apply:os.system [touch ran]": "it has the tag tag:yaml.org,2002:python/object/apply:os.system",
-    "a: !!int x": "it has the tag",
     "a: !mine x": "it has the tag !mine",
     "rounds: " + "9" * 5000: "is not YAML: Exceeds the limit",
     "rounds: 0x" + "F" * 9000: "rounds must be a whole number of at most 63 bits, got one of 36000",
     "clients: 99999999999999999999": "clients must be a whole number of at most 63 bits",
     "lr: 1e999": "lr must be a finite number, got 1e999",
     "lr: .inf": "lr must be a finite number, got inf",
-    "lr: .nan": "lr must be a finite number, got nan",
-    "rounds: 1.5": "rounds must be a whole number",
     "": "it is empty",
     "- 1": "must hold `option: value` lines",
-    "x": "must hold `option: value` lines",
     "a: 1\n---\nb: 2": "is not YAML",
     "\x00": "is not YAML",
     "#" + "x" * MOST_YAML: "is larger than 1 MB",
-    "method: [1, 2": "is not YAML",
     "method: {name: [1]}": "method must be a name or a mapping with `name`",
     "method: " + "y" * 19_000: "unknown method 'yyy",
 }
