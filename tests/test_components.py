@@ -119,13 +119,12 @@ def test_the_source_says_of_a_component_what_its_class_says(kind: str) -> None:
     for name, description in described(kind).items():
         assert description.about, name
         assert all(option.help for option in description.options.values()), name
-        module, _, attribute = paths(kind)[name].rpartition(".")
-        if kind != "data":
-            component = getattr(import_module(room), listed)[name]
-            assert describe(kind, name, component, f"{component.__module__}.{component.__qualname__}") == description
-        elif module:
-            reader = getattr(import_module(module), attribute)
-            assert describe(kind, name, reader, "", description.about) == description
+        if paths(kind)[name]:
+            component = description.load()
+            assert kind == "data" or component is getattr(import_module(room), listed)[name]
+            path = f"{component.__module__}.{component.__qualname__}"
+            about = description.about if kind == "data" else ""
+            assert describe(kind, name, component, path, about) == description
 
 
 def test_a_docstring_says_what_it_is_and_from_which_paper() -> None:

@@ -55,7 +55,7 @@ class Description:
 
     name: str
     path: str
-    """The dotted path of its class; empty for data sets and for models that are not written for comity."""
+    """Of its class, with dots; empty for data sets in files and for models that are not written for comity."""
     about: str
     paper: str
     options: Mapping[str, Option]
@@ -71,10 +71,9 @@ class Description:
             copied = given is not None and not isinstance(given, type) and not inspect.isroutine(given)
             make = partial(copy.deepcopy, given) if copied else given or self.name
             return partial(import_module("comity.nn").foreign, make)
-        if given is None:
-            module, _, attribute = self.path.rpartition(".")
-            given = getattr(import_module(module), attribute)
-        made: Callable[..., Any] = given if isinstance(given, type) else type(given)
+        module, _, attribute = self.path.rpartition(".")
+        found = getattr(import_module(module), attribute) if given is None else given
+        made: Callable[..., Any] = found if given is None or isinstance(found, type) else type(found)
         return made
 
 
@@ -184,9 +183,7 @@ def paths(kind: str) -> Mapping[str, str]:
 def _ours(kind: str, name: str) -> Description:
     path = paths(kind)[name]
     component = read(*path.rsplit(".", 1)) if path else DataFiles
-    if kind == "data":
-        return describe(kind, name, component, "", str(DATASETS[name]))
-    return describe(kind, name, component, path)
+    return describe(kind, name, component, path, str(DATASETS[name]) if kind == "data" else "")
 
 
 def described(kind: str) -> Mapping[str, Description]:

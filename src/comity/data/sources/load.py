@@ -32,7 +32,7 @@ def load(
     chosen = Component.parse("data", {"name": name, **options})
     info = DATASETS.get(chosen.name, UNKNOWN)
     if info.reader:
-        made: Dataset | Synthetic = info.options(**chosen.options)
+        made: Dataset | Synthetic = chosen.build()
         return made
     files, budget = DataFiles(**chosen.options), Budget(limit)
     with reading(f"data {name}"):
