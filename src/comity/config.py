@@ -97,10 +97,10 @@ class Learning:
     rounds: Count = option(50, "number of rounds")
     participation: ShareAboveZero = option(1.0, "participation rate: share of the clients sampled per round")
     dropout: ShareBelowOne = option(0.0, "probability that a sampled client drops out after training")
-    attack: Literal["none", "gaussian", "scale", "flip", "little", "inner"] = option(
+    attack: Literal["none", "gaussian", "scale", "inner"] = option(
         "none",
-        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1, or, colluding, "
-        "a vector a little off the honest mean or against it",
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2), or in collusion "
+        "−2 times the honest mean (inner)",
     )
     malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")
     max_share: ShareAboveZero = option(1.0, "largest weight that a client's declared size may give it", local=1.0)
