@@ -2,41 +2,21 @@
 
 import math
 
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from comity.compare import Balance
 from comity.engine import Callback, Run
-from comity.results import Balance
-from comity.results.schema import (
-    ALL,
-    AUC,
-    BALANCED,
-    BY_CLASS,
-    CALIBRATION,
-    COMMON,
-    FALL,
-    LOSS,
-    OWN,
-    SOME,
-    UNGUARDED,
-    Newcomers,
-    RoundRecord,
-)
+from comity.metrics import METRICS, VALIDATION
+from comity.results import CALIBRATION, FALL, LOSS, OWN, Newcomers, RoundRecord
 
-ROWS = {
-    OWN: f"{OWN}: own tests",
-    BALANCED: "balanced accuracy",
-    AUC: AUC,
-    UNGUARDED: "without the guard",
-    SOME: f"{SOME}: some others' too",
-    ALL: f"{ALL}: everybody's",
-    COMMON: "common model",
-}
-
-MOST_NAMED = 30
+ROWS = [each for each in METRICS if each.better == "higher" and each is not VALIDATION]
+"""Metrics of the summary, where a run has them."""
+LISTED_CLIENTS = 30
 """Clients whose names are listed beside their numbers."""
 
 
@@ -82,7 +62,7 @@ class Progress(Callback):
             self.console.print(f"[yellow]round {record.round}: {words}[/]", highlight=False)
         if OWN in record.metrics:
             self.accuracy = f"accuracy {_percent(record.metrics[OWN].mean)}"
-        seconds = sum(vars(record.seconds).values())
+        seconds = sum(asdict(record.seconds).values())
         numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
         if record.epsilon is not None:
             numbers += f" · ε {record.epsilon:.3g}"
@@ -112,12 +92,12 @@ def summary(console: Console, run: Run) -> None:
     table.add_column("")
     for column in ("mean", "± std", "worst tenth", "over samples"):
         table.add_column(column, justify="right")
-    for name, words in ROWS.items():
-        if (metric := result.last.metrics.get(name)) is not None:
-            told = "{:.3f}".format if name == AUC else _percent
-            if name in BY_CLASS and (left_out := sum(map(math.isnan, result.clients[name]))):
-                words += f", without {left_out} of one class"
-            table.add_row(words, *map(told, (metric.mean, metric.std, metric.worst10, metric.samples)))
+    for metric in ROWS:
+        if (found := result.last.metrics.get(metric.key)) is not None:
+            left_out = sum(map(math.isnan, result.clients[metric.key])) if metric.undefined else 0
+            told = _percent if metric.unit == "%" else f"{{:.{metric.digits}f}}".format
+            label = f"{metric.label}, without {left_out} of one class" if left_out else metric.label
+            table.add_row(label, *map(told, (found.mean, found.std, found.worst10, found.samples)))
     if result.transfer is not None:
         alone = "Local: each alone" + ("" if result.transfer.local_on == "all" else ", without validation samples")
         table.add_row(alone, _percent(result.transfer.local), "", "", "")
@@ -127,7 +107,7 @@ def summary(console: Console, run: Run) -> None:
     if balance is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
     clients = run.federation.client_names
-    if len(clients) <= MOST_NAMED and any(name != str(client) for client, name in enumerate(clients)):
+    if len(clients) <= LISTED_CLIENTS and any(name != str(client) for client, name in enumerate(clients)):
         listed = ", ".join(f"{client} {name}" for client, name in enumerate(clients))
         console.print(escape(f"Clients: {listed}."), highlight=False)
     if run.federation.caveat:
@@ -146,7 +126,7 @@ def summary(console: Console, run: Run) -> None:
     if result.conflict_rate is not None:
         off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
         lines.append(f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers.")
-    seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())
+    seconds = ", ".join(f"{part} {value:.1f}" for part, value in asdict(result.seconds).items())
     lines.append(f"A round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}.")
     if result.failures:
         lines.append(f"[yellow]{result.failures} times a client was left out; see rounds.jsonl.[/]")
