@@ -18,7 +18,7 @@ from comity import Config
 from comity.__main__ import main
 from comity._errors import install
 from comity.engine import settled
-from comity.results.schema import CHECKPOINT, RUNS
+from comity.results import CHECKPOINT, RUNS
 
 ROOT = Path(__file__).parents[1]
 SMALL = [

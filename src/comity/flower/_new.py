@@ -16,7 +16,7 @@ from comity._write import write_text
 from comity.config import CLIENTS, Config, code_in
 from comity.engine import settled, verbs_for
 from comity.flower._settings import entries_of
-from comity.results.conditions import title_of
+from comity.results import title_of
 
 
 def write_app(folder: Path, config: Config) -> None:

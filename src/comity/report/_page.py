@@ -9,13 +9,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from comity import __version__
+from comity._words import counted, number
+from comity.compare import LoadedStudy
 from comity.report._assets import script, styles, themes
 from comity.report._payload import payload
 from comity.report._words import answer
-from comity.results import LoadedStudy
-from comity.results.conditions import component_of, show
-from comity.results.schema import CONFIG
-from comity.results.words import counted, number
+from comity.results import CONFIG, component_of, show
 
 
 def page(study: LoadedStudy, *, live: float | None = None) -> str:

@@ -17,6 +17,7 @@ from comity._catalogue import find
 from comity._components import Component, slug
 from comity._errors import ComityError, unknown
 from comity._options import Count, convert
+from comity.compare import Varying, compared, in_words
 from comity.config import (
     COMPONENTS,
     LOCAL,
@@ -28,7 +29,7 @@ from comity.config import (
     default_component,
     over,
 )
-from comity.results.conditions import Flat, Varying, compared, flatten, in_words
+from comity.results import Flat, flatten
 
 SCALES = ("desk", "night", "paper")
 BESIDE = (
