@@ -28,7 +28,7 @@ import torch
 
 from comity import Config
 from comity.engine import Callback, Run, build, run
-from comity.results.schema import RoundRecord
+from comity.results import RoundRecord
 from round import BATCH, federation
 
 _MANY = {"data": {"name": "synthetic", "samples": 20, "size": 8}, "clients": 10_000, "rounds": 20}

@@ -19,7 +19,7 @@ import comity
 from comity._layout import Layout
 from comity._memory import peak
 from comity._threads import one_thread
-from comity.results.schema import OWN
+from comity.results import OWN
 from comity.rules import CALM, MGDA, ConFREE, LayerSketch, Rule, Sketch, SketchedUpdates
 
 TILE = 64

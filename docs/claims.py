@@ -9,8 +9,8 @@ from measured import (
     LONGER,
     LONGEST,
     MEAN,
-    Line,
     NotRun,
+    Stored,
     corrected,
     gained_at,
     grid,
@@ -20,7 +20,7 @@ from measured import (
     number,
 )
 
-from comity.results.statistics import Difference, Spread
+from comity.compare import Difference, Spread
 
 Comparisons = dict[str, Difference]
 """By what is compared; positive is what the claim says."""
@@ -85,7 +85,7 @@ def with_rule(rule: str, studies: Iterable[str], base: str | None = None) -> Com
     return found
 
 
-def best_mean(study: str, each: Line) -> Line:
+def best_mean(study: str, each: Stored) -> Stored:
     """Mean at its own length, twice or three times that, whichever has the best validation accuracy over all seeds."""
     means = [
         other

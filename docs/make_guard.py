@@ -2,8 +2,8 @@
 
 from measured import grid, number, read
 
-from comity.results.schema import LOSS, OWN, TEST_SAMPLES, UNGUARDED
-from comity.results.study import Cell
+from comity.compare import Cell
+from comity.results import LOSS, OWN, TEST_SAMPLES, UNGUARDED
 
 
 def line(cell: Cell) -> dict[str, str]:

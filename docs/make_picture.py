@@ -15,7 +15,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 import comity
-from comity.results import LoadedStudy
+from comity.compare import LoadedStudy
 
 ROOT = Path(__file__).parents[1]
 DEMO, PICTURE = ROOT / "studies" / "demo", ROOT / "docs" / "images" / "report-demo.png"

@@ -2,8 +2,8 @@
 
 ``make results``, or ``make results STUDIES='natural=studies/natural-desk guard=studies/guard-desk'``.
 
-A page says what it wants: what stands between ``<!-- = table("guard", "gain") -->`` and ``<!-- . -->`` is made by that
-expression, whose functions are those of docs/measured.py, docs/claims.py and docs/make_guard.py.
+A page says what it wants: what stands between ``<!-- = table("guard", "gain") -->`` and ``<!-- . -->`` is the value of
+that Jinja expression, in which the functions of ``FUNCTIONS`` are known.
 """
 
 import csv
@@ -17,23 +17,33 @@ from pathlib import Path
 import claims
 import make_guard
 import measured
+from jinja2 import StrictUndefined
+from jinja2.sandbox import SandboxedEnvironment
 
+from comity.compare import Cell, LoadedStudy
 from comity.report._series import coefficients
-from comity.results.schema import ALL, COMMON, OWN, SOME, VALIDATION
-from comity.results.study import Cell, LoadedStudy
+from comity.results import ALL, COMMON, OWN, SOME, VALIDATION
 
 HERE = Path(__file__).parent
 PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md")]
+FUNCTIONS = (
+    *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
+    *(measured.weighed, measured.experiments, measured.interval, claims.claims, claims.over),
+    *(make_guard.guarded, make_guard.margins, make_guard.most_behind, make_guard.named_beyond_chance),
+    make_guard.alone_on_all,
+)
+EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}
+EXPRESSIONS.globals |= {"MEAN": measured.MEAN, "LONGER": measured.LONGER}
 MADE = re.compile(r"(^)?(<!-- = (.*?) -->).*?(<!-- \. -->)", flags=re.DOTALL | re.MULTILINE)
 
 
 def page(text: str) -> str:
     """The page with everything that is made made anew: by itself where it begins a line, else amid the words."""
-    names = {name: made for module in (measured, claims, make_guard) for name, made in vars(module).items()}
 
     def made(found: re.Match[str]) -> str:
         apart = "\n\n" if found[1] is not None else ""
-        return found[2] + apart + str(eval(found[3], names)) + apart + found[4]
+        return f"{found[2]}{apart}{EXPRESSIONS.from_string('{{ ' + found[3] + ' }}').render()}{apart}{found[4]}"
 
     return MADE.sub(made, text)
 

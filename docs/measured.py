@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 
+from comity._words import number
+from comity.compare import COLUMNS, Difference, Entry, Line, Spread, holm
 from comity.config import COMPONENTS, LOCAL, read_yaml
-from comity.results.statistics import Difference, Spread, holm
 from comity.studies._examples import examples
 from comity.studies._grid import SCALES
 
@@ -52,10 +53,6 @@ def short(label: str) -> str:
     return f"{name} ({', '.join(kept)})" if kept else name
 
 
-def number(value: float, digits: int = 2) -> str:
-    return f"{value:.{digits}f}".replace("-", "−")
-
-
 def interval(difference: Difference, real: bool | None = None) -> str:
     """``↑ 1.20 [0.40, 2.00]``, ``≈`` where it is not ``real``; without a mark where nobody asked."""
     ends = ", ".join(number(end) for end in (difference.low or 0.0, difference.high or 0.0))
@@ -73,18 +70,11 @@ class NotRun(Exception):
 
 
 @dataclass(frozen=True)
-class Line:
-    """One method with one rule in one block of a study: its row of the table, and what its runs had."""
+class Stored(Line):
+    """A line of a study's table as the study's file has it, and what its runs had."""
 
-    block: str
-    method: str
-    rule: str
-    row: Row
+    block: str = ""
     runs: tuple[Row, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return f"{self.method} + {self.rule}" if self.rule else self.method
 
     def by_seed(self, what: str = LAST) -> Spread:
         """A column of the runs; ``last`` and ``first`` are the rounds of these evaluations."""
@@ -92,7 +82,7 @@ class Line:
         name = {LAST: rounds[-1], "first": rounds[0], "late": rounds[-2]}.get(what, what)
         return Spread({int(run["seed"]): float(run[name]) for run in self.runs if run[name]})
 
-    def over(self, other: "Line", what: str = LAST) -> Difference:
+    def over(self, other: "Stored", what: str = LAST) -> Difference:
         """Paired by seed; where the runs' rows are not kept, as the table has it."""
         found = None
         if self.runs:
@@ -105,10 +95,10 @@ class Line:
 
     def noted(self, column: str) -> Difference | None:
         """A difference that the table has with its interval."""
-        if not self.row.get(f"{column} low"):
+        entry = self.entries[column]
+        if entry.value is None or entry.parts[0] is None:
             return None
-        middle, high = float(self.row[column]), float(self.row[f"{column} high"])
-        return Difference(middle, high - middle, len(self.row["seeds"].split()))
+        return Difference(entry.value, float(entry.parts[1]) - entry.value, len(self.seeds))
 
 
 def read(file: str) -> list[Row]:
@@ -119,8 +109,21 @@ def read(file: str) -> list[Row]:
         return list(csv.DictReader(text))
 
 
+def entries(row: Row) -> dict[str, Entry]:
+    """A row of the table's file back as entries, without their texts."""
+
+    def value(name: str) -> float | None:
+        return float(row[name]) if row.get(name) else None
+
+    numbers = {column: [part for part in column.parts if part != "verdict"] for column in COLUMNS}
+    return {
+        column.name: Entry(value=value(column.name), parts=tuple(value(f"{column.name} {part}") for part in parts))
+        for column, parts in numbers.items()
+    }
+
+
 @cache
-def lines(study: str) -> list[Line]:
+def lines(study: str) -> list[Stored]:
     runs: dict[tuple[str, ...], list[Row]] = {}
     for run in read(f"{study}-runs.csv"):
         runs.setdefault((run["block"], run["method"], run["rule"]), []).append(run)
@@ -129,14 +132,16 @@ def lines(study: str) -> list[Line]:
         keys = [key for key in list(row)[: list(row).index("method")] if not key.startswith(("rule.", "method."))]
         words = [row[key] if key in COMPONENTS else f"{key.rpartition('.')[2]}={row[key]}" for key in keys if row[key]]
         key = ", ".join(words), row["method"], row["rule"]
-        found.append(Line(key[0], short(key[1]), short(key[2]), row, tuple(runs.get(key, ()))))
+        seeds = list(map(int, row["seeds"].split()))
+        made = Stored(short(key[1]), short(key[2]), seeds, entries(row), block=key[0], runs=tuple(runs.get(key, ())))
+        found.append(made)
     if not found:
         raise NotRun(study)
     several = any(each.rule not in ("", MEAN) for each in found)
     return found if several else [replace(each, rule="") for each in found]
 
 
-def line(study: str, label: str, block: str = "") -> Line:
+def line(study: str, label: str, block: str = "") -> Stored:
     """By its label as the page shows it: ``APFL + ConFREE``."""
     for each in lines(study):
         if each.block == block and label == each.label:
@@ -179,15 +184,7 @@ def about(study: str) -> str:
     )
 
 
-HEADS = {
-    "gain": "gain over Local",
-    "harmed": "clients harmed",
-    "gaining": "clients that gain",
-    "worst10": "worst tenth",
-    "global": "common model",
-    "MB": "MB a round",
-    "difference": "over Mean",
-}
+HEADS = {column.name: column.heading for column in COLUMNS} | {"difference": "over Mean"}
 
 
 def table(study: str, *columns: str, only: Sequence[str] | None = None) -> str:
@@ -207,19 +204,21 @@ def table(study: str, *columns: str, only: Sequence[str] | None = None) -> str:
     return "\n\n".join(titles[title] + grid(heads, body) for title, body in blocks.items())
 
 
-def _entry(each: Line, column: str, real: bool | None) -> str:
-    row = each.row
+def _entry(each: Stored, column: str, real: bool | None) -> str:
+    entry = each.entries[column]
     if column in ("gain", "difference"):
         noted = each.noted(column)
         return interval(noted, real) if noted is not None else "–"
-    if not row.get(column):
+    if entry.value is None:
         return "–"
     if column in ("harmed", "gaining"):
-        sure = row.get(f"{column} beyond chance", "")
-        return f"{row[column]} of {row[f'{column} of']}" + (f", {sure} beyond chance" if sure else "")
-    if row.get(f"{column} std") and column != "MB":
-        return f"{float(row[column]):.2f} ± {float(row[f'{column} std']):.2f}"
-    return number(float(row[column]))
+        of, *sure = entry.parts
+        return f"{entry.value:.0f} of {of:.0f}" + (
+            f", {sure[0]:.0f} beyond chance" if sure and sure[0] is not None else ""
+        )
+    if entry.parts[0] is not None and column != "MB":
+        return f"{entry.value:.2f} ± {entry.parts[0]:.2f}"
+    return number(entry.value)
 
 
 def grid(heads: list[str], body: list[list[str]], left: int = 1) -> str:

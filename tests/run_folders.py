@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from comity.results import RunFolder, transfer
-from comity.results.schema import (
+from comity.compare import transfer
+from comity.results import (
     ALL,
     LOSS,
     OWN,
@@ -24,6 +24,7 @@ from comity.results.schema import (
     Result,
     RoundRecord,
     RuleNote,
+    RunFolder,
     RunInfo,
     Seconds,
     Summary,
@@ -81,12 +82,14 @@ def make(
     validation: float | None = None,
     only: tuple[Sequence[int], Sequence[int]] | None = None,
     metrics_too: Mapping[str, float] | None = None,
+    info: Mapping[str, Any] | None = None,
 ) -> Path:
     """A run whose clients end with ``accuracy``; ``alone`` is what they reach without the others.
 
     ``done`` rounds of ``rounds``: the run is still under way. ``thorough``: with weights, cosines and partition.
     ``validation``: accuracy in a validation split, which then chose the best round. ``only``: how many tests of each
-    client only Local, and only the run's model, got right. ``metrics_too``: further metrics of every client.
+    client only Local, and only the run's model, got right. ``metrics_too``: further metrics of every client. ``info``:
+    more of ``run.json``.
     """
     clients, last = len(accuracy), rounds if done is None else done
     local = method == "Local"
@@ -103,15 +106,16 @@ def make(
         part, dot, option = key.partition(".")
         config[part] = {**config[part], option: value} if dot else value
     folder = RunFolder(path)
-    info = RunInfo(
+    about = RunInfo(
         schema=SCHEMA,
         comity="0.1.0",
         title=method if local or own_rule else f"{method} + {rule}",
         key="0" * 16,
         own_rule=local or own_rule,
         moment="received",
+        **info or {},
     )
-    folder.open(info, config, resume=False, overwrite=True)
+    folder.open(about, config, resume=False, overwrite=True)
     random = np.random.default_rng(0 if same_partition else seed)
     classes = 10
     counts = (random.dirichlet([0.2] * classes, clients) * random.integers(30, 200, (clients, 1))).astype(int)
@@ -124,7 +128,8 @@ def make(
         now = np.array(accuracy)
         if number < last:
             now = now * (1 - 0.5 * np.exp(-3 * number / last))
-        folder.add_clients(number, columns | {OWN: now.tolist(), LOSS: (1 - now).tolist()})
+        more = {name: [value] * clients for name, value in (metrics_too or {}).items()}
+        folder.add_clients(number, columns | {OWN: now.tolist(), LOSS: (1 - now).tolist()} | more)
         metrics = metrics_of(now, validation)
         if number == last or (options or {}).get("general_every") == 1:
             metrics |= {SOME: _summary(0.8 * now), ALL: _summary(0.6 * now)}

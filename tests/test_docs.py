@@ -127,7 +127,7 @@ def test_what_is_called_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     import claims
 
-    from comity.results import Difference
+    from comity.compare import Difference
 
     sure, chance, contrary = Difference(2.0, 0.5, 8), Difference(0.5, 0.5, 8), Difference(-2.0, 0.5, 8)
     for compared, word in (

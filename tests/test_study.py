@@ -23,11 +23,11 @@ from rich.console import Console
 import comity
 from comity import ComityError, Config
 from comity.__main__ import main
+from comity.compare import LoadedStudy
 from comity.config import Overlay
 from comity.engine import Callback, Run, site_of
 from comity.methods import Client, Method, Payload, Reply
-from comity.results import LoadedStudy, RunFolder, table
-from comity.results.schema import CHECKPOINT, ONLY_JOINED, ONLY_LOCAL, OWN, SCHEMA, VALIDATION, RunInfo, Summary
+from comity.results import CHECKPOINT, ONLY_JOINED, ONLY_LOCAL, OWN, SCHEMA, VALIDATION, RunFolder, RunInfo, Summary
 from comity.rules import Mean, Rule
 from comity.studies import Show, _study, study
 from comity.studies._crew import Job, Message
@@ -571,7 +571,7 @@ def test_the_learning_rate_of_each_method_and_of_local(
         assert gain.mean == pytest.approx(100 * (rate - 0.01))  # 0.4 + rate, against Local's 0.41
     told = "lr was chosen by validation: Local 0.01, FedAvg + Mean 0.1, FedRep + Mean 0.05."
     assert told in result.table().markdown()
-    monkeypatch.setattr(table, "MOST_NAMED", 2)
+    monkeypatch.setattr("comity.compare.table.MOST_LISTED", 2)
     assert result.table().remarks[-2:] == [
         "lr was chosen by validation: 0.01 for 1 line, 0.1 for 1 line, 0.05 for 1 line; tuning.json has each.",
         "A better lr may lie beyond those that were tried for 2 of 3 lines.",

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from comity._errors import ComityError
 
 if TYPE_CHECKING:
-    from comity import data, files, guard, methods, nn, report, results, rules
+    from comity import compare, data, files, guard, methods, nn, report, results, rules
+    from comity.compare import load
     from comity.config import Config
     from comity.data import Dataset, Federation, federate
     from comity.engine import Callback, run
     from comity.methods import Method
-    from comity.results import load
     from comity.rules import Rule
     from comity.studies import study
 
@@ -20,7 +20,7 @@ __version__ = "0.1.0"  # the only place where it stands; pyproject.toml reads it
 __all__ = [
     "ComityError", "Config", "__version__", "load", "run", "study",
     "Callback", "Dataset", "Federation", "Method", "Rule", "federate",
-    "data", "files", "guard", "methods", "nn", "report", "results", "rules",
+    "compare", "data", "files", "guard", "methods", "nn", "report", "results", "rules",
 ]
 # fmt: on
 
@@ -32,7 +32,7 @@ _HOMES = {
     "Method": "comity.methods",
     "Rule": "comity.rules",
     "federate": "comity.data",
-    "load": "comity.results",
+    "load": "comity.compare",
     "run": "comity.engine",
     "study": "comity.studies",
 }

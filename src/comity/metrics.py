@@ -7,12 +7,13 @@ extension brings metrics of its own in ``Extension.metrics``.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from comity._errors import ComityError
+
+if TYPE_CHECKING:  # help pages and lists do not wait for numpy
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 class Judged(Protocol):
@@ -85,20 +86,24 @@ class Metric:
         return f"that is {value:g}; it must not be negative" if self.low == 0 and value < 0 else None
 
 
-def balanced_accuracy(correct: ArrayLike, labels: ArrayLike) -> float | None:
+def balanced_accuracy(correct: "ArrayLike", labels: "ArrayLike") -> float | None:
     """Per-class recall averaged over the classes in ``labels``; ``None`` where they hold a single class."""
+    import numpy as np
+
     labels = np.asarray(labels)
     samples, hits = np.bincount(labels), np.bincount(labels, np.asarray(correct))
     held = samples.nonzero()[0]
     return None if len(held) < 2 else float((hits[held] / samples[held]).sum() / len(held))
 
 
-def area_under_curve(predicted: ArrayLike, labels: ArrayLike) -> float | None:
+def area_under_curve(predicted: "ArrayLike", labels: "ArrayLike") -> float | None:
     """Area under the ROC curve, averaged over the classes in ``labels``, each against the rest; ties count half.
 
     ``predicted`` are log-probabilities (samples, classes). ``None`` where ``labels`` hold a single class, or where a
     model that diverged gives every class the probability 0.
     """
+    import numpy as np
+
     scores, labels = np.asarray(predicted), np.asarray(labels)
     held = np.bincount(labels).nonzero()[0]
     if len(held) < 2 or not np.isfinite(scores.max(1)).all():
@@ -113,8 +118,10 @@ def area_under_curve(predicted: ArrayLike, labels: ArrayLike) -> float | None:
     return float(areas.sum() / len(held))
 
 
-def _ranks(ascending: NDArray[Any]) -> NDArray[np.float64]:
+def _ranks(ascending: "NDArray[Any]") -> "NDArray[np.float64]":
     """Ranks from 1 within each row; equal values share the mean of their ranks."""
+    import numpy as np
+
     samples = ascending.shape[1]
     place, is_new = np.arange(samples), ascending[:, 1:] != ascending[:, :-1]
     first, last = np.zeros(ascending.shape, np.int64), np.full(ascending.shape, samples - 1)
@@ -123,8 +130,10 @@ def _ranks(ascending: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray((first + last) / 2 + 1)
 
 
-def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
+def expected_calibration_error(confidence: "ArrayLike", correct: "ArrayLike", bins: int = 15) -> float:
     """Mean over equal-width bins of |accuracy − confidence|, weighted by samples."""
+    import numpy as np
+
     sure, right = np.asarray(confidence, dtype=float), np.asarray(correct, dtype=float)
     if sure.shape != right.shape or sure.ndim != 1 or not np.all((sure >= 0) & (sure <= 1)):
         raise ComityError("confidence must be numbers from 0 to 1, as many as there are samples")

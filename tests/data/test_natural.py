@@ -11,10 +11,10 @@ from sklearn.linear_model import LogisticRegression
 
 import comity
 from comity import ComityError
+from comity.compare import load as load_run
 from comity.config import Config
 from comity.data import Dataset, Dirichlet, Federation, federate, fingerprint, load
 from comity.engine import settled
-from comity.results import load as load_run
 
 SHARED = Path(os.environ.get("COMITY_DATA", ""))
 needs_watch = pytest.mark.skipif(not (SHARED / "watch.npz").is_file(), reason="watch.npz is not there")

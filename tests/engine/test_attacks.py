@@ -1,15 +1,15 @@
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
+from msgspec.structs import replace
 
+from comity.compare import LoadedStudy
 from comity.engine import run
 from comity.engine._attacks import Attack
 from comity.methods import Message, Reply
-from comity.results import LoadedStudy, RunFolder
-from comity.results.sound import Untrue, check_result
+from comity.results import DamagedRun, LoadedRun, RunFolder
 from helpers import assert_same, keeps
 
 
@@ -85,6 +85,6 @@ def test_the_folder_of_an_attacked_run_is_sound(tiny: dict[str, Any], tmp_path: 
     study = LoadedStudy(tmp_path / "runs")
     assert not study.damaged
     assert study.runs
-    spoilt = replace(done.result, malicious=[int(done.columns["client"][0])])
-    with pytest.raises(Untrue, match="a malicious client is judged"):
-        check_result(spoilt, done.config.plain())
+    RunFolder(tmp_path / "runs" / "x").add_result(replace(done.result, malicious=[int(done.columns["client"][0])]))
+    with pytest.raises(DamagedRun, match="a malicious client is judged"):
+        _ = LoadedRun(tmp_path / "runs" / "x").result

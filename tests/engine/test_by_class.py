@@ -15,11 +15,11 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import comity
+from comity.compare import LoadedStudy
 from comity.data import Dataset, Federation, federate
 from comity.engine import Run
 from comity.engine._by_class import area_under_curve, balanced_accuracy
-from comity.results import LoadedRun, LoadedStudy
-from comity.results.schema import AUC, BALANCED, OWN, OWN_WEIGHT, PartitionTable
+from comity.results import AUC, BALANCED, OWN, OWN_WEIGHT, LoadedRun, PartitionTable
 
 
 @st.composite

@@ -9,8 +9,7 @@ import pytest
 
 from comity import ComityError, Config
 from comity.engine import Callback, Run, run
-from comity.results.folder import RunFolder
-from comity.results.schema import Columns, RoundRecord
+from comity.results import Columns, RoundRecord, RunFolder
 from comity.studies._crew import Crew, Job, Message, Process, execute
 from comity.studies._grid import callback_names
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from comity.__main__ import main
+from comity.compare import load
 from comity.data import Split
 from comity.engine import Client, run
 from comity.engine._trainer import Autograd
-from comity.results import load
-from comity.results.schema import CALIBRATION, LOSS, OWN
+from comity.results import CALIBRATION, LOSS, OWN
 
 TOO_LARGE = 1e30
 

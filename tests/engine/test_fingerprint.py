@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from comity import ComityError
+from comity.compare import LoadedStudy
 from comity.data import Dataset, Split, federate, fingerprint
 from comity.engine import run
-from comity.results import LoadedStudy
-from comity.results.folder import RunFolder
+from comity.results import RunFolder
 from comity.studies import study
 from helpers import assert_same
 

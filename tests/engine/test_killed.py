@@ -10,7 +10,7 @@ import pytest
 
 from comity import Config
 from comity.engine import run
-from comity.results.folder import RunFolder
+from comity.results import RunFolder
 from helpers import assert_same
 
 DRIVER = """

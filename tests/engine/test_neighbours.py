@@ -14,7 +14,7 @@ import yaml
 from comity import ComityError, Config
 from comity._write import atomically, locked, remove_parts
 from comity.engine import run
-from comity.results.folder import RunFolder
+from comity.results import RunFolder
 
 # Each run waits until all of them are ready, so that they begin at the same time.
 DRIVER = """

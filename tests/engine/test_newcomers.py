@@ -11,10 +11,10 @@ from rich.console import Console
 
 from comity import ComityError, Config
 from comity.commands._progress import summary
+from comity.compare import LoadedStudy, Table
 from comity.engine import Run, federation_of, run
 from comity.methods import METHODS, FedU, Message, Reply, Server
-from comity.results import LoadedStudy, Table, schema
-from comity.results.run import LoadedRun
+from comity.results import LoadedRun, schema
 from helpers import assert_same
 
 SKEWED: dict[str, Any] = {"clients": 7, "newcomers": 2}

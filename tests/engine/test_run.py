@@ -16,8 +16,7 @@ from comity import ComityError, Config
 from comity.engine import run, site_of
 from comity.methods import METHODS, Client, Message, Method, Payload, Question, Reply, Server, verb
 from comity.nn import Model
-from comity.results.folder import RunFolder
-from comity.results.schema import Traffic
+from comity.results import RunFolder, Traffic
 from helpers import assert_same, client_of, keeps
 
 RESNET = {"model": "resnet4", "rounds": 2, "clients": 3}
@@ -475,7 +474,7 @@ def test_a_checkpoint_that_is_not_the_one_that_was_written_is_refused(
     ("name", "content", "words"),
     [
         ("run.json", "", "is not JSON"),
-        ("run.json", "[" * 100_000, "is not JSON"),
+        ("run.json", "[" * 100_000, "Expected `object`, got `array`"),
         ("run.json", "{}", "another version of comity"),
         ("config.yaml", "\0\1", "is not YAML"),
         ("config.yaml", "[" * 100_000, "is not YAML"),

@@ -9,8 +9,7 @@ import torch
 
 from comity import ComityError, run
 from comity._random import key_bytes
-from comity.results import LoadedStudy
-from comity.results.columns import CONFLICT
+from comity.compare import CONFLICT, LoadedStudy
 from comity.rules import Sketch, Updates, against
 from helpers import assert_same
 

@@ -10,10 +10,11 @@ from rich.console import Console
 from torch import Tensor
 
 from comity.commands._progress import Progress
+from comity.compare import LoadedStudy
 from comity.engine import run
 from comity.engine._result import falls
 from comity.methods import Client, Local, Message
-from comity.results import LoadedRun, LoadedStudy
+from comity.results import LoadedRun
 
 
 class Jumps(Local):

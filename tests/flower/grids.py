@@ -1,12 +1,11 @@
 """What several tests need: running over a grid in this process, and grids that misbehave."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from flwr.app import Message
-from in_process import InProcessGrid
+from msgspec.structs import replace
 
 from comity import Config
 from comity.engine import ClientState, Run, settled
@@ -14,8 +13,9 @@ from comity.flower import client_app
 from comity.flower._keep import Keep
 from comity.flower._link import Patience
 from comity.flower._server import over
-from comity.results.schema import Seconds
+from comity.results import Seconds
 from helpers import bits
+from in_process import InProcessGrid
 
 HASTY = Patience(answer=60, query=20, start=0.5)
 """Clients that are not there are not waited for; those that are may take their time, on a busy machine too."""

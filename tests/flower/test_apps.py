@@ -19,7 +19,6 @@ from flwr.clientapp.mod import LocalDpMod
 from flwr.common.config import flatten_dict
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from grids import HASTY, kept
-from in_process import InProcessGrid
 from safetensors.torch import load_file
 
 from comity import ComityError, Config
@@ -32,7 +31,8 @@ from comity.flower import OwnData, client_app, server_app, write_app
 from comity.flower._server import _link_settings, over
 from comity.flower._settings import config_of, entries_of
 from comity.methods import METHODS
-from comity.results.folder import RunFolder
+from comity.results import RunFolder
+from in_process import InProcessGrid
 
 
 def serve(app: Any, grid: InProcessGrid, settings: dict[str, Any] | None = None) -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from grids import HASTY, Silent, assert_same, kept, on_grid
-from in_process import InProcessGrid
 
 from comity import ComityError, Config
 from comity.engine import Run, Verb, run, settled
@@ -18,6 +17,7 @@ from comity.flower._post import error_of
 from comity.flower._server import over
 from comity.methods import Client, Method, Payload, Reply
 from comity.methods import Message as MethodMessage
+from in_process import InProcessGrid
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import torch
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from grids import HASTY, assert_same
-from in_process import InProcessGrid
 
 from comity import ComityError, Config
 from comity.commands import command
 from comity.engine import run
 from comity.flower import client_app
 from comity.flower._server import over
+from in_process import InProcessGrid
 
 REHEARSAL = {"secrets": "none"}
 

@@ -16,8 +16,7 @@ from comity import Config
 from comity.commands import command
 from comity.engine import Run, run
 from comity.flower import write_app
-from comity.results.folder import RunFolder
-from comity.results.schema import RoundRecord
+from comity.results import RoundRecord, RunFolder
 
 pytestmark = [
     pytest.mark.processes,

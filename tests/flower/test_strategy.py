@@ -20,12 +20,12 @@ from flwr.serverapp.strategy import (
     Result,
     Strategy,
 )
-from in_process import InProcessGrid
 
 import comity.flower
 from comity import ComityError, rules
 from comity.flower import CALM, ConFREE, FedFV, FedMGDAPlus, TorchJD, WithRule
 from comity.rules import Mean
+from in_process import InProcessGrid
 
 SIZES = [3, 5, 4, 8]
 NAMES = ("body.weight", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked", "scale", "head.bias")

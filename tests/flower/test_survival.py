@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from grids import HASTY, assert_same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from in_process import InProcessGrid
 
 from comity import ComityError, Config
 from comity.engine import ClientState, Run, run, settled
@@ -23,8 +23,8 @@ from comity.flower._place import Place
 from comity.flower._server import over
 from comity.flower._settings import entries_of
 from comity.flower._wire import read_header
-from comity.results.folder import RunFolder
-from comity.results.schema import Seconds
+from comity.results import RunFolder, Seconds
+from in_process import InProcessGrid
 
 
 def sites(config: Config, keep: Path) -> list[Any]:
@@ -69,7 +69,7 @@ def broken_off(config: Config, folder: Path, deaths: list[int]) -> tuple[Run, In
 
 
 def recorded(folder: Path) -> list[Any]:
-    return [repr(replace(record, seconds=Seconds())) for record in RunFolder(folder).rounds()]
+    return [repr(msgspec.structs.replace(record, seconds=Seconds())) for record in RunFolder(folder).rounds()]
 
 
 OPTIONS: list[dict[str, Any]] = [

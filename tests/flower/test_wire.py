@@ -7,13 +7,13 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
-from in_process import InProcessGrid
 from torch import Tensor
 
 from comity.flower import _wire as wire
 from comity.flower._place import Place
 from comity.methods import Message as MethodMessage
 from comity.methods import Question, Reply
+from in_process import InProcessGrid
 
 TENSORS = {
     "vector": torch.tensor([1.0, -0.0, math.inf, math.nan, 1e-45, 1 / 3]),

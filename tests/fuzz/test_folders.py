@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from comity import ComityError, Config
 from comity.commands import command
 from comity.engine import Run, run
-from comity.results import schema
-from comity.results.folder import LOGS, RunFolder
+from comity.results import LOGS, RunFolder, schema
 from fuzz.harness import attempt, damaged, fuzz
 from helpers import TINY, assert_same
 

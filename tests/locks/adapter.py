@@ -1,19 +1,19 @@
 """All that the locks need of comity's inside. When internals move, this file follows; the fixtures stay."""
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from safetensors.torch import load_file
 from torch import Tensor
 
 import comity
+from comity.compare import LoadedStudy
 from comity.engine import Run
 from comity.report._payload import payload
 from comity.report._words import answer
-from comity.results import LoadedStudy
 from comity.results.records import plain
 
 DROPPED: frozenset[str] = frozenset({"rounds.step_cosines", "result.contributions", "payload.runs.contribution"})
@@ -63,7 +63,7 @@ def result(run: Run) -> dict[str, Any]:
 
 def _exact(record: Any) -> dict[str, Any]:
     """As JSON has it, but NaN stays NaN."""
-    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(record), default=lambda array: array.tolist()))
+    found: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(record, enc_hook=lambda array: array.tolist())))
     return found
 
 

@@ -8,7 +8,7 @@ from by_hand import kept, same, sgd_step
 from comity import Config
 from comity.engine import run, site_of
 from comity.methods import Message
-from comity.results.schema import Traffic
+from comity.results import Traffic
 from helpers import client_of
 
 

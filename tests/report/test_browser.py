@@ -12,9 +12,9 @@ from headless import Browser, browser, find
 from test_page import EVIL
 
 from comity._write import write_text
+from comity.compare import LoadedStudy
 from comity.report import write
 from comity.report._page import page
-from comity.results import LoadedStudy
 from run_folders import make
 
 pytestmark = pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from comity.compare import LoadedStudy
 from comity.report._choice import choices
 from comity.report._payload import payload
-from comity.results import LoadedRun, LoadedStudy
-from comity.results.schema import RoundRecord, RuleNote
+from comity.results import LoadedRun, RoundRecord, RuleNote
 from run_folders import make
 
 

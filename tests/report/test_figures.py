@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from comity.commands import command
-from comity.results import LoadedStudy
+from comity.compare import LoadedStudy
 from run_folders import make
 
 pytest.importorskip("matplotlib", reason="matplotlib, of the extra `report`, is not installed")

@@ -11,9 +11,9 @@ import yaml
 from headless import browser, find
 from test_page import data_of
 
+from comity.compare import LoadedStudy
 from comity.report import write
 from comity.report._maps import COSINES, CosineMaps
-from comity.results import LoadedStudy
 from run_folders import make
 
 MOST_BYTES, MOST_SECONDS = 15e6, 3.0

@@ -8,17 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from comity._errors import ComityError, install
 from comity.commands import command
 from comity.report import _writer, write
-from comity.results import RunFolder, StudyFolder
-from comity.results.schema import PlannedRun, Trial, Tuned
+from comity.results import PlannedRun, RunFolder, StudyFolder, Trial, Tuned
 from run_folders import make
 
 EVIL = "<script>hacked=1</script>\"'&</td>"

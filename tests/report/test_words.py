@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from comity.compare import LoadedStudy
 from comity.report._words import Answer
 from comity.report._words import answer as answer_of
-from comity.results import LoadedStudy
 from run_folders import make
 
 ALONE = [0.5] * 20

@@ -10,7 +10,8 @@ import torch
 
 import comity
 from comity import ComityError
-from comity.results import LoadedRun, LoadedStudy
+from comity.compare import LoadedStudy
+from comity.results import LoadedRun
 
 
 @pytest.fixture(autouse=True)
@@ -97,10 +98,10 @@ def test_a_folder_of_runs_is_a_study_too(tiny: dict[str, Any], tmp_path: Path) -
 
 def test_the_doors_are_functions() -> None:
     """Whatever was imported before: a module of the same name must not stand in their place."""
-    import comity.results
+    import comity.compare
     import comity.studies
 
-    assert comity.load is comity.results.load
+    assert comity.load is comity.compare.load
     assert comity.study is comity.studies.study
     assert callable(comity.run)
     with pytest.raises(AttributeError, match="no attribute 'sutdy'"):

@@ -3,29 +3,21 @@
 import math
 from collections.abc import Iterator
 
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from comity import metrics
+from comity.compare import Balance
 from comity.engine import Callback, Run
-from comity.metrics import METRICS, OWN, Metric
-from comity.results import Balance
-from comity.results.schema import FALL, Newcomers, Result, RoundRecord
+from comity.metrics import BOUND, METRICS, OWN, OWN_WEIGHT, VALIDATION, VALIDATION_LOSS, Metric
+from comity.results import FALL, Newcomers, Result, RoundRecord
 
-WORDS = {
-    OWN: f"{OWN.key}: own tests",
-    metrics.UNGUARDED: "without the guard",
-    metrics.SOME: f"{metrics.SOME.key}: some others' too",
-    metrics.ALL: f"{metrics.ALL.key}: everybody's",
-}
-"""Metrics that are called something else here than in a table of runs."""
-HIDDEN = (metrics.VALIDATION, metrics.VALIDATION_LOSS, metrics.OWN_WEIGHT, metrics.BOUND)
-SHOWN = [metric for metric in METRICS if metric not in HIDDEN]
-
-MOST_NAMED = 30
+SHOWN = [each for each in METRICS if each not in (VALIDATION, VALIDATION_LOSS, OWN_WEIGHT, BOUND)]
+"""Metrics of the summary, where a run has them."""
+LISTED_CLIENTS = 30
 """Clients whose names are listed beside their numbers."""
 
 
@@ -71,7 +63,7 @@ class Progress(Callback):
             self.console.print(f"[yellow]round {record.round}: {words}[/]", highlight=False)
         if OWN.key in record.metrics:
             self.accuracy = f"accuracy {_percent(record.metrics[OWN.key].mean)}"
-        seconds = sum(vars(record.seconds).values())
+        seconds = sum(asdict(record.seconds).values())
         numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
         if record.epsilon is not None:
             numbers += f" · ε {record.epsilon:.3g}"
@@ -101,7 +93,7 @@ def summary(console: Console, run: Run) -> None:
     clients, caveat = run.federation.client_names, run.federation.caveat
     if (balance := Balance.of_run(result, clients)) is not None:
         console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
-    if len(clients) <= MOST_NAMED and any(name != str(client) for client, name in enumerate(clients)):
+    if len(clients) <= LISTED_CLIENTS and any(name != str(client) for client, name in enumerate(clients)):
         listed = ", ".join(f"{client} {name}" for client, name in enumerate(clients))
         console.print(escape(f"Clients: {listed}."), highlight=False)
     if caveat:
@@ -121,7 +113,7 @@ def _table(result: Result, title: str) -> Table:
         table.add_column(column, justify="right")
     for metric in (metric for metric in SHOWN if metric.better == "higher"):
         if (measured := result.last.metrics.get(metric.key)) is not None:
-            words = WORDS.get(metric, metric.label)
+            words = metric.label
             if metric.undefined and (left_out := sum(map(math.isnan, result.clients[metric.key]))):
                 words += f", without {left_out} of one class"
             numbers = (measured.mean, measured.std, measured.worst10, measured.samples)
@@ -146,7 +138,7 @@ def _details(result: Result) -> Iterator[str]:
     if result.conflict_rate is not None:
         off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
         yield f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers."
-    seconds = ", ".join(f"{part} {value:.1f}" for part, value in vars(result.seconds).items())
+    seconds = ", ".join(f"{part} {value:.1f}" for part, value in asdict(result.seconds).items())
     yield f"Per round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}."
     if result.failures:
         yield f"[yellow]{result.failures} times a client was left out; see rounds.jsonl.[/]"

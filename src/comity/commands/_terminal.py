@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from comity.results.schema import Result
+from comity.results import Result
 
 
 def wide_console() -> Console:

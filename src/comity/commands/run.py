@@ -68,7 +68,7 @@ def _with_folder(config: Config) -> Config:
 
 def _resumed(entries: Entries, allow_code: bool) -> Config:
     """The configuration in the run folder; options given beside it must be the same, unless they decide nothing."""
-    from comity.results.folder import RunFolder, other_configuration
+    from comity.results import RunFolder, other_configuration
 
     folder = Path(str(entries.get("out") or _with_folder(Config.of(entries)).out))
     if not RunFolder(folder).started:

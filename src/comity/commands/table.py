@@ -27,7 +27,7 @@ def table(
         columns: the columns to show beside accuracy, by their names in CSV; by default all that fit
         base: the rule that others are compared with, as the table names it, where it is not Mean
     """
-    from comity.results import LoadedStudy
+    from comity.compare import LoadedStudy
 
     study = LoadedStudy(*folders, base=base)
     made = study.table()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec.structs import asdict
 from torch import Tensor
 
 from comity._catalogue import imported
@@ -13,9 +14,7 @@ from comity._write import atomically
 from comity.config import LOCAL, Overlay
 from comity.engine import _checkpoint
 from comity.nn import Model
-from comity.results import schema
-from comity.results.folder import RunFolder
-from comity.results.schema import Columns, RoundRecord
+from comity.results import Columns, RoundRecord, RunFolder, schema
 
 if TYPE_CHECKING:
     from comity.engine._run import Run
@@ -133,9 +132,9 @@ class Tracker(Callback):
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         scalars = {"train/loss": record.train_loss}
-        scalars |= {f"eval/{name}/{how}": v for name, s in record.metrics.items() for how, v in vars(s).items()}
-        scalars |= {f"seconds/{part}": value for part, value in vars(record.seconds).items()}
-        scalars |= {f"bytes/{way}": value for way, value in vars(record.bytes).items()}
+        scalars |= {f"eval/{name}/{how}": v for name, s in record.metrics.items() for how, v in asdict(s).items()}
+        scalars |= {f"seconds/{part}": value for part, value in asdict(record.seconds).items()}
+        scalars |= {f"bytes/{way}": value for way, value in asdict(record.bytes).items()}
         if record.conflict is not None:
             scalars["conflict/rate"] = record.conflict.rate
         for cid, accuracy in zip(run.columns.get("client", ()), run.columns.get(schema.OWN, ()), strict=True):

@@ -15,7 +15,7 @@ from comity._errors import ComityError, one_line
 from comity._write import atomically
 from comity.engine._client import ClientState
 from comity.engine._server import Server
-from comity.results.folder import ANEW, Marks
+from comity.results import ANEW, Marks
 
 DTYPES = {
     torch.float64: "F64",

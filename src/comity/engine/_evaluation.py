@@ -12,13 +12,14 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._random import generator, numpy_generator
+from comity.compare import transfer
 from comity.data import Federation, Split, in_training_layout
 from comity.engine._by_class import area_under_curve, balanced_accuracy
 from comity.engine._client import Client, hits, losses
 from comity.engine._verbs import Scores, Weighed
 from comity.guard import expected_calibration_error
 from comity.methods import Method, Question
-from comity.results import schema, transfer
+from comity.results import schema
 
 if TYPE_CHECKING:
     from comity.engine._site import Site

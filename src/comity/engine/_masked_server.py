@@ -27,7 +27,7 @@ from comity.engine._masked_verbs import (
 from comity.engine._server import Server
 from comity.methods import Combined, Payload, Reply
 from comity.privacy import Collector, FixedPoint, Refused, epsilon, objection_to_weights, place_of
-from comity.results.schema import Against
+from comity.results import Against
 from comity.rules import Outcome, Rule, SketchedUpdates, Updates, against, capped
 
 

@@ -13,7 +13,7 @@ from comity.engine._link import Threads
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._verbs import Scores
-from comity.results.schema import METRICS, Newcomers, RoundRecord
+from comity.results import METRICS, Newcomers, RoundRecord
 
 if TYPE_CHECKING:
     from comity.engine._run import Run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from comity.engine._evaluation import by_client, transfer_of
 from comity.engine._newcomers import newcomers_of
-from comity.results.schema import (
+from comity.results import (
     FALL,
     FALLEN_TESTS,
     LOSS,

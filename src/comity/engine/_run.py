@@ -34,9 +34,18 @@ from comity.engine._result import falls, result_of
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._trainer import TrainerName
-from comity.results import schema
-from comity.results.folder import ANEW, RunFolder
-from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
+from comity.results import (
+    ANEW,
+    Columns,
+    Cosines,
+    PartitionTable,
+    Result,
+    RoundRecord,
+    RunFolder,
+    RunInfo,
+    Weights,
+    schema,
+)
 
 
 @dataclass(kw_only=True)

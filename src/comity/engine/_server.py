@@ -19,7 +19,7 @@ from comity.engine._evaluation import columns_of, summarise
 from comity.engine._link import Link
 from comity.engine._verbs import JUDGING_VERBS, Export, Scores, StepLosses, verbs_of
 from comity.methods import Combined, Message, Method, Payload, Reply
-from comity.results.schema import (
+from comity.results import (
     METRICS,
     Against,
     Columns,

@@ -18,8 +18,7 @@ from comity.engine import Callback, Link, Run, Site, run
 from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
 from comity.flower._settings import OURS, config_of
-from comity.results.folder import RunFolder
-from comity.results.schema import OWN, RoundRecord
+from comity.results import OWN, RoundRecord, RunFolder
 
 
 def server_app(config: Config | None = None, own: OwnData | None = None, *, allow_code: bool = False) -> ServerApp:

@@ -13,7 +13,7 @@ from comity._layout import Layout
 from comity.data import ClientData, Split
 from comity.methods._messages import Payload, Reply
 from comity.nn import Model
-from comity.results.schema import RoundRecord
+from comity.results import RoundRecord
 from comity.rules import Outcome, Rule
 
 Q = TypeVar("Q", bound=Payload)

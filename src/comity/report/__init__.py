@@ -9,10 +9,10 @@ from pathlib import Path
 
 from comity._errors import ComityError, install
 from comity._memory import show_bytes
+from comity._words import counted
+from comity.compare import LoadedStudy
 from comity.report._words import answer
 from comity.report._writer import Writer
-from comity.results import LoadedStudy
-from comity.results.words import counted
 
 __all__ = ["write"]
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from comity._words import counted, number
 from comity.report._maps import COLUMNS, digits, pack
 from comity.report._series import thin
-from comity.results import LoadedRun
-from comity.results.schema import Verdict
-from comity.results.words import counted, number
+from comity.results import LoadedRun, Verdict
 
 MOST_TOLD = 4
 """Spans of rounds that the sentence lists one by one."""

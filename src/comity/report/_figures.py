@@ -18,13 +18,13 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from comity.compare import Cell, LoadedStudy, Setting
 from comity.config import MEAN
 from comity.report._assets import themes
 from comity.report._payload import curves
 from comity.report._series import Floats, coefficients
 from comity.report._words import answer
-from comity.results import Cell, LoadedRun, LoadedStudy, Setting
-from comity.results.schema import OWN
+from comity.results import OWN, LoadedRun
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both
 WEIGHT_ROUNDS = 500  # columns of a heat map

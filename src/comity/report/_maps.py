@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from comity.compare import Cell, LoadedStudy
 from comity.report._series import (
     Coefficients,
     Floats,
@@ -18,7 +19,7 @@ from comity.report._series import (
     thin,
 )
 from comity.report._why import Agreement
-from comity.results import Cell, LoadedRun, LoadedStudy
+from comity.results import LoadedRun
 
 COLUMNS = 120  # rounds of a heat map
 WEIGHTS = 4_000_000  # bytes for all rules' coefficients together, before base64

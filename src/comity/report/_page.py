@@ -9,13 +9,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from comity import __version__
+from comity._overlay import owner
+from comity._words import counted, number
+from comity.compare import LoadedStudy
 from comity.report._assets import script, styles, themes
 from comity.report._payload import payload
 from comity.report._words import answer
-from comity.results import LoadedStudy
-from comity.results.conditions import component_of, show
-from comity.results.schema import CONFIG
-from comity.results.words import counted, number
+from comity.results import CONFIG, show
 
 
 def page(study: LoadedStudy, *, live: float | None = None) -> str:
@@ -83,7 +83,7 @@ def _conditions(study: LoadedStudy) -> str:
         return values[0] if all(value == values[0] for value in values) else None
 
     partition = next((run.partition for run in study.runs if run.partition is not None), None)
-    same = not any(component_of(key) in ("data", "partition") for key in study.varying.keys)
+    same = not any(owner(key) in ("data", "partition") for key in study.varying.keys)
     parts = [
         str(common("data") or ""),
         partition.partition if partition is not None and same else "",
@@ -110,7 +110,7 @@ def _options(study: LoadedStudy) -> tuple[dict[str, str], dict[str, str]]:
         elif len(values) > 1 or key in study.varying.keys:
             differ[key] = ", ".join(values)
         else:
-            names = dict.fromkeys(show(flat.get(component_of(key))) for flat in owners)
+            names = dict.fromkeys(show(flat.get(owner(key))) for flat in owners)
             differ[f"{key.partition('.')[2]} of {', '.join(names)}"] = values[0]
     differ["seed"] = ", ".join(map(str, sorted({seed for cell in cells for seed in cell.runs})))
     return same, differ

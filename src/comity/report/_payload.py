@@ -7,48 +7,28 @@ from typing import Any
 import numpy as np
 
 from comity._errors import one_line
+from comity._overlay import owner
+from comity.compare import CONFLICT, Cell, Difference, LoadedStudy, Spread
 from comity.config import MEAN
 from comity.report._choice import choices
+from comity.report._curves import curves_of
 from comity.report._maps import CosineMaps, WeightMaps, digits, layers, several
-from comity.report._series import RoundNumber, against, conflict, metric, number_of_clients, thin
+from comity.report._series import RoundNumber, number_of_clients, thin
 from comity.report._why import overlap
-from comity.results import Cell, Difference, LoadedRun, LoadedStudy, Spread
-from comity.results.columns import CONFLICT
-from comity.results.conditions import component_of, show
-from comity.results.schema import (
+from comity.results import (
     ALL,
-    AUC,
-    BALANCED,
-    COMMON,
-    LOSS,
     OWN,
     SOME,
     TEST_SAMPLES,
     TRAINING_SAMPLES,
-    VALIDATION,
+    LoadedRun,
     PartitionTable,
     Result,
+    show,
 )
 
 POINTS = 160  # of a curve; more than a screen shows
 
-CURVES: dict[str, RoundNumber] = {
-    "acc": metric(OWN),
-    "worst": metric(OWN, "worst10"),
-    "balanced": metric(BALANCED),
-    "auc": metric(AUC),
-    "val": metric(VALIDATION),
-    "common": metric(COMMON),
-    "S": metric(SOME),
-    "G": metric(ALL),
-    "test": metric(LOSS),
-    "loss": lambda record: record.train_loss,
-    "conflict": conflict,
-    "against": against,
-    "mean_against": lambda record: against(record, of_mean=True),
-}
-MEASURED_LAST = ("S", "G", "balanced", "auc")
-"""Curves that are left out where only the last round measured them."""
 NUMBERS = {"acc": (OWN, "mean"), "S": (SOME, "mean"), "G": (ALL, "mean"), "worst": (OWN, "worst10")}
 COSTS: dict[str, Callable[[Result], float]] = {
     "train": lambda result: result.seconds.train / result.last.round,
@@ -79,7 +59,7 @@ def payload(study: LoadedStudy) -> dict[str, Any]:
                 part = list(partitions).index(str(table))
                 runs[-1] |= {"part": part, "overlap": several(overlap(run.partition), 3)}
         cells.append(entry)
-    conditions = [key for key in study.varying.keys if component_of(key) not in ("method", "rule")]
+    conditions = [key for key in study.varying.keys if owner(key) not in ("method", "rule")]
     return {
         "settings": [
             {"label": setting.label, "options": {key: _value(setting.options.get(key), key) for key in conditions}}
@@ -87,6 +67,7 @@ def payload(study: LoadedStudy) -> dict[str, Any]:
         ],
         "varying": [{"key": key, "name": key.rpartition(".")[2].replace("_", " ")} for key in study.varying.keys],
         "base": study.base_label,
+        "curves": {key: curve[:3] for key, curve in curves_of(study.runs).items() if curve.label},
         "cells": cells,
         "runs": runs,
         "partitions": list(partitions.values()),
@@ -163,10 +144,10 @@ def curves(cell: Cell) -> dict[str, Any]:
     last = min(run.rounds_done for run in runs)
     spent = [_spent(run) for run in runs]
     drawn = {}
-    for name, number in CURVES.items():
-        tables = [table for run in runs if (table := _by_round(run, number, last))]
+    for name, curve in curves_of(runs).items():
+        tables = [table for run in runs if (table := _by_round(run, curve.number, last))]
         common = sorted(set.intersection(*map(set, tables))) if tables else []
-        if len(common) < (2 if name in MEASURED_LAST else 1):
+        if len(common) < (2 if curve.rarely else 1):
             continue
         rounds = thin(common, POINTS)
         values = np.array([[table[round] for round in rounds] for table in tables])

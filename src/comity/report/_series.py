@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from comity.results import LoadedRun
-from comity.results.schema import RoundRecord
+from comity.results import LoadedRun, RoundRecord
 
 Floats = npt.NDArray[np.float64]
 RoundNumber = Callable[[RoundRecord], float]

@@ -6,8 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from comity.report._series import Floats, cosines, mean_of_known
-from comity.results import LoadedRun
-from comity.results.schema import PartitionTable
+from comity.results import LoadedRun, PartitionTable
 
 
 @dataclass(frozen=True)

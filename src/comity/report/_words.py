@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from comity.results import Cell, Difference, LoadedStudy, Table
-from comity.results.columns import ACCURACY, DIFFERENCE, GAIN, DifferenceColumn
-from comity.results.harm import MOST_NAMED, HarmedClient
-from comity.results.schema import ALL, OWN
-from comity.results.statistics import MOST_SEEDS, holm
-from comity.results.words import counted, listed
+from comity._words import MOST_NAMED, counted, listed
+from comity.compare import (
+    ACCURACY,
+    DIFFERENCE,
+    GAIN,
+    MOST_SEEDS,
+    Cell,
+    Difference,
+    DifferenceColumn,
+    HarmedClient,
+    LoadedStudy,
+    Table,
+    holm,
+)
+from comity.results import ALL, OWN
 
 FAR = 5.0
 """Points between accuracy on own tests and on all clients' tests from which on a model is called personal."""

@@ -7,10 +7,9 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity._write import write_text
+from comity.compare import LoadedStudy
 from comity.report._page import page
-from comity.results import LoadedRun, LoadedStudy
-from comity.results.schema import CONFIG, RESULT, ROUNDS
-from comity.results.sound import DamagedRun
+from comity.results import CONFIG, RESULT, ROUNDS, DamagedRun, LoadedRun
 
 EVERY = 3.0  # seconds between looks
 PATIENCE = 20.0  # seconds without news after the last run finished: a study may be about to start another one

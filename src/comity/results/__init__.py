@@ -1,37 +1,41 @@
-"""What runs and studies leave behind, and what it says. None of it needs torch.
+"""Run and study folders: writing them, reading them back and checking what was read. None of it needs torch.
 
-schema      the records and the names of files and metrics
-records     records as JSON and back
-folder      writing and reading run and study folders
-conditions  which options decide numbers, what varies, and which Local goes with a run
-run         one run, loaded
-harm        who gains and who is harmed by joining
-found       which run folders are meant
-study       several runs: cells, settings, and what is compared with what
-statistics  spreads over seeds, differences paired by seed
-columns     what the table's numbers are
-table       the table of a study and its forms
-words       numbers and lists in words
+schema    names of files and columns, and the records in them
+records   records as JSON and back
+folder    writing and reading the files of a folder
+check     whether the content of a run folder can be true
+options   the options of a run that decide its numbers
+run       one run, loaded
 """
 
-from comity.results.folder import RunFolder, StudyFolder
-from comity.results.harm import Balance, transfer
+# fmt: off
+# isort: off
+from comity.results import schema
+from comity.results.check import DamagedRun
+from comity.results.folder import ANEW, LOGS, Marks, RunFolder, StudyFolder, other_configuration, other_data
+from comity.results.options import Flat, flatten, show
 from comity.results.run import LoadedRun
-from comity.results.statistics import Difference, Spread
-from comity.results.study import Cell, LoadedStudy, Setting, load
-from comity.results.table import Table
+from comity.results.schema import (
+    ALL, AUC, BALANCED, BY_CLASS, CALIBRATION, CELLS, CHECKPOINT, COMMON, CONFIG, FALL, FALLEN_TESTS, LOG, LOSS,
+    METRICS, ONLY_JOINED, ONLY_LOCAL, OWN, OWN_WEIGHT, RESULT, ROUNDS, RUNS, SCHEMA, SOME, TEST_SAMPLES,
+    TRAINING_SAMPLES, TUNING, UNGUARDED, VALIDATION, ZERO,
+    Against, Best, Columns, Conflict, Cosines, Evaluation, MetricInfo, Metrics, Newcomers, PartitionTable, PlannedRun,
+    Result, RoundRecord, RuleNote, RunInfo, Seconds, Summary, Traffic, Transfer, Trial, Tuned, Verdict, Weights,
+)
 
 __all__ = [
-    "Balance",
-    "Cell",
-    "Difference",
-    "LoadedRun",
-    "LoadedStudy",
-    "RunFolder",
-    "Setting",
-    "Spread",
-    "StudyFolder",
-    "Table",
-    "load",
-    "transfer",
+    # folders
+    "ANEW", "LOGS", "Marks", "RunFolder", "StudyFolder", "other_configuration", "other_data", "schema",
+    # a run
+    "DamagedRun", "Flat", "LoadedRun", "flatten", "show",
+    # names of files, columns and metrics
+    "ALL", "AUC", "BALANCED", "BY_CLASS", "CALIBRATION", "CELLS", "CHECKPOINT", "COMMON", "CONFIG", "FALL",
+    "FALLEN_TESTS", "LOG", "LOSS", "METRICS", "ONLY_JOINED", "ONLY_LOCAL", "OWN", "OWN_WEIGHT", "RESULT", "ROUNDS",
+    "RUNS", "SCHEMA", "SOME", "TEST_SAMPLES", "TRAINING_SAMPLES", "TUNING", "UNGUARDED", "VALIDATION", "ZERO",
+    # records
+    "Against", "Best", "Columns", "Conflict", "Cosines", "Evaluation", "MetricInfo", "Metrics", "Newcomers",
+    "PartitionTable", "PlannedRun", "Result", "RoundRecord", "RuleNote", "RunInfo", "Seconds", "Summary", "Traffic",
+    "Transfer", "Trial", "Tuned", "Verdict", "Weights",
 ]
+# isort: on
+# fmt: on

@@ -5,7 +5,6 @@ Reading needs no torch. The checkpoint's tensors are the engine's own (``comity.
 
 import csv
 import io
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,18 +21,9 @@ import yaml
 from comity._errors import ComityError, one_line
 from comity._write import is_part, locked, remove_parts, to_disk, write_text
 from comity.config import Config, read_yaml
-from comity.results import records, schema
-from comity.results.schema import (
-    Columns,
-    Cosines,
-    PartitionTable,
-    PlannedRun,
-    Result,
-    RoundRecord,
-    RunInfo,
-    Tuned,
-    Weights,
-)
+from comity.results import schema
+from comity.results.records import from_json, to_json
+from comity.results.schema import Columns, Cosines, PartitionTable, PlannedRun, Result, RoundRecord, RunInfo, Weights
 
 T = TypeVar("T")
 Rows = list[dict[str, float | None]]
@@ -42,6 +33,12 @@ Marks = dict[str, tuple[int, int]]
 LOGS = (schema.ROUNDS, schema.WEIGHTS, schema.COSINES, schema.CLIENTS)
 """Files that grow with the rounds."""
 ANEW = "give --overwrite, or remove the folder, to start anew"
+
+MB = 10**6
+LARGEST = {schema.INFO: MB, schema.CLIENTS: 1000 * MB}
+"""Bytes of files that are read as a whole."""
+LARGEST_OTHER, LONGEST_LINE = 256 * MB, 64 * MB
+"""The same for other files, and of a line in those that grow with the rounds."""
 
 _ROUND = re.compile(rb'\{"round": (\d{1,9})[,}]')
 
@@ -74,10 +71,19 @@ class RunFolder:
         file = self / schema.INFO
         if not file.is_file():
             raise ComityError(f"{self.path} was written by an earlier comity; run it again")
-        entries = _json(file)
-        if not isinstance(entries, Mapping) or entries.get("schema") != schema.SCHEMA:
+        content = _content(file)
+        if from_json(schema.Version, content, str(file)).schema != schema.SCHEMA:
             raise ComityError(f"{self.path} was written by another version of comity; run it again")
-        return records.from_json(RunInfo, entries, str(file))
+        info = from_json(RunInfo, content, str(file))
+        keys, taken = [metric.key for metric in info.metrics], {"round", schema.CLIENT_NAME, *schema.CLIENT_COLUMNS}
+        if len(set(keys) - taken) < len(keys):
+            raise ComityError(f"{file}: metrics have the name of another column")
+        return info
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of ``clients.csv`` between round and name: those that every run has, then metrics of extensions."""
+        return (*schema.CLIENT_COLUMNS, *(metric.key for metric in self.info().metrics))
 
     def options(self) -> dict[str, Any]:
         """The configuration in plain values, as ``config.yaml`` has it."""
@@ -91,7 +97,7 @@ class RunFolder:
         file = self / schema.PARTITION
         if not file.is_file():
             return None
-        table = records.from_json(PartitionTable, _json(file), str(file))
+        table = from_json(PartitionTable, _content(file), str(file))
         if any(len(row) != table.classes for row in table.counts):
             raise ComityError(f"{file}: counts should have {table.classes} numbers for each client")
         return table
@@ -100,7 +106,7 @@ class RunFolder:
         file = self / schema.RESULT
         if not file.is_file():
             raise ComityError(f"{self.path} holds no finished run")
-        return records.from_json(Result, _json(file), str(file))
+        return from_json(Result, _content(file), str(file))
 
     def rounds(self) -> list[RoundRecord]:
         return list(_records(RoundRecord, self / schema.ROUNDS))
@@ -118,7 +124,7 @@ class RunFolder:
         if not file.is_file():
             return []
         try:
-            with file.open(encoding="utf-8", newline="") as stream:
+            with _checked(file).open(encoding="utf-8", newline="") as stream:
                 rows = list(csv.DictReader(line for line in stream if line.endswith("\n")))
             whole = [row for row in rows if None not in row.values()]
             return [{name: _number(row[name]) for name in row if name != schema.CLIENT_NAME} for row in whole]
@@ -132,7 +138,7 @@ class RunFolder:
             by_round.setdefault(row.get("round"), []).append(row)
         whole = max(map(len, by_round.values()), default=0)
         newest = next((rows for rows in reversed(by_round.values()) if len(rows) == whole), [])
-        columns = {name: [row.get(name) for row in newest] for name in schema.CLIENT_COLUMNS}
+        columns = {name: [row.get(name) for row in newest] for name in self.columns}
         return {name: values for name, values in columns.items() if values and None not in values}  # type: ignore[misc]
 
     # Writing.
@@ -153,18 +159,15 @@ class RunFolder:
                 f"{self.path} holds a run already; give --resume to go on with it, --overwrite to replace it, "
                 "or another --out"
             )
-        elif (
-            self.path.exists()
-            and not self.started
-            and any(not _of_a_killed_start(file) for file in self.path.iterdir())
-        ):
+        elif not self.started and self.path.exists() and not all(map(_of_a_killed_start, self.path.iterdir())):
             raise ComityError(f"out {self.path} is not empty and holds no run; give another --out")
         for folder in (self.path, (self / schema.CHECKPOINT).parent, self / schema.MODELS):
             remove_parts(folder)
         if self.started and not resume:
             for name in (schema.RESULT, schema.CHECKPOINT, *LOGS):
                 (self / name).unlink(missing_ok=True)
-        write_text(self / schema.INFO, records.to_json(info, indent=2) + "\n")
+        vars(self).pop("columns", None)
+        write_text(self / schema.INFO, to_json(info, indent=2) + "\n")
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
 
     def _check_same(self, info: RunInfo, options: Mapping[str, Any]) -> None:
@@ -196,20 +199,20 @@ class RunFolder:
         write_text(self / schema.CONFIG, yaml.safe_dump(self.options() | {"out": str(to)}, sort_keys=False))
 
     def add_partition(self, table: PartitionTable) -> None:
-        write_text(self / schema.PARTITION, records.to_json(table) + "\n")
+        write_text(self / schema.PARTITION, to_json(table) + "\n")
 
     def add_round(self, record: RoundRecord, weights: Iterable[Weights] = (), cosines: Iterable[Cosines] = ()) -> None:
         for name, entries in ((schema.WEIGHTS, weights), (schema.COSINES, cosines), (schema.ROUNDS, [record])):
-            self._append(name, "".join(records.to_json(entry) + "\n" for entry in entries))
+            self._append(name, "".join(to_json(entry) + "\n" for entry in entries))
 
     def add_clients(self, round: int, columns: Columns, names: Sequence[str] = ()) -> None:
         """One row a client, with its name last. What this evaluation did not measure stays empty."""
         stream = io.StringIO(newline="")
         writer = csv.writer(stream)
         if not (self / schema.CLIENTS).exists():
-            writer.writerow(("round", *schema.CLIENT_COLUMNS, schema.CLIENT_NAME))
+            writer.writerow(("round", *self.columns, schema.CLIENT_NAME))
         for i, client in enumerate(map(int, columns[schema.CLIENT])):
-            row = [columns[name][i] if name in columns else "" for name in schema.CLIENT_COLUMNS]
+            row = [columns[name][i] if name in columns else "" for name in self.columns]
             writer.writerow([round, *row, one_line(names[client], 100) if names else client])
         self._append(schema.CLIENTS, stream.getvalue())
 
@@ -238,7 +241,7 @@ class RunFolder:
         return marks
 
     def add_result(self, result: Result) -> None:
-        write_text(self / schema.RESULT, records.to_json(result, indent=2) + "\n")
+        write_text(self / schema.RESULT, to_json(result, indent=2) + "\n")
 
     def rewind(self, marks: Marks) -> list[RoundRecord]:
         """Forget what the logs got after a checkpoint; the records that stay. Nothing is cut if one was damaged."""
@@ -247,7 +250,7 @@ class RunFolder:
             size = file.stat().st_size if file.is_file() else 0
             if size < length:
                 raise ComityError(f"{file} lost lines: {size:,} of {length:,} bytes are left; {ANEW}")
-            if length and _crc32(file, length) != checksum:
+            if length and zlib.crc32(file.read_bytes()[:length]) != checksum:
                 raise ComityError(f"{file} was changed after it was written; {ANEW}")
         for name in LOGS:
             file, self._written[name] = self / name, marks.get(name, (0, 0))
@@ -269,26 +272,27 @@ class StudyFolder:
 
     def planned(self) -> list[PlannedRun]:
         """The runs that the study consists of, in its order; none in a folder that no study made."""
-        return self._list(PlannedRun, schema.CELLS)
+        planned, path = self._list(list[PlannedRun], schema.CELLS), self.path
+        for run in planned:
+            if "\0" in run.folder or not (path / run.folder).resolve().is_relative_to(path.resolve()):
+                raise ComityError(f"{path / schema.CELLS} names the folder {run.folder!r}, which is not in the study")
+        return planned
 
-    def tuning(self) -> list[Tuned]:
-        return self._list(Tuned, schema.TUNING)
+    def tuning(self) -> list[schema.Tuned]:
+        return self._list(list[schema.Tuned], schema.TUNING)
 
-    def _list(self, record: type[T], name: str) -> list[T]:
+    def _list(self, record: type[list[T]], name: str) -> list[T]:
         file = self / name
-        entries = _json(file) if file.is_file() else []
-        if not isinstance(entries, list):
-            raise ComityError(f"{file} should hold a list, not {str(entries)[:40]!r}")
-        return [records.from_json(record, entry, f"{file}, entry {i}") for i, entry in enumerate(entries, 1)]
+        return from_json(record, _content(file), str(file)) if file.is_file() else []
 
     def write_entries(self, entries: Mapping[str, Any]) -> None:
         write_text(self / schema.STUDY, yaml.safe_dump(dict(entries), sort_keys=False))
 
     def write_planned(self, runs: Sequence[PlannedRun]) -> None:
-        write_text(self / schema.CELLS, records.to_json(runs, indent=2) + "\n")
+        write_text(self / schema.CELLS, to_json(runs, indent=2) + "\n")
 
-    def write_tuning(self, searches: Sequence[Tuned]) -> None:
-        write_text(self / schema.TUNING, records.to_json(searches, indent=2) + "\n")
+    def write_tuning(self, searches: Sequence[schema.Tuned]) -> None:
+        write_text(self / schema.TUNING, to_json(searches, indent=2) + "\n")
 
 
 def other_configuration(folder: Path, different: Iterable[str]) -> ComityError:
@@ -310,39 +314,34 @@ def _of_a_killed_start(file: Path) -> bool:
     return file.name in (schema.INFO, schema.LOCK) or is_part(file)
 
 
-def _json(file: Path) -> Any:
+def _content(file: Path) -> bytes:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return _checked(file).read_bytes()
     except OSError as error:
         raise ComityError(f"{file} could not be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ComityError(f"{file} is not JSON: {one_line(error, 200)}") from error
 
 
-def _crc32(file: Path, length: int) -> int:
-    """Of the first ``length`` bytes."""
-    checksum = 0
-    with file.open("rb") as stream:
-        while length and (block := stream.read(min(length, 2**20))):
-            checksum, length = zlib.crc32(block, checksum), length - len(block)
-    return checksum
+def _checked(file: Path) -> Path:
+    """The file, unless it is too large to be one of ours."""
+    most = LARGEST.get(file.name, LARGEST_OTHER)
+    if file.is_file() and (size := file.stat().st_size) > most:
+        raise ComityError(f"{file} has {size} bytes; at most {most} are read")
+    return file
 
 
 def _records(record: type[T], file: Path, wanted: Callable[[int], bool] | None = None) -> Iterator[T]:
     if not file.is_file():
         return
     with file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
+        for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE), b""), 1):
+            if len(line) == LONGEST_LINE:
+                raise ComityError(f"{file} has a line of more than {LONGEST_LINE} bytes")
             if not line.endswith(b"\n"):
                 return
             head = _ROUND.match(line)
             if wanted is not None and head is not None and not wanted(int(head[1])):
                 continue
-            try:
-                value = json.loads(line.decode())
-            except (ValueError, RecursionError) as error:
-                raise ComityError(f"{file}, line {number} is not JSON: {one_line(error, 200)}") from error
-            yield records.from_json(record, value, f"{file}, line {number}")
+            yield from_json(record, line, f"{file}, line {number}")
 
 
 def _number(text: str) -> int | float | None:

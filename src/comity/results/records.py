@@ -1,183 +1,104 @@
-"""Records as JSON and back.
-
-Everything that is written goes through ``to_json`` and everything that is read through ``from_json``, which checks each
-field against its declared type.
-"""
+"""Records of files as JSON and back. Reading checks the type and the range of each field."""
 
 import json
 import math
-import sys
-import types
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
-from comity._errors import ComityError
+import msgspec
+from msgspec import Meta, Struct
+
+from comity._errors import ComityError, one_line
 
 T = TypeVar("T")
 
-
-def to_json(record: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: what is not a finite number becomes null."""
-    return json.dumps(plain(record), indent=indent, allow_nan=False)
+_NAN = "null is NaN"
 
 
-def plain(item: Any) -> Any:
-    """A record in dictionaries, lists, texts and numbers, as JSON has them."""
-    if isinstance(item, float):
-        return item if math.isfinite(item) else None
-    if item is None or isinstance(item, (str, int)):
-        return item
-    if isinstance(item, (list, tuple)):
-        numbers = set(map(type, item)) == {float} and all(map(math.isfinite, item))
-        return item if numbers else [plain(inner) for inner in item]
-    if isinstance(item, Mapping):
-        return {str(key): plain(inner) for key, inner in item.items()}
-    return {f.name: plain(getattr(item, f.name)) for f in fields(item)} if is_dataclass(item) else item
+def _number(**bounds: Any) -> Any:
+    return Annotated[Annotated[float, Meta(**bounds)] | None, _NAN]
 
 
-def from_json(record: type[T], value: Any, where: str) -> T:
-    """``value``, as ``json.loads`` gives it, as this record; ``where`` names the file in the error."""
-    try:
-        found: T = _reader(record)(value)  # type: ignore[arg-type]  # a class is hashable
-    except _Unexpected as error:
-        raise ComityError(f"{where}{''.join(reversed(error.path))} {error.words}") from None
-    return found
+if TYPE_CHECKING:
+    Real = float
+    Size = float
+    Share = float
+    Cosine = float
+else:  # as files have them, with room for rounding
+    Real, Size, Share, Cosine = _number(), _number(ge=0), _number(ge=-1e-9, le=1 + 1e-9), _number(ge=-1.001, le=1.001)
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Cost = Annotated[float, Meta(ge=0, lt=1e18)]
 
 
-# Reading checks hundreds of thousands of numbers, so the reader of each type is made once, and it names the place of a
-# value only when that value is wrong.
+class _WithNaN:
+    """JSON has null where a number is not finite; records have NaN."""
 
-_Reader = Callable[[Any], Any]
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, optional in _numbers(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+            value = getattr(self, name)
+            if (known := value if value is None and optional else _with_nan(value)) is not value:
+                msgspec.structs.force_setattr(self, name, known)  # type: ignore[arg-type]
 
 
-DROPPED = frozenset({"contributions", "step_cosines"})
-"""Fields of earlier versions, which are skipped."""
+class Record(_WithNaN, Struct, kw_only=True, forbid_unknown_fields=True):
+    """A record of a file."""
 
 
-class _Unexpected(Exception):
-    """A value that does not fit its declared type; ``path`` grows from the inside out."""
-
-    def __init__(self, words: str) -> None:
-        self.words = words
-        self.path: list[str] = []
+class Fixed(_WithNaN, Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """A record of a file that does not change."""
 
 
 @cache
-def _reader(to: Any) -> _Reader:
-    origin, arguments = get_origin(to), get_args(to)
-    if is_dataclass(to):
-        return _record_reader(to)
-    if to is Any:
-        return lambda value: value
-    if origin in (Union, types.UnionType):
-        return _union_reader(to)
-    if origin is Literal:
-        return lambda value: value if value in arguments else _refuse(to, value)
-    if origin is dict:
-        return _mapping_reader(to)
-    if origin is list:
-        return _list_reader(to)
-    return _number if to is float else _exactly(to)
+def _numbers(record: type) -> dict[str, bool]:
+    """Fields with numbers that are null in a file where they are not finite, and whether the field itself may be."""
+    hints = get_type_hints(record, include_extras=True)
+    return {name: type(None) in get_args(hint) for name, hint in hints.items() if _NAN in str(hint)}
 
 
-_LARGEST = int(sys.float_info.max)
-
-
-def _refuse(to: Any, value: Any) -> Any:
-    raise _Unexpected(f"should be {getattr(to, '__name__', to)}, not {str(value)[:40]!r}")
-
-
-def _number(value: Any) -> float:
-    if type(value) is float:
-        return value
+def _with_nan(value: Any) -> Any:
     if value is None:
         return math.nan
-    if type(value) is not int or abs(value) > _LARGEST:
-        return float(_refuse(float, value))
-    return float(value)
+    if isinstance(value, list):
+        nested = bool(value) and isinstance(value[0], list)
+        return [_with_nan(inner) for inner in value] if nested or None in value else value
+    if isinstance(value, dict):
+        return {key: _with_nan(inner) for key, inner in value.items()}
+    return value
 
 
-def _exactly(to: type) -> _Reader:
-    return lambda value: value if type(value) is to else _refuse(to, value)
+def to_json(record: Any, indent: int | None = None) -> str:
+    """JSON with null for a number that is not finite."""
+    return json.dumps(plain(record), indent=indent)
 
 
-def _union_reader(to: Any) -> _Reader:
-    choices = [_reader(choice) for choice in get_args(to) if choice is not type(None)]
-    optional = type(None) in get_args(to)
-
-    def read(value: Any) -> Any:
-        if value is None and optional:
-            return None
-        for choice in choices[:-1]:
-            try:
-                return choice(value)
-            except _Unexpected:
-                continue
-        return choices[-1](value)
-
-    return read
+def plain(record: Any) -> Any:
+    """A record in dictionaries, lists, texts and numbers, as JSON has them."""
+    return json.loads(msgspec.json.encode(record, enc_hook=_basic))
 
 
-def _list_reader(to: Any) -> _Reader:
-    (inner,) = get_args(to)
-    read_inner = _reader(inner)
-    choices = get_args(inner) if get_origin(inner) in (Union, types.UnionType) else (inner,)
-    as_they_are = {choice for choice in choices if choice in (int, float, str)}
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, list):
-            return _refuse(list, value)
-        return value if set(map(type, value)) <= as_they_are else [read_inner(item) for item in value]
-
-    return read
+def _basic(item: Any) -> Any:
+    """NumPy's floats, and subclasses of what JSON has."""
+    kinds: tuple[tuple[type, Any], ...] = ((float, float), (int, int), (str, str), (list, list), (Mapping, dict))
+    for base, kind in kinds:
+        if isinstance(item, base):
+            return kind(item)
+    raise TypeError(f"{type(item).__name__} cannot be written as JSON")
 
 
-def _mapping_reader(to: Any) -> _Reader:
-    key_type, inner = get_args(to)
-    read_inner = _reader(inner)
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return _refuse(dict, value)
-        if inner is float and key_type is str and set(map(type, value.values())) <= {float}:
-            return value
-        found = {}
-        for key, item in value.items():
-            try:
-                found[int(key) if key_type is int else key] = read_inner(item)
-            except _Unexpected as error:
-                error.path.append(f".{key}")
-                raise
-            except ValueError:
-                raise _Unexpected(f"has the name {key[:40]!r}, which should be a number") from None
-        return found
-
-    return read
+@cache
+def _decoder(record: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(record)
 
 
-def _record_reader(record: Any) -> _Reader:
-    hints = get_type_hints(record)
-    readers = {f.name: _reader(hints[f.name]) for f in fields(record)}
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise _Unexpected(f"should hold named values, not {str(value)[:40]!r}")
-        found = {}
-        for name, inner in value.items():
-            if name in DROPPED:
-                continue
-            if name not in readers:
-                raise _Unexpected(f"has {name[:40]!r}, which is not known here")
-            try:
-                found[name] = readers[name](inner)
-            except _Unexpected as error:
-                error.path.append(f".{name}")
-                raise
-        try:
-            return record(**found)
-        except TypeError as missing:
-            raise _Unexpected(f"is incomplete: {str(missing).rpartition('missing ')[2]}") from None
-
-    return read
+def from_json(record: type[T], content: bytes, where: str) -> T:
+    """A record, or a list of records, from JSON; ``where`` names the file in the error."""
+    try:
+        found: T = _decoder(record).decode(content)  # type: ignore[arg-type]
+    except msgspec.ValidationError as error:
+        raise ComityError(f"{where}: {one_line(error, 200)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ComityError(f"{where} is not JSON: {one_line(error, 200)}") from error
+    return found

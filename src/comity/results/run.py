@@ -9,13 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from comity import metrics
 from comity._errors import ComityError, one_line
 from comity.config import LOCAL, Config, refuse_code
-from comity.results import records, schema, sound
-from comity.results.conditions import Flat, flatten
+from comity.metrics import Metric
+from comity.results import check, schema
+from comity.results.check import Checks, DamagedRun
 from comity.results.folder import RunFolder
+from comity.results.options import Flat, flatten
+from comity.results.records import plain
 from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
-from comity.results.sound import DamagedRun
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +31,6 @@ class LoadedRun:
         self.folder = RunFolder(path)
         self.path = self.folder.path
         with self._reading():
-            sound.check_sizes(self.path)
             self.info: RunInfo = self.folder.info()
 
     @contextmanager
@@ -40,7 +42,7 @@ class LoadedRun:
             raise
         except ComityError as error:
             raise DamagedRun(self.path, str(error)) from error
-        except sound.Untrue as error:
+        except check.Untrue as error:
             raise DamagedRun(self.path, f"{self.path} is damaged: {error}") from error
         except OSError as error:
             raise DamagedRun(self.path, f"{self.path} could not be read: {error.strerror}") from error
@@ -54,7 +56,7 @@ class LoadedRun:
         if thorough:
             _ = self.records, self.evaluation
             with self._reading():
-                sound.check_number_of_clients(self.options, bool(self.partition or self.evaluation))
+                check.check_number_of_clients(self.options, bool(self.partition or self.evaluation))
 
     def __repr__(self) -> str:
         return f"LoadedRun({self.title}, seed {self.seed}, {self.path})"
@@ -68,7 +70,7 @@ class LoadedRun:
         """The configuration in plain values, as ``config.yaml`` has it."""
         with self._reading():
             options = self.folder.options()
-            sound.check_options(options)
+            check.check_options(options)
         return options
 
     @cached_property
@@ -94,13 +96,22 @@ class LoadedRun:
     # Numbers.
 
     @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """What is known of each metric: those of the table, and those of this run's extensions."""
+        return metrics.by_key() | {each.key: each.metric for each in self.info.metrics}
+
+    @property
+    def _checks(self) -> Checks:
+        return Checks(self.options, self.metrics)
+
+    @cached_property
     def result(self) -> Result | None:
         """``None`` until the run is finished."""
         if not self.folder.finished:
             return None
         with self._reading():
             result = self.folder.result()
-            sound.check_result(result, self.options)
+            self._checks.result(result)
         return result
 
     @property
@@ -111,7 +122,7 @@ class LoadedRun:
     def records(self) -> list[RoundRecord]:
         with self._reading():
             records = self.folder.rounds()
-            sound.check_records(records, self.options)
+            self._checks.records(records)
         return records
 
     @cached_property
@@ -122,7 +133,7 @@ class LoadedRun:
         with self._reading():
             columns = self.folder.newest_evaluation()
             if columns:
-                sound.check_columns(columns, self.options, schema.CLIENTS)
+                self._checks.columns(columns, schema.CLIENTS)
         return columns
 
     @property
@@ -147,7 +158,7 @@ class LoadedRun:
         with self._reading():
             table = self.folder.partition()
             if table is not None:
-                sound.check_partition(table, self.options)
+                check.check_partition(table, self.options)
         return table
 
     def client_name(self, client: int) -> str:
@@ -159,7 +170,7 @@ class LoadedRun:
         """The rule's coefficients in the rounds that are ``wanted``; only their lines are parsed."""
         with self._reading():
             for record in self.folder.weights(wanted):
-                sound.check_weights(record)
+                check.check_weights(record)
                 if wanted(record.round):
                     yield record
 
@@ -167,7 +178,7 @@ class LoadedRun:
         """The cosines between clients' updates, round by round."""
         with self._reading():
             for record in self.folder.cosines():
-                sound.check_cosines(record)
+                check.check_cosines(record)
                 yield record
 
     # For a notebook.
@@ -175,7 +186,7 @@ class LoadedRun:
     @cached_property
     def rounds(self) -> Any:
         """One row a round: a pandas data frame where pandas is installed (``seconds.train``), else a list of dicts."""
-        return _frame([records.plain(record) for record in self.records])
+        return _frame([plain(record) for record in self.records])
 
     @cached_property
     def clients(self) -> Any:

@@ -1,11 +1,19 @@
-"""What a run and a study leave behind: the names of files and metrics, and the records in them.
+"""Files of run and study folders: their names, and the records in them.
 
-``records`` writes and reads them. A change that old folders do not meet raises ``SCHEMA``.
+A change that makes old folders unreadable raises ``SCHEMA``.
 """
 
+# ruff: noqa: RUF012  # msgspec gives each record a list or a dictionary of its own
+
 import math
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from comity import metrics
+from comity.metrics import Metric
+from comity.results.records import Cosine, Cost, Count, Fixed, Real, Record, Share, Size
 
 SCHEMA = 3
 
@@ -37,50 +45,63 @@ LOCK = ".lock"
 TOKEN = ".token"
 FETCHED = ".fetched"
 
-# Metrics of a client's model.
-OWN = "L-acc"
-"""Accuracy on the client's own tests."""
-SOME = "S-acc"
-"""Accuracy on its own tests and those of some others."""
-ALL = "G-acc"
-"""Accuracy on everybody's tests."""
-COMMON = "global-acc"
-"""Accuracy of the common model on the client's own tests."""
-LOSS = "loss"
-VALIDATION = "val-acc"
-VALIDATION_LOSS = "val-loss"
-BALANCED = "balanced-acc"
-"""Mean over the classes of the client's own tests of the share that is told right."""
-AUC = "AUC"
-"""Area under the ROC curve on the client's own tests, a mean over their classes, each against the rest."""
-BY_CLASS = (BALANCED, AUC)
-"""Metrics that are NaN for a client whose tests hold one class; their summaries are over the other clients."""
-CALIBRATION = "ECE"
-"""How far the confidence of answers on own tests is from their accuracy: the expected calibration error."""
-UNGUARDED = "unguarded"
-"""Accuracy of the federated model without its guard on the client's own tests."""
-OWN_WEIGHT = "own-weight"
-"""What the client's own model counts for under the guard."""
-BOUND = "bound"
-"""The guard's promise: the error is above that of the client's own model by at most so much."""
-METRICS = (
-    *(OWN, *BY_CLASS, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION, UNGUARDED, OWN_WEIGHT, BOUND),
-)
+# Metrics of a client's model by their keys, and the columns of clients.csv.
+OWN, BALANCED, AUC, LOSS = (m.key for m in (metrics.OWN, metrics.BALANCED, metrics.AUC, metrics.LOSS))
+VALIDATION, VALIDATION_LOSS = metrics.VALIDATION.key, metrics.VALIDATION_LOSS.key
+SOME, ALL, COMMON = metrics.SOME.key, metrics.ALL.key, metrics.COMMON.key
+CALIBRATION, UNGUARDED, OWN_WEIGHT = metrics.CALIBRATION.key, metrics.UNGUARDED.key, metrics.OWN_WEIGHT.key
+BOUND = metrics.BOUND.key
+METRICS = tuple(metric.key for metric in metrics.METRICS)
+BY_CLASS = tuple(metric.key for metric in metrics.METRICS if metric.undefined)
+ONLY_LOCAL, ONLY_JOINED = (metric.key for metric in metrics.COUNTS)
+CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, CLIENT_NAME = "client", "n_train", "n_test", "name"
+CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, ONLY_LOCAL, ONLY_JOINED, *METRICS)
 
 FALL, FALLEN_TESTS = 0.2, 5
 """Training is not stable where a client's accuracy falls by more than this, and by so many tests or more."""
 
-CLIENT, TRAINING_SAMPLES, TEST_SAMPLES = "client", "n_train", "n_test"
-ONLY_LOCAL, ONLY_JOINED = "only-local", "only-joined"
-"""Own tests that only Local, and only the client's model in this run, gets right."""
-CLIENT_NAME = "name"
-CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, ONLY_LOCAL, ONLY_JOINED, *METRICS)
-Columns = dict[str, list[float]]
+ZERO = 1e-9
+"""Smaller differences of accuracies are float rounding: no test set is large enough to show them."""
+
+Printable = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u200e-\u202e]*\Z")]
+Dropped = Any | msgspec.UnsetType
+"""A field of earlier versions: files may have it, and nothing reads or writes it."""
+Columns = dict[str, list[Real]]
 """One evaluation: a list over clients for each of CLIENT_COLUMNS that was measured."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
+class Version(Struct):
+    """Which schema a ``run.json`` has, whatever else is in it."""
+
+    schema: Any = None
+
+
+class MetricInfo(Fixed, kw_only=True, frozen=True):
+    """A metric of this run that is not in the table of metrics: an extension measured it."""
+
+    key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}\Z")]
+    label: Printable
+    meaning: Printable
+    unit: Literal["%", "points", ""] = ""
+    digits: Annotated[int, Meta(ge=0, le=10)] = 2
+    better: Literal["higher", "lower", "neither"] = "higher"
+    low: float | None = None
+    """``None``: no bound."""
+    high: float | None = None
+
+    @classmethod
+    def of(cls, metric: Metric) -> "MetricInfo":
+        told = {name: getattr(metric, name) for name in cls.__struct_fields__}
+        return cls(**{name: value for name, value in told.items() if value not in (-math.inf, math.inf)})
+
+    @property
+    def metric(self) -> Metric:
+        """For tables and pages; its values are in files, and it computes none."""
+        told = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return Metric(**told, compute=lambda _: None, optional=True)
+
+
+class RunInfo(Fixed, kw_only=True, frozen=True, omit_defaults=True):
     """What a run is, written before its first round."""
 
     schema: int
@@ -97,19 +118,22 @@ class RunInfo:
     """The fingerprint of the samples and labels; empty in folders of earlier versions."""
     id: str = ""
     """Drawn when the run began, and the same when it goes on: no other run has it."""
+    trainer: Annotated[str, Meta(max_length=100)] = ""
+    """How local training was computed: ``autograd``, ``chain``, ``compiled AVX512``; last digits depend on it."""
+    metrics: list[MetricInfo] = []
+    """Metrics of extensions, which the table of metrics does not have."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartitionTable:
+class PartitionTable(Fixed, kw_only=True, frozen=True):
     """Who holds how many samples of which class."""
 
     name: str
     partition: str
-    classes: int
-    counts: list[list[int]]
-    client_names: list[str] = field(default_factory=list)
+    classes: Count
+    counts: list[list[Count]]
+    client_names: list[str] = []
     """Of each client, and of each class; empty in runs of an earlier comity."""
-    class_names: list[str] = field(default_factory=list)
+    class_names: list[str] = []
     tests_drawn: bool = False
     """Whether each seed draws its own tests from a client's samples."""
 
@@ -120,180 +144,167 @@ class PartitionTable:
         return self.classes == 2 or max(totals, default=0) > 2 * min(totals, default=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(Fixed, kw_only=True, frozen=True):
     """One metric over all clients."""
 
-    mean: float
-    std: float
-    samples: float
+    mean: Real
+    std: Size
+    samples: Real
     """The mean over samples rather than over clients."""
-    worst10: float
+    worst10: Real
     """The mean over the worst tenth of the clients."""
 
 
 Metrics = dict[str, Summary]
 
 
-@dataclass(kw_only=True)
-class Traffic:
+class Traffic(Record, kw_only=True):
     """Bytes of tensors; evaluation is not counted."""
 
-    down: float = 0
-    up: float = 0
+    down: Cost = 0
+    up: Cost = 0
 
 
-@dataclass(kw_only=True)
-class Seconds:
-    train: float = 0.0
-    aggregate: float = 0.0
-    evaluate: float = 0.0
+class Seconds(Record, kw_only=True):
+    train: Cost = 0.0
+    aggregate: Cost = 0.0
+    evaluate: Cost = 0.0
 
 
-@dataclass(kw_only=True)
-class Conflict:
+class Conflict(Record, kw_only=True):
     """Share of pairs of clients whose updates point against each other."""
 
-    rate: float = 0.0
-    layers: dict[str, float] = field(default_factory=dict)
-    error: float = 0.0
+    rate: Share = 0.0
+    layers: dict[str, Share] = {}
+    error: Share = 0.0
     """Share of the pairs and layers that are expected to be judged wrongly, where sketches tell; else 0."""
-    loss_change: float = 0.0
+    loss_change: Real = 0.0
     """Of all clients together under the plain mean, to first order (ConFREE, Equation 8)."""
-    loss_change_by_others: float = 0.0
+    loss_change_by_others: Real = 0.0
     """The same without what a client's own update does for it (FedCALM, Equation 10); above 0 others harm."""
 
 
-@dataclass(kw_only=True)
-class Against:
+class Against(Record, kw_only=True):
     """Clients whose own update a step points against (a negative inner product): it undoes what they have learnt."""
 
-    clients: int = 0
+    clients: Count = 0
     """Of so many."""
-    mean: int = 0
+    mean: Count = 0
     """By the plain mean of the updates."""
-    rule: int = 0
+    rule: Count = 0
     """By the rule's step."""
-    mean_ids: list[int] = field(default_factory=list)
+    mean_ids: list[int] = []
     """Who they are, the first of them where they are many."""
-    rule_ids: list[int] = field(default_factory=list)
+    rule_ids: list[int] = []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Fixed, kw_only=True, frozen=True):
     """What clients say that a step would do to them."""
 
-    change: float
+    change: Real
     """Of their mean loss."""
-    harmed: int
+    harmed: Count
     """Clients whose loss it would raise, of those with enough samples to tell."""
 
 
-@dataclass(kw_only=True)
-class RuleNote:
+class RuleNote(Record, kw_only=True):
     """What the rule's solver says of its own step."""
 
     certificate: str
-    residual: float = 0.0
-    stretch: dict[str, float] = field(default_factory=dict)
+    residual: Real = 0.0
+    stretch: dict[str, Real] = {}
     """By layer: the length of the step over that of the plain mean."""
-    choice: dict[str, float] = field(default_factory=dict)
+    choice: dict[str, Real] = {}
     """Of a rule that chooses among others: each with its weight. The heaviest made the step."""
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = {}
     """In rounds in which clients were asked: what they said of each choice."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weights:
+class Weights(Fixed, kw_only=True, frozen=True):
     """The rule's coefficients in one round: a row for the whole model, or one for each layer."""
 
-    round: int
+    round: Count
     group: str
     ids: list[int | str]
-    coefficients: list[list[float]]
-    multipliers: list[list[float]] | None = None
+    coefficients: list[list[Real]]
+    multipliers: list[list[Real]] | None = None
     """CALM's λ: what each client's constraint adds to its coefficient."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cosines:
+class Cosines(Fixed, kw_only=True, frozen=True):
     """The cosine between every two clients' updates in one round."""
 
-    round: int
+    round: Count
     group: str
     ids: list[int | str]
-    cosines: list[list[float]]
-    error: float = 0.0
+    cosines: list[list[Cosine]]
+    error: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """The standard error of those near 0, where sketches tell; else 0."""
 
 
-@dataclass(kw_only=True)
-class RoundRecord:
+class RoundRecord(Record, kw_only=True):
     """One round."""
 
-    round: int
-    cohort: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
+    round: Count
+    cohort: list[int] = []
+    lost: list[int] = []
     """Those that trained and never answered."""
-    failed: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = {}
     """Those whose answers were left out, and why."""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = []
     """What deserves a look though nothing was left out: nodes without a seat, seats that changed, sizes out of line."""
-    train_loss: float = math.nan
-    bytes: Traffic = field(default_factory=Traffic)
-    seconds: Seconds = field(default_factory=Seconds)
-    metrics: Metrics = field(default_factory=dict)
+    train_loss: Real = math.nan
+    bytes: Traffic = msgspec.field(default_factory=Traffic)
+    seconds: Seconds = msgspec.field(default_factory=Seconds)
+    metrics: Metrics = {}
     """Empty where this round was not evaluated."""
-    fell: dict[int, float] = field(default_factory=dict)
+    fell: dict[int, Real] = {}
     """Clients whose accuracy fell by more than FALL since the evaluation before, and by how much."""
-    general_error: float = 0.0
+    general_error: Real = 0.0
     """At most so large is the standard error of each client's S-acc and G-acc; 0 where every test was tried."""
     conflict: Conflict | None = None
     rule: RuleNote | None = None
-    method: dict[str, Any] = field(default_factory=dict)
+    method: dict[str, Any] = {}
     """What the method notes of its own."""
     against: Against | None = None
     epsilon: float | None = None
     """Of differential privacy so far, where noise is added: of the client that took part in most rounds."""
+    step_cosines: Dropped = msgspec.UNSET
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    round: int
+class Evaluation(Fixed, kw_only=True, frozen=True):
+    round: Count
     metrics: Metrics
-    general_error: float = 0.0
+    general_error: Real = 0.0
     """As in the round's record."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Best(Evaluation):
+class Best(Evaluation, kw_only=True, frozen=True):
     chosen_by: Literal["validation", "test"]
     """Methods must not be compared by a best round that test accuracy chose."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transfer:
+class Transfer(Fixed, kw_only=True, frozen=True):
     """What joining changed for each client, against Local under the same conditions."""
 
-    local: float
+    local: Share
     """Local's mean accuracy."""
-    relative_accuracy: float
-    positive_transfer: float
+    relative_accuracy: Real
+    positive_transfer: Share
     """Share of the clients that gain."""
     harmed: list[int]
-    gain: dict[int, float]
-    beyond_chance: list[int] = field(default_factory=list)
+    gain: dict[int, Annotated[float, Meta(ge=-1, le=1)]]
+    beyond_chance: list[int] = []
     """Harmed clients whose loss is more than the luck of their test samples."""
-    only_local: dict[int, int] = field(default_factory=dict)
+    only_local: dict[int, Count] = {}
     """By client: test samples that Local alone got right; empty where that was not counted."""
-    only_joined: dict[int, int] = field(default_factory=dict)
+    only_joined: dict[int, Count] = {}
     """By client: test samples that the client's model in this run alone got right."""
     local_on: Literal["all", "train"] = "all"
     """Whether Local learnt from all samples of a client, or not from its validation samples."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Newcomers:
+class Newcomers(Fixed, kw_only=True, frozen=True):
     """Clients that were held out of training and joined after it."""
 
     clients: Columns
@@ -304,8 +315,7 @@ class Newcomers:
     """Those that could not be served, and why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Fixed, kw_only=True, frozen=True):
     """Last and best round, who gained and who was harmed, what it cost, and on what it ran."""
 
     last: Evaluation
@@ -315,31 +325,31 @@ class Result:
     clients: Columns
     """The last evaluation."""
     malicious: list[int]
-    conflict_rate: float | None
+    conflict_rate: Share | None
     worst_residual: float | None
     bytes_per_round: Traffic
     seconds: Seconds
-    failures: int
-    diverged: list[int] = field(default_factory=list)
+    failures: Count
+    diverged: list[int] = []
     """Clients that ended with a loss that is not finite, or whose update in the last round was refused for that."""
     written: str
     versions: dict[str, str]
     machine: dict[str, Any]
-    unstable: list[int] = field(default_factory=list)
+    unstable: list[int] = []
     """Clients whose accuracy fell by more than FALL between two evaluations."""
     newcomers: Newcomers | None = None
-    mean_against: float | None = None
+    mean_against: Share | None = None
     """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
-    rule_against: float | None = None
+    rule_against: Share | None = None
     """The same of the rule's step."""
     epsilon: float | None = None
     """What all rounds come to, with the option dp_delta, where noise is added."""
-    conflict_error: float = 0.0
+    conflict_error: Share = 0.0
     """The largest error of a round's conflict rate, where sketches tell; else 0."""
+    contributions: Dropped = msgspec.UNSET
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
+class PlannedRun(Fixed, kw_only=True, frozen=True):
     """One run of a study, as ``cells.json`` has it."""
 
     folder: str
@@ -348,14 +358,12 @@ class PlannedRun:
     traceback: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(Fixed, kw_only=True, frozen=True):
     value: Any
     validation: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tuned:
+class Tuned(Fixed, kw_only=True, frozen=True):
     """One search for an option's value, as ``tuning.json`` has it."""
 
     cell: str

@@ -12,7 +12,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 from comity._errors import ComityError
 from comity.config import Config
-from comity.results.schema import LOG, OWN, RoundRecord
+from comity.results import LOG, OWN, RoundRecord
 
 Message = dict[str, Any]
 """``{"round": 3, "accuracy": 0.8}`` on the way; at the end ``{"end": "done"}``, ``{"end": "stopped"}`` or
@@ -183,7 +184,7 @@ def a_round(config: Config) -> tuple[float, float, float]:
     quiet = {"track": (), "guard": None, "reference": "none", "out": None, "eval_every": 1}
     asked = count()
     done = run(config.with_(**quiet), stop=lambda: next(asked) > 0)
-    seconds = replace(done.records[0].seconds)
+    seconds = copy(done.records[0].seconds)
     done.server.evaluate(general=True)
     return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
 

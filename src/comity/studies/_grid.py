@@ -19,8 +19,9 @@ from comity._labels import slug, titled
 from comity._options import Count, convert
 from comity._options import options as declared
 from comity._overlay import DEFAULTS, owner
+from comity.compare import Varying, compared, in_words
 from comity.config import COMPONENTS, LOCAL, UNNAMED, Config, Entries, Overlay, Training, default
-from comity.results.conditions import Flat, Varying, compared, flatten, in_words
+from comity.results import Flat, flatten
 
 SCALES = ("desk", "night", "paper")
 BESIDE = (

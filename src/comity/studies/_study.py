@@ -17,10 +17,19 @@ from comity._datasets import whereabouts
 from comity._errors import ComityError
 from comity._options import Count, convert
 from comity._write import locked, write_text
+from comity.compare import LoadedStudy
 from comity.config import Config, Entries, read_yaml
-from comity.results import LoadedRun, LoadedStudy, RunFolder, StudyFolder, schema
-from comity.results.folder import other_configuration, other_data
-from comity.results.schema import PlannedRun, Trial, Tuned
+from comity.results import (
+    LoadedRun,
+    PlannedRun,
+    RunFolder,
+    StudyFolder,
+    Trial,
+    Tuned,
+    other_configuration,
+    other_data,
+    schema,
+)
 from comity.studies._crew import Crew, Job, Message, Process, a_round, execute, ray_address
 from comity.studies._grid import TRAINING, Names, at_scale, callback_names, expand, local_of, override, section
 from comity.studies._shard import part

@@ -1,17 +1,6 @@
 // How learning goes: curves over rounds, and over the values of an option.
 
-const CURVES = {
-  acc: ["accuracy", "accuracy on own tests", true],
-  worst: ["worst tenth", "accuracy of the worst tenth of clients", true],
-  balanced: ["balanced accuracy", "accuracy on own tests, each class alike,", true],
-  auc: ["AUC", "AUC on own tests", true],
-  val: ["validation", "accuracy on own validation samples", true],
-  common: ["common model", "accuracy of the common model", true],
-  S: ["S-acc", "accuracy on own and some others' tests (S-acc)", true],
-  G: ["G-acc", "accuracy on everybody's tests (G-acc)", true],
-  loss: ["training loss", "training loss", false],
-  test: ["test loss", "loss on own tests", false],
-};
+const CURVES = data.curves; // by key: label, axis, whether it is a share
 const ACROSS = {
   r: ["round", "round"],
   s: ["seconds", "seconds of training and aggregation"],

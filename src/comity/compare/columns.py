@@ -1,17 +1,19 @@
 """The columns of a study's table: what each number is, where it comes from, and how it is written."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from comity import metrics
+from comity._words import number
+from comity.compare.cells import Cell
+from comity.compare.statistics import Difference, Spread
 from comity.config import MEAN
-from comity.results.run import LoadedRun
-from comity.results.schema import ALL, AUC, BALANCED, CALIBRATION, COMMON, LOSS, OWN, SOME, UNGUARDED
-from comity.results.statistics import Difference, Spread
-from comity.results.study import Cell
-from comity.results.words import number
+from comity.metrics import Metric
+from comity.results import OWN, LoadedRun, Result
 
+Shown = Literal["always", "page", "asked"]
 Mark = Literal["", "gain", "loss", "noise", "one seed", "best"]
 
 
@@ -43,7 +45,7 @@ class Column:
     unit: str
     digits: int
     meaning: str
-    shown: Literal["always", "page", "asked"] = "always"
+    shown: Shown = "always"
     """CSV has every column. The page also has those that would make a terminal too narrow."""
     parts: ClassVar[tuple[str, ...]]
     """What CSV has of it beside the value."""
@@ -143,8 +145,16 @@ class HarmedColumn(Column):
         return Entry(str(count), small, count, (balance.clients, sure), mark, balance.named)
 
 
-def _percent(name: str, how: str = "mean") -> Callable[[LoadedRun, Cell], float]:
-    return lambda run, _: 100 * run.metric(name, how)
+def _number(metric: Metric, how: str = "mean") -> Callable[[LoadedRun, Cell], float]:
+    scale = 100 if metric.unit == "%" else 1
+    return lambda run, _: scale * run.metric(metric.key, how)
+
+
+def metric_column(metric: Metric, name: str = "", shown: Shown = "page") -> SpreadColumn:
+    """The mean over clients of a metric in the last round; ``name``: in CSV, by default the metric's key."""
+    return SpreadColumn(
+        name or metric.key, metric.label, metric.unit, metric.digits, metric.meaning, shown, of=_number(metric)
+    )
 
 
 def _best(run: LoadedRun, _: Cell) -> float:
@@ -157,22 +167,18 @@ def _relative(run: LoadedRun, cell: Cell) -> float:
     return 100 * cell.transfers[run.seed].relative_accuracy if run.seed in cell.transfers else math.nan
 
 
-def _conflict(run: LoadedRun, _: Cell) -> float:
-    rate = run.result.conflict_rate if run.result else None
-    return math.nan if rate is None else 100 * rate
+def _share(name: str) -> Callable[[LoadedRun, Cell], float]:
+    """A share of the result that is not measured in every run, in percent."""
+
+    def of(run: LoadedRun, _: Cell) -> float:
+        share = getattr(run.result, name, None)
+        return math.nan if share is None else 100 * share
+
+    return of
 
 
-def _against(run: LoadedRun, _: Cell) -> float:
-    rate = run.result.rule_against if run.result else None
-    return math.nan if rate is None else 100 * rate
-
-
-def _megabytes(run: LoadedRun, _: Cell) -> float:
-    return (run.result.bytes_per_round.down + run.result.bytes_per_round.up) / 1e6 if run.result else math.nan
-
-
-def _seconds(run: LoadedRun, _: Cell) -> float:
-    return (run.result.seconds.train + run.result.seconds.aggregate) / run.result.last.round if run.result else math.nan
+def _cost(of: Callable[[Result], float]) -> Callable[[LoadedRun, Cell], float]:
+    return lambda run, _: of(run.result) if run.result else math.nan
 
 
 def _newcomers(run: LoadedRun, _: Cell) -> float:
@@ -190,7 +196,7 @@ _POOLED = "of the clients of all seeds where each seed has a partition of its ow
 ACCURACY = SpreadColumn(
     *("accuracy", "accuracy", "%", 2),
     "Mean over clients of the accuracy on their own tests in the last round, ± standard deviation over seeds",
-    of=_percent(OWN),
+    of=_number(metrics.OWN),
 )
 DIFFERENCE = DifferenceColumn(
     *("difference", f"difference to {MEAN}", "points", 2),
@@ -201,7 +207,7 @@ DIFFERENCE = DifferenceColumn(
 WORST = SpreadColumn(
     *("worst10", "worst tenth", "%", 1),
     "Mean accuracy of the tenth of the clients that do worst",
-    of=_percent(OWN, "worst10"),
+    of=_number(metrics.OWN, "worst10"),
 )
 GAIN = DifferenceColumn(
     *("gain", "gain over Local", "points", 2),
@@ -217,25 +223,9 @@ HARMED = HarmedColumn(
     f"Clients that do worse than alone; {_POOLED}; beyond chance: by more than the luck of their test samples (exact "
     "McNemar test by client, Benjamini–Hochberg over clients at 5 %)",
 )
-UNGUARDED_ACCURACY = SpreadColumn(
-    *("unguarded", "unguarded", "%", 2),
-    "Accuracy of the federated model without its guard on the clients' own tests",
-    of=_percent(UNGUARDED),
-)
-_ONE_CLASS = "mean over the clients whose tests hold more than one class"
 BY_CLASS = (
-    SpreadColumn(
-        *("balanced", "balanced accuracy", "%", 2),
-        f"Accuracy on own tests in which each class counts the same, {_ONE_CLASS}",
-        shown="asked",
-        of=_percent(BALANCED),
-    ),
-    SpreadColumn(
-        *("AUC", "AUC", "", 3),
-        f"Area under the ROC curve on own tests, of several classes each against the rest, {_ONE_CLASS}",
-        shown="asked",
-        of=lambda run, _: run.metric(AUC),
-    ),
+    metric_column(metrics.BALANCED, "balanced", "asked"),
+    metric_column(metrics.AUC, shown="asked"),
 )
 """Shown unasked where accuracy leaves much open: of two classes, and of classes of very different size."""
 CONFLICT = ConflictColumn(
@@ -243,14 +233,14 @@ CONFLICT = ConflictColumn(
     "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds; ± the share that "
     "sketches are expected to judge wrongly",
     with_std=False,
-    of=_conflict,
+    of=_share("conflict_rate"),
 )
 AGAINST = SpreadColumn(
     *("against", "step against", "%", 0),
     "Share of the clients whose own update the aggregated step points against, mean over rounds",
     with_std=False,
     shown="page",
-    of=_against,
+    of=_share("rule_against"),
 )
 COLUMNS: tuple[Column, ...] = (
     ACCURACY,
@@ -258,7 +248,7 @@ COLUMNS: tuple[Column, ...] = (
     GAIN,
     GAINING,
     HARMED,
-    UNGUARDED_ACCURACY,
+    metric_column(metrics.UNGUARDED, shown="always"),
     SpreadColumn(
         *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", of=_best
     ),
@@ -266,7 +256,7 @@ COLUMNS: tuple[Column, ...] = (
         *("samples", "over samples", "%", 2),
         "Share of all clients' tests that are answered right: each test counts the same, not each client",
         shown="page",
-        of=_percent(OWN, "samples"),
+        of=_number(metrics.OWN, "samples"),
     ),
     WORST,
     SpreadColumn(
@@ -286,51 +276,36 @@ COLUMNS: tuple[Column, ...] = (
         shown="page",
         of=_newcomers_gain,
     ),
-    SpreadColumn(
-        *("log-loss", "log-loss", "", 3),
-        "Mean over clients of the log-loss on their own tests, in nats",
-        shown="page",
-        of=lambda run, _: run.metric(LOSS),
-    ),
-    SpreadColumn(
-        *("ECE", "calibration error", "%", 1),
-        "How far the confidence of answers is from how often they are right: expected calibration error, own tests",
-        shown="page",
-        of=_percent(CALIBRATION),
-    ),
+    metric_column(metrics.LOSS, "log-loss"),
+    metric_column(metrics.CALIBRATION),
     AGAINST,
     CONFLICT,
     SpreadColumn(
         *("MB", "MB a round", "", 2),
         "Megabytes sent and received by all clients of a round together",
         with_std=False,
-        of=_megabytes,
+        of=_cost(lambda result: (result.bytes_per_round.down + result.bytes_per_round.up) / 1e6),
     ),
     SpreadColumn(
         *("seconds", "s a round", "", 2),
         "Seconds of training and aggregation on the machine that it ran on",
         with_std=False,
-        of=_seconds,
+        of=_cost(lambda result: (result.seconds.train + result.seconds.aggregate) / result.last.round),
     ),
     SpreadColumn(
         *("std", "std over clients", "points", 1),
         "Standard deviation over clients of the accuracy on their own tests",
         shown="asked",
-        of=_percent(OWN, "std"),
+        of=_number(metrics.OWN, "std"),
     ),
-    SpreadColumn(
-        *("S-acc", "S-acc", "%", 2),
-        "Accuracy on the clients' own tests and those of some others",
-        shown="page",
-        of=_percent(SOME),
-    ),
-    SpreadColumn(*("G-acc", "G-acc", "%", 2), "Accuracy on everybody's tests", shown="page", of=_percent(ALL)),
-    SpreadColumn(
-        *("global", "common model", "%", 2),
-        "Accuracy of the common model on the clients' own tests",
-        shown="asked",
-        of=_percent(COMMON),
-    ),
+    metric_column(metrics.SOME),
+    metric_column(metrics.ALL),
+    metric_column(metrics.COMMON, "global", "asked"),
 )
-KEPT = (ACCURACY, DIFFERENCE, HARMED)
-"""What a narrow terminal shows in any case."""
+
+
+def columns_of(runs: Iterable[LoadedRun]) -> tuple[Column, ...]:
+    """All columns: those of every table, then metrics of extensions that these runs have."""
+    own = {each.key: each.metric for run in runs for each in run.info.metrics}
+    taken = {column.name for column in COLUMNS}
+    return (*COLUMNS, *(metric_column(each, f"metric {key}" if key in taken else key) for key, each in own.items()))

@@ -1,34 +1,12 @@
-"""The options of runs: which of them decide the numbers, what differs among runs, and which Local goes with which run.
+"""What differs among runs, under which conditions they are compared, and which Local goes with a run."""
 
-Options are seen flat: ``rule`` is a name and ``rule.c`` an option of the rule.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from comity._labels import titled
-from comity._options import options as declared
-from comity.config import COMPONENTS, LOCAL, LOCAL_OPTIONS, Config, Overlay
-
-Flat = dict[str, Any]
-
-_UNDECISIVE = {option.name for option in declared(Config).values() if not option.decides} | {"seed"}
-
-
-def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
-    """The options that decide the numbers, apart from the seed.
-
-    ``own_rule``: no rule can be chosen, so the configured one decides nothing. Local sends no updates to any rule, and
-    its models are the same at every moment of judgement.
-    """
-    flat = Overlay(options).without(_UNDECISIVE)
-    idle = LOCAL_OPTIONS.keys() - {"method"} if flat.get("method") == LOCAL else {"rule"} if own_rule else set()
-    return flat.without(idle)
-
-
-def component_of(key: str) -> str:
-    """``rule`` of ``rule.c``."""
-    return key.partition(".")[0]
+from comity._overlay import owner
+from comity.config import COMPONENTS, LOCAL_OPTIONS
+from comity.results import Flat, show
 
 
 def compared(flat: Flat) -> set[str]:
@@ -41,17 +19,17 @@ def compared(flat: Flat) -> set[str]:
 
 def of_cell(flat: Flat) -> Flat:
     """Method, rule and guard with their options."""
-    return {key: value for key, value in flat.items() if component_of(key) in compared(flat)}
+    return {key: value for key, value in flat.items() if owner(key) in compared(flat)}
 
 
 def of_setting(flat: Flat) -> Flat:
     """All conditions that methods, rules and guards are compared under."""
-    return {key: value for key, value in flat.items() if component_of(key) not in compared(flat)}
+    return {key: value for key, value in flat.items() if owner(key) not in compared(flat)}
 
 
 def shared_with_local(flat: Flat) -> Flat:
     """The conditions that a run has in common with the Local that goes with it."""
-    return {key: v for key, v in flat.items() if component_of(key) not in LOCAL_OPTIONS.keys() | compared(flat)}
+    return {key: v for key, v in flat.items() if owner(key) not in LOCAL_OPTIONS.keys() | compared(flat)}
 
 
 class Varying:
@@ -70,8 +48,8 @@ class Varying:
 
     def of(self, flat: Flat, *components: str) -> Flat:
         """The varying options of these components, or of everything that is not compared."""
-        wanted = components or tuple({component_of(key) for key in flat} - compared(flat))
-        return {k: v for k, v in flat.items() if component_of(k) in wanted and _owned(k, flat) in self._owned}
+        wanted = components or tuple({owner(key) for key in flat} - compared(flat))
+        return {k: v for k, v in flat.items() if owner(k) in wanted and _owned(k, flat) in self._owned}
 
     def label(self, flat: Flat, component: str) -> str:
         """``ConFREE (c=0.3)``: a rule with those of its options that vary; a method also with its guard."""
@@ -96,12 +74,3 @@ def in_words(flat: Flat) -> str:
     return ", ".join(
         show(value) if key in COMPONENTS else f"{key.rpartition('.')[2]}={show(value)}" for key, value in flat.items()
     )
-
-
-def show(value: Any, key: str = "") -> str:
-    """The value of an option in words."""
-    if value is None and key == "guard":
-        return "none"
-    if isinstance(value, (list, tuple)):
-        return "×".join(map(str, value))
-    return "default" if value is None else str(value)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
+from comity.results import ZERO
+
 Verdict = Literal["gain", "loss", "noise", "one seed"]
 
-ZERO = 1e-9
-"""Differences of accuracies below this are rounding of floats: no test set is large enough to show them."""
 SURE = 0.05
 """An interval of 95 % leaves zero out where a p-value is below this."""
 POWER, MOST_SEEDS = 0.8, 100

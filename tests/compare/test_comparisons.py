@@ -1,9 +1,8 @@
 """What is compared with what, and the numbers that come of it, against numbers worked out by hand."""
 
-import json
 import math
 import shutil
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,8 @@ import pytest
 from scipy.stats import t, ttest_1samp
 
 from comity import ComityError
-from comity.report._series import coefficients
-from comity.report._why import Agreement, overlap
-from comity.results import Balance, Difference, LoadedStudy, RunFolder, Spread, StudyFolder, transfer
-from comity.results.columns import COLUMNS
-from comity.results.records import from_json, to_json
-from comity.results.schema import (
-    CELLS,
-    OWN,
-    Conflict,
-    Cosines,
-    PartitionTable,
-    PlannedRun,
-    RoundRecord,
-    Summary,
-    Weights,
-)
-from comity.results.statistics import holm
+from comity.compare import COLUMNS, Balance, Difference, LoadedStudy, Spread, holm, transfer
+from comity.results import PlannedRun, StudyFolder, Transfer
 from run_folders import make
 
 
@@ -62,15 +46,6 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     assert mean["MB a round"] == "1.50"
     assert mean["s a round"] == "0.75"
     assert found["Local"]["accuracy"] == "57.50 ± 0.00"  # noted by the others, without a run of its own
-
-
-def test_the_interval_is_students() -> None:
-    for seeds in (2, 3, 4, 8, 13, 61):
-        values = {seed: float(seed % 3) for seed in range(seeds)}
-        spread = Spread(values)
-        assert spread.std is not None
-        low, high = t.interval(0.95, seeds - 1, loc=spread.mean, scale=spread.std / math.sqrt(seeds))
-        assert spread.half == pytest.approx((high - low) / 2, rel=1e-9)
 
 
 def test_differences() -> None:
@@ -128,12 +103,17 @@ def test_who_gains_and_who_is_harmed() -> None:
     assert transfer({0: 0.5}, {1: 0.5}) is None
 
 
+def balance(transfers: Mapping[int, Transfer | None], **options: Any) -> Balance:
+    """Of transfers that are known."""
+    found = Balance.of({seed: known for seed, known in transfers.items() if known}, **options)
+    assert found is not None
+    return found
+
+
 def test_clients_of_several_seeds_are_pooled_unless_they_are_the_same() -> None:
     alone, joined = {3: 0.5, 4: 0.5}, {0: {3: 0.4, 4: 1.0}, 1: {3: 0.8, 4: 0.6}}
-    transfers = {seed: known for seed in joined if (known := transfer(joined[seed], alone)) is not None}
-    pooled, averaged = (Balance.of(transfers, same_clients=same) for same in (False, True))
-    assert pooled is not None
-    assert averaged is not None
+    transfers = {seed: transfer(accuracy, alone) for seed, accuracy in joined.items()}
+    pooled, averaged = (balance(transfers, same_clients=same) for same in (False, True))
     assert (pooled.clients, pooled.gaining, [str(harm) for harm in pooled.harmed]) == (4, 3, ["3 of seed 0"])
     assert pooled.sentence == "3 of 4 clients gain over training alone, 1 looks worse (client 3 of seed 0)"
     assert pooled.remarks == [
@@ -155,59 +135,42 @@ def test_harm_is_told_from_chance() -> None:
     slight = transfer(joined, alone, {0: 12, 1: 6, 2: 3}, {0: 8, 1: 4, 2: 3})
     assert slight is not None
     assert (slight.harmed, slight.beyond_chance) == ([0, 1], [])
-    balance = Balance.of({0: known}, same_clients=True)
-    assert balance is not None
-    assert balance.counted
-    assert [harm.client for harm in balance.beyond_chance] == [1, 0]
+    told = balance({0: known}, same_clients=True)
+    assert told.counted
+    assert [harm.client for harm in told.beyond_chance] == [1, 0]
     start = "0 of 3 clients gain over training alone, 2 look worse"
-    assert balance.sentence == f"{start}, 2 beyond chance (clients 0 and 1)"
-    assert balance.named == "Clients 1 (−40.0, beyond chance), 0 (−10.0, beyond chance)"
-    named = Balance.of({0: known}, same_clients=True, names={0: ["Cleveland", "Budapest", "Zurich"]})
-    assert named is not None
+    assert told.sentence == f"{start}, 2 beyond chance (clients 0 and 1)"
+    assert told.named == "Clients 1 (−40.0, beyond chance), 0 (−10.0, beyond chance)"
+    named = balance({0: known}, same_clients=True, names={0: ["Cleveland", "Budapest", "Zurich"]})
     assert named.sentence.endswith("2 beyond chance (clients Cleveland and Budapest)")
     # the same clients in two seeds: twice the mean of their p-values, so one seed's evidence alone does not do
-    both = Balance.of({0: known, 1: slight}, same_clients=True)
-    assert both is not None
+    both = balance({0: known, 1: slight}, same_clients=True)
     assert [harm.client for harm in both.harmed] == [1, 0]
     assert both.beyond_chance == []
     assert both.sentence == f"{start}, none beyond chance"
     # where seeds draw their own tests, what all of them say together counts
-    drawn = Balance.of(dict.fromkeys(range(4), known), same_clients=True, test_share=0.3)
-    assert drawn is not None
+    drawn = balance(dict.fromkeys(range(4), known), same_clients=True, test_share=0.3)
     assert [harm.client for harm in drawn.beyond_chance] == [1, 0]
     # side by side, each seed's clients speak for themselves
-    pooled = Balance.of({0: known, 1: slight}, same_clients=False)
-    assert pooled is not None
+    pooled = balance({0: known, 1: slight}, same_clients=False)
     assert {str(harm) for harm in pooled.beyond_chance} == {"1 of seed 0", "0 of seed 0"}
 
 
-def test_cells_are_what_differs(tmp_path: Path) -> None:
+def test_cells_are_what_differs_and_settings_the_conditions_that_do(tmp_path: Path) -> None:
     for seed in (0, 1):
         for c in (0.1, 0.5):
-            make(tmp_path / f"c{c}-{seed}", [0.5] * 4, seed=seed, rule="ConFREE", options={"rule.c": c})
-        make(tmp_path / f"m-{seed}", [0.5] * 4, seed=seed, options={"workers": seed + 1})
-    study = LoadedStudy(tmp_path)
+            make(tmp_path / f"a/c{c}-{seed}", [0.5] * 4, seed=seed, rule="ConFREE", options={"rule.c": c})
+        make(tmp_path / f"a/m-{seed}", [0.5] * 4, seed=seed, options={"workers": seed + 1})
+    study = LoadedStudy(tmp_path / "a")
     assert study.varying.keys == ["rule.c"]
     assert len(study.settings) == 1
-    labels = {cell.label: list(cell.runs) for cell in study.cells}
-    assert labels == {
-        "FedRep + Mean": [0, 1],
-        "FedRep + ConFREE (c=0.1)": [0, 1],
-        "FedRep + ConFREE (c=0.5)": [0, 1],
-    }
-
-
-def test_settings_are_conditions_that_differ(tmp_path: Path) -> None:
-    for alpha in (0.1, 1.0):
-        for share in (0.5, 1.0):
-            options = {"partition.alpha": alpha, "participation": share}
-            make(tmp_path / f"{alpha}-{share}", [0.5] * 4, options=options)
-    assert [setting.label for setting in LoadedStudy(tmp_path).settings] == [
-        "alpha=0.1, participation=0.5",
-        "alpha=0.1, participation=1.0",
-        "alpha=1.0, participation=0.5",
-        "alpha=1.0, participation=1.0",
-    ]
+    labels = ["FedRep + Mean", "FedRep + ConFREE (c=0.1)", "FedRep + ConFREE (c=0.5)"]
+    assert {cell.label: list(cell.runs) for cell in study.cells} == {label: [0, 1] for label in labels}
+    pairs = [(alpha, share) for alpha in (0.1, 1.0) for share in (0.5, 1.0)]
+    for alpha, share in pairs:
+        make(tmp_path / f"b/{alpha}-{share}", [0.5] * 4, options={"partition.alpha": alpha, "participation": share})
+    labels = [f"alpha={alpha}, participation={share}" for alpha, share in pairs]
+    assert [setting.label for setting in LoadedStudy(tmp_path / "b").settings] == labels
 
 
 # The base.
@@ -331,143 +294,3 @@ def test_a_study_shows_what_belongs_to_it(tmp_path: Path) -> None:
     assert study.over
     StudyFolder(tmp_path).write_planned([*planned, PlannedRun(folder="runs/d", title="to come")])
     assert not LoadedStudy(tmp_path).over
-
-
-# Arrays over rounds, and why.
-
-
-def test_why(tmp_path: Path) -> None:
-    folder = RunFolder(make(tmp_path / "a", [0.6] * 3, thorough=False))
-    folder.add_partition(PartitionTable(name="x", partition="p", classes=3, counts=[[10, 0, 0], [5, 5, 0], [0, 0, 7]]))
-    lines = [
-        Cosines(round=1, group="", ids=[0, 1], cosines=[[1.0, -0.5], [-0.5, 1.0]]),
-        Cosines(round=2, group="", ids=[0, 1], cosines=[[1.0, 0.1], [0.1, 1.0]]),
-    ]
-    folder.add_round(folder.rounds()[-1], cosines=lines)
-    (run,) = LoadedStudy(folder.path).runs
-    agreement = Agreement.of(run)
-    assert agreement is not None
-    assert agreement.mean[0, 1] == pytest.approx(-0.2)
-    assert math.isnan(agreement.mean[0, 2])
-    assert agreement.of_clients[:2].tolist() == pytest.approx([-0.2, -0.2])
-    assert run.partition is not None
-    # the others of client 0 hold 5, 5, 7: 5 / 17 of class 0; those of client 1 hold 10, 0, 7: more than its half
-    assert overlap(run.partition).tolist() == pytest.approx([5 / 17, 0.5, 0.0])
-
-
-def test_weights_of_a_part_of_the_clients(tmp_path: Path) -> None:
-    folder = RunFolder(make(tmp_path / "a", [0.6] * 3, rounds=2, thorough=False))
-    records = folder.rounds()
-    folder.rewind({})
-    folder.add_round(records[0], [Weights(round=1, group="", ids=[0, 2], coefficients=[[0.25, 0.75]])])
-    folder.add_round(records[1], [Weights(round=2, group="", ids=[1, "2@1"], coefficients=[[1.0, 0.5]])])
-    maps = coefficients(LoadedStudy(folder.path).runs[0], 10)
-    assert maps is not None
-    assert maps.rounds == [1, 2]
-    values = maps.layers["whole model"]
-    assert values[[0, 2], 0].tolist() == [0.25, 0.75]
-    assert [math.isnan(value) for value in values[:, 1]] == [True, False, True]
-
-
-# Files.
-
-
-def test_a_line_that_is_just_being_written_is_none_yet(tmp_path: Path) -> None:
-    path = make(tmp_path / "a", [0.6] * 3, rounds=9, done=2)
-    with (path / "rounds.jsonl").open("a") as stream:
-        stream.write('{"round": 3, "coho')
-    with (path / "clients.csv").open("a") as stream:
-        stream.write("3,0,10,20,0.9,0.1,,,,,\r\n3,1,10")
-    (run,) = LoadedStudy(path).runs
-    assert run.rounds_done == 2
-    assert run.evaluation[OWN] == [0.6] * 3
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "told"),
-    [
-        ("rounds.jsonl", "{nonsense\n", "line 1 is not JSON"),
-        ("rounds.jsonl", "[1]\n", "line 1 should hold named values"),
-        ("rounds.jsonl", '{"round": 1, "metrics": {"L-acc": 3}}\n', r"line 1\.metrics\.L-acc should hold named values"),
-        ("result.json", "{", "result.json is not JSON"),
-        ("result.json", "{}", "result.json is incomplete"),
-        ("config.yaml", "a: [", "config.yaml is not YAML"),
-        ("config.yaml", "clients: 3", "is not the configuration of a run"),
-        ("partition.json", '{"counts": 3}', r"partition.json\.counts should be list"),
-        ("run.json", '{"schema": 1}', "was written by another version of comity; run it again"),
-        ("run.json", None, "was written by an earlier comity; run it again"),
-    ],
-)
-def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, text: str | None, told: str) -> None:
-    path = make(tmp_path / "a", [0.6] * 3)
-    if text is None:
-        (path / file).unlink()
-    else:
-        (path / file).write_text(text)
-    with pytest.raises(ComityError, match=told) as caught:
-        _read_all(path)
-    assert "\n" not in str(caught.value)
-
-
-def _read_all(path: Path) -> Any:
-    study = LoadedStudy(path)
-    return study.table(), [(run.records, run.partition) for run in study.runs]
-
-
-@pytest.mark.parametrize("text", ["3", '[{"folder": "x"}]', "{"])
-def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
-    make(tmp_path / "a", [0.6] * 3)
-    (tmp_path / CELLS).write_text(text)
-    with pytest.raises(ComityError, match=r"cells\.json"):
-        LoadedStudy(tmp_path)
-
-
-def test_a_start_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
-    run = RunFolder(make(tmp_path / "whole", [0.6] * 3))
-    for name in ("run.json", ".config.yaml.123.part"):
-        (tmp_path / "killed").mkdir(exist_ok=True)
-        (tmp_path / "killed" / name).write_text("{}")
-    again = RunFolder(tmp_path / "killed")
-    again.open(run.info(), run.options(), resume=True, overwrite=False)
-    assert again.started
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("precious")
-    with pytest.raises(ComityError, match="is not empty and holds no run"):
-        RunFolder(tmp_path / "other").open(run.info(), run.options(), resume=False, overwrite=True)
-
-
-def test_names_in_json_that_no_reader_knows(tmp_path: Path) -> None:
-    path = make(tmp_path / "a", [0.6] * 3)
-    about = json.loads((path / "result.json").read_text())
-    (path / "result.json").write_text(json.dumps(about | {"title": "x"}))
-    with pytest.raises(ComityError, match="has 'title', which is not known here"):
-        LoadedStudy(path).table()
-
-
-def test_records_are_read_as_they_were_written() -> None:
-    record = RoundRecord(
-        round=3,
-        failed={4: "no answer"},
-        metrics={OWN: Summary(mean=0.5, std=0.1, samples=0.4, worst10=0.2)},
-        conflict=Conflict(rate=0.5, layers={"a": 0.5}),
-        method={"step": [1, {"ratio": 0.5}]},
-    )
-    again = from_json(RoundRecord, json.loads(to_json(record)), "x")
-    assert math.isnan(again.train_loss)  # null in JSON
-    assert replace(again, train_loss=1.0) == replace(record, train_loss=1.0)
-    weights = Weights(round=1, group="", ids=[0, "1@2"], coefficients=[[0.5, 1.0]])
-    assert from_json(Weights, json.loads(to_json(weights)), "x") == weights
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        ({"round": 1, "group": "", "ids": [0], "coefficients": [0.5]}, "x.coefficients should be list"),
-        ({"round": 1, "group": "", "ids": [0.5], "coefficients": []}, "x.ids should be str"),
-        ({"round": True, "group": "", "ids": [], "coefficients": []}, "x.round should be int"),
-        ({"round": 1, "group": "", "ids": []}, "x is incomplete"),
-    ],
-)
-def test_records_of_other_types_are_refused(value: Any, told: str) -> None:
-    with pytest.raises(ComityError, match=told):
-        from_json(Weights, value, "x")

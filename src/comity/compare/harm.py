@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from comity.results.schema import Newcomers, Result, Transfer
-from comity.results.statistics import ZERO
-from comity.results.words import listed, number
+from comity._words import MOST_LISTED, MOST_NAMED, listed, number
+from comity.results import ZERO, Newcomers, Result, Transfer
 
 K = TypeVar("K")
 
 FALSE = 0.05
 """Among the clients that are called harmed beyond chance, the share that is expected to be called so wrongly."""
 POINTS_DIGITS = 1  # of one client's gain: a test set of 100 samples cannot show more
-MOST_NAMED, MOST_LISTED = 4, 12  # harmed clients that a sentence, and a list, name one by one
 
 
 def gains(gain: float) -> bool:

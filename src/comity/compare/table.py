@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from comity._errors import unknown
+from comity._errors import one_line, unknown
 from comity._labels import titled
+from comity._words import MOST_LISTED, counted, listed
+from comity.compare.cells import Cell, Setting
+from comity.compare.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, NOTHING, Column, Entry, columns_of
+from comity.compare.study import LoadedStudy
 from comity.config import LOCAL, MEAN
-from comity.results.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, KEPT, NOTHING, Column, Entry
-from comity.results.conditions import Flat, show
-from comity.results.schema import AUC, FALL, TUNING, Tuned
-from comity.results.study import Cell, LoadedStudy, Setting
-from comity.results.words import counted, listed
+from comity.results import AUC, FALL, TUNING, Flat, Tuned, show
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table as RichTable
 
-MOST_NAMED = 12
-"""Lines whose choices are told by name below the table."""
+KEPT = (ACCURACY.name, DIFFERENCE.name, HARMED.name)
+"""Columns that a narrow terminal shows in any case."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Table:
         if any(run.partition is not None and run.partition.is_uneven for run in study.runs):
             changed = {column.name: replace(column, shown="always") for column in BY_CLASS}
         changed[DIFFERENCE.name] = replace(DIFFERENCE, heading=heading)
-        columns = tuple(changed.get(column.name, column) for column in COLUMNS)
-        made = [Block(s, study.varying.of(s.options), _lines(s, study)) for s in study.settings]
+        columns = tuple(changed.get(column.name, column) for column in columns_of(study.runs))
+        made = [Block(s, study.varying.of(s.options), _lines(s, study, columns)) for s in study.settings]
         blocks = [block for block in made if block.lines]
         lines = [line for block in blocks for line in block.lines]
         used = tuple(column for column in columns if any(line.entries[column.name] != NOTHING for line in lines))
@@ -116,6 +116,10 @@ class Table:
                 f"Training was not stable, a client's accuracy fell by more than {100 * FALL:.0f} points between two "
                 f"evaluations: {', '.join(sorted(jumpy))}."
             )
+        trainers = {run.info.trainer: None for cell in study.cells for run in cell.finished if run.info.trainer}
+        if len(trainers) > 1:
+            names = ", ".join(one_line(trainer, 40) for trainer in sorted(trainers))
+            remarks.append(f"Runs used different trainers: {names}; last digits may differ.")
         remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
         return cls(blocks, used, _legend(lines, study.base_label), remarks)
 
@@ -233,7 +237,7 @@ class Table:
             return max((Measurement.get(console, unbound, block).maximum for block in drawn), default=0)
 
         kept = self.shown
-        droppable = [column for column in kept if column.name not in {always.name for always in KEPT}]
+        droppable = [column for column in kept if column.name not in KEPT]
         while droppable and width(kept) > options.max_width:
             kept.remove(droppable.pop())
         for block in self.blocks:
@@ -245,13 +249,13 @@ class Table:
             yield Text(f"Too narrow for: {', '.join(dropped)}.", style="dim")
 
 
-def _lines(setting: Setting, study: LoadedStudy) -> list[Line]:
+def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column]) -> list[Line]:
     cells = [cell for cell in setting.cells if cell.finished]
     most = max((len(cell.finished) for cell in study.cells), default=0)
     best = max((cell.accuracy.mean for cell in cells if cell.accuracy and not cell.local), default=math.nan)
     lines = []
     for cell in cells:
-        entries = {column.name: column.entry(cell) for column in COLUMNS}
+        entries = {column.name: column.entry(cell) for column in columns}
         if not cell.local and entries[ACCURACY.name].value == best:
             entries[ACCURACY.name] = replace(entries[ACCURACY.name], mark="best")
         seeds = [run.seed for run in cell.finished]
@@ -268,7 +272,7 @@ def _lines(setting: Setting, study: LoadedStudy) -> list[Line]:
             )
         )
     if lines and not any(line.local for line in lines) and (noted := setting.noted_local):
-        entries = {column.name: NOTHING for column in COLUMNS} | {ACCURACY.name: ACCURACY.entry_of(noted)}
+        entries = {column.name: NOTHING for column in columns} | {ACCURACY.name: ACCURACY.entry_of(noted)}
         lines.insert(0, Line(LOCAL, "", list(noted.by_seed), entries))
     return lines
 
@@ -278,7 +282,7 @@ def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
     each = [f"{search.cell} {search.chosen}" for search in searches]
     ends = [search.cell for search in searches if search.at_an_end]
     more = ""
-    if len(searches) > MOST_NAMED:
+    if len(searches) > MOST_LISTED:
         counts = Counter(search.chosen for search in searches).most_common()
         each, more = [f"{value} for {counted(count, 'line')}" for value, count in counts], f"; {TUNING} has each"
         ends = [f"{len(ends)} of {len(searches)} lines"] if ends else []

@@ -2,13 +2,12 @@
 
 import csv
 import io
-import json
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -20,10 +19,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy.stats import binomtest, false_discovery_control, t
 
+from comity.compare import COLUMNS, Balance, LoadedStudy, Table
 from comity.report._page import page
-from comity.results import Balance, LoadedStudy, RunFolder, Table
-from comity.results.columns import COLUMNS
-from comity.results.schema import AUC, BALANCED, PartitionTable
+from comity.results import PartitionTable, RunFolder
 from run_folders import make
 
 TESTS = 10  # samples of each client; accuracies are tenths
@@ -121,7 +119,6 @@ def write(study: Study, folder: Path) -> None:
             own_rule=spec.method == OWN_RULE,
             thorough=False,
             only=study.only(spec),
-            metrics_too={BALANCED: min(spec.joined) / TESTS, AUC: max(spec.joined) / TESTS},
         )
         add_partition(study, path, spec.seed, len(spec.joined))
     for alpha, seed in study.local_runs:
@@ -144,8 +141,6 @@ def add_partition(study: Study, path: Path, seed: int, clients: int) -> None:
 class Expected:
     accuracy: dict[int, float] = field(default_factory=dict)
     difference: dict[int, float] = field(default_factory=dict)
-    balanced: list[float] = field(default_factory=list)
-    areas: list[float] = field(default_factory=list)
     gains: dict[int, list[float]] = field(default_factory=dict)
     p_values: dict[int, list[float]] = field(default_factory=dict)
 
@@ -179,8 +174,6 @@ def expected(study: Study) -> dict[tuple[float, str, str], Expected]:
         if spec.finished:
             cell = by_cell.setdefault((spec.alpha, spec.method, spec.rule), Expected())
             cell.accuracy[spec.seed] = spec.accuracy
-            cell.balanced.append(100 * min(spec.joined) / TESTS)
-            cell.areas.append(max(spec.joined) / TESTS)
             gains = study.gains(spec)
             if gains is not None:
                 cell.gains[spec.seed] = gains
@@ -211,51 +204,16 @@ def key_of(options: Mapping[str, Any]) -> tuple[float, str, str]:
     )
 
 
-# Reading the page back.
-
-
-class Results(HTMLParser):
-    """The page's table: headings, and rows of cells with their attributes, text and small print."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.headings: list[str] = []
-        self.rows: list[tuple[int, list[dict[str, str]]]] = []
-        self.lead = ""
-        self._inside: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        known = {name: value or "" for name, value in attrs}
-        self._inside.append(tag)
-        if tag in ("meta", "input"):
-            self._inside.pop()
-        elif tag == "tr" and "data-setting" in known:
-            self.rows.append((int(known["data-setting"]), []))
-        elif tag == "td" and self.rows and "tbody" in self._inside:
-            self.rows[-1][1].append(known | {"text": "", "small": "", "i": ""})
-        elif tag == "th":
-            self.headings.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._inside.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "th" in self._inside:
-            self.headings[-1] += data.strip()
-        elif "h1" in self._inside:
-            self.lead += data
-        elif "td" in self._inside and "tbody" in self._inside:
-            part = self._inside[-1] if self._inside[-1] in ("small", "i") else "text"
-            self.rows[-1][1][-1][part] += data
-
-
-def numbers(text: str) -> list[float]:
-    return [float(found.replace("−", "-")) for found in re.findall(r"[−+]?\d+(?:\.\d+)?", text)]
-
-
-def close(shown: float, exact: float, digits: int) -> bool:
-    return abs(shown - exact) <= 0.5 * 10**-digits + 1e-9
+def rows_of(html: str) -> list[list[dict[str, str]]]:
+    """The page's table: for each cell its value, what it shows and its small print, and what hovering tells."""
+    found = []
+    for row in re.findall(r"<tr [^>]*data-setting=.*?</tr>", html, flags=re.DOTALL):
+        cells = re.findall(r"<td([^>]*)>(.*?)</td>", row, flags=re.DOTALL)
+        named = [dict(re.findall(r'([\w-]+)="([^"]*)"', attributes)) for attributes, _ in cells]
+        shown = [re.sub(r"<i .*?</i>", "", inner).replace("<small>", " ").strip() for _, inner in cells]
+        told = [{"shown": re.sub("<[^>]*>", "", each)} for each in shown]
+        found.append([{key: unescape(text) for key, text in (a | b).items()} for a, b in zip(named, told, strict=True)])
+    return found
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -265,17 +223,15 @@ def test_every_form_says_the_same_and_it_is_right(study: Study) -> None:
         folder = Path(name)
         write(study, folder)
         loaded = LoadedStudy(folder)
-        table, html = loaded.table(), page(loaded)
-        results = Results(html)
+        table, page_rows = loaded.table(), rows_of(page(loaded))
         rows = list(csv.DictReader(io.StringIO(table.csv())))
+        assert bool(table.blocks) == (bool(study.local_runs) or any(spec.finished for spec in study.specs))
         if not table.blocks:
-            assert not any(spec.finished for spec in study.specs)
-            assert results.rows == []
+            assert page_rows == []
             return
         check_against_the_specification(study, table, rows)
-        check_the_page(loaded, table, results, rows)
+        check_the_page(loaded, table, page_rows, rows)
         check_text_forms(table)
-        check_the_lead(results, html)
         for spec, run in zip(study.specs, sorted(folder.glob("[0-9]*")), strict=True):
             if spec.finished and spec.noted:
                 check_the_summary(study, spec, run)
@@ -297,8 +253,6 @@ def check_against_the_specification(study: Study, table: Table, rows: list[dict[
         assert float(row["accuracy"]) == pytest.approx(fmean(right.accuracy.values()))
         if len(right.accuracy) > 1:
             assert float(row["accuracy std"]) == pytest.approx(stdev(right.accuracy.values()), abs=1e-9)
-        assert float(row["balanced"]) == pytest.approx(fmean(right.balanced))
-        assert float(row["AUC"]) == pytest.approx(fmean(right.areas))
         check_difference(row, "difference", list(right.difference.values()))
         check_difference(row, "gain", [100 * fmean(gains) for gains in right.gains.values()])
         counts = right.counts(study.same_partition)
@@ -326,36 +280,16 @@ def check_difference(row: Mapping[str, str], name: str, differences: list[float]
         assert row[f"{name} verdict"] == ("noise" if abs(mean) < half else "gain" if mean > 0 else "loss")
 
 
-def check_the_page(study: LoadedStudy, table: Table, results: Results, rows: list[dict[str, str]]) -> None:
-    several = len(study.settings) > 1
-    columns = table.on_page
-    heads = [f"{column.heading}, %" if column.unit == "%" else column.heading for column in columns]
-    assert results.headings == ["method + rule", *(["setting"] if several else []), *heads]
-    for (setting, cells), line, row in zip(results.rows, table.lines, rows, strict=True):
-        name, *entries = cells
+def check_the_page(
+    study: LoadedStudy, table: Table, page_rows: list[list[dict[str, str]]], rows: list[dict[str, str]]
+) -> None:
+    for (name, *entries), line, row in zip(page_rows, table.lines, rows, strict=True):
         assert name["data-v"] == (f"{row['method']} + {row['rule']}" if row["rule"] else row["method"])
-        if several:
-            assert entries.pop(0)["text"] == study.settings[setting].label
-        for column, entry in zip(columns, entries, strict=True):
+        if len(study.settings) > 1:
+            assert entries.pop(0)["shown"] in {setting.label for setting in study.settings}
+        for column, entry in zip(table.on_page, entries, strict=True):
             assert entry.get("data-v", "") == row[column.name], column.name  # the same to the last bit
-            assert entry["i"] == entry.get("title", "")  # for who cannot hover
-            shown = f"{entry['text']} {entry['small']}".strip()
-            assert shown == str(line.entries[column.name])
-            if row[column.name]:
-                check_digits(shown, column.name, row, column.digits)
-
-
-def check_digits(shown: str, name: str, row: Mapping[str, str], digits: int) -> None:
-    """What people see is what CSV has, rounded."""
-    names = [f"{name} {part}" for part in ("std", "low", "high", "of", "beyond chance")]
-    parts = [row[part] for part in names if row.get(part)]
-    if name == "harmed" and row[name] == "0":
-        del parts[1:]  # of nobody none is beyond chance
-    found = numbers(shown)
-    sign = -1 if shown.startswith("↓") else 1
-    assert close(sign * found[0], float(row[name]), digits)
-    if len(found) > 1:
-        assert all(close(value, float(part), digits) for value, part in zip(found[1:], parts, strict=True))
+            assert entry["shown"] == str(line.entries[column.name])
 
 
 def check_text_forms(table: Table) -> None:
@@ -373,48 +307,6 @@ def check_text_forms(table: Table) -> None:
         assert any(re.sub(r"\s+", " ", drawn).strip() == " ".join([line.name, *texts]) for drawn in out.splitlines())
 
 
-def check_the_lead(results: Results, html: str) -> None:
-    """Its numbers are those of the line that it speaks of."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
-    assert found is not None
-    data = json.loads(found[1])
-    focus = data["cells"][data["focus"]]
-    if focus["ref"]:
-        assert results.lead.startswith("Only Local was run")
-        return
-    if "finished yet" in results.lead:
-        return
-    spoken = dict(zip(results.headings, row_of(results, focus), strict=True))
-    lead = results.lead
-    if told := re.search(r"(\d+) of (\d+) clients gains? over training alone, (.*?)\.$", lead):
-        assert [int(told[1]), int(told[2])] == numbers(whole(spoken["clients that gain"]))
-        worse, _, sure = re.sub(r"\(.*?\)", "", told[3]).replace("none", "0").replace("nobody", "0").partition(",")
-        found = [*numbers(worse), int(told[2]), *numbers(sure)]
-        assert found == numbers(whole(spoken["clients harmed"]))
-    if reached := re.search(r"(?:reaches|is best with) ([\d.]+) % accuracy", lead):
-        assert reached[1] == spoken["accuracy, %"]["text"]
-    if ended := re.search(r"ends (≈ )?([−\d.]+) points (\[.*?\] )?(above|below|from) Local", lead):
-        entry = spoken["gain over Local"]
-        sign = {"above": "↑ ", "below": "↓ ", "from": "≈ "}[ended[4]]
-        if not ended[3]:
-            sign = {"above": "+", "below": "−"}[ended[4]] if float(ended[2]) else ""
-            assert entry["small"] == "(one seed)"
-        else:
-            assert entry["small"] == ended[3].strip()
-        assert entry["text"] == f"{sign}{ended[2]}"
-
-
-def row_of(results: Results, focus: Mapping[str, Any]) -> Iterable[dict[str, str]]:
-    (cells,) = (
-        cells for setting, cells in results.rows if setting == focus["setting"] and cells[0]["data-v"] == focus["label"]
-    )
-    return cells
-
-
-def whole(entry: Mapping[str, str]) -> str:
-    return f"{entry['text']} {entry['small']}"
-
-
 def check_the_summary(study: Study, spec: Spec, run: Path) -> None:
     """What a run says of itself at its end, against the table and the page of this run alone."""
     balance = Balance.of_run(RunFolder(run).result())
@@ -426,4 +318,4 @@ def check_the_summary(study: Study, spec: Spec, run: Path) -> None:
     alone = LoadedStudy(run)
     (row,) = (row for row in csv.DictReader(io.StringIO(alone.table().csv())) if row["method"] != "Local")
     assert [int(row["harmed"]), int(row["harmed of"])] == [harmed, len(gains)]
-    assert balance.sentence in Results(page(alone)).lead
+    assert balance.sentence in unescape(page(alone))

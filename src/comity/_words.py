@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 
+MOST_NAMED, MOST_LISTED = 4, 12
+"""Clients or configurations that a sentence, and a list, name one by one."""
 
-def number(value: float, digits: int, *, sign: bool = False) -> str:
+
+def number(value: float, digits: int = 2, *, sign: bool = False) -> str:
     """A number with a true minus sign; what rounds to zero has no sign."""
     text = f"{value:{'+' if sign else ''}.{digits}f}"
     return (f"{0:.{digits}f}" if float(text) == 0 else text).replace("-", "−")

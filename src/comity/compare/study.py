@@ -1,0 +1,256 @@
+"""Several runs: which belong together, and which cell is compared with which."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from comity._errors import ComityError, unknown
+from comity._words import listed
+from comity.compare.cells import Cell, Setting
+from comity.compare.conditions import Varying, in_words, of_cell, of_setting, shared_with_local
+from comity.config import MEAN
+from comity.results import DamagedRun, Flat, LoadedRun, PlannedRun, RunFolder, StudyFolder, Tuned, flatten, schema
+
+if TYPE_CHECKING:
+    from comity.compare.table import Table
+
+
+class LoadedStudy:
+    """Several runs: those that a study consists of, or all at or below some folders."""
+
+    def __init__(
+        self,
+        *paths: Path | str,
+        base: str | None = None,
+        read: Callable[[Path], LoadedRun] = LoadedRun,
+        damaged: Mapping[Path, str] | None = None,
+        thorough: bool = False,
+    ) -> None:
+        """``base``: the label of the rule that other rules are compared with, where it is not the plain mean.
+
+        ``damaged``: runs that are left out, and why. ``thorough``: what a table does not need is checked too.
+        """
+        self.paths = [Path(path) for path in paths]
+        self.damaged = dict(damaged or {})
+        """Runs that cannot be read, or whose numbers cannot be true, and what is wrong with each; they are left out."""
+
+        def sound(folder: Path) -> LoadedRun | None:
+            try:
+                run = None if folder in self.damaged else read(folder)
+                if run is not None:
+                    run.check(thorough)
+            except DamagedRun as error:
+                self.damaged[folder] = str(error)
+                return None
+            return run
+
+        folders = {folder.resolve(): folder for path in self.paths for folder in _run_folders(path)}
+        runs = [run for folder in folders.values() if (run := sound(folder)) is not None]
+        if self.damaged and not runs:
+            raise ComityError(next(iter(self.damaged.values())))
+        runs = [*_cached_locals(runs, sound), *runs]
+        self.runs = _unique(runs)
+        """Those that have begun, in the study's order, and the Local that goes with them."""
+        self.doubles = len(runs) - len(self.runs)
+        """Run folders that are left out because another one holds the same run."""
+        self._asked_base = base
+
+    def __repr__(self) -> str:
+        return f"LoadedStudy({len(self.runs)} runs, {', '.join(map(str, self.paths))})"
+
+    # What there is.
+
+    @cached_property
+    def planned(self) -> dict[Path, PlannedRun]:
+        """The runs that the study consists of by folder, in its order, with the errors of those that failed."""
+        return {path / run.folder: run for path in self.paths for run in StudyFolder(path).planned()}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The error of each run that failed, by title."""
+        return {run.title: run.error for run in self.planned.values() if run.error}
+
+    @cached_property
+    def tuning(self) -> list[Tuned]:
+        """Each search: what was tried, how it did in validation and what was chosen."""
+        return [search for path in self.paths for search in StudyFolder(path).tuning()]
+
+    @cached_property
+    def tuned_training(self) -> set[str]:
+        """Options of local training that each method has at its best value: they are no conditions."""
+        return {search.option for search in self.tuning if "." not in search.option}
+
+    def _decisive(self, run: LoadedRun) -> Flat:
+        return {key: value for key, value in run.decisive.items() if key not in self.tuned_training}
+
+    @property
+    def waiting(self) -> int:
+        """Runs that are planned and have not begun."""
+        return sum(not RunFolder(folder).started for folder in self.planned)
+
+    @property
+    def unfinished(self) -> int:
+        return self.waiting + sum(not run.finished for run in self.runs)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to come: every run is finished or has failed."""
+        return self.unfinished <= len(self.failed)
+
+    # What is compared with what.
+
+    @cached_property
+    def varying(self) -> Varying:
+        return Varying(map(self._decisive, self.runs))
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        settings: dict[str, Setting] = {}
+        for run in sorted(self.runs, key=lambda run: run.local):  # Local last: it finds the settings that it serves
+            for setting in self._settings_of(run, settings):
+                self._cell_of(run, setting).runs[run.seed] = run
+        for setting in settings.values():
+            self._choose_bases(setting)
+            methods = list(dict.fromkeys(cell.method for cell in setting.cells))
+            labels = list(dict.fromkeys(cell.method_label for cell in setting.cells))
+            setting.cells.sort(
+                key=lambda cell: (
+                    not cell.local,
+                    methods.index(cell.method),
+                    labels.index(cell.method_label),
+                    cell.base is not None,
+                )
+            )
+            for cell in setting.cells:
+                cell.runs = dict(sorted(cell.runs.items()))
+        return list(settings.values())
+
+    def _settings_of(self, run: LoadedRun, settings: dict[str, Setting]) -> list[Setting]:
+        decisive = self._decisive(run)
+        if run.local:
+            served = shared_with_local(decisive)
+            alike = [setting for setting in settings.values() if shared_with_local(setting.options) == served]
+            if alike:
+                return alike
+        options = of_setting(decisive)
+        label = in_words(self.varying.of(decisive))
+        return [settings.setdefault(_key_of(options), Setting(options, label))]
+
+    def _cell_of(self, run: LoadedRun, setting: Setting) -> Cell:
+        options = of_cell(run.decisive)
+        for cell in setting.cells:
+            if cell.options == options:
+                return cell
+        method, rule = (self.varying.label(run.decisive, component) for component in ("method", "rule"))
+        setting.cells.append(Cell(setting, options, method, rule))
+        return setting.cells[-1]
+
+    def _choose_bases(self, setting: Setting) -> None:
+        for cell in setting.cells:
+            candidates = self._base_candidates(cell)
+            if cell.rule and candidates and candidates[0] is not cell:
+                cell.base = candidates[0]
+
+    def _base_candidates(self, cell: Cell) -> list[Cell]:
+        """The same method with the plain mean, the one by size first; or with the rule that was asked for."""
+        same = [other for other in cell.setting.cells if other.method_label == cell.method_label and other.rule]
+        if self._asked_base is not None:
+            return [other for other in same if other.rule_label == self._asked_base]
+        means = [other for other in same if other.rule == MEAN]
+        return sorted(means, key=lambda other: other.options.get("rule.by") != "size")
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for setting in self.settings for cell in setting.cells]
+
+    @cached_property
+    def base_label(self) -> str:
+        """What differences are to, in a word."""
+        labels = {cell.rule_label for cell in self.cells if cell.rule}
+        if self._asked_base is not None and self._asked_base not in labels:
+            raise unknown("base", self._asked_base, labels)
+        return self._asked_base or MEAN
+
+    @property
+    def base_remark(self) -> str:
+        """Which mean differences are to, where there are several and none was asked for; else empty."""
+        several = [means for cell in self.cells if len(means := self._base_candidates(cell)) > 1]
+        if not several:
+            return ""
+        every = dict.fromkeys(cell.rule_label for means in several for cell in means)
+        taken = dict.fromkeys(means[0].rule_label for means in several)
+        return f"There are several means, {listed(every)}; differences are to {listed(taken)}, --base chooses another."
+
+    def table(self) -> "Table":
+        from comity.compare.table import Table
+
+        return Table.of(self)
+
+
+def load(path: str | Path, *, base: str | None = None) -> LoadedRun | LoadedStudy:
+    """The run or the study in a folder. ``base``: the label of the rule that a study's rules are compared with."""
+    if RunFolder(path).started:
+        return LoadedRun(path)
+    return LoadedStudy(path, base=base)
+
+
+def _key_of(options: Flat) -> str:
+    return repr(sorted(options.items()))
+
+
+def _unique(runs: Iterable[LoadedRun]) -> list[LoadedRun]:
+    """Each run once, from a folder where it is finished if there is one."""
+    found: dict[tuple[str, int], LoadedRun] = {}
+    for run in runs:
+        key = (_key_of(run.decisive), run.seed)
+        if key not in found or (run.finished and not found[key].finished):
+            found[key] = run
+    return list(found.values())
+
+
+def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | None]) -> list[LoadedRun]:
+    """The Local that goes with each run, from the caches beside them, where it is not among the runs itself."""
+    missing = {_local_key(run) for run in runs if not run.local} - {_local_key(run) for run in runs if run.local}
+    found = []
+    for cache in dict.fromkeys(run.path.resolve().parent / schema.LOCAL_CACHE for run in runs):
+        for folder in sorted(cache.glob("*")):
+            if missing and RunFolder(folder).started and (run := read(folder)) and _local_key(run) in missing:
+                missing.remove(_local_key(run))
+                found.append(run)
+    return found
+
+
+def _local_key(run: LoadedRun) -> tuple[str, int, str]:
+    """The same for a run and for the Local that goes with it."""
+    return _key_of(shared_with_local(flatten(run.options))), run.seed, run.info.data
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """The runs at or below a folder that have begun. Of a study they are those that belong to it, in its own order."""
+    if not path.exists():
+        raise ComityError(f"{path} does not exist; give run or study folders")
+    if not path.is_dir():
+        raise ComityError(f"{path} is a file; give run or study folders")
+    planned = StudyFolder(path).planned()
+    found = [path / run.folder for run in planned] if planned else list(_below(path))
+    begun = [folder for folder in found if RunFolder(folder).started]
+    if not begun and not planned:
+        raise ComityError(f"{path} holds no run: there is no {schema.CONFIG} in it or below it")
+    return begun
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Run folders at or below a folder; what comity keeps in hidden folders is none of them."""
+    if RunFolder(path).started:
+        yield path
+        return
+    for child in sorted(path.iterdir(), key=_natural):
+        if child.is_dir() and not child.name.startswith("."):
+            yield from _below(child)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Seed 2 before seed 10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]

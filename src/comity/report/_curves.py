@@ -1,0 +1,49 @@
+"""Numbers that the page draws over rounds: those of metrics, of extensions too, and of the rounds themselves."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from comity import metrics
+from comity.compare import WORST
+from comity.metrics import Metric
+from comity.report._series import RoundNumber, against, conflict, metric
+from comity.results import OWN, LoadedRun
+
+
+class Curve(NamedTuple):
+    label: str
+    about: str
+    """Below its axis and in the title; empty for a curve that the menu does not have."""
+    share: bool
+    """Whether it is drawn in percent."""
+    number: RoundNumber
+    rarely: bool = False
+    """Whether it may be measured in the last round only, and is no curve then."""
+
+
+def _of(each: Metric, rarely: bool = False) -> Curve:
+    about = each.meaning.partition(",")[0]
+    return Curve(each.label, about[:1].lower() + about[1:], each.high == 1, metric(each.key), rarely)
+
+
+CURVES = {
+    "acc": _of(metrics.OWN),
+    "worst": Curve(WORST.heading, "accuracy of the worst tenth of clients", True, metric(OWN, "worst10")),
+    "balanced": _of(metrics.BALANCED, rarely=True),
+    "auc": _of(metrics.AUC, rarely=True),
+    "val": _of(metrics.VALIDATION),
+    "common": _of(metrics.COMMON),
+    "S": _of(metrics.SOME, rarely=True),
+    "G": _of(metrics.ALL, rarely=True),
+    "test": _of(metrics.LOSS),
+    "loss": Curve("training loss", "training loss", False, lambda record: record.train_loss),
+    "conflict": Curve("", "", True, conflict),
+    "against": Curve("", "", True, against),
+    "mean_against": Curve("", "", True, lambda record: against(record, of_mean=True)),
+}
+
+
+def curves_of(runs: Iterable[LoadedRun]) -> dict[str, Curve]:
+    """All curves of these runs, by their names on the page."""
+    own = {f"metric {each.key}": _of(each.metric, rarely=True) for run in runs for each in run.info.metrics}
+    return CURVES | own
