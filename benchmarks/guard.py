@@ -34,17 +34,16 @@ from scipy.special import log_softmax, logsumexp, roots_sh_legendre, xlogy
 from scipy.stats import binom, binomtest
 
 from comity._write import write_text
+from comity.compare.chance import mcnemar
 from comity.guard import (
     acceptance_limits,
-    bernstein_test,
     betting_test,
     excess_risk_bound,
-    mcnemar,
     mixture_weights,
     posterior,
-    progressive_weights,
     regret_bound,
 )
+from guard_comparators import bernstein_test, progressive_weights
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -14,19 +14,20 @@ SOURCE = Path(comity.__file__).parent
 GROUND = (
     *("_errors", "_words", "_write", "_memory", "_random", "_layout", "_threads"),
     *("_labels", "_options", "_datasets", "_source", "_catalogue", "_components", "_overlay", "_yaml"),
-    *("config", "metrics"),
+    *("_extensions", "config", "metrics"),
 )
 """The ground floor, lowest first: each may know those before it, and every room may know all of them."""
 ROOMS = {
-    "guard": (),
-    "privacy": (),
     "rules": (),
     "nn": (),
     "data": (),
     "results": (),
-    "compare": ("results", "guard"),
+    "compare": ("results",),
     "methods": ("rules", "nn", "data", "results"),
-    "engine": ("methods", "rules", "nn", "data", "results", "compare", "guard", "privacy"),
+    "engine": ("methods", "rules", "nn", "data", "results", "compare"),
+    "guard": ("engine", "methods", "nn"),
+    "privacy": ("engine", "methods", "rules", "results"),
+    "extras": ("engine", "methods", "rules", "data", "results"),
     "studies": ("engine", "results", "compare"),
     "report": ("results", "compare"),
     "files": ("rules",),
@@ -90,3 +91,22 @@ def test_what_is_private_to_a_room_stays_there(file: Path) -> None:
 def test_what_only_reads_and_explains_does_not_wait_for_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("word", ["guard", "masked", "attack", "sketch", "clip_updates", "max_share"])
+def test_the_engine_knows_no_extension(word: str) -> None:
+    assert not [file.name for file in (SOURCE / "engine").glob("*.py") if word in file.read_text().lower()]
+
+
+@pytest.mark.parametrize("file", modules(), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_nobody_assigns_into_the_engine_from_outside(file: Path) -> None:
+    """A method sets the server's ``theta`` and ``store``, which are its own state; nothing else is set by others."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) else ():
+            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(each, ast.Attribute) and ast.unparse(each.value).split(".")[-1] in ("site", "server"):
+                    found.append(ast.unparse(each))
+    own = {"methods": ("server.theta", "server.store")}.get(file.parent.name, ())
+    assert not [each for each in found if each not in own and each.partition(".")[0] != file.stem.removeprefix("_")]

@@ -64,6 +64,8 @@ class Metric:
     high: float = math.inf
     """The range of valid values; a reply outside is rejected."""
     better: Literal["higher", "lower", "neither"] = "higher"
+    always: bool = False
+    """Whether every evaluation of every client has it."""
     optional: bool = False
     """Whether one client may have it and another not."""
     undefined: bool = False
@@ -156,6 +158,7 @@ OWN = Metric(
     label="accuracy",
     meaning="Accuracy on the client's own tests",
     compute=lambda judged: float(judged.correct.double().mean()),
+    always=True,
     **_SHARE,
 )
 BALANCED = Metric(
@@ -185,6 +188,7 @@ LOSS = Metric(
     label="log-loss",
     meaning="Mean over clients of the log-loss on their own tests, in nats",
     compute=lambda judged: float(judged.losses.mean()),
+    always=True,
     digits=3,
     low=0,
     better="lower",
@@ -242,7 +246,7 @@ CALIBRATION = Metric(
         judged.predicted.exp().amax(1).clamp(max=1).cpu(), judged.correct.cpu()
     ),
     digits=1,
-    better="lower",
+    better="neither",
     **_SHARE,
 )
 UNGUARDED = Metric(
@@ -267,7 +271,7 @@ BOUND = Metric(
     compute=_noted("bound"),
     low=-1,
     high=1,
-    better="lower",
+    better="neither",
     optional=True,
 )
 ONLY_LOCAL = Metric(

@@ -18,9 +18,9 @@ def data(file: ConfigFile, *, given: Entries) -> int:
     from rich.console import Console
 
     from comity.data import describe
-    from comity.engine import federation_of
+    from comity.engine import RunPlan
 
-    federation = federation_of(chosen)
+    federation = RunPlan(chosen).everyone
     console = Console()
     console.print(describe(federation))
     for note in (*federation.notes, federation.caveat):

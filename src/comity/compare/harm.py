@@ -61,14 +61,14 @@ def transfer(
 
 def p_value(only_local: int, only_joined: int) -> float:
     """How often a client whose two models are equally good looks at least as harmed: the exact McNemar test."""
-    from comity.guard import mcnemar  # scipy, for which lists and errors should not wait
+    from comity.compare.chance import mcnemar  # scipy, for which lists and errors should not wait
 
     return float(mcnemar(only_local, only_joined, "less"))
 
 
 def beyond_chance(p_values: Mapping[K, float]) -> list[K]:
     """Whose loss is more than chance; of those named, a share of at most ``FALSE`` is expected to be named wrongly."""
-    from comity.guard import benjamini_hochberg
+    from comity.compare.chance import benjamini_hochberg
 
     return [
         key for key, named in zip(p_values, benjamini_hochberg(list(p_values.values()), FALSE), strict=True) if named
@@ -105,7 +105,7 @@ def _p_values(
     the t-test for overlapping splits. Where the tests are the same in all seeds, twice the mean of the seeds' p-values,
     which is a p-value however much they depend on each other (Vovk and Wang, Biometrika 2020).
     """
-    from comity.guard import resampled
+    from comity.compare.chance import resampled
 
     found: dict[tuple[int, int | None], list[tuple[int, int]]] = {}
     for seed, known in transfers.items():

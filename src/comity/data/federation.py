@@ -4,7 +4,7 @@ import hashlib
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -47,6 +47,8 @@ class ClientData:
     train: Split
     val: Split
     test: Split
+    val_unseen: bool = field(default=True, kw_only=True)
+    """Whether training leaves the validation samples out."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,42 +1,67 @@
-"""The engine: server loop, clients, links, evaluation, checkpoints."""
+"""The engine: server loop, clients, links, evaluation, checkpoints, and the interface of extensions."""
 
 from comity.engine._admission import brief, unlike_most
-from comity.engine._alone import Alone
-from comity.engine._assemble import (
-    Links,
-    build,
-    federation_of,
-    fingerprint_of,
-    rule_of,
-    settled,
-    site_of,
-    threads,
-    verbs_for,
-)
+from comity.engine._aggregation import Aggregation, record_step
 from comity.engine._callbacks import Callback, Prune, callback_class
 from comity.engine._checkpoint import write_tensors
-from comity.engine._client import Client, ClientState
-from comity.engine._evaluation import TestPool, summarise
+from comity.engine._client import Client, ClientState, hits
+from comity.engine._evaluation import (
+    Judgement,
+    Predict,
+    Scores,
+    columns_of,
+    judged_model,
+    loss_as_received,
+    predictor,
+    summaries,
+    transfer_of,
+)
+from comity.engine._extension import Extension, MakeUpdates
 from comity.engine._link import Link, Threads
+from comity.engine._local_models import LocalModels
 from comity.engine._optimiser import Training
+from comity.engine._plan import Links, RunPlan, fingerprint_of, threads
 from comity.engine._run import Run, run
-from comity.engine._server import Server
+from comity.engine._server import Server, cohort_size
 from comity.engine._site import Site
 from comity.engine._trainer import Autograd, Chain, Compiled, Trainer
-from comity.engine._verbs import JUDGING_VERBS, READ_ONLY_VERBS, Scores, Verb, verbs_of
+from comity.engine._verbs import Call, Verb, verbs_of
 
 # fmt: off
 __all__ = [
     # a run
-    "run", "Run", "Callback", "Prune", "callback_class",
+    "run", "Run", "RunPlan", "Callback", "Prune", "callback_class",
     # its parts
-    "build", "settled", "site_of", "federation_of", "fingerprint_of", "rule_of", "threads", "Links", "Link",
-    "Threads", "Server", "Site",
+    "fingerprint_of", "threads", "Links", "Link", "Threads", "Server", "Site",
+    # what plugs in
+    "Extension", "Aggregation", "MakeUpdates", "Judgement", "Predict", "predictor", "judged_model", "loss_as_received",
+    "record_step",
     # a client at work
-    "Client", "ClientState", "Alone", "Training", "Trainer", "Autograd", "Chain", "Compiled",
+    "Client", "ClientState", "LocalModels", "Training", "Trainer", "Autograd", "Chain", "Compiled",
     # what it can be asked
-    "Verb", "verbs_of", "verbs_for", "READ_ONLY_VERBS", "JUDGING_VERBS", "Scores", "brief", "unlike_most",
+    "Verb", "Call", "verbs_of", "Scores", "brief", "unlike_most", "hits",
     # what comes out
-    "TestPool", "summarise", "write_tensors",
+    "columns_of", "summaries", "transfer_of", "cohort_size", "write_tensors",
 ]
 # fmt: on
+
+
+# shim
+def site_of(config, federation=None, trainer=None):
+    return RunPlan(config.with_(trainer=trainer) if trainer else config, federation).site
+
+
+def settled(config, federation=None):
+    return RunPlan(config, federation).config
+
+
+def federation_of(config, dataset=None):
+    return RunPlan(config, dataset=dataset).everyone
+
+
+def build(config, federation=None, link=threads, trainer=None):
+    return RunPlan(config.with_(trainer=trainer) if trainer else config, federation, link).build()
+
+
+def verbs_for(config):
+    return RunPlan(config).verbs

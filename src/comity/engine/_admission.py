@@ -6,14 +6,14 @@ with what most others send; whatever does not fit is left out and named, and the
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from comity._errors import one_line
-from comity.engine._verbs import DIVERGED, Scores, StepLosses, Verb
+from comity.engine._verbs import Verb
 from comity.methods import Payload, Reply
 from comity.rules import LONGEST_SQUARE
 
@@ -21,11 +21,6 @@ LONGEST_WORDS = 300
 """Characters of a reason that are recorded."""
 LARGEST_COUNT = 2**53
 """Whole numbers are exact in float64 up to this one."""
-SHARES = ("own", "balanced", "auc", "validation", "some", "all", "common", "calibration", "unguarded", "own_weight")
-"""Scores that are shares."""
-PERHAPS_ABSENT = ("balanced", "auc", "validation", "validation_loss", "only_local", "only_joined", "bound")
-"""Fields that one client may have and another not: a site may have no validation data, tests of one class, or
-no model of its own."""
 
 
 def admit(
@@ -46,7 +41,7 @@ def admit(
             good[cid] = replies[cid]
         else:
             refused[cid] = why
-    for cid, why in _misfits(questions, good).items():
+    for cid, why in _misfits(verb, questions, good).items():
         del good[cid]
         refused[cid] = why
     return good, refused
@@ -66,16 +61,10 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
     for name, tensor in reply.tensors().items():
         if (why := _tensor_objection(tensor, before.get(name))) is not None:
             return f"sent {name} {why}"
-    if isinstance(reply, StepLosses):
-        steps, factors = (sent.tensors()[name] for name in ("theta", "factors"))
-        if reply.after.shape != (len(steps), len(factors)) or reply.after.dtype != factors.dtype:
-            return "sent after of another shape or type than what was to be tried"
-        if not ((reply.after >= 0) & (reply.after <= DIVERGED)).all() or not 0 <= reply.before <= DIVERGED:
-            return f"sent a loss that is not from 0 to {DIVERGED:g}"
     for name, value in reply.values().items():
-        if not isinstance(value, Tensor) and (why := _value_objection(reply, name, value)) is not None:
+        if not isinstance(value, Tensor) and (why := _value_objection(verb, name, value)) is not None:
             return f"sent {name} {why}"
-    return None
+    return None if verb.objection is None else verb.objection(sent, reply)
 
 
 def _tensor_objection(tensor: Tensor, before: Tensor | None) -> str | None:
@@ -100,7 +89,7 @@ def _square(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
 
 
-def _value_objection(reply: Payload, name: str, value: Any) -> str | None:
+def _value_objection(verb: Verb, name: str, value: Any) -> str | None:
     """What is wrong with a plain value of its declared type."""
     if isinstance(value, str):
         return f"of {len(value):,} characters" if len(value) > 10_000 else None
@@ -108,30 +97,23 @@ def _value_objection(reply: Payload, name: str, value: Any) -> str | None:
         return None
     if isinstance(value, int) and abs(value) > LARGEST_COUNT:
         return "that is too large a number"
-    if name == "size" or (isinstance(reply, Scores) and name == "n_test"):
+    if name == "size":
         return None if value > 0 else f"that is {value}; it must be above 0"
-    if isinstance(reply, Scores):
-        if name in SHARES:
-            return None if 0 <= value <= 1 else f"that is {value:g}; it must be from 0 to 1"
-        if name == "bound":
-            return None if -1 <= value <= 1 else f"that is {value:g}; it must be from -1 to 1"
-        if name in ("only_local", "only_joined"):
-            return None if 0 <= value <= reply.n_test else f"that is {value}; there are {reply.n_test} tests"
-        # The loss of a model that diverged is honestly infinite, or no number.
-        return None if not value < 0 else f"that is {value:g}; it must not be negative"
+    if name in verb.checks:  # the loss of a model that diverged is honestly infinite
+        return None
     if name == "train_loss" and math.isnan(value):
         return None  # where nothing was trained; what most others have decides
     return None if math.isfinite(value) else f"that is {value}; it must be a finite number"
 
 
-def _misfits(questions: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
+def _misfits(verb: Verb, questions: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
     """Who sends something else than most of those who were sent alike: other fields, types or shapes."""
     groups: dict[Any, list[int]] = {}
     for cid in replies:
         groups.setdefault(tuple(sorted(_form(questions[cid]).items())), []).append(cid)
     misfits: dict[int, str] = {}
     for cids in groups.values():
-        misfits |= unlike_most({cid: _form(replies[cid]) for cid in cids})
+        misfits |= unlike_most({cid: _form(replies[cid], verb.optional) for cid in cids})
     return misfits
 
 
@@ -145,13 +127,13 @@ def unlike_most(forms: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
     }
 
 
-def _form(payload: Payload) -> dict[str, str]:
+def _form(payload: Payload, optional: Collection[str] = ()) -> dict[str, str]:
     """What a payload looks like: the fields it has, and the types and shapes of its tensors."""
     form = {}
     for name, value in payload.values().items():
         if isinstance(value, Tensor):
             form[name] = f"{_word(value.dtype)} of shape {tuple(value.shape)}"
-        elif not (isinstance(payload, Scores) and name in PERHAPS_ABSENT):
+        elif name not in optional:
             unknown = isinstance(value, float) and name == "train_loss" and math.isnan(value)
             form[name] = "no number" if unknown else "a value"
     return form

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,8 +14,10 @@ from torch import Tensor
 from comity._errors import ComityError, one_line
 from comity._write import atomically
 from comity.engine._client import ClientState
-from comity.engine._server import Server
 from comity.results import ANEW, Marks
+
+if TYPE_CHECKING:
+    from comity.engine._server import Server
 
 DTYPES = {
     torch.float64: "F64",
@@ -44,7 +46,7 @@ class Saved:
     tensors: dict[str, Tensor]
 
 
-def save(file: Path, server: Server, key: str, marks: Marks) -> None:
+def save(file: Path, server: "Server", key: str, marks: Marks) -> None:
     """The state of a server and of its clients; ``key`` is that of the run, and ``marks`` say how long its logs are."""
     tensors = {"server/theta": server.theta}
     tensors |= {f"server/store/{name}": tensor for name, tensor in server.store.items()}
@@ -66,7 +68,7 @@ def save(file: Path, server: Server, key: str, marks: Marks) -> None:
     server.link.saved()
 
 
-def read(file: Path, server: Server, key: str) -> Saved | None:
+def read(file: Path, server: "Server", key: str) -> Saved | None:
     """The checkpoint of a run with this ``key``, for this server; ``None`` when there is none."""
     if not file.exists():
         return None
@@ -143,27 +145,6 @@ def _is_whole(file: Path) -> bool:
         while block := stream.read(2**20):
             checksum = zlib.crc32(block, checksum)
     return head[8 : 8 + begin] == _header_start() and written == f"{checksum:08x}".encode()
-
-
-def restore(saved: Saved, server: Server) -> None:
-    """Put the server and its clients back to the checkpoint."""
-    server.round, server.theta = saved.round, saved.tensors["server/theta"]
-    server.link.traffic.update(saved.traffic)
-    clients: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in saved.tensors.items():
-        match name.split("/"):
-            case "client", cid, *path:
-                kept = clients.setdefault(int(cid), {})
-                if path:
-                    kept["/".join(path)] = tensor
-            case "server", "store", *path:
-                server.store["/".join(path)] = tensor
-            case "server", "rule", group, *path:
-                server.rule_states.setdefault(group, {})["/".join(path)] = tensor
-            case "server", "step", group, *path:
-                server.step_states.setdefault(group, {})["/".join(path)] = tensor
-    server.link.restore({cid: ClientState.of(kept) for cid, kept in clients.items()})
-    server.link.go_on(saved.place)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:

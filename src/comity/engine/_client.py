@@ -55,9 +55,23 @@ class Client:
     seed: int
     round: int
     verb: str
+    secret: dict[str, Tensor] = field(default_factory=dict, init=False)
+    """What is good for one round and is never written to a file."""
+    notes: dict[str, float] = field(default_factory=dict, init=False)
+    """What extensions measured on the way."""
     origin: Tensor | None = field(default=None, init=False)
     train_loss: float = field(default=math.nan, init=False)
     _optimisers: int = field(default=0, init=False)
+
+    def state(self) -> ClientState:
+        """What the client keeps after it did something."""
+        if len(self.model.counters):
+            self.engine_keep["counters"] = self.model.counters
+        return ClientState(self.keep, self.engine_keep, self.secret)
+
+    def snapshot(self) -> ClientState:
+        """What the client keeps now; what it changes later is not in it."""
+        return ClientState(dict(self.keep), dict(self.engine_keep))
 
     @property
     def lr(self) -> float:
@@ -134,7 +148,7 @@ class Client:
     def predict(self, split: Split) -> Tensor:
         """The logarithm of each class's probability for each sample, in evaluation mode.
 
-        A model that diverged gives every class the probability 0, so that guards and scores can do with it.
+        A model that diverged gives every class the probability 0, so that metrics stay defined.
         """
         predicted = torch.log_softmax(self.trainer.outputs(self.model, split.x), 1)
         return predicted.nan_to_num(nan=-math.inf, neginf=-math.inf)

@@ -1,164 +1,86 @@
 """How good each client's model is: for itself, for some others, for everybody."""
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from comity._errors import ComityError
-from comity._random import generator, numpy_generator
 from comity.compare import transfer
-from comity.data import Federation, Split, in_training_layout
-from comity.engine._by_class import area_under_curve, balanced_accuracy
-from comity.engine._client import Client, hits, losses
-from comity.engine._verbs import Scores, Weighed
-from comity.guard import expected_calibration_error
-from comity.methods import Method, Question
-from comity.results import schema
+from comity.data import Split
+from comity.engine._client import Client, ClientState, hits, losses
+from comity.engine._verbs import Call, Verb
+from comity.methods import Method, Payload, Question
+from comity.metrics import COUNTS, METRICS, ONLY_JOINED, ONLY_LOCAL, OWN, Metric
+from comity.results import Columns, Summary, Transfer
 
 if TYPE_CHECKING:
     from comity.engine._site import Site
 
 Predict = Callable[[Split], Tensor]
-"""The logarithm of each class's probability for each sample."""
-MOST_ANSWERS = 10_000_000
-"""Answers of models to tests that G-acc, and S-acc likewise, may take; beyond, each model is tried on a sample."""
-LEAST_SAMPLE = 400
-"""Tests in such a sample: a standard error of 2.5 points at most."""
-COLUMNS = {
-    "n_train": "n_train",
-    "n_test": "n_test",
-    schema.OWN: "own",
-    schema.BALANCED: "balanced",
-    schema.AUC: "auc",
-    schema.LOSS: "loss",
-    schema.VALIDATION: "validation",
-    schema.VALIDATION_LOSS: "validation_loss",
-    schema.SOME: "some",
-    schema.ALL: "all",
-    schema.COMMON: "common",
-    schema.CALIBRATION: "calibration",
-    schema.ONLY_LOCAL: "only_local",
-    schema.ONLY_JOINED: "only_joined",
-    schema.UNGUARDED: "unguarded",
-    schema.OWN_WEIGHT: "own_weight",
-    schema.BOUND: "bound",
-}
-"""The names of a client's scores in tables and files, each with its field."""
+"""Log-probabilities (samples, classes) for the samples of a split."""
 
 
-def sample_size(federation: Federation, training: float = math.inf) -> int | None:
-    """On how many tests each personal model is tried for S-acc and for G-acc; ``None``: on all that there are.
-
-    At most so many that both together cost a tenth of the ``training``, in passes of a sample through the net.
-    """
-    clients, tests = len(federation), sum(len(client.test) for client in federation.clients)
-    sample = max(LEAST_SAMPLE, int(min(MOST_ANSWERS, training / 20) / clients))
-    return None if sample >= tests else sample
-
-
-def general_error(sample: int | None) -> float:
-    """The largest standard error that a client's S-acc or G-acc can have for the sake of its sample."""
-    return 0.0 if sample is None else 0.5 / math.sqrt(sample)
+def scores_type(metrics: Iterable[Metric]) -> type[Payload]:
+    """The reply to ``evaluate``: sizes, and one field for each metric that the client has."""
+    kinds: dict[str, Any] = {"n_train": int, "n_test": int}
+    defaults: dict[str, float | None] = {}
+    for metric in metrics:
+        kind = int if metric.count else float
+        kinds[metric.field] = kind if metric.always else kind | None
+        defaults[metric.field] = math.nan if metric.always else None
+    about = {"__annotations__": kinds, "__module__": __name__, "__doc__": "How good a client's own model is."}
+    return type("Scores", (Payload,), defaults | about)
 
 
-@dataclass
-class TestPool:
-    """The tests of all clients, one after another, or a sample where there are too many."""
+Scores = scores_type((*METRICS, *COUNTS))
 
-    federation: Federation
-    starts: tuple[int, ...]
-    sample: int | None
-    others: float
-    """Share of the other clients whose tests join a client's own in S-acc."""
-    _last: tuple[Tensor, Tensor] | None = None
-    """The last model that was tested, and which of its answers were right: all clients may have the same model."""
 
-    @classmethod
-    def of(cls, federation: Federation, others: float, training: float = math.inf) -> "TestPool":
-        starts = itertools.accumulate((len(client.test) for client in federation.clients), initial=0)
-        return cls(federation, tuple(starts), sample_size(federation, training), others)
+@dataclass(eq=False)
+class Judgement:
+    """The evaluation of one client's model: what metrics see, and what extensions may change."""
+
+    site: "Site"
+    client: Client
+    received: Question
+    model: Tensor
+    """The federated model that the client would use."""
+    common: Tensor | None
+    """The one model for everybody, where the method has one; the same object as ``model`` where both are equal."""
+    predict: Predict
+    """Predictions of what the client uses."""
+    predicted: Tensor
+    """The same for its own tests."""
+    one_model: Tensor | None
+    """The one model whose predictions these are; ``None`` where several are mixed."""
+    by_common: Tensor | None = None
+    """Predictions of the common model for the client's own tests."""
+    notes: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> Tensor:
+        return self.client.data.test.y
 
     @cached_property
-    def split(self) -> Split:
-        """Everybody's tests: put together when they are first asked for, which some runs never do."""
-        tests = [client.test for client in self.federation.clients]
-        x = in_training_layout(torch.cat([test.x for test in tests]))
-        return Split(x, torch.cat([test.y for test in tests]))
+    def correct(self) -> Tensor:
+        return hits(self.predicted, self.client.data.test)
 
     @cached_property
-    def sampled(self) -> Split:
-        """The tests for G-acc, the same for all clients: by chance, but of every client and class its share."""
-        if self.sample is None:
-            return self.split
-        random = generator(self.federation.seed, "G-acc")
-        tests = zip(self.starts, self.federation.clients, strict=False)
-        by_class = torch.cat([start + client.test.y.argsort(stable=True).cpu() for start, client in tests])
-        one_of_each_stretch = torch.arange(self.sample) + torch.rand(self.sample, generator=random, dtype=torch.float64)
-        return self._some(by_class[(one_of_each_stretch * (len(by_class) / self.sample)).long()])
+    def losses(self) -> Tensor:
+        return losses(self.predicted, self.client.data.test)
 
-    def _some(self, chosen: Tensor) -> Split:
-        chosen = chosen.to(self.split.y.device)
-        return Split(in_training_layout(self.split.x[chosen]), self.split.y[chosen])
+    @property
+    def by_class(self) -> bool:
+        return self.received.by_class
 
-    def general(
-        self, cid: int, predict: Predict, model: Tensor | None, seed: int, common: bool = False
-    ) -> tuple[float, float]:
-        """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone.
-
-        A model that is ``common`` to all is tried on all tests, once; S-acc looks at some of its answers.
-        """
-        if self.sample is None or common:
-            right = self.right(predict, model, self.split)
-            # Beyond so many, to draw tests of every other client takes too long; there is a sample then.
-            many = len(right) * len(self.federation) * self.others > MOST_ANSWERS
-            return _share(right[(self.drawn if many else self.mixed)(cid, seed)]), _share(right)
-        some = self._some(self.drawn(cid, seed))
-        return _share(hits(predict(some), some)), _share(self.right(predict, model, self.sampled))
-
-    def right(self, predict: Predict, model: Tensor | None, tests: Split) -> Tensor:
-        """Which answers are right. The same model is tested once."""
-        last = self._last
-        if model is not None and last is not None and torch.equal(last[0], model):
-            return last[1]
-        right = hits(predict(tests), tests)
-        if model is not None:
-            self._last = model, right
-        return right
-
-    def drawn(self, cid: int, seed: int) -> Tensor:
-        """Indices for S-acc, drawn one by one from the tests that ``mixed`` is about."""
-        assert self.sample is not None
-        starts, random = torch.tensor(self.starts), generator(seed, "S-acc", cid)
-        sizes, clients = starts.diff(), len(starts) - 1
-        others = torch.randperm(clients, generator=random)
-        others = others[others != cid][: max(1, round(self.others * (clients - 1)))]
-        whose = torch.cat([torch.tensor([cid]), others])
-        ends = sizes[whose].clamp(max=int(sizes[cid])).cumsum(0)
-        if int(ends[-1]) <= self.sample:
-            return self.mixed(cid, seed)
-        places = torch.randint(int(ends[-1]), (self.sample,), generator=random)
-        whose = whose[torch.searchsorted(ends, places, right=True)]
-        return starts[whose] + (torch.rand(self.sample, dtype=torch.float64, generator=random) * sizes[whose]).long()
-
-    def mixed(self, cid: int, seed: int) -> Tensor:
-        """Indices for S-acc: the client's own tests and as many of each of a few other clients, drawn once."""
-        starts, random = self.starts, generator(seed, "S-acc", cid)
-        own, clients = starts[cid + 1] - starts[cid], len(starts) - 1
-        others = [other for other in torch.randperm(clients, generator=random).tolist() if other != cid]
-        chosen = [torch.arange(starts[cid], starts[cid + 1])]
-        for other in others[: max(1, round(self.others * (clients - 1)))]:
-            size = starts[other + 1] - starts[other]
-            chosen.append(starts[other] + torch.randperm(size, generator=random)[:own])
-        return torch.cat(chosen)
+    def noted(self, name: str) -> float | None:
+        return self.notes.get(name)
 
 
-def judged(
+def judged_model(
     client: Client, method: Method[Any, Any], received: Question, moment: Literal["received", "fitted"]
 ) -> Tensor:
     """The federated model that counts as the client's own. One that never fitted is judged as received."""
@@ -166,103 +88,44 @@ def judged(
     return method.personal(client, received) if fitted is None else fitted
 
 
-def exported(site: "Site", client: Client, received: Question) -> Tensor:
-    """The one model that the client uses; where a guard mixes the predictions of several, the federated one."""
-    model = judged(client, site.method, received, site.moment)
-    if site.guard is None or not site.guard.shares:
-        return model
-    weights, _ = guard_weights(site, client, model, None)
-    return averages(site, client, model, [float(weights[0])])[0]
-
-
-def evaluate(site: "Site", client: Client, received: Question) -> Scores:
+def evaluate(site: "Site", client: Client, received: Question) -> Payload:
     """All scores of one client. With ``received.general`` also S-acc and G-acc, which need other clients' tests."""
-    model = judged(client, site.method, received, site.moment)
+    model = judged_model(client, site.method, received, site.moment)
     common = site.method.general(client, received)
     if common is not None and torch.equal(common, model):
         common = model
     federated = predictor(client, model)
-    data, cid, predict = client.data, client.id, federated
-    predicted = federated(data.test)
-    by_common = None if common is None else predicted if common is model else predictor(client, common)(data.test)
-    scores = Scores(n_train=len(data.train), n_test=len(data.test))
-    if by_common is not None:
-        scores.common = _share(hits(by_common, data.test))
-    if site.guard is not None:
-        scores.unguarded = _share(hits(predicted, data.test))
-        weights, scores.bound = guard_weights(site, client, model, common)
-        scores.own_weight = float(weights[0])
-        if site.guard.shares:
-            predict = predictor(client, averages(site, client, model, [float(weights[0])])[0])
-            predicted = predict(data.test)
-        else:
-            own = site.own_model(client.round)
-            experts: list[Predict] = [partial(own.predict, cid), federated]
-            known = [own.on_own(cid, data.test), predicted]
-            if len(weights) > 2 and common is not None and by_common is not None:
-                experts, known = [*experts, predictor(client, common)], [*known, by_common]
-            predict, predicted = mixed(experts, weights), mixture(known, weights)
-
-    right = hits(predicted, data.test)
-    scores.own, scores.loss = _share(right), float(losses(predicted, data.test).mean())
-    if received.by_class:
-        scores.balanced, scores.auc = balanced_accuracy(right, data.test.y), area_under_curve(predicted, data.test.y)
-    scores.calibration = expected_calibration_error(predicted.exp().amax(1).clamp(max=1).cpu(), right.cpu())
-    if site.reference is not None and site.reference.has(cid):
-        alone = hits(site.reference.on_own(cid, data.test), data.test)
-        scores.only_local, scores.only_joined = int((alone & ~right).sum()), int((right & ~alone).sum())
-    if len(data.val) and site.holds_out(client.round):
+    data = client.data
+    judgement = Judgement(site, client, received, model, common, federated, federated(data.test), model)
+    if common is not None:
+        judgement.by_common = judgement.predicted if common is model else predictor(client, common)(data.test)
+        judgement.notes["common"] = _share(hits(judgement.by_common, data.test))
+    for extension in site.extensions:
+        extension.judge(judgement)
+    _compare_with_baseline(judgement)
+    if len(data.val) and data.val_unseen:
         predicted = federated(data.val)
-        scores.validation = _share(hits(predicted, data.val))
-        scores.validation_loss = float(losses(predicted, data.val).mean())
+        judgement.notes["validation"] = _share(hits(predicted, data.val))
+        judgement.notes["validation_loss"] = float(losses(predicted, data.val).mean())
     if received.general:
-        alike = model if site.guard is None else None
-        scores.some, scores.all = site.tests.general(
-            cid, predict, alike, site.seed, common=alike is not None and common is alike
+        alike = judgement.one_model
+        some, everybody = site.tests.general(
+            client.id, judgement.predict, alike, site.seed, common=alike is not None and common is alike
         )
-    return scores
+        judgement.notes |= {"some": some, "all": everybody}
+    values = {metric.field: metric.compute(judgement) for metric in site.metrics}
+    known = {name: value for name, value in values.items() if value is not None}
+    return site.verbs["evaluate"].reply.of({"n_train": len(data.train), "n_test": len(data.test)} | known)
 
 
-def weigh(site: "Site", client: Client, received: Question) -> Weighed:
-    """Have the guard choose by the client's validation samples; the client keeps what it chose."""
-    model = judged(client, site.method, received, site.moment)
-    weights, bound = guard_weights(site, client, model, site.method.general(client, received))
-    client.engine_keep["guard"] = weights
-    if bound is not None:
-        client.engine_keep["guard.bound"] = torch.tensor(bound, dtype=torch.float64)
-    return Weighed(own_weight=float(weights[0]))
-
-
-def guard_weights(site: "Site", client: Client, model: Tensor, common: Tensor | None) -> tuple[Tensor, float | None]:
-    """The weights of the client's own model, the federated one and perhaps the common one, and the guard's promise.
-
-    What the client chose once is kept. Before that each evaluation chooses for itself, so that its numbers are those
-    of a run that ends there.
-    """
-    assert site.guard is not None
-    if (kept := client.engine_keep.get("guard")) is not None:
-        bound = client.engine_keep.get("guard.bound")
-        return kept, None if bound is None else float(bound)
-    if not site.holds_out(client.round):  # it was away when the others chose; now nothing is held out any more
-        return torch.tensor([1.0, 0.0], dtype=torch.float64), None
-    val, predicted = client.data.val, []
-    if site.guard.shares:
-        models = averages(site, client, model, site.guard.shares)
-    else:
-        models = [model] if common is None or torch.equal(common, model) else [model, common]
-        predicted.append(site.own_model(client.round).on_own(client.id, val))
-    predicted += [predictor(client, each)(val) for each in models]
-    probabilities = torch.stack(predicted).double().exp().clamp(max=1).cpu().numpy()
-    choice = site.guard.choose(probabilities, val.y.cpu().numpy(), numpy_generator(site.seed, "guard", client.id))
-    return torch.from_numpy(choice.weights), choice.bound
-
-
-def averages(site: "Site", client: Client, model: Tensor, shares: Sequence[float]) -> list[Tensor]:
-    """The mean of the client's own model, with each of these shares, and the federated one."""
-    own = site.own_model(client.round).vector(client.id)
-    if own.shape != model.shape:
-        raise ComityError(f"guard averaged cannot take the network to which {type(site.method).__name__} adds parts")
-    return [share * own + (1 - share) * model for share in shares]
+def _compare_with_baseline(judgement: Judgement) -> None:
+    """Count the tests that only one of both gets right, the local baseline or the client's model in this run."""
+    site, cid, data = judgement.site, judgement.client.id, judgement.client.data
+    baseline = site.baselines.get(site.reference)
+    if baseline is not None and baseline.has(cid):
+        alone, joined = hits(baseline.on_own(cid, data.test), data.test), judgement.correct
+        judgement.notes["only_local"] = int((alone & ~joined).sum())
+        judgement.notes["only_joined"] = int((joined & ~alone).sum())
 
 
 def predictor(client: Client, model: Tensor) -> Predict:
@@ -275,60 +138,110 @@ def predictor(client: Client, model: Tensor) -> Predict:
     return predict
 
 
-def mixed(experts: Sequence[Predict], weights: Tensor) -> Predict:
-    """The predictions of a mixture. Those without weight are not asked."""
-    asked = [place for place, weight in enumerate(weights) if weight > 0]
-    return lambda split: mixture([experts[place](split) for place in asked], weights[asked])
+class Export(Payload):
+    """A client's own model, whole."""
+
+    model: Tensor
 
 
-def mixture(predictions: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """Predictions mixed. Those with all of the weight stay as they are, to the bit."""
-    used = [(float(weight.log()), each) for weight, each in zip(weights, predictions, strict=True) if weight > 0]
-    return used[0][1] if len(used) == 1 else torch.stack([each + log_weight for log_weight, each in used]).logsumexp(0)
+def evaluate_verb(message: type[Question], metrics: Iterable[Metric]) -> Verb:
+    """Evaluation of all clients: it leaves what they keep as it was, and its bytes are not the method's."""
+    metrics = tuple(metrics)
+    by_field = {metric.field: metric for metric in metrics}
+
+    def objection(_: Payload, reply: Payload) -> str | None:
+        values = reply.values()
+        if values["n_test"] <= 0:
+            return f"sent n_test that is {values['n_test']}; it must be above 0"
+        if values["n_train"] < 0:
+            return f"sent n_train that is {values['n_train']}; it must not be negative"
+        for name, value in values.items():
+            if name in by_field and (why := by_field[name].objection(value, values["n_test"])) is not None:
+                return f"sent {name} {why}"
+        return None
+
+    reply = Scores if metrics == (*METRICS, *COUNTS) else scores_type(metrics)
+    optional = frozenset(metric.field for metric in metrics if metric.optional)
+    checks = frozenset(by_field)
+    return Verb(
+        "evaluate", message, reply, _evaluate, objection, checks, read_only=True, judges=True, optional=optional
+    )
+
+
+def _evaluate(call: Call) -> tuple[Payload, ClientState]:
+    client = call.client("evaluate")
+    before = client.snapshot()
+    return evaluate(call.site, client, call.received), before
+
+
+def export_verb(message: type[Question]) -> Verb:
+    """What is exported is what was evaluated, also where a method trains on the way."""
+    return Verb("export", message, Export, _export, read_only=True)
+
+
+def _export(call: Call) -> tuple[Payload, ClientState]:
+    client = call.client("evaluate")
+    before = client.snapshot()
+    return Export(model=judged_model(client, call.site.method, call.received, call.site.moment)), before
+
+
+def loss_as_received(site: "Site", client: Client, received: Payload, split: Split) -> float:
+    """The loss of the model as received: of the one for everybody, or the client's own if there is none."""
+    before = client.snapshot()
+    common = site.method.general(client, received)
+    client.model.write(site.method.personal(client, received) if common is None else common)
+    client.keep, client.engine_keep = before.method, before.engine
+    return client.loss(split)
 
 
 def _share(hits: Tensor) -> float:
     return float(hits.double().mean())
 
 
-def columns_of(scores: dict[int, Scores]) -> schema.Columns:
-    """A list over clients for each score that all of them have, or that those have whose tests hold several classes."""
-    columns: schema.Columns = {"client": list(scores)}
-    for name, field in COLUMNS.items():
-        values = [getattr(each, field) for each in scores.values()]
-        if name in schema.BY_CLASS and any(value is not None for value in values):
+# Columns: one evaluation, a list over clients for each metric.
+
+
+def columns_of(scores: Mapping[int, Payload], metrics: Iterable[Metric]) -> Columns:
+    """A list over clients for each score that all of them have, or that may be undefined for some."""
+    columns: Columns = {"client": list(scores)}
+    for name in ("n_train", "n_test"):
+        columns[name] = [getattr(each, name) for each in scores.values()]
+    for metric in metrics:
+        values = [getattr(each, metric.field) for each in scores.values()]
+        if metric.undefined and any(value is not None for value in values):
             values = [math.nan if value is None else value for value in values]
         if None not in values:
-            columns[name] = values
+            columns[metric.key] = values
     return columns
 
 
-def counted(columns: schema.Columns, name: str) -> dict[int, int]:
-    """A number of tests of each client; empty where it was not counted."""
-    return {cid: int(number) for cid, number in by_client(columns, name).items()} if name in columns else {}
-
-
-def transfer_of(
-    columns: schema.Columns, local: Mapping[int, float], local_on: Literal["all", "train"]
-) -> schema.Transfer | None:
-    """What joining changed for the clients of an evaluation, against their accuracies alone."""
-    only = (counted(columns, name) for name in (schema.ONLY_LOCAL, schema.ONLY_JOINED))
-    return transfer(by_client(columns), local, *only, local_on=local_on)
-
-
-def by_client(columns: schema.Columns, name: str = schema.OWN) -> dict[int, float]:
+def by_client(columns: Columns, name: str = OWN.key) -> dict[int, float]:
     """Each client's accuracy on its own tests, or another of its numbers."""
     return {int(cid): value for cid, value in zip(columns["client"], columns[name], strict=True)}
 
 
-def summarise(columns: schema.Columns, name: str) -> schema.Summary:
-    """One metric over all clients, or over those that have it."""
-    values, weights = (torch.tensor(columns[each], dtype=torch.float64) for each in (name, "n_test"))
-    if name in schema.BY_CLASS:
+def transfer_of(columns: Columns, local: Mapping[int, float], local_on: Literal["all", "train"]) -> Transfer | None:
+    """What joining changed for the clients of an evaluation, against their accuracies in the local baseline."""
+    counts = (
+        {cid: int(number) for cid, number in by_client(columns, name).items()} if name in columns else {}
+        for name in (ONLY_LOCAL.key, ONLY_JOINED.key)
+    )
+    return transfer(by_client(columns), local, *counts, local_on=local_on)
+
+
+def summaries(columns: Columns, metrics: Iterable[Metric]) -> dict[str, Summary]:
+    """Every metric of an evaluation over all clients."""
+    return {metric.key: summarise(columns, metric) for metric in metrics if not metric.count and metric.key in columns}
+
+
+def summarise(columns: Columns, metric: Metric) -> Summary:
+    """One metric over all clients, or over those for which it is defined."""
+    values, weights = (torch.tensor(columns[each], dtype=torch.float64) for each in (metric.key, "n_test"))
+    if metric.undefined:
         has_it = ~values.isnan()
         values, weights = values[has_it], weights[has_it]
-    worst = values.sort(descending=name in (schema.LOSS, schema.VALIDATION_LOSS)).values
-    return schema.Summary(
+    worst = values.sort(descending=metric.better == "lower").values
+    return Summary(
         mean=float(values.mean()),
         std=float(values.std(correction=0)),
         samples=float(values @ weights / weights.sum()),

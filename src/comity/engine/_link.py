@@ -90,10 +90,12 @@ class Link(ABC):
 class Threads(Link):
     """Clients are jobs for a few threads of this process, each of which has one model."""
 
-    def __init__(self, site: Site, workers: int, disk: Disk | None = None) -> None:
+    def __init__(
+        self, site: Site, workers: int, disk: Disk | None = None, clients: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.site, self.disk = site, disk
-        self.clients = range(len(site.federation))
+        self.clients = range(len(site.federation)) if clients is None else clients
         self._states: dict[int, ClientState] = {}
         self.workers = max(1, min(workers, len(self.clients)))
         self._models: SimpleQueue[Model] = SimpleQueue()

@@ -8,21 +8,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from comity.engine._evaluation import by_client, transfer_of
-from comity.engine._newcomers import newcomers_of
-from comity.results import (
-    FALL,
-    FALLEN_TESTS,
-    LOSS,
-    OWN,
-    TEST_SAMPLES,
-    VALIDATION,
-    Best,
-    Columns,
-    Evaluation,
-    Result,
-    Seconds,
-    Traffic,
-)
+from comity.metrics import LOSS, OWN, VALIDATION
+from comity.results import FALL, FALLEN_TESTS, Best, Columns, Evaluation, Result, Seconds, Traffic
 
 if TYPE_CHECKING:
     from comity.engine._run import Run
@@ -33,8 +20,8 @@ def result_of(run: "Run") -> Result:
     records = run.records
     evaluated = [record for record in records if record.metrics]
     last = evaluated[-1]
-    validated = [record for record in evaluated if VALIDATION in record.metrics]
-    chosen_by = VALIDATION if validated else OWN
+    validated = [record for record in evaluated if VALIDATION.key in record.metrics]
+    chosen_by = VALIDATION.key if validated else OWN.key
     best = max(validated or evaluated, key=lambda record: record.metrics[chosen_by].mean)
     rates = [record.conflict.rate for record in records if record.conflict is not None]
     against = [record.against for record in records if record.against is not None and record.against.clients]
@@ -48,8 +35,7 @@ def result_of(run: "Run") -> Result:
         ),
         transfer=None if run.local is None else transfer_of(run.columns, run.local, run.config.local_on),
         clients=run.columns,
-        newcomers=newcomers_of(run),
-        malicious=sorted(run.site.attack.malicious),
+        malicious=run.excluded,
         conflict_rate=sum(rates) / len(rates) if rates else None,
         conflict_error=max((record.conflict.error for record in records if record.conflict is not None), default=0.0),
         worst_residual=max((record.rule.residual for record in records if record.rule is not None), default=None),
@@ -76,12 +62,12 @@ def result_of(run: "Run") -> Result:
 
 def _diverged(run: "Run") -> list[int]:
     refused = {cid for cid, why in run.records[-1].failed.items() if "finite" in why}
-    infinite = {cid for cid, loss in by_client(run.columns, LOSS).items() if not math.isfinite(loss)}
-    return sorted((refused | infinite) - run.site.attack.malicious)
+    infinite = {cid for cid, loss in by_client(run.columns, LOSS.key).items() if not math.isfinite(loss)}
+    return sorted((refused | infinite) - set(run.excluded))
 
 
 def falls(before: dict[int, float], columns: Columns) -> dict[int, float]:
     """By how much accuracy fell since the evaluation before, for clients where so large a fall is no chance."""
-    tests = dict(zip(by_client(columns), columns[TEST_SAMPLES], strict=True))
+    tests = dict(zip(by_client(columns), columns["n_test"], strict=True))
     fell = {cid: before.get(cid, accuracy) - accuracy for cid, accuracy in by_client(columns).items()}
     return {cid: by for cid, by in fell.items() if by > FALL and round(by * tests[cid]) >= FALLEN_TESTS}

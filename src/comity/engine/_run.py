@@ -2,7 +2,6 @@
 
 import inspect
 import secrets
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,33 +17,29 @@ from comity._options import options as declared
 from comity.config import Config, unknown_option
 from comity.data import GIVEN, Federation, dataset_of
 from comity.engine import _checkpoint
-from comity.engine._alone import Alone
-from comity.engine._assemble import Links, build, federation_of, settled, site_of, threads
-from comity.engine._callbacks import (
-    Callback,
-    Checkpoint,
-    Evaluate,
-    SaveModels,
-    WriteFolder,
-    make_callbacks,
-    tracker,
-)
-from comity.engine._evaluation import by_client, general_error
+from comity.engine._baseline import Baseline, read_baseline, train_baseline
+from comity.engine._callbacks import Callback, Checkpoint, Evaluate, SaveModels, WriteFolder, make_callbacks, tracker
+from comity.engine._evaluation import by_client
+from comity.engine._plan import Links, RunPlan, threads
 from comity.engine._result import falls, result_of
 from comity.engine._server import Server
 from comity.engine._site import Site
-from comity.engine._trainer import TrainerName
+from comity.engine._tests import general_error
+from comity.metrics import ALL
 from comity.results import (
     ANEW,
+    CHECKPOINT,
+    ROUNDS,
+    SCHEMA,
     Columns,
     Cosines,
+    MetricInfo,
     PartitionTable,
     Result,
     RoundRecord,
     RunFolder,
     RunInfo,
     Weights,
-    schema,
 )
 
 
@@ -52,7 +47,7 @@ from comity.results import (
 class Run:
     """A run on its way, and its result when it is done. Callbacks are handed this."""
 
-    config: Config
+    plan: RunPlan
     site: Site
     server: Server
     folder: RunFolder | None = None
@@ -83,13 +78,22 @@ class Run:
         return self._result
 
     @property
+    def config(self) -> Config:
+        return self.plan.config
+
+    @property
     def federation(self) -> Federation:
         return self.site.federation
 
     @property
     def key(self) -> str:
-        """The same for two runs that give the same numbers: the configuration's, and that of the data."""
-        return f"{self.config.key}-{self.federation.fingerprint}"
+        """The same for two runs that give the same bits: of the configuration, the data and the trainer."""
+        return f"{self.config.key}-{self.federation.fingerprint}-{self.plan.trainer}"
+
+    @property
+    def excluded(self) -> list[int]:
+        """Clients whose own scores do not count."""
+        return sorted(frozenset[int]().union(*(extension.excluded for extension in self.site.extensions)))
 
     @property
     def own_rule(self) -> bool:
@@ -104,12 +108,24 @@ class Run:
     def done(self) -> bool:
         return self.server.round >= self.config.last_round
 
+    def compare_with(self, baseline: Baseline) -> None:
+        """Compare each client's accuracy with its own in a local baseline."""
+        self.local = baseline.accuracy
+        if baseline.models is not None:
+            self.site.add_baseline(self.site.reference, baseline.models)
+
+    def finish(self, result: Result) -> None:
+        """Complete the result; extensions add theirs."""
+        for extension in self.site.extensions:
+            result = extension.after_training(self, result)
+        self._result = result
+
     def evaluate(self, general: bool) -> None:
         """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
         self.columns = self.server.evaluate(general, general or self.done)
         self.server.record.fell = falls(self.accuracy, self.columns)
         self.accuracy = by_client(self.columns)
-        if schema.ALL in self.columns:
+        if ALL.key in self.columns:
             self.server.record.general_error = general_error(self.site.tests.sample)
         for callback in self.callbacks:
             callback.on_evaluate(self, self.columns)
@@ -125,18 +141,17 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     federation: Federation | None = None,
     link: Links = threads,
-    trainer: TrainerName | None = None,
     **options: Any,
 ) -> Run:
     """Train. ``run(method="FedRep", rule={"name": "ConFREE", "c": 0.4}, clients=20)`` or ``run(Config(...))``.
 
-    In Python ``method``, ``rule``, ``model`` and ``partition`` may also be classes or objects, and ``data`` may be
-    ``(x, y, client)``, a data frame (with ``data.target`` and ``data.client``), a ``Dataset`` or a ``Federation``.
+    In Python ``method``, ``rule``, ``model``, ``partition`` and ``extension`` may also be classes or objects, and
+    ``data`` may be ``(x, y, client)``, a data frame (with ``data.target`` and ``data.client``), a ``Dataset`` or a
+    ``Federation``.
 
-    Without ``out`` nothing is written. With ``wait`` a run that another process has at work there is waited for first.
-    ``callbacks`` are objects, or dotted names of ``Callback`` classes. ``stop`` is asked after
-    every round. A ``federation`` of your own stands in for the configuration's, and another ``link`` for
-    the threads of this machine. ``trainer`` names the way to train where the fastest possible one is not wanted.
+    Without ``out`` nothing is written. With ``wait``, a run that another process has started there is waited for.
+    ``callbacks`` are objects, or dotted names of ``Callback`` classes. ``stop`` is asked after every round. A
+    ``federation`` of your own stands in for the configuration's, and another ``link`` for the threads of this machine.
     """
     for name in options:
         if name.partition(".")[0] not in declared(Config):
@@ -145,18 +160,23 @@ def run(
     given = data is not None and not _is_named(data)
     options |= {"data": GIVEN} if given else {}
     config = config.with_(**options) if config is not None else Config.of(options)
-    if given and federation is None:
-        found = dataset_of(data, config.data.options)
-        federation = found if isinstance(found, Federation) else federation_of(config, found)
-    config = settled(config, federation)
     before = torch.get_num_threads()
-    # One thread for each worker, and always one for the server: the bits of a product depend on how it is cut up.
+    # One thread per worker, and always one for the server: the bits of a product depend on how it is cut up.
     torch.set_num_threads(1)
     try:
-        runner = _Runner(federation, link, trainer, make_callbacks(callbacks), stop)
-        return runner.run(config, resume, overwrite, wait)
+        runner = Runner(make_callbacks(callbacks), stop)
+        plan = _plan_of_given(config, data, link) if given and federation is None else RunPlan(config, federation, link)
+        return runner.run(plan, resume, overwrite, wait)
     finally:
         torch.set_num_threads(before)
+
+
+def _plan_of_given(config: Config, data: Any, link: Links) -> RunPlan:
+    """A plan for data that Python gave."""
+    found = dataset_of(data, config.data.options)
+    if not isinstance(found, Federation):
+        found = RunPlan(config, dataset=found).everyone
+    return RunPlan(config, found, link)
 
 
 def _is_named(data: Any) -> bool:
@@ -165,41 +185,39 @@ def _is_named(data: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Runner:
-    """What a run and the Local that it is compared with have in common."""
+class Runner:
+    """Performs a run, and the local baselines that it is compared with."""
 
-    federation: Federation | None
-    link: Links
-    trainer: TrainerName | None
     callbacks: list[Callback]
     stop: Callable[[], bool]
 
-    def run(self, config: Config, resume: bool = False, overwrite: bool = False, wait: bool = False) -> Run:
-        run = self.assemble(config)
+    def run(self, plan: RunPlan, resume: bool = False, overwrite: bool = False, wait: bool = False) -> Run:
+        run = self.assemble(plan)
         with nullcontext(True) if run.folder is None else run.folder.locked(self.stop if wait else None) as held:
             return self.perform(run, resume, overwrite) if held else run
 
-    def assemble(self, config: Config, part_of: Run | None = None) -> Run:
-        # 1. Both sides of the run. What cannot run is refused here, before anything is written.
-        site, server = build(config, self.federation, self.link, self.trainer)
-        run = Run(config=config, site=site, server=server)
+    def assemble(self, plan: RunPlan, part_of: Run | None = None) -> Run:
+        # 1. Both sides of the run. What cannot run is rejected here, before anything is written.
+        site, server = plan.build()
+        run = Run(plan=plan, site=site, server=server)
         run.id = run.id if part_of is None else part_of.id
-        run.folder = None if config.out is None else RunFolder(config.out)
+        run.folder = None if plan.config.out is None else RunFolder(plan.config.out)
         run.callbacks = [*_own_callbacks(run), *self.callbacks]
-        if config.reference not in ("auto", "none"):
-            run.local, site.reference = read_local(RunFolder(Path(config.reference)), config.alone(), run.federation)
+        if plan.config.reference not in ("auto", "none"):
+            folder = RunFolder(Path(plan.config.reference))
+            run.compare_with(read_baseline(folder, plan.local_baseline(), run.federation))
         return run
 
     def perform(self, run: Run, resume: bool, overwrite: bool) -> Run:
         config, server = run.config, run.server
 
-        # 2. Its folder, and the checkpoint to go on from.
+        # 2. Its folder, and the checkpoint to resume from.
         if run.folder is not None:
             run.records = open_folder(run, run.folder, resume, overwrite)
         server.link.run_id = run.id
 
-        # 3. Local, to compare with.
-        if not config.is_local and not self.train_local(run, resume):  # stopped on the way
+        # 3. The local baselines to compare with.
+        if not config.is_local and not self.train_baselines(run, resume):
             return run
 
         # 4. The rounds.
@@ -210,13 +228,13 @@ class _Runner:
         run.stopping = self.stop()
         while not run.done and not run.stopping:
             record = server.step()
-            if config.guard is not None and server.round == config.rounds:
-                server.weigh()
+            for extension in run.site.extensions:
+                extension.after_round(run)
             run.stopping = self.stop()
             run.records.append(record)
             run.weights += server.weights
             if run.done or server.round % max(1, config.last_round // 10) == 0:
-                run.cosines += server.cosines  # N×N numbers: ten times a run are enough to draw
+                run.cosines += server.cosines  # N×N numbers: ten times per run are enough to draw
             for callback in run.callbacks:
                 callback.on_round(run, record)
 
@@ -224,89 +242,39 @@ class _Runner:
         if run.done:
             # nothing was left to train after a resume
             run.columns = run.columns or server.evaluate(config.general_in(server.round))
-            run._result = result_of(run)
+            run.finish(result_of(run))
         for callback in run.callbacks:
             callback.on_end(run)
         return run
 
-    def train_local(self, run: Run, resume: bool) -> bool:
-        """What each client has alone, for comparison and for the guard; false if that was stopped on the way."""
-        config, site = run.config, run.site
+    def train_baselines(self, run: Run, resume: bool) -> bool:
+        """Train what each client has by itself, for comparison and for extensions; false if that was stopped."""
+        config = run.config
         if config.reference == "auto":
-            if (found := self.local(run, config.alone(), resume)) is None:
+            if (found := train_baseline(self, run, config.local_on, resume)) is None:
                 return False
-            run.local, site.reference = found
-        if config.guard is not None:
-            if (found := self.local(run, config.alone(on="train"), resume)) is None:
+            run.compare_with(found)
+        for on in dict.fromkeys(on for extension in run.site.extensions for on in extension.baselines):
+            if (found := train_baseline(self, run, on, resume)) is None:
                 return False
-            site.held_out = found[1]
+            assert found.models is not None
+            run.site.add_baseline(on, found.models)
         return True
-
-    def local(self, run: Run, alone: Config, resume: bool) -> "Local | None":
-        """A run of Local under the same conditions; ``None`` if it was stopped on the way.
-
-        It is cached beside the run folder, for the same data only. When a neighbour is training it, its end is waited
-        for. A federation, link, trainer or class that was given leaves no trace in the configuration, so the cache
-        could not tell whether it holds the right Local: then it is the run's alone, in its own folder.
-        """
-        out = run.config.out
-        by_hand = any(each is not None and each.given is not None for each in (alone.model, alone.partition))
-        if out is None:
-            done = self.perform(self.assemble(alone, run), False, False)
-            models = Alone(done.site, done.server.link.states())
-            return (by_client(done.columns), models) if done.done else None
-        own = self.federation is not None or self.link is not threads or self.trainer or by_hand
-        name = f"{alone.key}-{run.federation.fingerprint}"
-        folder = RunFolder((out if own else out.parent) / schema.LOCAL_CACHE / name)
-        with folder.locked(self.stop) as held:
-            if not held:
-                return None
-            if own and not resume:
-                folder.clear()
-            return self.local_in(folder, alone, run)
-
-    def local_in(self, folder: RunFolder, alone: Config, run: Run, again: bool = False) -> "Local | None":
-        """The Local that a folder holds, trained to its end; from the beginning where its files are damaged."""
-        trained = None if folder.finished else self.assemble(alone.with_(out=folder.path), run)
-        try:
-            if trained is not None and not self.perform(trained, True, False).done:
-                return None
-            return read_local(folder, alone, run.federation)
-        except ComityError as error:
-            if again or (trained is not None and trained.server.round):  # its rounds failed, not its files
-                raise
-            warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
-            folder.clear()  # it is only a cache
-            return self.local_in(folder, alone, run, again=True)
-
-
-Local = tuple[dict[int, float], Alone | None]
-"""Each client's accuracy alone, and its model where that was kept."""
-
-
-def read_local(folder: RunFolder, alone: Config, federation: Federation) -> Local:
-    """From the folder of a finished run with as many clients and the same data."""
-    result, data = folder.result(), folder.info().data
-    if not 0 < len(result.clients.get("client", ())) == len(result.clients.get(schema.OWN, ())):
-        raise ComityError(f"reference {folder.path} holds no accuracy of each client; run it again")
-    count = len(result.clients["client"]) + len(result.malicious)
-    if count != len(federation):
-        raise ComityError(f"reference {folder.path} has {count} clients, this run {len(federation)}")
-    if data and data != federation.fingerprint:
-        raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
-    if not (checkpoint := folder / schema.CHECKPOINT).exists():
-        return by_client(result.clients), None
-    states = _checkpoint.SavedStates(checkpoint)
-    site = site_of(alone.with_(clients=len(federation), newcomers=0), federation)
-    return by_client(result.clients), Alone(site, states)
 
 
 def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> list[RoundRecord]:
     """Make the folder ready; the records of the rounds that are done already."""
+    trainer = run.plan.trainer
     if resume and folder.started:
-        run.id = folder.info().id or run.id
+        before = folder.info()
+        run.id = before.id or run.id
+        if before.trainer and before.trainer != trainer:
+            raise ComityError(
+                f"the run in {folder.path} used the trainer {before.trainer}, this machine would use {trainer}: "
+                f"the bits would differ; {ANEW}"
+            )
     info = RunInfo(
-        schema=schema.SCHEMA,
+        schema=SCHEMA,
         comity=__version__,
         title=run.title,
         key=run.config.key,
@@ -314,6 +282,8 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
         moment=run.site.moment,
         data=run.federation.fingerprint,
         id=run.id,
+        trainer=trainer,
+        metrics=[MetricInfo.of(metric) for extension in run.site.extensions for metric in extension.metrics],
     )
     folder.open(info, run.config.plain(), resume=resume, overwrite=overwrite)
     federation = run.federation
@@ -328,13 +298,13 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
             tests_drawn=federation.tests_drawn,
         )
     )
-    saved = _checkpoint.read(folder / schema.CHECKPOINT, run.server, run.key) if resume else None
+    saved = _checkpoint.read(folder / CHECKPOINT, run.server, run.key) if resume else None
     if saved is None:
         return folder.rewind({})
     records = folder.rewind(saved.marks)
     if [record.round for record in records] != list(range(1, saved.round + 1)):
-        raise ComityError(f"{folder / schema.ROUNDS} does not hold the rounds up to the checkpoint's; {ANEW}")
-    _checkpoint.restore(saved, run.server)
+        raise ComityError(f"{folder / ROUNDS} does not hold the rounds up to the checkpoint's; {ANEW}")
+    run.server.restore(saved)
     if evaluation := folder.newest_evaluation():
         run.accuracy = by_client(evaluation)
     return records

@@ -7,7 +7,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 2**18
 """Numbers in the samples that a net answers at once: what it makes of more does not stay in the processor's cache."""
-TrainerName = Literal["autograd", "chain", "compiled"]
+TrainerName = Literal["auto", "autograd", "chain", "compiled"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -110,18 +110,22 @@ class Compiled(Trainer):
         return outputs(model, x) if self.convolves else super().outputs(model, x)
 
 
-def trainer_for(training: "Training", model: Model, name: TrainerName | None = None) -> Trainer:
-    """The fastest way that this optimiser and this model allow, or the one that is named."""
-    if name is not None and name not in get_args(TrainerName):
-        raise ComityError(f"trainer must be {' | '.join(get_args(TrainerName))}, got {name!r}")
+def trainer_for(training: "Training", model: Model, name: TrainerName = "auto") -> Trainer:
+    """The trainer that is named; ``auto`` is the fastest that this optimiser and this model allow."""
     possible: dict[str, Trainer] = {"autograd": Autograd()}
     if training.plain and (layers := chain_of(model.net)) is not None:
         possible["chain"] = Chain()
         if can_compile(model, training.batch_size):
             possible["compiled"] = Compiled(any(isinstance(layer, nn.Conv2d) for _, layer in layers))
-    chosen = name or list(possible)[-1]
+    chosen = list(possible)[-1] if name == "auto" else name
     if chosen not in possible:
         raise ComityError(
             f"trainer {chosen} cannot train this model with these options; possible: {', '.join(possible)}"
         )
     return possible[chosen]
+
+
+def trainer_name(trainer: Trainer, device: str) -> str:
+    """A trainer with the vector width, or the device, on which the last digits of its results depend."""
+    width = torch.backends.cpu.get_cpu_capability() if device == "cpu" else device.partition(":")[0]
+    return f"{type(trainer).__name__.lower()} {width}"

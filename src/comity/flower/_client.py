@@ -17,7 +17,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity.config import CLIENTS, Config
 from comity.data import ClientData, Federation, Split
-from comity.engine import JUDGING_VERBS, READ_ONLY_VERBS, Alone, ClientState, Verb, settled, site_of, verbs_for
+from comity.engine import ClientState, LocalModels, RunPlan, Verb
 from comity.flower import _wire
 from comity.flower._keep import Keep
 from comity.flower._settings import config_of
@@ -89,7 +89,8 @@ class _ClientApp(ClientApp):
 
     def _read_runs(self, context: Context) -> dict[str, Config]:
         config = self._config or config_of(context.run_config, allow_code=self._allow_code)
-        config = settled(config, None if self._own is None else self._own.federation(config.clients or CLIENTS))
+        federation = None if self._own is None else self._own.federation(config.clients or CLIENTS)
+        config = RunPlan(config, federation).config
         if self._fit_mods:
             _check_mods(config)
         return {each.key: each for each in (config, *_alone(config))}
@@ -123,11 +124,12 @@ class _ClientApp(ClientApp):
         verb = workshop.verb_of(message.metadata.message_type)
         received = _wire.read_question(message.content, verb.message)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
-        if verb.name in JUDGING_VERBS:
+        if verb.judges:
             for run, states in workshop.alone.items():
                 if cid not in states and (state := Keep(context, run, cid).newest(header.place.run)) is not None:
                     states[cid] = state
-        keep = Keep(context, header.run, cid, one_way=workshop.site.masked is not None)
+        one_way = not all(extension.repeatable for extension in workshop.site.extensions)
+        keep = Keep(context, header.run, cid, one_way=one_way)
         reply = workshop.work(cid, keep, verb.name, received, header)
         return Message(_wire.answer(reply), reply_to=message)
 
@@ -163,37 +165,19 @@ class _Workshop:
     """A site with its runs of Local, and a pool of models to work with."""
 
     def __init__(self, config: Config, mine: Federation | None, secrets: str | None = None) -> None:
-        self.site, self.method, self.general = site_of(config, mine), str(config.method), mine is None
-        if self.site.masked is not None:
-            self._reveal_to_site(secrets)
+        plan = RunPlan(config, mine, node=_secrets_of(secrets) if config.masked else None)
+        self.site, self.method, self.general = plan.site, str(config.method), mine is None
         self.alone: dict[str, dict[int, ClientState]] = {}
-        """What clients kept in the runs of Local, by the run's key."""
+        """What clients kept of the local baselines, by the run's key."""
         for run in _alone(config):
             states = self.alone[run.key] = {}
-            models = Alone(site_of(run, self.site.federation), states)
-            if run.key == config.alone().key:
-                self.site.reference = models
-            else:
-                self.site.held_out = models
+            self.site.add_baseline(run.local_on, LocalModels(RunPlan(run, self.site.federation).site, states))
         self._models: SimpleQueue[Model] = SimpleQueue()
-
-    def _reveal_to_site(self, secrets: str | None) -> None:
-        """Make the site sign with its own key, unless this is a rehearsal."""
-        from comity.privacy import Secrets  # it needs an extra
-
-        assert self.site.masked is not None
-        if secrets is None:
-            raise ComityError(
-                "a masked run needs this client's secrets: --node-config \"secrets='/a/file'\", as `comity flower "
-                "keys` writes them; secrets='none' is a rehearsal that protects nothing"
-            )
-        if secrets != "none":
-            self.site.masked = replace(self.site.masked, secrets=partial(Secrets.read, Path(secrets).expanduser()))
 
     def verb_of(self, message_type: str) -> Verb:
         """The verb that a message asks for; a server may not ask a client to export its model."""
         known = {f"{MessageType.TRAIN}.{name}": verb for name, verb in self.site.verbs.items()}
-        known = {kind: verb for kind, verb in known.items() if verb.name not in READ_ONLY_VERBS}
+        known = {kind: verb for kind, verb in known.items() if not verb.read_only}
         known[MessageType.EVALUATE] = self.site.verbs["evaluate"]
         if message_type not in known:
             raise ValueError(f"invalid message type {message_type!r}; known: {', '.join(sorted(known))}")
@@ -221,11 +205,24 @@ class _Workshop:
             return self.site.model()
 
 
+def _secrets_of(secrets: str | None) -> dict[str, object]:
+    """How a site finds its own keys, unless this is a rehearsal."""
+    from comity.privacy import Secrets  # it needs an extra
+
+    if secrets is None:
+        raise ComityError(
+            "a masked run needs this client's secrets: --node-config \"secrets='/a/file'\", as `comity flower "
+            "keys` writes them; secrets='none' is a rehearsal that protects nothing"
+        )
+    return {} if secrets == "none" else {"secrets": partial(Secrets.read, Path(secrets).expanduser())}
+
+
 def _alone(config: Config) -> list[Config]:
-    """The runs of Local that a run is compared with or that its guard needs."""
+    """The local baselines that a run is compared with or that its extensions need."""
     if config.is_local:
         return []
-    return [config.alone(), *([] if config.guard is None else [config.alone(on="train")])]
+    more = dict.fromkeys(on for extension in RunPlan(config).extensions for on in extension.baselines)
+    return [config.alone(), *(config.alone(on=on) for on in more)]
 
 
 def partition_id(context: Context) -> int:
@@ -244,8 +241,8 @@ def _check_mods(config: Config) -> None:
         raise ComityError("mods see the parameters that a client sends, and masked it sends none; take dp_noise")
     method = config.method.build()
     more = [name for name, kind in field_types(method.reply_type).items() if kind is Tensor and name != "theta"]
-    for verb in verbs_for(config).values():
-        if verb.name not in ("fit", *READ_ONLY_VERBS):
+    for verb in RunPlan(config).verbs.values():
+        if verb.name != "fit" and not verb.read_only:
             more += [name for name, kind in field_types(verb.reply).items() if kind is Tensor]
     if more:
         raise ComityError(

@@ -14,7 +14,7 @@ from comity._errors import ComityError
 from comity._options import options
 from comity._write import write_text
 from comity.config import CLIENTS, Config, code_in
-from comity.engine import settled, verbs_for
+from comity.engine import RunPlan
 from comity.flower._settings import entries_of
 
 
@@ -25,7 +25,8 @@ def write_app(folder: Path, config: Config) -> None:
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
     package = name.replace("-", "_")
     package = package if package.isidentifier() else f"app_{package}"
-    config = settled(config.with_(device="cpu") if config.device == "auto" else config)
+    plan = RunPlan(config.with_(device="cpu") if config.device == "auto" else config)
+    config = plan.config
     clients = config.clients or CLIENTS
     words = {
         "name": name,
@@ -34,7 +35,7 @@ def write_app(folder: Path, config: Config) -> None:
         "version": __version__,
         "data": str(config.data),
         "entries": toml(entries_of(config)),
-        "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in verbs_for(config) if verb != "export"),
+        "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in plan.verbs if verb != "export"),
         "allow": ", allow_code=True" if code_in(config.plain()) else "",
         "clients": str(clients),
         "last": str(clients - 1),

@@ -7,7 +7,6 @@ delta; a candidate that passes is certified:
 - ``exact_test`` for right-or-wrong losses, where only two counts matter. Its level is exact for every n.
 - ``betting_test`` for any bounded losses (Waudby-Smith & Ramdas 2024): a bettor against "μ ≥ margin" multiplies its
   capital by 1/delta with a probability of at most delta. It needs two to three times as many samples.
-- ``bernstein_test``, the empirical Bernstein bound of Maurer & Pontil (2009), to compare with.
 
 ``certify`` tests several candidates and says which model to release. The assumptions, the proofs and the measurements
 are in docs/guard-mathematics.md.
@@ -142,20 +141,6 @@ def betting_test(differences: ArrayLike, margin: float, delta: float) -> Evidenc
 
     _, upper = _bisect(lambda m: log_capital(m) >= -np.log(delta), BOUND_STEP)
     return Evidence(min(1.0, float(np.exp(-log_capital(margin)))), upper)
-
-
-def bernstein_test(differences: ArrayLike, margin: float, delta: float) -> Evidence:
-    """From the differences, by μ ≤ mean + √(2V·L/n) + 14L/(3(n−1)), where V is their variance and L = ln(2/delta)."""
-    d = np.asarray(differences, dtype=float)
-    if len(d) < 2:
-        return Evidence(1.0, 1.0)
-    root, linear = np.sqrt(2 * d.var(ddof=1) / len(d)), 14 / (3 * (len(d) - 1))
-    L = np.log(2 / delta)
-    room = max(margin - d.mean(), 0.0)
-    root_of_L = (np.sqrt(root**2 + 4 * linear * room) - root) / (2 * linear)  # at which the bound meets the margin
-    return Evidence(
-        min(1.0, float(2 * np.exp(-(root_of_L**2)))), min(1.0, float(d.mean() + root * np.sqrt(L) + linear * L))
-    )
 
 
 def _check_options(margin: float, delta: float) -> None:

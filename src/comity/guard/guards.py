@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from comity._options import ShareBelowOne, ShareBetween, check
 from comity.guard.certificate import certify
-from comity.guard.mixture import FLOOR, mixture_weights
+from comity.guard.mixture import mixture_weights
 
 Array = NDArray[np.float64]
 
@@ -35,8 +35,6 @@ class Guard(ABC):
     """Share of a client's training samples that is held out where the run keeps none."""
     refits: ClassVar[bool] = False
     """Whether both models are fitted on the held-out samples too, when the weights are known."""
-    shares: ClassVar[tuple[float, ...]] = ()
-    """Where parameters are averaged: the shares of the own model to try. Empty where predictions are mixed."""
 
     def __post_init__(self) -> None:
         check(self, "guard")
@@ -45,7 +43,7 @@ class Guard(ABC):
         """From each expert's probabilities (experts, samples, classes) for samples that none of them has seen."""
         experts, samples, _ = probabilities.shape
         if samples == 0:  # nothing speaks for anybody else's model
-            return Choice(only(OWN, 2 if self.shares else experts), None)
+            return Choice(only(OWN, experts), None)
         return self.weigh(probabilities, labels, random)
 
     @abstractmethod
@@ -110,29 +108,6 @@ class Certified(Guard):
         return Choice(candidates[certificate.released], certificate.verdicts[certificate.released].evidence.upper_bound)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Averaged(Guard):
-    """One model instead of two: the mean of the parameters of the client's own model and of the federated one.
-
-    Paper: Wortsman et al., ICML 2022 (model soups).
-
-    Equation: theta_i = s · theta_own + (1 − s) · theta_federated, with the share s of 0, 0.1, …, 1 that has the lowest
-    log-loss on the held-out samples. It needs a network to which the method adds no parts of its own.
-
-    Departures:
-        - The mean of two models may be worse than either, so nothing is promised; docs/guard.md says what it loses
-          against the mixture.
-    """
-
-    refits = True
-    shares = tuple(s / 10 for s in range(11))
-
-    def weigh(self, probabilities: Array, labels: NDArray[np.int64], random: np.random.Generator) -> Choice:
-        log_loss = -np.log(np.maximum(of_labels(probabilities, labels), FLOOR)).mean(0)
-        share = self.shares[int(log_loss.argmin())]
-        return Choice(np.array([share, 1 - share]))
-
-
 def only(expert: int, experts: int) -> Array:
     """All weight on one expert."""
     return np.asarray(np.eye(experts)[expert])
@@ -148,4 +123,4 @@ def errors(weights: Array, probabilities: Array, labels: NDArray[np.int64]) -> N
     return np.asarray(np.tensordot(weights, probabilities, 1).argmax(1) != labels)
 
 
-GUARDS: dict[str, type[Guard]] = {"mixture": Mixture, "certified": Certified, "averaged": Averaged}
+GUARDS: dict[str, type[Guard]] = {"mixture": Mixture, "certified": Certified}

@@ -85,24 +85,6 @@ def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM) -> Posteri
         order, before = min(exact, 2 * order), now
 
 
-def progressive_weights(
-    likelihoods: ArrayLike, generator: np.random.Generator, concentration: float = UNIFORM
-) -> Array:
-    """The mean of the posterior means after 0, 1, …, n samples in a random order (the progressive mixture).
-
-    Its expected log-loss is at most that of the best mixture + regret_bound(n+1, K, concentration)/(n+1). It is here to
-    be compared with; ``posterior`` has the better bound and needs no random order.
-    """
-    rows, _ = _scaled(likelihoods)
-    nodes, log_mass = _simplex_rule(rows.shape[1], posterior(rows, concentration).order, concentration)
-    total = np.exp(log_mass) @ nodes
-    for row in generator.permutation(rows):
-        log_mass = log_mass + np.log(nodes @ row)
-        mass = np.exp(log_mass - log_mass.max())
-        total += mass @ nodes / mass.sum()
-    return np.asarray(total / total.sum())
-
-
 def regret_bound(samples: int, experts: int, concentration: float = UNIFORM) -> float:
     """How much more the universal mixture can lose on any sequence than the best mixture in hindsight, in nats.
 

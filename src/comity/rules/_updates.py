@@ -80,6 +80,11 @@ class ClientUpdates(ABC):
         """That of the updates, where the layout is that of their sketches."""
         self._products: Tensor | None = None
 
+    @property
+    def cosine_error(self) -> float:
+        """Standard error of cosines near 0 where sketches estimate them; 0 where they are exact."""
+        return 0.0 if self.sketch is None else self.sketch.error()
+
     @abstractmethod
     def _multiply(self, mean: bool = False) -> Tensor:
         """(L, M, M) float64, the Gram matrices of all M members, those that cannot be used included."""

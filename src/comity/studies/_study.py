@@ -96,14 +96,14 @@ def _settled(cells: Sequence[Config]) -> list[Config]:
     for data, folder in {(cell.data.name, cell.data_dir) for cell in cells}:
         whereabouts(data, folder)  # before torch is imported
 
-    from comity.engine import settled
+    from comity.engine import RunPlan
 
     known: dict[str, Config] = {}
     result = []
     for cell in cells:
         about = repr((cell.data, cell.data_dir, cell.partition, cell.clients, cell.model, cell.device))
         if about not in known:
-            known[about] = settled(cell)
+            known[about] = RunPlan(cell).config
         like = known[about]
         result.append(cell.with_(clients=like.clients, model=like.model, device=like.device))
     return result
@@ -255,16 +255,16 @@ class _Study:
 
     def check(self, cells: Sequence[Config]) -> None:
         """Refuse what cannot run, before anything is written: data, partition, method and rule of each cell."""
-        from comity.engine import federation_of, site_of
+        from comity.engine import RunPlan
 
         settings: dict[str, dict[str, Config]] = {}
         for cell in cells:  # other seeds would tell the same
             about = repr((cell.data, cell.partition, cell.clients, cell.test_share, cell.val_share))
             settings.setdefault(about, {}).setdefault(cell.with_(seed=0).key, cell)
         for same in settings.values():
-            federation = federation_of(next(iter(same.values())))
+            federation = RunPlan(next(iter(same.values()))).everyone
             for cell in same.values():
-                site_of(cell, federation)
+                RunPlan(cell, federation).site  # noqa: B018
 
     # Where runs are.
 

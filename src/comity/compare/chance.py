@@ -1,11 +1,10 @@
-"""Harm told from chance: which clients are worse off than alone by more than the luck of their test samples.
+"""Tests of harm: which clients lose more by joining than the luck of their test samples explains.
 
-On a client's test samples only two counts matter: how many Local alone got right, and how many the method alone. If the
-two models are equally good, each sample on which they differ goes to either side with probability ½ (McNemar's test,
-here the exact binomial one; the mid-p variant has more power but may exceed its level).
+On a client's test samples only two counts matter: how many only the local baseline predicts correctly, and how many
+only the method. If both models are equally good, each sample on which they differ goes to either side with probability
+½ (McNemar's test, here the exact binomial one; the mid-p variant has more power but may exceed its level).
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,33 +15,6 @@ from comity._errors import ComityError
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Harm:
-    """What joining did to each client, and whether it is more than chance."""
-
-    gain: Array
-    """Accuracy of the method minus that of Local."""
-    p_values: Array
-    """Of "the method is not worse than Local for this client"."""
-    looks_worse: Flags
-    beyond_chance: Flags
-    """Of those named here, a share of at most q is expected to be named wrongly."""
-
-    def __str__(self) -> str:
-        worse, clients = self.looks_worse.sum(), len(self.looks_worse)
-        return f"{worse} of {clients} look worse, {self.beyond_chance.sum()} beyond chance"
-
-
-def harm_beyond_chance(only_local: ArrayLike, only_method: ArrayLike, samples: ArrayLike, q: float = 0.05) -> Harm:
-    """From three counts of each client: test samples that only Local got right, that only the method did, and all."""
-    local, method, n = (np.asarray(counts) for counts in (only_local, only_method, samples))
-    if np.any(local + method > n):
-        raise ComityError("a client cannot have more samples that only one model got right than test samples")
-    p_values = mcnemar(local, method, "less")
-    gain = (method - local) / np.maximum(n, 1)
-    return Harm(gain, p_values, local > method, benjamini_hochberg(p_values, q))
 
 
 def mcnemar(
@@ -88,14 +60,3 @@ def benjamini_hochberg(p_values: ArrayLike, q: float) -> Flags:
     rejected = np.zeros(p.size, dtype=bool)
     rejected[order[: below[-1] + 1 if below.size else 0]] = True
     return rejected
-
-
-def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
-    """How far confidence is from accuracy: the mean over equal-width bins of |accuracy − confidence|, by samples."""
-    sure, right = np.asarray(confidence, dtype=float), np.asarray(correct, dtype=float)
-    if sure.shape != right.shape or sure.ndim != 1 or not np.all((sure >= 0) & (sure <= 1)):
-        raise ComityError("confidence must be numbers from 0 to 1, as many as there are samples")
-    if not len(sure):
-        return 0.0
-    bin_of_sample = np.maximum(np.ceil(sure * bins).astype(int) - 1, 0)
-    return float(np.abs(np.bincount(bin_of_sample, right - sure)).sum() / len(sure))

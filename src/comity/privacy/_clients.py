@@ -12,9 +12,12 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layer, Layout
-from comity.config import Config
-from comity.engine._client import ClientState
-from comity.engine._masked_verbs import (
+from comity.engine import Client, ClientState, RunPlan
+from comity.methods import Message, Payload, Reply
+from comity.privacy._fixed_point import BOUND, FixedPoint
+from comity.privacy._keys import Refused, derive
+from comity.privacy._masks import gaussian
+from comity.privacy._messages import (
     AGAINST,
     UPDATES,
     Coefficients,
@@ -26,22 +29,10 @@ from comity.engine._masked_verbs import (
     Survivors,
     TakenStep,
 )
-from comity.methods import Message, Payload, Reply
-from comity.nn import Model
-from comity.privacy import (
-    BOUND,
-    FixedPoint,
-    Party,
-    Refused,
-    Secrets,
-    derive,
-    gaussian,
-    hashed,
-    objection_to_weights,
-    place_of,
-    rehearsed,
-)
-from comity.rules import COSINE_ROUNDING, LayerSketch, Rule, Sketch
+from comity.privacy._parties import Party, hashed, place_of
+from comity.privacy._secrets import Secrets, rehearsed
+from comity.privacy._weights import objection_to_weights
+from comity.rules import COSINE_ROUNDING, LayerSketch, Sketch
 
 OWN_TENSORS = ("update", "origin", "coefficients")
 """What a client keeps of a round beside the secrets of its masks."""
@@ -82,14 +73,12 @@ class MaskedClients:
     noise: Noise | None
     secrets: Callable[[int], Secrets]
 
-    def fitted(
-        self, cid: int, round: int, received: Message, reply: Reply, state: ClientState
-    ) -> tuple[Payload, ClientState]:
-        """What leaves a client after it fitted, and what it keeps for the sums."""
-        last = state.engine.get("masked_round")
+    def fitted(self, client: Client, received: Message, reply: Reply) -> MaskedReply:
+        """What leaves a client after it fitted; it keeps its update for the sums."""
+        last, round = client.engine_keep.get("masked_round"), client.round
         if last is not None and round <= int(last):
             raise Refused(f"was asked to fit in round {round} after round {int(last)}")
-        secrets, update = self.secrets(cid), reply.theta - received.theta
+        secrets, update = self.secrets(client.id), reply.theta - received.theta
         if not float(update.abs().max()) <= BOUND:
             raise Refused(f"its update is not within ±{BOUND:g}")
         kept: dict[str, bytes] = {}
@@ -98,12 +87,12 @@ class MaskedClients:
         if self.sketch is not None:
             key = derive(secrets.group, b"sketch", place_of(self.run, round))
             sketch = self._sketch(update[: self.layout.size], key)
-        secret = _tensors(kept) | {"update": update, "origin": received.theta}
+        client.secret = _tensors(kept) | {"update": update, "origin": received.theta}
         told = MaskedReply(keys=_tensor(keys), size=1, sketch=sketch)
         if self.noise is None:  # noise on the sum would be worth nothing if these told the same without any
             told.size, told.train_loss, told.loss = reply.size, reply.train_loss, reply.loss
-        engine = state.engine | {"masked_round": torch.tensor(round)}
-        return told, ClientState(state.method, engine, secret)
+        client.engine_keep["masked_round"] = torch.tensor(round)
+        return told
 
     @property
     def sketched(self) -> Layout:
@@ -208,11 +197,11 @@ class MaskedClients:
         return Revealed(shares=to_rows(party.unmask(received.total, survivors)))
 
 
-def masked_clients(config: Config, model: Model, rule: Rule, clients: int) -> MaskedClients:
-    """As a run's configuration has them, with secrets that follow from its seed; a real site sets its own."""
+def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedClients:
+    """As a run's configuration has them, with secrets that follow from its seed unless the site has its own."""
+    config, rule, clients = plan.config, plan.rule, len(plan.federation)
     noise = Noise(multiplier=config.dp_noise, clip=config.dp_clip) if config.dp_noise else None
-    layout = model.layout("shared")
-    if noise is not None and len(model.read("shared")) > layout.size:
+    if noise is not None and has_buffers:
         raise ComityError("dp_noise would make BatchNorm's variances negative; keep them at clients with buffers local")
     return MaskedClients(
         run=config.key,
@@ -222,7 +211,7 @@ def masked_clients(config: Config, model: Model, rule: Rule, clients: int) -> Ma
         max_weight=config.max_weight,
         min_clients=config.min_clients,
         noise=noise,
-        secrets=lambda cid: rehearsed(config.seed, clients)[cid],
+        secrets=plan.node.get("secrets") or (lambda cid: rehearsed(config.seed, clients)[cid]),
     )
 
 

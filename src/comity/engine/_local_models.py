@@ -1,4 +1,4 @@
-"""What each client has when it trains alone: to compare with, and for a guard to fall back on."""
+"""The clients' models in a local baseline: to compare with, and for a client to fall back on."""
 
 from collections.abc import Mapping
 from threading import local
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from comity.engine._site import Site
 
 
-class Alone:
-    """The clients' models of a run of Local."""
+class LocalModels:
+    """The clients' models in a local baseline."""
 
     def __init__(self, site: "Site", states: Mapping[int, ClientState]) -> None:
-        """``site`` is Local's; ``states`` are what clients kept of that run, without those who took no part."""
+        """``site`` is the baseline's; ``states`` are what clients kept, without those who took no part."""
         self.site, self._states = site, states
         self._known: dict[int, dict[int, Tensor]] = {}
         self._workers = local()
@@ -29,14 +29,14 @@ class Alone:
         return cid in self._states
 
     def on_own(self, cid: int, split: Split) -> Tensor:
-        """As ``predict`` for samples that the client keeps and is judged by again and again: computed once."""
+        """As ``predict``, for samples that the client is evaluated on again and again: computed once."""
         known = self._known.setdefault(cid, {})
         if id(split) not in known:
             known[id(split)] = self.predict(cid, split)
         return known[id(split)]
 
     def predict(self, cid: int, split: Split) -> Tensor:
-        """The logarithm of each class's probability, (samples, classes)."""
+        """Log-probabilities (samples, classes)."""
         client = self._client(cid)
         client.model.write(self._vector(client))
         return client.predict(split)
@@ -47,11 +47,10 @@ class Alone:
 
     def _client(self, cid: int) -> Client:
         if cid not in self._states:
-            raise ComityError(f"client {cid} has no model of its own: it took no part in Local's training")
+            raise ComityError(f"client {cid} has no model of its own: it took no part in the local baseline's training")
         if not hasattr(self._workers, "model"):
             self._workers.model = self.site.model()
         return self.site.client(cid, self._workers.model, self._states[cid], verb="evaluate")
 
     def _vector(self, client: Client) -> Tensor:
-        nothing = Message(theta=torch.empty(0))
-        return self.site.method.personal(client, nothing)
+        return self.site.method.personal(client, Message(theta=torch.empty(0)))

@@ -1,0 +1,35 @@
+"""Which extension an option of a run, or a need of its rule, switches on. The engine imports them by these names."""
+
+from importlib import import_module
+from typing import Any
+
+BY_OPTION = {
+    "refit": "comity.extras.refit:Refit",
+    "sketch": "comity.extras.bounds:Sketches",
+    "max_share": "comity.extras.bounds:Caps",
+    "clip_updates": "comity.extras.bounds:Clipping",
+    "attack": "comity.extras.attacks:Attack",
+    "newcomers": "comity.extras.newcomers:Newcomers",
+    "guard": "comity.guard.extension:Guarding",
+    "masked": "comity.privacy.extension:MaskedSums",
+}
+"""By option, in the order in which they are applied. One that is at its default switches nothing on."""
+
+BY_RULE = {
+    "needs_losses": "comity.extras.losses:Losses",
+    "tries_steps": "comity.extras.trials:Trials",
+}
+"""By what a rule asks for; applied before the others."""
+
+TRACKERS = {
+    "tensorboard": "comity.extras.trackers:TensorBoard",
+    "wandb": "comity.extras.trackers:WandB",
+    "mlflow": "comity.extras.trackers:MLflow",
+}
+"""By the name that ``--track`` takes, which is also that of the extra that it needs."""
+
+
+def load(path: str) -> Any:
+    """What a path such as ``comity.extras.attacks:Attack`` names."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

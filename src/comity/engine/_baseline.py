@@ -1,0 +1,77 @@
+"""The local baseline of a run: each client trains by itself, under the same conditions."""
+
+import warnings
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from comity._components import slug
+from comity._errors import ComityError
+from comity.data import Federation
+from comity.engine._checkpoint import SavedStates
+from comity.engine._evaluation import by_client
+from comity.engine._local_models import LocalModels
+from comity.metrics import OWN
+from comity.results import RunFolder, schema
+
+if TYPE_CHECKING:
+    from comity.engine._plan import RunPlan
+    from comity.engine._run import Run, Runner
+
+
+class Baseline(NamedTuple):
+    accuracy: dict[int, float]
+    models: LocalModels | None
+    """``None`` where they were not kept."""
+
+
+def train_baseline(runner: "Runner", run: "Run", on: Literal["all", "train"], resume: bool) -> Baseline | None:
+    """A local baseline under the same conditions as a run; ``None`` if its training was stopped.
+
+    It is cached beside the run folder for the same data and trainer. While another process trains it, its end is
+    waited for. A federation, link or class that Python gave leaves no trace in the configuration, so such a baseline
+    is kept in the run's own folder.
+    """
+    plan, out = run.plan.local_baseline(on), run.config.out
+    if out is None:
+        done = runner.perform(runner.assemble(plan, run), False, False)
+        models = LocalModels(done.site, done.server.link.states())
+        return Baseline(by_client(done.columns), models) if done.done else None
+    name = slug(f"{plan.config.key}-{run.federation.fingerprint}-{plan.trainer}")
+    folder = RunFolder((out if plan.is_given else out.parent) / schema.LOCAL_CACHE / name)
+    with folder.locked(runner.stop) as held:
+        if not held:
+            return None
+        if plan.is_given and not resume:
+            folder.clear()
+        return _in_folder(runner, run, plan.at(folder.path), folder)
+
+
+def _in_folder(
+    runner: "Runner", run: "Run", plan: "RunPlan", folder: RunFolder, again: bool = False
+) -> Baseline | None:
+    """The baseline that a folder holds, trained to its end; from the beginning where its files are damaged."""
+    trained = None if folder.finished else runner.assemble(plan, run)
+    try:
+        if trained is not None and not runner.perform(trained, True, False).done:
+            return None
+        return read_baseline(folder, plan, run.federation)
+    except ComityError as error:
+        if again or (trained is not None and trained.server.round):  # its rounds failed, not its files
+            raise
+        warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
+        folder.clear()  # it is only a cache
+        return _in_folder(runner, run, plan, folder, again=True)
+
+
+def read_baseline(folder: RunFolder, plan: "RunPlan", federation: Federation) -> Baseline:
+    """From the folder of a finished run with as many clients and the same data."""
+    result, data = folder.result(), folder.info().data
+    if not 0 < len(result.clients.get("client", ())) == len(result.clients.get(OWN.key, ())):
+        raise ComityError(f"reference {folder.path} holds no accuracy of each client; run it again")
+    count = len(result.clients["client"]) + len(result.malicious)
+    if count != len(federation):
+        raise ComityError(f"reference {folder.path} has {count} clients, this run {len(federation)}")
+    if data and data != federation.fingerprint:
+        raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
+    if not (checkpoint := folder / schema.CHECKPOINT).exists():
+        return Baseline(by_client(result.clients), None)
+    return Baseline(by_client(result.clients), LocalModels(plan.site, SavedStates(checkpoint)))

@@ -1,0 +1,68 @@
+"""What limits the influence of single updates, or what a rule sees of them."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from comity._errors import ComityError
+from comity._random import key_bytes
+from comity.config import Config
+from comity.engine import Aggregation, Extension, MakeUpdates
+from comity.rules import Sketch, SketchedRows, Updates, capped, check_sketch
+
+if TYPE_CHECKING:
+    from comity.engine import RunPlan, Server, Site
+
+
+class Bound(Extension):
+    """Acts on the updates that a rule sees, and so only where the method uses a rule."""
+
+    def unused(self, server: "Server") -> str | None:
+        method = type(server.method).__name__
+        return f"method {method} uses no rule: max_share, clip_updates and sketch change nothing"
+
+
+class Sketches(Bound):
+    """Rules see each layer of an update as random measurements."""
+
+    sketch: Sketch
+
+    @classmethod
+    def of(cls, config: Config) -> Self | None:
+        assert config.sketch is not None
+        return None if config.masked else cls(sketch=Sketch.of(config.sketch))  # masked clients send sketches anyway
+
+    def attach(self, plan: "RunPlan", site: "Site") -> None:
+        check_sketch(self.sketch, plan.rule)
+
+    def updates(self, server: "Server", aggregation: Aggregation, make: MakeUpdates) -> MakeUpdates:
+        return partial(SketchedRows, sketch=self.sketch, key=key_bytes(server.seed, "sketch", server.round))
+
+
+class Caps(Bound):
+    """The largest share of the weight that a client's declared size may give it."""
+
+    share: float
+
+    @classmethod
+    def of(cls, config: Config) -> Self | None:
+        return cls(share=config.max_share)
+
+    def updates(self, server: "Server", aggregation: Aggregation, make: MakeUpdates) -> MakeUpdates:
+        aggregation.sizes = capped(aggregation.sizes, self.share)
+        return make
+
+
+class Clipping(Bound):
+    """Updates that are longer than the round's median are scaled down to it."""
+
+    def attach(self, plan: "RunPlan", site: "Site") -> None:
+        if plan.config.masked:
+            raise ComityError(
+                "this cannot run masked: the server cannot clip what it does not see; leave clip_updates out"
+            )
+
+    def updates(self, server: "Server", aggregation: Aggregation, make: MakeUpdates) -> MakeUpdates:
+        def clipped(*rows: Any, **about: Any) -> Updates:
+            return make(*rows, **about).clipped(server.link.hold)
+
+        return clipped

@@ -1,0 +1,93 @@
+"""Clients that join after training. Each method serves them in its own way; nothing of them enters the federation."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from msgspec import structs
+
+from comity._errors import ComityError
+from comity.config import Config
+from comity.data import Federation
+from comity.engine import ClientState, Extension, LocalModels, Threads, cohort_size, columns_of, summaries, transfer_of
+from comity.methods import Question
+from comity.results import Newcomers as Record
+from comity.results import Result
+
+if TYPE_CHECKING:
+    from comity.engine import Run, RunPlan, Server, Site
+
+
+class Newcomers(Extension):
+    """Holds the last clients out of training and serves them after it."""
+
+    count: int
+    participation: float
+
+    @classmethod
+    def of(cls, config: Config) -> Self | None:
+        return cls(count=config.newcomers, participation=config.participation)
+
+    def participants(self, everyone: Federation) -> Federation:
+        count = len(everyone) - self.count
+        if count < 1 or cohort_size(count, self.participation) < 1:
+            raise ComityError(
+                f"newcomers is {self.count} of {len(everyone)} clients, with a participation of "
+                f"{self.participation} of the others: nobody is left to train"
+            )
+        return everyone.first(count)
+
+    def after_training(self, run: "Run", result: Result) -> Result:
+        """How newcomers fare, beside what they have when they train by themselves."""
+        config, baselines = run.config, dict[str, LocalModels]()
+        local: dict[int, Any] = {}
+        needed: list[Literal["all", "train"]] = (
+            [] if config.reference == "none" or config.is_local else [config.local_on]
+        )
+        for on in dict.fromkeys([*needed, *(on for each in run.site.extensions for on in each.baselines)]):
+            plan = run.plan.local_baseline(on, everyone=True)
+            scores, _, baselines[on] = serve(plan, *plan.build())
+            local = scores if on in needed else local
+        scores, failed, _ = serve(run.plan, run.site.serving(run.plan.everyone, baselines), run.server)
+        columns = columns_of(scores, run.site.metrics) if scores else {}
+        alone = {cid: score.own for cid, score in local.items()}
+        newcomers = Record(
+            clients=columns,
+            metrics=summaries(columns, run.site.metrics) if columns else {},
+            transfer=transfer_of(columns, alone, config.local_on) if columns else None,
+            failed=failed,
+        )
+        return structs.replace(result, newcomers=newcomers)
+
+
+Served = tuple[dict[int, Any], dict[int, str], LocalModels]
+"""The newcomers' scores, who could not be served and why, and the models of those who could."""
+
+
+def serve(plan: "RunPlan", site: "Site", server: "Server") -> Served:
+    """Have the newcomers join. ``site`` and ``server`` stay as they are."""
+    config, method, everyone = plan.config, site.method, plan.everyone
+    cids = range(len(plan.federation), len(everyone))
+    if len(site.federation) < len(everyone):
+        site = site.serving(everyone, site.baselines)
+    link = Threads(site, server.link.workers, clients=server.clients)
+    now, rounds = server.round, config.newcomer_rounds
+    if config.is_local:  # they are given nothing: they train as the others did
+        now, rounds = 0, max(1, round(config.participation * config.rounds))
+    desk = server.serving(link, now)
+    try:
+        received: dict[int, Question] = {cid: method.welcome(desk, cid, None) for cid in cids}
+        model = site.model()
+        states = {}
+        for cid in cids:
+            client = site.client(cid, model, verb="join", round=now)
+            method.join(client, received[cid])
+            states[cid] = ClientState(client.keep, client.engine_keep)
+        link.restore(states)
+        for _ in range(rounds):
+            replies = desk.serve(received)
+            received = {cid: method.welcome(desk, cid, replies.get(cid)) for cid in cids}
+        questions = {cid: replace(each, by_class=True) for cid, each in received.items()}
+        scores: dict[int, Any] = link.ask(desk.verbs["evaluate"], questions, desk.round)
+    except Exception as error:  # a method that cannot serve newcomers must not end the run
+        scores, link.failures = {}, dict.fromkeys(cids, f"{type(error).__name__}: {error}")
+    return scores, link.failures, LocalModels(site, link.states())

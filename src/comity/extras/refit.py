@@ -1,0 +1,35 @@
+"""Rounds in which clients train on their validation samples too."""
+
+from dataclasses import replace
+from typing import Self
+
+import torch
+
+from comity.config import Config
+from comity.data import ClientData, Split
+from comity.engine import Extension
+
+
+class Refit(Extension):
+    """From ``first`` on, clients train on all samples that they have."""
+
+    first: int
+    newcomers_too: bool = True
+
+    @classmethod
+    def of(cls, config: Config) -> Self | None:
+        if config.is_local:
+            return cls(first=1) if config.local_on == "all" else None
+        return cls(first=config.rounds + 1, newcomers_too=config.guard is None) if config.refit else None
+
+    def client_data(self, data: ClientData, round: int) -> ClientData:
+        if round < self.first:
+            return data
+        if not len(data.val):
+            return replace(data, val_unseen=False)
+        x, y = torch.cat([data.train.x, data.val.x]), torch.cat([data.train.y, data.val.y])
+        return replace(data, train=Split(x, y), val_unseen=False)
+
+    def for_newcomers(self) -> Extension | None:
+        """Under a guard newcomers weigh what they are given, and nothing is trained afterwards."""
+        return self if self.newcomers_too else None

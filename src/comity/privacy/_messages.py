@@ -1,0 +1,70 @@
+"""What travels where updates are masked."""
+
+import math
+
+from torch import Tensor
+
+from comity.methods import Payload
+
+UPDATES, AGAINST = 0, 1
+"""The two masked sums of a round: of the weighted updates, and of the clients that the step is against."""
+
+
+class MaskedReply(Payload):
+    """What a client says openly after it fitted. The shared part that it trained stays with it."""
+
+    keys: Tensor
+    """The public half of its keys for this round, signed."""
+    size: int
+    train_loss: float = math.nan
+    loss: float | None = None
+    sketch: Tensor | None = None
+    """Of its update, where the rule compares updates."""
+
+
+class EveryonesKeys(Payload):
+    ids: Tensor
+    keys: Tensor
+
+
+class SealedShares(Payload):
+    """Of the sender's secrets, a row for each of its neighbours that only that one can open."""
+
+    sealed: Tensor
+
+
+class Coefficients(Payload):
+    """How much each client counts, told alike to all, and what neighbours sealed for this one."""
+
+    sealed: Tensor
+    present: Tensor
+    """Who masks together."""
+    coefficients: Tensor
+    """A row for the whole model, or one for each layer; a column for each client."""
+    shares: Tensor
+    """What each client counts for in the buffers."""
+
+
+class TakenStep(Payload):
+    """The shared part after the step, told alike to all."""
+
+    present: Tensor
+    theta: Tensor
+
+
+class MaskedWords(Payload):
+    words: Tensor
+
+
+class Survivors(Payload):
+    """Those whose masked words arrived."""
+
+    total: int
+    """Of which sum."""
+    survivors: Tensor
+
+
+class Revealed(Payload):
+    """One share of each of the sender's neighbours and then of itself."""
+
+    shares: Tensor
