@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comity.__main__ import main
-from comity.compare import load
+from comity.compare import LoadedStudy
 
 MINE = '''
 from comity.engine import Extension, Verb
@@ -80,7 +80,7 @@ def test_an_extension_in_one_file_is_seen_everywhere(
     with (tmp_path / "runs/a/clients.csv").open() as file:
         assert [row["loudness"] for row in csv.DictReader(file)][-3:] == ["3.0", "6.0", "9.0"]
     assert json.loads((tmp_path / "runs/a/result.json").read_text())["last"]["metrics"]["loudness"]["mean"] == 6
-    columns = {column.name: column for column in load(tmp_path / "runs/a").table().columns}
+    columns = {column.name: column for column in LoadedStudy(tmp_path / "runs").table().columns}
     assert columns["loudness"].heading == "loudness of clients"
     assert main(["table", "runs/a", "--columns", "loudness"]) == 0
     assert "6.0" in capsys.readouterr().out

@@ -97,9 +97,9 @@ class Learning:
     rounds: Count = option(50, "number of rounds")
     participation: ShareAboveZero = option(1.0, "participation rate: share of the clients sampled per round")
     dropout: ShareBelowOne = option(0.0, "probability that a sampled client drops out after training")
-    attack: Literal["none", "gaussian", "scale", "inner"] = option(
+    attack: Literal["none", "gaussian", "scale", "flip", "inner"] = option(
         "none",
-        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2), or in collusion "
+        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1 (flip), or in collusion "
         "−2 times the honest mean (inner)",
     )
     malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")

@@ -69,7 +69,6 @@ RUNS: dict[str, Locked] = {
     "guard mixture": {"guard": "mixture", "method": "FedRep", **ALONE},
     "guard mixture + CALM": {"guard": "mixture", "rule": "CALM", "refit": 2, "lr": 0.02, **ALONE},
     "guard certified": {"guard": {"name": "certified", "margin": 0.2}, "data": BASE["data"] | {"samples": 99}, **ALONE},
-    "guard averaged": {"guard": "averaged", **ALONE},  # it goes (issue 30)
     "masked": MASKED,
     "masked ConFREE": MASKED | {"method": "FedRep", "rule": "ConFREE"},
     "masked by layer": MASKED | {"rule": {"name": "CALM", "scope": "layer"}, "sketch": 16},

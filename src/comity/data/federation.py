@@ -73,11 +73,11 @@ class Federation:
     """Whether each seed draws its own tests from a client's samples."""
 
     def __post_init__(self) -> None:
-        for field, count in (("client_names", len(self.clients)), ("class_names", self.classes)):
-            names = getattr(self, field) or tuple(map(str, range(count)))
+        for name, count in (("client_names", len(self.clients)), ("class_names", self.classes)):
+            names = getattr(self, name) or tuple(map(str, range(count)))
             if len(names) != count:
-                raise ComityError(f"federation {self.name}: got {len(names)} {field} for {count}")
-            object.__setattr__(self, field, names)
+                raise ComityError(f"federation {self.name}: got {len(names)} {name} for {count}")
+            object.__setattr__(self, name, names)
 
     def __len__(self) -> int:
         return len(self.clients)

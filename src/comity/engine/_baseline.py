@@ -3,8 +3,8 @@
 import warnings
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from comity._components import slug
 from comity._errors import ComityError
+from comity._labels import slug
 from comity.data import Federation
 from comity.engine._checkpoint import SavedStates
 from comity.engine._evaluation import by_client

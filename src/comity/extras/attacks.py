@@ -16,10 +16,8 @@ from comity.methods import Payload, Reply
 if TYPE_CHECKING:
     from comity.engine import RunPlan, Server, Site
 
-DEVIATIONS = 1.5
-"""How far ``little`` is from the honest clients' mean, in their standard deviations."""
 AGAINST = 2.0
-"""How far ``inner`` goes against the honest clients' mean, over its length."""
+"""Length of ``inner`` over that of the honest clients' mean."""
 
 
 class Attack(Extension):
@@ -27,9 +25,7 @@ class Attack(Extension):
 
     Each by itself: ``gaussian`` sends Gaussian numbers of standard deviation 1 in place of the shared parameters (A1 of
     FedPG, supplement B.3), ``scale`` its update times 100 (A2), ``flip`` its update times −1. In collusion, and with
-    knowledge of what honest clients send: ``little`` sends μ − 1.5σ, the mean and the standard deviation of each number
-    in the honest updates, which stays inside their spread (Baruch et al., NeurIPS 2019); ``inner`` sends −2μ, against
-    what most want (Xie et al., UAI 2020).
+    knowledge of the honest updates: ``inner`` sends −2 times their mean (Xie et al., UAI 2020).
     """
 
     kind: str
@@ -47,7 +43,7 @@ class Attack(Extension):
     def after_fit(self, site: "Site", client: Client, received: Payload, reply: Any) -> Any:
         """The reply that leaves a client; behind the shared part's parameters lie buffers."""
         size = site.parameters
-        if client.id not in self.excluded or not size or self.kind in ("little", "inner"):
+        if client.id not in self.excluded or not size or self.kind == "inner":
             return reply
         if self.kind == "gaussian":
             random = generator(self.seed, "attack", client.round, client.id)
@@ -61,12 +57,11 @@ class Attack(Extension):
         """All replies of a round, with those of colluding clients in place of what they trained."""
         size = server.layout.size
         malicious, honest = self.excluded & replies.keys(), sorted(replies.keys() - self.excluded)
-        if self.kind not in ("little", "inner") or not size or not malicious or not honest:
+        if self.kind != "inner" or not size or not malicious or not honest:
             return replies
         origins = {cid: self._origin(sent[cid].tensors().get("theta"))[:size] for cid in replies}
         updates = torch.stack([replies[cid].theta[:size] - origins[cid] for cid in honest])
-        spread, mean = torch.std_mean(updates, dim=0, correction=0)
-        false = mean - DEVIATIONS * spread if self.kind == "little" else -AGAINST * mean
+        false = -AGAINST * torch.std_mean(updates, dim=0, correction=0)[1]
         return {
             cid: _with_parameters(reply, origins[cid] + false) if cid in malicious else reply
             for cid, reply in replies.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec.structs import asdict
 
 from comity._errors import ComityError
-from comity.config import flat
+from comity.config import Overlay
 from comity.engine import Callback
 from comity.metrics import OWN
 from comity.results import RoundRecord, RunFolder
@@ -78,7 +78,7 @@ class WandB(Tracker):
     def start(self, run: "Run") -> None:
         project = os.environ.get("WANDB_PROJECT", "comity")
         self.writer = self.library.init(
-            project=project, name=run.title, group=run.key, config=flat(run.config.plain()), reinit="create_new"
+            project=project, name=run.title, group=run.key, config=Overlay(run.config.plain()), reinit="create_new"
         )
 
     def log(self, scalars: dict[str, float], round: int) -> None:
@@ -95,7 +95,7 @@ class MLflow(Tracker):
 
     def start(self, run: "Run") -> None:
         self.library.start_run(run_name=run.title, tags={"comity.key": run.key}, nested=True)
-        self.library.log_params(flat(run.config.plain()))
+        self.library.log_params(Overlay(run.config.plain()))
 
     def log(self, scalars: dict[str, float], round: int) -> None:
         self.library.log_metrics(scalars, step=round)

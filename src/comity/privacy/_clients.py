@@ -204,7 +204,7 @@ def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedCl
     if noise is not None and has_buffers:
         raise ComityError("dp_noise would make BatchNorm's variances negative; keep them at clients with buffers local")
     return MaskedClients(
-        run=config.key,
+        run=config.with_(trainer="auto").key,  # what is drawn does not depend on how training is computed
         layout=layout,
         sketch=Sketch.of(config.sketch or SKETCH) if rule.needs_gram else None,
         by_layer=rule.scope == "layer",
