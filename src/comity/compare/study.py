@@ -222,9 +222,10 @@ def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | Non
     return found
 
 
-def _local_key(run: LoadedRun) -> tuple[str, int, str]:
-    """The same for a run and for the Local that goes with it."""
-    return _key_of(shared_with_local(flatten(run.options))), run.seed, run.info.data
+def _local_key(run: LoadedRun) -> tuple[str, int, str, str]:
+    """The same for a run and for the local baseline that goes with it, which was trained on the same kind of machine."""
+    width = run.info.trainer.partition(" ")[2]
+    return _key_of(shared_with_local(flatten(run.options))), run.seed, run.info.data, width
 
 
 def _run_folders(path: Path) -> list[Path]:
