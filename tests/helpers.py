@@ -1,15 +1,21 @@
 """What several tests need."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from comity.engine import Client, Run, Site
+from comity import Config
+from comity.data import Federation
+from comity.engine import Client, Links, Run, RunPlan, Server, Site, run, threads
 from comity.rules import ClientUpdates, Mean, Outcome
 
-TINY: dict[str, Any] = {
+Options = dict[str, Any]
+
+TINY: Options = {
     "data": {"name": "synthetic", "samples": 24, "classes": 4, "size": 8, "noise": 0.5},
     "model": {"name": "mlp", "widths": (16,)},
     "clients": 5,
@@ -20,6 +26,25 @@ TINY: dict[str, Any] = {
     "reference": "none",
 }
 """Options of a run that takes a tenth of a second."""
+
+
+def federation_of(config: Config) -> Federation:
+    """All clients of a configuration with their data."""
+    return RunPlan(config).everyone
+
+
+def site_of(
+    config: Config,
+    federation: Federation | None = None,
+    trainer: Literal["auto", "autograd", "chain", "compiled"] = "auto",
+) -> Site:
+    """The clients' side of a run."""
+    return RunPlan(config if trainer == "auto" else config.with_(trainer=trainer), federation).site
+
+
+def build(config: Config, federation: Federation | None = None, link: Links = threads) -> tuple[Site, Server]:
+    """Both sides of a run."""
+    return RunPlan(config, federation, link).build()
 
 
 def client_of(site: Site, cid: int = 0, round: int = 1) -> Client:
@@ -40,8 +65,9 @@ def used(run: Run) -> list[Tensor]:
 def bits(run: Run) -> dict[str, Tensor]:
     """Everything a run leaves behind, as tensors."""
     everything = {"theta": run.server.theta} | run.server.store
-    for group, state in run.server.rule_states.items():
-        everything |= {f"rule/{group}/{name}": tensor for name, tensor in state.items()}
+    for kind, states in (("rule", run.server.rule_states), ("step", run.server.step_states)):
+        for group, state in states.items():
+            everything |= {f"{kind}/{group}/{name}": tensor for name, tensor in state.items()}
     for cid, state in run.server.link.states().items():
         everything |= {f"{cid}/{name}": tensor for name, tensor in state.flat().items()}
     return everything
@@ -54,6 +80,29 @@ def assert_same(a: Run, b: Run) -> None:
     for name in one:
         assert torch.equal(one[name], other[name]), name
     assert a.columns == b.columns
+
+
+def interrupted(out: Path, after: int = 1, **options: Any) -> Run:
+    """A run that was stopped after so many rounds."""
+    answers: Iterator[bool] = iter([False] * after + [True])
+    cut = run(**options, out=out, checkpoint_every=1, stop=lambda: next(answers))
+    assert not cut.done
+    assert cut.server.round == after
+    return cut
+
+
+def assert_reproducible(options: Options, out: Path, after: int = 1) -> Run:
+    """The same bits with one worker, with three, and resumed after some rounds; the run with one."""
+    one = run(**options)
+    assert_same(one, run(**(options | {"workers": 3})))
+    interrupted(out, after, **options)
+    assert_same(one, run(**options, out=out, checkpoint_every=1, resume=True))
+    return one
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """All files below a folder."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def unmoving_rule() -> tuple[Mean, list[tuple[str, ...]]]:
