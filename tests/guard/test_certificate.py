@@ -5,13 +5,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import multinomial
 
 from comity import ComityError
-from comity.guard import acceptance_limits, bernstein_test, betting_test, certificate, certify, exact_test, mcnemar
+from comity.compare.chance import mcnemar
+from comity.guard import acceptance_limits, betting_test, certificate, certify, exact_test
 
 DELTA = 0.05
 
@@ -40,8 +39,7 @@ def chances(n, p, q):
 def one_test(test, worse, better, n, margin, delta):
     if test == "exact":
         return exact_test(worse, better, n, margin, delta)
-    by_differences = {"betting": betting_test, "bernstein": bernstein_test}[test]
-    return by_differences(differences(worse, better, n), margin, delta)
+    return betting_test(differences(worse, better, n), margin, delta)
 
 
 @cache
@@ -51,7 +49,7 @@ def evidence(n, margin, test):
     return np.array([e.p_value for e in found]), np.array([e.upper_bound for e in found])
 
 
-@pytest.mark.parametrize("test", ["exact", "betting", "bernstein"])
+@pytest.mark.parametrize("test", ["exact", "betting"])
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.1])
 def test_no_distribution_that_is_too_bad_passes_too_often(test, margin):
     """Every outcome of 14 samples under every distribution of a grid: P(p-value ≤ level) ≤ level."""
@@ -75,16 +73,7 @@ def test_the_exact_p_value_is_the_greatest_chance_of_an_outcome_as_good(margin):
         assert p_value <= greatest * 1.0101
 
 
-@pytest.mark.parametrize("n", [1, 5, 30, 60])
-def test_a_score_interval_below_a_margin_is_below_every_greater_one(n):
-    """The exact test orders outcomes by where their score intervals end; this makes it one order for all margins."""
-    worse, better = np.array(outcomes(n)).T
-    for z in (0.3, 1.0, 1.75, 2.4, 3.2):
-        below = [certificate._score_bound_below(worse, better, n, m, z) for m in np.linspace(-0.999, 0.999, 500)]
-        assert np.all(np.diff(np.array(below, dtype=int), axis=0) >= 0)
-
-
-@pytest.mark.parametrize("test", ["exact", "betting", "bernstein"])
+@pytest.mark.parametrize("test", ["exact", "betting"])
 @pytest.mark.parametrize("n", [1, 5, 14])
 def test_upper_bounds_are_seldom_too_low(test, n):
     _, bounds = evidence(n, 0.0, test)
@@ -92,7 +81,7 @@ def test_upper_bounds_are_seldom_too_low(test, n):
         assert chances(n, p, q)[bounds < p - q].sum() <= DELTA + 1e-12
 
 
-@pytest.mark.parametrize("test", ["exact", "betting", "bernstein"])
+@pytest.mark.parametrize("test", ["exact", "betting"])
 def test_the_bound_is_the_least_margin_that_passes(test):
     n = 9
     for (worse, better), bound in zip(outcomes(n), evidence(n, 0.0, test)[1], strict=True):
@@ -102,47 +91,12 @@ def test_the_bound_is_the_least_margin_that_passes(test):
             assert one_test(test, worse, better, n, bound - 3e-4, DELTA).p_value > DELTA * 0.99
 
 
-def test_the_level_of_the_exact_test_is_used_up():
-    """Some distribution at the margin passes nearly as often as delta allows."""
-    n, margin = 100, 0.02
-    limits = acceptance_limits(n, margin, DELTA)
-    accepted = np.array([a <= limits[b] for a, b in outcomes(n)])
-    sizes = [chances(n, s + margin, s)[accepted].sum() for s in np.linspace(0, 0.49, 50)]
-    assert 0.045 < max(sizes) <= DELTA
-
-
 @pytest.mark.parametrize(("n", "margin", "delta"), [(1, 0.0, 0.6), (20, 0.0, 0.05), (25, 0.05, 0.1), (30, 0.02, 0.01)])
 def test_acceptance_limits_are_those_of_the_test(n, margin, delta):
     limits = acceptance_limits(n, margin, delta)
     near = [(a, b) for a, b in outcomes(n) if abs(a - limits[b]) <= 2]
     for a, b in near:
         assert (exact_test(a, b, n, margin, delta).p_value <= delta) == (a <= limits[b]), (a, b)
-
-
-def test_the_exact_p_value_by_hand():
-    # All samples better: nothing is as good, and P(better) is at most (1 − margin)/2 under the hypothesis.
-    assert exact_test(0, 5, 5, 0.1, DELTA).p_value == pytest.approx(0.45**5, rel=1e-6)
-    # One sample undecided: as good are this and the one above.
-    s = np.linspace(0, 0.45, 2001)
-    as_good = s**5 + 5 * s**4 * (0.9 - 2 * s)
-    assert exact_test(0, 4, 5, 0.1, DELTA).p_value == pytest.approx(as_good.max(), rel=0.0101)
-    assert exact_test(3, 0, 3, 0.0, DELTA) == exact_test(0, 0, 0, 0.0, DELTA)
-    assert exact_test(3, 0, 3, 0.0, DELTA).upper_bound == 1
-
-
-@given(st.integers(1, 60), st.data())
-@settings(max_examples=40, deadline=None)
-def test_a_better_outcome_is_better_evidence(n, data):
-    worse = data.draw(st.integers(0, n))
-    better = data.draw(st.integers(0, n - worse))
-    here = exact_test(worse, better, n, 0.02, DELTA)
-    if worse:
-        fewer = exact_test(worse - 1, better, n, 0.02, DELTA)
-        assert fewer.p_value <= here.p_value * 1.011
-        assert fewer.upper_bound <= here.upper_bound + 1e-3
-    looser = exact_test(worse, better, n, 0.05, DELTA)
-    assert looser.p_value <= here.p_value * 1.011
-    assert looser.upper_bound == here.upper_bound
 
 
 def test_the_exact_test_is_stronger_than_its_rivals():
@@ -166,21 +120,13 @@ def test_the_capital_is_the_integral_over_stakes(margin):
     assert betting_test(d, margin, DELTA).p_value == pytest.approx(1 / capital, rel=1e-10)
 
 
-def test_the_mean_capital_is_at_most_the_stake():
-    """Over all outcomes of 8 samples at the margin; capital below 1 is not seen in the p-value and only lowers it."""
-    p_values, _ = evidence(8, 0.1, "betting")
-    for s in (0.0, 0.05, 0.2, 0.45):
-        chance = chances(8, s + 0.1, s)
-        assert (chance / p_values)[p_values < 1].sum() <= 1 + 1e-12
-
-
-@pytest.mark.parametrize("test", [betting_test, bernstein_test])
-def test_bounds_for_losses_of_any_size(test):
+def test_bounds_for_losses_of_any_size():
     """Losses between 0 and 1 with known means: the bound is too low in at most delta of 300 trials."""
     generator = np.random.default_rng(3)
     mean = 0.3 / 1.3 - 0.2 / 1.2  # of the two Beta distributions
     too_low = [
-        test(generator.beta(0.3, 1.0, size=80) - generator.beta(0.2, 1.0, size=80), 0.0, DELTA).upper_bound < mean
+        betting_test(generator.beta(0.3, 1.0, size=80) - generator.beta(0.2, 1.0, size=80), 0.0, DELTA).upper_bound
+        < mean
         for _ in range(300)
     ]
     assert np.mean(too_low) <= DELTA
@@ -223,6 +169,7 @@ def test_without_calibration_samples_or_candidates_the_own_model_is_released():
     found = certify(nothing, {"federated": nothing}, 0.05, DELTA)
     assert found.released is None
     assert found.verdicts["federated"].evidence.upper_bound == 1
+    assert found.verdicts["federated"].evidence.p_value == 1
     assert certify(nothing.astype(float), {"federated": nothing.astype(float)}, 0.05, DELTA).released is None
     assert certify(wrong((0, 3)), {}, 0.05, DELTA).released is None
     assert acceptance_limits(0, 0.05, DELTA).tolist() == [-1]
@@ -265,6 +212,6 @@ def test_models_that_are_too_bad_are_certified_at_most_as_often_as_delta_says(ma
         (wrong(), np.full(100, 2.0), 0.0, 0.05, "losses of federated must be a list of booleans, or of numbers"),
     ],
 )
-def test_what_does_not_fit_is_refused(own, candidate, margin, delta, says):
+def test_what_does_not_fit_is_rejected(own, candidate, margin, delta, says):
     with pytest.raises(ComityError, match=says):
         certify(own, {"federated": candidate}, margin, delta)

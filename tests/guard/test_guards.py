@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from comity.guard import Averaged, Certified, Mixture, mixture_weights
+from comity.guard import Certified, Mixture, mixture_weights
 
 
 def predictions(right: NDArray[np.bool_], labels: NDArray[np.int64], classes: int = 3) -> NDArray[np.float64]:
@@ -15,8 +15,8 @@ def predictions(right: NDArray[np.bool_], labels: NDArray[np.int64], classes: in
 
 def test_without_samples_the_own_model_is_used() -> None:
     nothing, labels, random = np.zeros((3, 0, 4)), np.zeros(0, dtype=np.int64), np.random.default_rng(0)
-    for guard, experts in ((Mixture(), 3), (Certified(), 3), (Averaged(), 2)):
-        assert guard.choose(nothing, labels, random).weights.tolist() == [1.0] + [0.0] * (experts - 1)
+    for guard in (Mixture(), Certified()):
+        assert guard.choose(nothing, labels, random).weights.tolist() == [1.0, 0.0, 0.0]
 
 
 def test_the_mixture_is_the_posterior_mean() -> None:
@@ -24,15 +24,6 @@ def test_the_mixture_is_the_posterior_mean() -> None:
     probabilities, labels = random.dirichlet(np.ones(4), (2, 30)), random.integers(0, 4, 30)
     expected = mixture_weights(probabilities[:, np.arange(30), labels].T).weights
     assert Mixture().choose(probabilities, labels, random).weights == pytest.approx(expected)
-
-
-def test_averaged_takes_the_share_with_the_lowest_loss() -> None:
-    labels = np.zeros(5, dtype=np.int64)
-    sure = np.linspace(0.3, 0.8, 11)
-    sure[7] = 0.9
-    probabilities = np.stack([np.column_stack([np.full(5, p), np.full(5, 1 - p)]) for p in sure])
-    choice = Averaged().choose(probabilities, labels, np.random.default_rng(0))
-    assert choice.weights == pytest.approx([0.7, 0.3])
 
 
 @pytest.mark.parametrize(("own", "joined", "wanted"), [(0.6, 0.95, "joined"), (0.9, 0.6, "own")])

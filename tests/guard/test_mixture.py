@@ -16,7 +16,6 @@ from comity.guard import (
     mixture,
     mixture_weights,
     posterior,
-    progressive_weights,
     regret_bound,
 )
 
@@ -60,7 +59,7 @@ def by_enumeration(rows, concentration):
 
 
 @pytest.mark.parametrize("concentration", PRIORS)
-@pytest.mark.parametrize(("samples", "experts"), [(1, 2), (4, 2), (9, 2), (1, 3), (5, 3), (6, 3)])
+@pytest.mark.parametrize(("samples", "experts"), [(2, 1), (1, 2), (4, 2), (9, 2), (1, 3), (5, 3), (6, 3)])
 def test_the_posterior_is_the_sum_over_all_assignments(samples, experts, concentration):
     rows = np.random.default_rng(samples).beta(0.4, 0.6, size=(samples, experts))
     weights, evidence = by_enumeration(rows, concentration)
@@ -122,13 +121,6 @@ def test_the_constants_of_the_regret_bound():
     assert 0.5 * math.log(math.pi * 10**6) == pytest.approx(regret_bound(10**6, 2, 0.5), abs=1e-6)
 
 
-@given(likelihoods(most=12), st.sampled_from(PRIORS))
-@settings(max_examples=30, deadline=None)
-def test_evidence_is_the_product_of_sequential_predictions(rows, concentration):
-    predictions = [posterior(rows[:t], concentration).weights @ rows[t] for t in range(len(rows))]
-    assert np.log(predictions).sum() == pytest.approx(posterior(rows, concentration).log_evidence, abs=1e-9)
-
-
 @given(likelihoods(least=1, most=15))
 @settings(max_examples=100, deadline=None)
 def test_leave_one_out_ratios_are_bounded_on_every_sample(rows):
@@ -177,74 +169,9 @@ def test_the_best_mixture_on_the_sample_has_no_such_bound():
     assert fitted > 5 * excess_risk_bound(4, 2)
 
 
-@pytest.mark.parametrize("experts", [2, 3])
-def test_expected_log_loss_by_simulation(experts):
-    """Experts that give the label its true logit with noise; 40 validation samples, the risk from 20,000 others."""
-    generator = np.random.default_rng(7)
-    noise = np.array([1.0, 1.6, 2.5])[:experts]
-
-    def draw(samples):
-        return 1 / (1 + np.exp(noise * generator.normal(size=(samples, experts)) - 1.0))
-
-    test = draw(20_000)
-    best = -np.log(test @ best_mixture(test, steps=500)).mean()
-    excess = [-np.log(test @ mixture_weights(draw(40)).weights).mean() - best for _ in range(400)]
-    standard_error = np.std(excess) / np.sqrt(len(excess))
-    assert np.mean(excess) + 3 * standard_error <= excess_risk_bound(40, experts)
-
-
-def test_progressive_weights_are_the_mean_of_the_posterior_means_of_prefixes():
-    rows = np.random.default_rng(0).beta(0.4, 0.6, size=(12, 3))
-    order = np.random.default_rng(5).permutation(rows)
-    expected = np.mean([posterior(order[:t], 0.5).weights for t in range(13)], axis=0)
-    np.testing.assert_allclose(progressive_weights(rows, np.random.default_rng(5), 0.5), expected, atol=1e-12)
-
-
-def test_progressive_weights_keep_their_bound():
-    space, probabilities = map(np.array, SPACES["one expert is always right"])
-    generator = np.random.default_rng(0)
-    excess = expected_excess(space, probabilities, 6, lambda rows: progressive_weights(rows, generator, 0.5))
-    assert excess_risk_bound(6, 2) < excess <= regret_bound(7, 2, 0.5) / 7
-
-
-def test_without_samples_the_weights_are_the_prior_mean():
-    for experts in (1, 2, 3):
-        np.testing.assert_allclose(mixture_weights(np.empty((0, experts))).weights, 1 / experts, atol=1e-15)
-
-
-def test_one_expert_has_all_the_weight():
-    assert mixture_weights([[0.2], [0.9]]).weights.tolist() == [1.0]
-
-
-@given(likelihoods())
-@settings(max_examples=50, deadline=None)
-def test_identical_experts_share_the_weight_and_predict_as_one(rows):
-    same = np.repeat(rows[:, :1], 3, axis=1)
-    same[same == 0] = 1e-12
-    weights = posterior(same).weights
-    np.testing.assert_allclose(weights, 1 / 3, atol=1e-12)
-    np.testing.assert_allclose(same @ weights, same[:, 0], rtol=1e-12)
-
-
-@given(likelihoods(least=1), st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
-def test_permuted_experts_have_permuted_weights(rows, random):
-    order = random.sample(range(rows.shape[1]), rows.shape[1])
-    np.testing.assert_allclose(posterior(rows[:, order]).weights, posterior(rows).weights[order], atol=1e-10)
-
-
-def test_the_order_of_samples_does_not_matter():
-    rows = np.random.default_rng(3).beta(0.4, 0.6, size=(200, 3))
-    np.testing.assert_allclose(posterior(rows[::-1]).weights, posterior(rows).weights, atol=1e-11)
-
-
-def test_an_expert_that_is_always_better_gets_the_weight():
-    before = 1.0
-    for samples in (10, 100, 1000):
-        rest = 1 - mixture_weights(np.tile([0.9, 0.3, 0.2], (samples, 1))).weights[0]
-        assert rest < before / 4
-        before = rest
-    assert rest < 0.004
+@pytest.mark.parametrize("experts", [1, 2, 3])
+def test_without_samples_the_weights_are_the_prior_mean(experts):
+    np.testing.assert_allclose(mixture_weights(np.empty((0, experts))).weights, 1 / experts, atol=1e-15)
 
 
 def test_no_expert_loses_all_its_weight():
@@ -262,12 +189,12 @@ def test_probabilities_of_zero_count_as_the_floor():
 
 
 @pytest.mark.parametrize("given", [[0.5, 0.5], [[0.5, 1.5]], [[-0.1, 0.5]], [[float("nan"), 0.5]]])
-def test_what_is_no_probability_is_refused(given):
+def test_what_is_no_probability_is_rejected(given):
     with pytest.raises(ComityError, match="probabilities must be"):
         mixture_weights(given)
 
 
 @pytest.mark.parametrize("given", [[[0.0, 0.0]], [[float("inf"), 1.0]], np.empty((3, 0))])
-def test_impossible_likelihoods_are_refused(given):
+def test_impossible_likelihoods_are_rejected(given):
     with pytest.raises(ComityError, match="likelihoods must"):
         posterior(given)

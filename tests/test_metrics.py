@@ -1,10 +1,9 @@
-"""Balanced accuracy and AUC: against scikit-learn, and from a client's tests to files, tables and back."""
+"""Metrics: against scikit-learn and by hand, and from a client's tests to files, tables and back."""
 
 import json
 import math
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +14,21 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import comity
+from comity import ComityError
 from comity.compare import LoadedStudy
 from comity.data import Dataset, Federation, federate
 from comity.engine import Run
-from comity.engine._by_class import area_under_curve, balanced_accuracy
-from comity.results import AUC, BALANCED, OWN, OWN_WEIGHT, LoadedRun, PartitionTable
+from comity.metrics import (
+    AUC,
+    BALANCED,
+    OWN,
+    OWN_WEIGHT,
+    area_under_curve,
+    balanced_accuracy,
+    expected_calibration_error,
+)
+from comity.results import LoadedRun, PartitionTable
+from helpers import Options
 
 
 @st.composite
@@ -62,6 +71,25 @@ def test_what_diverged_has_no_area(classes: int) -> None:
     assert area_under_curve(torch.full((4, classes), -math.inf), torch.tensor([0, 1, 1, 0])) is None
 
 
+def test_calibration_error_sample_by_sample() -> None:
+    generator = np.random.default_rng(4)
+    confidence = generator.uniform(size=500)
+    correct = generator.uniform(size=500) < confidence
+    total = 0.0
+    for lower in np.arange(10) / 10:
+        inside = (confidence > lower) & (confidence <= lower + 0.1)
+        total += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
+    assert expected_calibration_error(confidence, correct, bins=10) == pytest.approx(total)
+
+
+def test_calibration_error_at_its_ends() -> None:
+    assert expected_calibration_error([0.0, 1.0], [False, True]) == 0
+    assert expected_calibration_error([1.0, 1.0], [False, False]) == 1
+    assert expected_calibration_error([], []) == 0
+    with pytest.raises(ComityError, match="confidence must be"):
+        expected_calibration_error([1.2], [True])
+
+
 def uneven(val_share: float = 0.0) -> Federation:
     """Three clients; the last one holds one class."""
     random = np.random.default_rng(0)
@@ -70,7 +98,7 @@ def uneven(val_share: float = 0.0) -> Federation:
     return federate(Dataset("mine", x, y, columns={"client": np.repeat([0, 1, 2], 40)}), val_share=val_share)
 
 
-OPTIONS: dict[str, Any] = {"rounds": 3, "lr": 0.1, "workers": 1}
+OPTIONS: Options = {"rounds": 3, "lr": 0.1, "workers": 1}
 
 
 def by_hand(run: Run, cid: int) -> tuple[float, float]:
@@ -86,21 +114,21 @@ def by_hand(run: Run, cid: int) -> tuple[float, float]:
 def test_a_client_whose_tests_hold_one_class_has_none_and_the_others_make_the_mean(tmp_path: Path) -> None:
     run = comity.run(federation=uneven(), out=tmp_path / "run", **OPTIONS)
     expected = [by_hand(run, cid) for cid in (0, 1)]
-    for place, name in enumerate((BALANCED, AUC)):
+    for place, name in enumerate((BALANCED.key, AUC.key)):
         values = [each[place] for each in expected]
         assert run.columns[name][:2] == pytest.approx(values)
         assert math.isnan(run.columns[name][2])
         summary = run.result.last.metrics[name]
         assert (summary.mean, summary.worst10) == pytest.approx((np.mean(values), min(values)))
         assert json.loads((tmp_path / "run" / "result.json").read_text())["clients"][name][2] is None
-    assert len(run.columns[OWN]) == 3
+    assert len(run.columns[OWN.key]) == 3
 
     loaded = LoadedRun(tmp_path / "run")
-    assert loaded.metric(AUC) == run.result.last.metrics[AUC].mean
+    assert loaded.metric(AUC.key) == run.result.last.metrics[AUC.key].mean
     rows = loaded.folder.client_rows()
-    earlier, written = ([row[AUC] for row in rows if row["round"] == number] for number in (2, 3))
+    earlier, written = ([row[AUC.key] for row in rows if row["round"] == number] for number in (2, 3))
     assert earlier == [None, None, None]  # in the last round alone, unless more was asked for
-    assert written[:2] == run.columns[AUC][:2]
+    assert written[:2] == run.columns[AUC.key][:2]
     assert math.isnan(written[2] or 0.0)
     table = LoadedStudy(tmp_path / "run").table()
     assert {"balanced", "AUC"} <= {column.name for column in table.shown}  # of two classes, unasked
@@ -110,15 +138,15 @@ def test_a_client_whose_tests_hold_one_class_has_none_and_the_others_make_the_me
 def test_under_a_guard_they_are_those_of_the_mixture() -> None:
     run = comity.run(federation=uneven(val_share=0.3), guard="mixture", refit=0, **OPTIONS)
     for cid in (0, 1):
-        model, test, weight = run.site.model(), run.federation.clients[cid].test, run.columns[OWN_WEIGHT][cid]
+        model, test, weight = run.site.model(), run.federation.clients[cid].test, run.columns[OWN_WEIGHT.key][cid]
         model.write(run.server.export()[cid])
         with torch.inference_mode():
             federated = model.net.eval()(test.x).softmax(1)
-        own = run.site.own_model(run.server.round).on_own(cid, test).exp()
+        own = run.site.baselines["train"].on_own(cid, test).exp()
         mixed = weight * own + (1 - weight) * federated
         assert 0 < weight < 1
-        assert run.columns[AUC][cid] == pytest.approx(roc_auc_score(test.y, mixed[:, 1]))
-        assert run.columns[BALANCED][cid] == pytest.approx(balanced_accuracy_score(test.y, mixed.argmax(1)))
+        assert run.columns[AUC.key][cid] == pytest.approx(roc_auc_score(test.y, mixed[:, 1]))
+        assert run.columns[BALANCED.key][cid] == pytest.approx(balanced_accuracy_score(test.y, mixed.argmax(1)))
 
 
 @pytest.mark.parametrize(

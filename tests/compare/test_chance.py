@@ -1,11 +1,11 @@
-"""Harm told from chance, against scipy and written-out definitions."""
+"""Tests of harm, against scipy and written-out definitions."""
 
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
 from comity import ComityError
-from comity.guard import benjamini_hochberg, expected_calibration_error, harm_beyond_chance, mcnemar, resampled
+from comity.compare.chance import benjamini_hochberg, mcnemar, resampled
 
 
 def pairs(most):
@@ -50,72 +50,9 @@ def test_benjamini_hochberg_is_its_definition():
     assert benjamini_hochberg([], 0.05).tolist() == []
 
 
-def test_few_are_named_wrongly():
-    """Twenty clients of which five are truly harmed: the share of wrong names is at most q on average."""
-    generator, q = np.random.default_rng(1), 0.1
-    wrong, found = [], []
-    for _ in range(2000):
-        discordant = generator.integers(10, 60, size=20)
-        share = np.where(np.arange(20) < 5, 0.85, 0.5)
-        local = generator.binomial(discordant, share)
-        named = harm_beyond_chance(local, discordant - local, np.full(20, 100), q).beyond_chance
-        wrong.append(named[5:].sum() / max(1, named.sum()))
-        found.append(named[:5].mean())
-    assert np.mean(wrong) + 3 * np.std(wrong) / np.sqrt(len(wrong)) <= q
-    assert np.mean(found) > 0.5
-
-
-def test_without_harm_a_name_is_rare():
-    generator, q = np.random.default_rng(2), 0.05
-    discordant = generator.integers(10, 60, size=(4000, 20))
-    local = generator.binomial(discordant, 0.5)
-    any_named = [
-        harm_beyond_chance(a, d - a, np.full(20, 100), q).beyond_chance.any()
-        for a, d in zip(local, discordant, strict=True)
-    ]
-    assert np.mean(any_named) <= q
-
-
-def test_harm_in_words():
-    told = harm_beyond_chance(
-        only_local=[30, 4, 3, 2, 0, 1], only_method=[5, 3, 2, 1, 9, 1], samples=[100, 100, 50, 50, 50, 2]
-    )
-    assert str(told) == "4 of 6 look worse, 1 beyond chance"
-    np.testing.assert_allclose(told.gain, [-0.25, -0.01, -0.02, -0.02, 0.18, 0])
-    assert told.beyond_chance.tolist() == [True, False, False, False, False, False]
-
-
-def test_impossible_counts_are_refused():
-    with pytest.raises(ComityError, match="more samples"):
-        harm_beyond_chance([5], [6], [10])
+def test_impossible_counts_are_rejected():
     with pytest.raises(ComityError, match="at least 0"):
         mcnemar([-1], [2])
-
-
-def test_calibration_error_by_hand():
-    # Bins (0, ½] and (½, 1]: confidence 0.45 with accuracy ½ twice, confidence 0.9 with accuracy 2/3 three times.
-    confidence, correct = [0.5, 0.4, 0.8, 0.9, 1.0], [True, False, True, False, True]
-    expected = (2 * abs(0.5 - 0.45) + 3 * abs(2 / 3 - 0.9)) / 5
-    assert expected_calibration_error(confidence, correct, bins=2) == pytest.approx(expected)
-
-
-def test_calibration_error_sample_by_sample():
-    generator = np.random.default_rng(4)
-    confidence = generator.uniform(size=500)
-    correct = generator.uniform(size=500) < confidence
-    total = 0.0
-    for lower in np.arange(10) / 10:
-        inside = (confidence > lower) & (confidence <= lower + 0.1)
-        total += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
-    assert expected_calibration_error(confidence, correct, bins=10) == pytest.approx(total)
-
-
-def test_calibration_error_at_its_ends():
-    assert expected_calibration_error([0.0, 1.0], [False, True]) == 0
-    assert expected_calibration_error([1.0, 1.0], [False, False]) == 1
-    assert expected_calibration_error([], []) == 0
-    with pytest.raises(ComityError, match="confidence must be"):
-        expected_calibration_error([1.2], [True])
 
 
 def test_harm_over_several_splits_is_seen_where_each_alone_is_too_small() -> None:
