@@ -56,13 +56,6 @@ def test_whoever_is_lost_in_whichever_step_costs_its_own_term_alone(cohort: Coho
             cohort.sum()
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_one_of_three_may_be_lost_in_any_step(step: str) -> None:
-    cohort = Cohort(3, lost={step: [1]})
-    assert np.array_equal(cohort.sum(), cohort.expected())
-    assert (1 in cohort.masked) == (step == "unmask")
-
-
 @pytest.mark.parametrize("lost", [{}, {"mask": [3, 9], "unmask": [14]}, {"shares": [20], "mask": [0], "unmask": [11]}])
 def test_clients_that_mask_with_some_of_the_others_alone(
     lost: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
