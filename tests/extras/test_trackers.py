@@ -1,4 +1,4 @@
-"""W&B and MLflow beside TensorBoard: what each library is told, by libraries that only listen."""
+"""Trackers: what W&B and MLflow receive, from libraries that only listen; TensorBoard needs a folder."""
 
 import sys
 from types import SimpleNamespace
@@ -8,9 +8,10 @@ import pytest
 
 from comity import ComityError, Config
 from comity._errors import install
-from comity._yaml import FORMER as TRACKERS
+from comity._extensions import TRACKERS
 from comity.engine import run
 from comity.studies._grid import local_of
+from helpers import Options
 
 Calls = list[tuple[Any, ...]]
 
@@ -45,8 +46,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         ("mlflow", [("start", "FedAvg + Mean"), ("params", "FedAvg", "Mean")], ("end", "FINISHED")),
     ],
 )
-def test_a_tracker_hears_of_every_round(tiny: dict[str, Any], calls: Calls, name: str, start: Calls, end: Any) -> None:
-    done = run(**(tiny | {"rounds": 2, "reference": "auto"}), track=name)  # Local is not logged
+def test_a_tracker_hears_of_every_round(tiny: Options, calls: Calls, name: str, start: Calls, end: Any) -> None:
+    done = run(**(tiny | {"rounds": 2, "reference": "auto"}), track=(name,))  # Local is not logged
     assert calls[: len(start)] == start
     assert calls[-1] == end
     logged = calls[len(start) : -1]
@@ -60,35 +61,43 @@ def test_a_tracker_hears_of_every_round(tiny: dict[str, Any], calls: Calls, name
 
 
 @pytest.mark.parametrize(("name", "end"), [("wandb", ("end", 1)), ("mlflow", ("end", "KILLED"))])
-def test_a_run_that_is_stopped_is_no_finished_one(tiny: dict[str, Any], calls: Calls, name: str, end: Any) -> None:
-    run(**tiny, track=name, stop=lambda: True)
+def test_a_run_that_is_stopped_is_no_finished_one(tiny: Options, calls: Calls, name: str, end: Any) -> None:
+    run(**tiny, track=(name,), stop=lambda: True)
     assert calls[-1] == end
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_a_library_that_is_missing_is_told_with_what_to_install(
-    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Any, name: str
+def test_a_missing_library_is_reported_with_what_to_install(
+    tiny: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
     with pytest.raises(ComityError) as caught:
-        run(**tiny, track=name, out=tmp_path / "run")
+        run(**tiny, track=(name,), out=tmp_path / "run")
     assert str(caught.value) == f"{name} is not installed: {install(name)}"
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_in_a_study_local_is_logged_as_a_run_of_its_own(tiny: dict[str, Any], name: str) -> None:
-    config = Config(**tiny, track=name)
+def test_in_a_study_local_is_logged_as_a_run_of_its_own(tiny: Options, name: str) -> None:
+    config = Config(**tiny, track=(name,))
     assert local_of(config).track == (name,)
     assert config.alone().track == ()
     assert config.key == Config(**tiny).key
 
 
-def test_a_library_that_does_not_start_is_one_line(tiny: dict[str, Any], calls: Calls) -> None:
+def test_a_library_that_does_not_start_is_one_line(tiny: Options, calls: Calls) -> None:
     def nobody(**_: Any) -> None:
         raise RuntimeError("no login")
 
     sys.modules["mlflow"].start_run = nobody  # type: ignore[attr-defined]
     with pytest.raises(ComityError, match="mlflow does not start: RuntimeError: no login"):
-        run(**tiny, track="mlflow")
+        run(**tiny, track=("mlflow",))
     assert calls == []
+
+
+def test_tensorboard_needs_a_folder_and_says_so_before_anything_is_trained(
+    tiny: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.engine.Server.step", None)
+    with pytest.raises(ComityError, match="tensorboard needs a run folder; give --out"):
+        run(**(tiny | {"reference": "auto"}), track=("tensorboard",))

@@ -1,24 +1,23 @@
-"""Clients say what a step would do to their losses."""
+"""Trials of steps: clients report what a step would do to their losses, and a rule takes the best one."""
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from comity import ComityError
-from comity.config import Config
-from comity.engine import run, verbs_for, verbs_of
+from comity import ComityError, Config
+from comity.engine import RunPlan, run
 from comity.engine._admission import objection
+from comity.extras.trials import StepLosses
 from comity.methods import METHODS, Message
-from helpers import assert_same
+from helpers import Options, assert_reproducible
 
 SEARCH = {"name": "ConFREE", "length": "search"}
 
 
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, {"name": "resnet4"}], ids=["mlp", "resnet4"])
-def test_losses_are_those_of_models_along_the_step(tiny: dict[str, Any], model: dict[str, Any]) -> None:
+def test_losses_are_those_of_models_along_the_step(tiny: Options, model: Options) -> None:
     done = run(**(tiny | {"model": model, "rounds": 1, "clients": 3}), rule=SEARCH)
     site, state = done.site, done.server.link.states()[1]
     origin, size = site.initial, site.parameters
@@ -37,12 +36,13 @@ def test_losses_are_those_of_models_along_the_step(tiny: dict[str, Any], model: 
     wanted = [loss(origin)]
     for step, factor in product(steps, (0.5, 2.0)):
         wanted.append(loss(torch.cat([origin[:size] + factor * step[:size], origin[size:] + step[size:]])))
-    assert [reply.before, *reply.after.flatten().tolist()] == pytest.approx(wanted, rel=1e-5)  # type: ignore[attr-defined]
-    assert reply.samples == len(data)  # type: ignore[attr-defined]
+    assert isinstance(reply, StepLosses)
+    assert [reply.before, *reply.after.flatten().tolist()] == pytest.approx(wanted, rel=1e-5)
+    assert reply.samples == len(data)
     assert after.flat().keys() == state.flat().keys()
 
 
-def test_a_search_takes_the_step_with_the_lowest_loss(tiny: dict[str, Any]) -> None:
+def test_a_search_takes_the_step_with_the_lowest_loss(tiny: Options) -> None:
     """With a handful of samples nobody can be said to be harmed: the mean loss alone decides."""
     shared = tiny | {"rounds": 1}
     found = run(**shared, rule={"name": "Mean", "length": "search"})
@@ -68,7 +68,7 @@ def test_a_search_takes_the_step_with_the_lowest_loss(tiny: dict[str, Any]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_any_method_with_one_shared_part_can_search(tiny: dict[str, Any], method: str) -> None:
+def test_any_method_with_one_shared_part_can_search(tiny: Options, method: str) -> None:
     options = tiny | {"rounds": 2, "method": method, "rule": {"name": "Mean", "length": "search"}, "val_share": 0.2}
     if METHODS[method]().own_rule() is not None or method == "Local":
         return
@@ -80,14 +80,8 @@ def test_any_method_with_one_shared_part_can_search(tiny: dict[str, Any], method
         assert all(record.rule is not None and record.rule.stretch for record in done.records)
 
 
-def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: dict[str, Any], tmp_path: Path) -> None:
-    options = tiny | {"method": "FedRep", "rule": SEARCH, "participation": 0.6}
-    one = run(**options)
-    assert_same(one, run(**(options | {"workers": 3})))
-    rounds = iter([False, True])
-    cut = run(**options, out=tmp_path / "cut", checkpoint_every=1, stop=lambda: next(rounds))
-    assert not cut.done
-    assert_same(one, run(**options, out=tmp_path / "cut", checkpoint_every=1, resume=True))
+def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: Options, tmp_path: Path) -> None:
+    assert_reproducible(tiny | {"method": "FedRep", "rule": SEARCH, "participation": 0.6}, tmp_path / "cut")
 
 
 @pytest.mark.parametrize(
@@ -102,15 +96,13 @@ def test_the_same_bits_with_several_workers_and_after_a_resume(tiny: dict[str, A
         (torch.tensor([[1.0, float("nan")]]).double(), 1.0, "that is not finite"),
     ],
 )
-def test_losses_that_cannot_be_are_refused(after: torch.Tensor, before: float, told: str) -> None:
-    verb = verbs_of(METHODS["FedAvg"](), tries_steps=True)["try_steps"]
+def test_losses_that_cannot_be_are_rejected(after: torch.Tensor, before: float, told: str) -> None:
+    verb = RunPlan(Config(rule=SEARCH)).verbs["try_steps"]
     sent = Message(theta=torch.zeros(1, 3), factors=torch.ones(2).double())
-    reply = verb.reply.of({"after": after, "before": before, "samples": 9})
-    assert told in str(objection(verb, sent, reply))
-    fine = verb.reply.of({"after": torch.ones(1, 2).double(), "before": 1.0, "samples": 9})
-    assert objection(verb, sent, fine) is None
+    assert told in str(objection(verb, sent, StepLosses(after=after, before=before, samples=9)))
+    assert objection(verb, sent, StepLosses(after=torch.ones(1, 2).double(), before=1.0, samples=9)) is None
 
 
-def test_clients_can_be_asked_only_where_the_rule_wants_it(tiny: dict[str, Any]) -> None:
-    assert "try_steps" in verbs_for(Config(**tiny, rule=SEARCH))
-    assert "try_steps" not in verbs_for(Config(**tiny, rule="ConFREE"))
+def test_clients_can_be_asked_only_where_the_rule_wants_it(tiny: Options) -> None:
+    assert "try_steps" in RunPlan(Config(**tiny, rule=SEARCH)).verbs
+    assert "try_steps" not in RunPlan(Config(**tiny, rule="ConFREE")).verbs

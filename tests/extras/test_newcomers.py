@@ -3,7 +3,6 @@
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,15 +11,17 @@ from rich.console import Console
 from comity import ComityError, Config
 from comity.commands._progress import summary
 from comity.compare import LoadedStudy, Table
-from comity.engine import Run, federation_of, run
+from comity.engine import Run, run
 from comity.methods import METHODS, FedU, Message, Reply, Server
-from comity.results import LoadedRun, schema
-from helpers import assert_same
+from comity.metrics import OWN_WEIGHT
+from comity.results import LoadedRun
+from helpers import Options, assert_same, federation_of, interrupted
 
-SKEWED: dict[str, Any] = {"clients": 7, "newcomers": 2}
+SKEWED: Options = {"clients": 7, "newcomers": 2}
 
 
-def skewed(tiny: dict[str, Any]) -> dict[str, Any]:
+@pytest.fixture
+def skewed(tiny: Options) -> Options:
     return tiny | SKEWED | {"data": tiny["data"] | {"label_shift": 0.9}}
 
 
@@ -32,14 +33,14 @@ def late(done: Run) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_serves_them_and_nobody_else_notices(tiny: dict[str, Any], tmp_path: Path, method: str) -> None:
+def test_every_method_serves_them_and_nobody_else_notices(skewed: Options, tmp_path: Path, method: str) -> None:
     """The federation's bits are those of one that never had them; theirs are the same for any workers, and resumed."""
-    options = skewed(tiny) | {"method": method}
+    options = skewed | {"method": method}
     done = run(**options)
     columns = late(done)
     assert columns["client"] == [5, 6]
     assert all(torch.isfinite(torch.tensor(columns["loss"])))
-    assert columns["n_train"] == [len(client.train) for client in done.site.everybody.clients[5:]]
+    assert columns["n_train"] == [len(client.train) for client in done.plan.everyone.clients[5:]]
     assert len(done.federation) == 5
 
     without = {name: value for name, value in options.items() if name not in SKEWED}
@@ -48,20 +49,19 @@ def test_every_method_serves_them_and_nobody_else_notices(tiny: dict[str, Any], 
     assert never.result.newcomers is None
 
     assert late(run(**(options | {"workers": 3}))) == columns
-    rounds = iter([False, True])
-    run(**options, out=tmp_path / "cut", stop=lambda: next(rounds))
+    interrupted(tmp_path / "cut", **options)
     assert late(run(**options, out=tmp_path / "cut", resume=True)) == columns
 
 
-def test_batchnorm(tiny: dict[str, Any]) -> None:
+def test_batchnorm(skewed: Options) -> None:
     for method in ("FedBN", "FedRep", "pFedHN"):
-        done = run(**(skewed(tiny) | {"model": "resnet4", "clients": 4, "lr": 0.01, "method": method}))
+        done = run(**(skewed | {"model": "resnet4", "clients": 4, "lr": 0.01, "method": method}))
         assert late(done)["client"] == [2, 3]
 
 
-def test_alone_they_fare_as_clients_of_local_do(tiny: dict[str, Any]) -> None:
+def test_alone_they_fare_as_clients_of_local_do(skewed: Options) -> None:
     """The same two clients take part in a run of Local: the same numbers to the bit."""
-    options = skewed(tiny) | {"reference": "auto"}
+    options = skewed | {"reference": "auto"}
     everybody = run(**(options | {"newcomers": 0, "method": "Local", "reference": "none"}))
     alone = dict(zip(everybody.columns["client"], everybody.columns["L-acc"], strict=True))
     done = run(**options, method="FedRep")
@@ -73,22 +73,22 @@ def test_alone_they_fare_as_clients_of_local_do(tiny: dict[str, Any]) -> None:
     assert local.result.newcomers.transfer is None
 
 
-def test_a_global_model_is_served_as_it_is(tiny: dict[str, Any]) -> None:
-    done = run(**skewed(tiny))
+def test_a_global_model_is_served_as_it_is(skewed: Options) -> None:
+    done = run(**skewed)
     model = done.site.model()
     model.write(done.server.theta, "shared")
     for place, cid in enumerate((5, 6)):
-        test = done.site.everybody.clients[cid].test
+        test = done.plan.everyone.clients[cid].test
         right = (model.net(test.x).argmax(1) == test.y).double().mean()
         assert late(done)["L-acc"][place] == float(right)
 
 
-def test_a_head_is_fitted_on_the_body_as_received(tiny: dict[str, Any]) -> None:
+def test_a_head_is_fitted_on_the_body_as_received(skewed: Options) -> None:
     """FedRep by hand: the head learns round by round, the body that the newcomer trains beside it is forgotten."""
-    config = Config(**skewed(tiny), method="FedRep", newcomer_rounds=3)
+    config = Config(**skewed, method="FedRep", newcomer_rounds=3)
     done, losses = run(config), []
     for cid in (5, 6):
-        model, data = done.site.model(), done.site.everybody.clients[cid]
+        model, data = done.site.model(), done.plan.everyone.clients[cid]
         model.write(done.server.theta, "shared")
         for round in range(config.rounds + 1, config.rounds + 4):
             source = replace(done.site.client(0, done.site.model()), id=cid, data=data, round=round)
@@ -102,7 +102,7 @@ def test_a_head_is_fitted_on_the_body_as_received(tiny: dict[str, Any]) -> None:
     assert late(run(config.with_(newcomer_rounds=0)))["loss"] != late(done)["loss"]
 
 
-def test_fedora_gives_a_newcomer_what_clients_with_its_data_have(tiny: dict[str, Any]) -> None:
+def test_fedora_gives_a_newcomer_what_clients_with_its_data_have(tiny: Options) -> None:
     """Similarity 1 with its twin and little with the others: with an exponential the twin's model is all it gets."""
     options = tiny | {"data": tiny["data"] | {"feature_shift": 2.0}, "val_share": 0.2}
     method = {"name": "FEDORA", "similarity": "exp", "neighbours": 1, "alpha": 1.0}
@@ -117,8 +117,8 @@ def test_fedora_gives_a_newcomer_what_clients_with_its_data_have(tiny: dict[str,
 
 
 @pytest.mark.parametrize("method", ["FedU", "FedAMP"])
-def test_a_mixers_newcomer_gets_the_mean_and_then_a_mixture_for_its_own(tiny: dict[str, Any], method: str) -> None:
-    done = run(**skewed(tiny), method=method)
+def test_a_mixers_newcomer_gets_the_mean_and_then_a_mixture_for_its_own(skewed: Options, method: str) -> None:
+    done = run(**skewed, method=method)
     server, W = done.server, done.server.store["W"]
     mean = server.method.welcome(server, 5, None).theta
     torch.testing.assert_close(mean, W.mean(0))
@@ -134,8 +134,8 @@ def test_a_mixers_newcomer_gets_the_mean_and_then_a_mixture_for_its_own(tiny: di
     torch.testing.assert_close(given, expected)
 
 
-def test_a_hypernetworks_newcomer_learns_its_embedding_alone(tiny: dict[str, Any]) -> None:
-    losses = [late(run(**skewed(tiny), method="pFedHN", newcomer_rounds=rounds))["loss"] for rounds in (0, 20)]
+def test_a_hypernetworks_newcomer_learns_its_embedding_alone(skewed: Options) -> None:
+    losses = [late(run(**skewed, method="pFedHN", newcomer_rounds=rounds))["loss"] for rounds in (0, 20)]
     assert sum(losses[1]) < sum(losses[0])
 
 
@@ -146,16 +146,16 @@ class Rigid(FedU):
         return self.send(server, cid)
 
 
-def test_a_method_that_cannot_serve_them_says_so_and_keeps_its_result(tiny: dict[str, Any]) -> None:
-    done = run(**skewed(tiny), method=f"{__name__}.Rigid")
+def test_a_method_that_cannot_serve_them_says_so_and_keeps_its_result(skewed: Options) -> None:
+    done = run(**skewed, method=Rigid)
     newcomers = done.result.newcomers
     assert newcomers.clients == {}
     assert newcomers.failed.keys() == {5, 6}
     assert "out of bounds" in newcomers.failed[5]
 
 
-def test_they_are_in_the_folder_the_table_and_the_terminal(tiny: dict[str, Any], tmp_path: Path) -> None:
-    options = skewed(tiny) | {"reference": "auto", "method": "FedRep"}
+def test_they_are_in_the_folder_the_table_and_the_terminal(skewed: Options, tmp_path: Path) -> None:
+    options = skewed | {"reference": "auto", "method": "FedRep"}
     done = run(**options, out=tmp_path / "runs" / "one")
     loaded = LoadedRun(tmp_path / "runs" / "one")
     loaded.check(thorough=True)
@@ -173,22 +173,26 @@ def test_they_are_in_the_folder_the_table_and_the_terminal(tiny: dict[str, Any],
     assert entry["newcomers_gain"].value == pytest.approx(mean - 100 * transfer.local)
 
 
-def test_what_makes_no_sense_is_refused(tiny: dict[str, Any]) -> None:
-    with pytest.raises(ComityError, match=r"newcomers is 5 of 5 clients.* nobody is left to train"):
-        run(**tiny, newcomers=5)
-    with pytest.raises(ComityError, match=r"newcomers is 4 of 5 clients.* nobody is left to train"):
-        run(**tiny, newcomers=4, participation=0.4)
-    with pytest.raises(ComityError, match="newcomers must be at least 0"):
-        run(**tiny, newcomers=-1)
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"newcomers": 5}, r"newcomers is 5 of 5 clients.* nobody is left to train"),
+        ({"newcomers": 4, "participation": 0.4}, r"newcomers is 4 of 5 clients.* nobody is left to train"),
+        ({"newcomers": -1}, "newcomers must be at least 0"),
+    ],
+)
+def test_what_makes_no_sense_is_rejected(tiny: Options, options: Options, why: str) -> None:
+    with pytest.raises(ComityError, match=why):
+        run(**tiny, **options)
 
 
-def test_newcomers_are_guarded_too(tiny: dict[str, Any]) -> None:
+def test_newcomers_are_guarded_too(tiny: Options) -> None:
     options = tiny | {"reference": "auto", "newcomers": 2, "clients": 6, "val_share": 0.2, "method": "FedRep"}
     done = run(**options, guard="mixture")
     newcomers = done.result.newcomers
     assert newcomers is not None
     assert not newcomers.failed
-    assert all(0 < weight < 1 for weight in newcomers.clients[schema.OWN_WEIGHT])
+    assert all(0 < weight < 1 for weight in newcomers.clients[OWN_WEIGHT.key])
     assert newcomers.transfer is not None
     gains, tests = newcomers.transfer.gain, newcomers.clients["n_test"]
     for place, cid in enumerate(newcomers.clients["client"]):
