@@ -13,7 +13,7 @@ from comity.data import Dataset, Split, federate, fingerprint
 from comity.engine import run
 from comity.results import RunFolder
 from comity.studies import study
-from helpers import assert_same
+from helpers import Options, assert_same, contents, interrupted
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.integers(0, 255, (60, 4, 4), dtype=np.uint8), np.arange(60) % 3
@@ -31,7 +31,7 @@ def replaced() -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> dict[str, Any]:
+def options(tmp_path: Path) -> Options:
     model = {"name": "mlp", "widths": (8,)}
     data = write(tmp_path / "mine.npz")
     return {"data": data, "model": model, "clients": 3, "rounds": 2, "partition": "iid", "workers": 1}
@@ -39,15 +39,16 @@ def options(tmp_path: Path) -> dict[str, Any]:
 
 def test_every_sample_label_and_column_counts() -> None:
     owner = np.arange(60) % 4
-    whole = Dataset("a", X, Y, 3, {"client": owner})
-    assert fingerprint(Dataset("another name", X.copy(), Y.copy(), 3, {"client": owner})) == fingerprint(whole)
+    columns = {"client": owner}
+    whole = Dataset("a", X, Y, 3, columns)
+    assert fingerprint(Dataset("another name", X.copy(), Y.copy(), 3, columns)) == fingerprint(whole)
     others = [
-        Dataset("a", replaced(), Y, 3, {"client": owner}),
-        Dataset("a", X[::-1], Y, 3, {"client": owner}),
-        Dataset("a", X.transpose(0, 2, 1), Y, 3, {"client": owner}),
-        Dataset("a", X.reshape(60, 2, 8), Y, 3, {"client": owner}),
-        Dataset("a", X, Y[::-1], 3, {"client": owner}),
-        Dataset("a", X, Y, 4, {"client": owner}),
+        Dataset("a", replaced(), Y, 3, columns),
+        Dataset("a", X[::-1], Y, 3, columns),
+        Dataset("a", X.transpose(0, 2, 1), Y, 3, columns),
+        Dataset("a", X.reshape(60, 2, 8), Y, 3, columns),
+        Dataset("a", X, Y[::-1], 3, columns),
+        Dataset("a", X, Y, 4, columns),
         Dataset("a", X, Y, 3, {"client": owner[::-1]}),
         Dataset("a", X, Y, 3, {"site": owner}),
         Dataset("a", X[:-1], Y[:-1], 3, {"client": owner[:-1]}),
@@ -68,20 +69,19 @@ def test_a_federation_of_ones_own_has_the_fingerprint_of_its_clients() -> None:
     assert by_hand.fingerprint != other.fingerprint
 
 
-def test_a_run_of_replaced_data_is_not_resumed(options: dict[str, Any], tmp_path: Path) -> None:
-    rounds = iter([False, True])
-    run(**options, reference="none", out=tmp_path / "x", stop=lambda: next(rounds))
-    before = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir() if path.is_file()}
+def test_a_run_of_replaced_data_is_not_resumed(options: Options, tmp_path: Path) -> None:
+    options |= {"reference": "none", "out": tmp_path / "x"}
+    interrupted(**options)
+    before = contents(tmp_path / "x")
     write(tmp_path / "mine.npz", replaced())
     with pytest.raises(ComityError, match=r"holds a run of other data: .*mine.npz is not what it was"):
-        run(**options, reference="none", out=tmp_path / "x", resume=True)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir() if path.is_file()} == before
+        run(**options, resume=True)
+    assert contents(tmp_path / "x") == before
     write(tmp_path / "mine.npz")
-    resumed = run(**options, reference="none", out=tmp_path / "x", resume=True)
-    assert_same(resumed, run(**options, reference="none"))
+    assert_same(run(**options, resume=True), run(**(options | {"out": None})))
 
 
-def test_local_is_trained_anew_when_the_data_were_replaced(options: dict[str, Any], tmp_path: Path) -> None:
+def test_local_is_trained_anew_when_the_data_were_replaced(options: Options, tmp_path: Path) -> None:
     first = run(**options, out=tmp_path / "a")
     (old,) = (tmp_path / ".local").iterdir()
     write(tmp_path / "mine.npz", 255 - X)
@@ -99,7 +99,7 @@ def test_local_is_trained_anew_when_the_data_were_replaced(options: dict[str, An
         assert cell.alone(cell.finished[0]) == locals_of[name]
 
 
-def test_a_study_whose_data_were_replaced_is_refused_or_done_again(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_study_whose_data_were_replaced_is_refused_or_done_again(options: Options, tmp_path: Path) -> None:
     entries = options | {"method": ["FedAvg"], "rule": ["Mean"], "seeds": 1, "jobs": 1, "out": str(tmp_path / "s")}
     study(**entries)
     folder = RunFolder(tmp_path / "s" / "runs" / "fedavg-mean-s0")

@@ -4,14 +4,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
 from comity import Config
 from comity.engine import run
 from comity.results import RunFolder
-from helpers import assert_same
+from helpers import Options, assert_same
 
 DRIVER = """
 import os, signal, sys
@@ -19,8 +19,7 @@ from pathlib import Path
 from comity import Config
 from comity.engine import run, Client
 import comity.engine._checkpoint as checkpoint
-from comity.results import schema
-from comity.results.folder import RunFolder
+from comity.results import RunFolder
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +47,7 @@ elif where == "line":
     def add_round(self, record, weights, cosines):
         add(self, record, weights, cosines)
         if record.round == 4:
-            for name, cut in ((schema.ROUNDS, 20), (schema.CLIENTS, 5)):
+            for name, cut in (("rounds.jsonl", 20), ("clients.csv", 5)):
                 os.truncate(self / name, os.path.getsize(self / name) - cut)
             die()
     RunFolder.add_round = add_round
@@ -57,12 +56,10 @@ run(config)
 
 
 @pytest.mark.parametrize("where", ["round", "checkpoint", "line"])
-def test_killed_and_resumed_is_the_unbroken_run(tiny: dict[str, Any], tmp_path: Path, where: str) -> None:
+def test_killed_and_resumed_is_the_unbroken_run(tiny: Options, tmp_path: Path, where: str) -> None:
     options = tiny | {"rounds": 6, "method": "Ditto", "participation": 0.8, "workers": 2}
     config = Config(**options, out=tmp_path / "killed", checkpoint_every=2)
     file = tmp_path / "config.yaml"
-    import yaml
-
     file.write_text(yaml.safe_dump(config.plain()))
     killed = subprocess.run([sys.executable, "-c", DRIVER, where, str(file)], timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL

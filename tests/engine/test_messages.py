@@ -1,15 +1,14 @@
 """What travels: declared fields and declared verbs."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from comity import ComityError
-from comity.engine import run, verbs_of
-from comity.methods import METHODS, Client, Message, Method, Payload, Question, Reply, Server, verb
+from comity import ComityError, Config
+from comity.engine import RunPlan, run
+from comity.methods import Client, Message, Method, Payload, Question, Reply, Server, verb
 from comity.methods.fedpac import FedPACMessage, FedPACReply
+from helpers import Options
 
 
 def test_fields_that_are_none_do_not_travel() -> None:
@@ -53,16 +52,16 @@ class Counting(Method[Message, BytesReply]):
         (Counting, "BytesReply.bytes needs another name"),
     ],
 )
-def test_a_field_that_cannot_travel_is_refused_at_once(method: type[Method], why: str) -> None:
+def test_a_field_that_cannot_travel_is_rejected_at_once(method: type[Method], why: str) -> None:
     with pytest.raises(TypeError, match=why):
-        verbs_of(method())
+        RunPlan(Config(method=method)).verbs  # noqa: B018
 
 
 def test_messages_and_replies_are_the_methods_own() -> None:
-    verbs = verbs_of(METHODS["FedPAC"]())
+    verbs = RunPlan(Config(method="FedPAC")).verbs
     assert (verbs["fit"].message, verbs["fit"].reply) == (FedPACMessage, FedPACReply)
     assert verbs["evaluate"].message is FedPACMessage
-    assert verbs_of(METHODS["FedCALM"]())["fit"].reply is Reply
+    assert RunPlan(Config(method="FedCALM")).verbs["fit"].reply is Reply
 
 
 class Forgetful(Method):
@@ -78,15 +77,7 @@ class SaysMore(Method):
 
     def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
-        return FedPACReply(
-            theta=client.model.read(),
-            size=1,
-            head=torch.ones(1),
-            prototypes=torch.ones(1),
-            counts=torch.ones(1),
-            H=torch.ones(1),
-            V=0.0,
-        )
+        return ListReply(theta=client.model.read(), size=1, ids=[1])
 
 
 class SendsMore(Method):
@@ -99,14 +90,14 @@ class SendsMore(Method):
 @pytest.mark.parametrize(
     ("method", "why"),
     [
-        ("Forgetful", "Forgetful.fit gave NoneType, not Reply"),
-        ("SaysMore", "SaysMore.fit gave FedPACReply, not Reply"),
-        ("SendsMore", "fit is sent FedPACMessage, not Message"),
+        (Forgetful, "Forgetful.fit gave NoneType, not Reply"),
+        (SaysMore, "SaysMore.fit gave ListReply, not Reply"),
+        (SendsMore, "fit is sent FedPACMessage, not Message"),
     ],
 )
-def test_what_was_not_declared_does_not_travel(tiny: dict[str, Any], method: str, why: str) -> None:
+def test_what_was_not_declared_does_not_travel(tiny: Options, method: type[Method], why: str) -> None:
     with pytest.raises(TypeError, match=why):
-        run(**tiny, method=f"{__name__}.{method}")
+        run(**tiny, method=method)
 
 
 class Hello(Payload):
@@ -139,11 +130,11 @@ class Polite(Shy):
         return Hello(word=f"hello from {client.id}")
 
 
-def test_a_verb_is_declared_or_refused(tiny: dict[str, Any]) -> None:
+def test_a_verb_is_declared_or_rejected(tiny: Options) -> None:
     with pytest.raises(ComityError, match="hello is no verb of Shy; declare it with @verb"):
-        run(**tiny, method=f"{__name__}.Shy")
+        run(**tiny, method=Shy)
     with pytest.raises(ComityError, match="method Vague: the verb hello must say what travels by annotations"):
-        run(**tiny, method=f"{__name__}.Vague")
-    done = run(**tiny, method=f"{__name__}.Polite")
+        run(**tiny, method=Vague)
+    done = run(**tiny, method=Polite)
     answers = done.server.ask(done.server.method.hello, {cid: Question() for cid in (1, 3)})
     assert {cid: answer.word for cid, answer in answers.items()} == {1: "hello from 1", 3: "hello from 3"}

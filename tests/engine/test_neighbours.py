@@ -1,20 +1,19 @@
 """Runs side by side, in one folder or with one Local, and what is left of those that were killed."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from comity import ComityError, Config
-from comity._write import atomically, locked, remove_parts
+from comity._write import locked
 from comity.engine import run
 from comity.results import RunFolder
+from helpers import Options, contents
 
 # Each run waits until all of them are ready, so that they begin at the same time.
 DRIVER = """
@@ -54,7 +53,7 @@ def side_by_side(tmp_path: Path, configs: list[Config]) -> list[tuple[int, str]]
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
-def test_runs_side_by_side_share_one_local(tiny: dict[str, Any], tmp_path: Path, count: int) -> None:
+def test_runs_side_by_side_share_one_local(tiny: Options, tmp_path: Path, count: int) -> None:
     options = tiny | {"reference": "auto", "rounds": 6}
     methods = ("FedAvg", "FedRep", "Ditto", "APFL", "FedPer", "LG-FedAvg")[:count]
     configs = [Config(**options, method=name, out=tmp_path / "runs" / name, checkpoint_every=1) for name in methods]
@@ -70,9 +69,7 @@ def test_runs_side_by_side_share_one_local(tiny: dict[str, Any], tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_of_three_runs_in_one_folder_one_is_done_and_the_others_are_refused(
-    tiny: dict[str, Any], tmp_path: Path
-) -> None:
+def test_of_three_runs_in_one_folder_one_is_done_and_the_others_are_rejected(tiny: Options, tmp_path: Path) -> None:
     config = Config(**(tiny | {"rounds": 30}), out=tmp_path / "x")
     ends = sorted(side_by_side(tmp_path, [config] * 3))
     assert [code for code, _ in ends] == [0, 2, 2]
@@ -84,14 +81,14 @@ def test_of_three_runs_in_one_folder_one_is_done_and_the_others_are_refused(
     assert [record.round for record in RunFolder(tmp_path / "x").rounds()] == list(range(1, 31))
 
 
-def test_a_folder_that_another_run_writes_to_is_refused_and_left_alone(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_folder_that_another_run_writes_to_is_rejected_and_left_alone(tiny: Options, tmp_path: Path) -> None:
     run(**tiny, out=tmp_path / "x")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir() if path.is_file()}
+    before = contents(tmp_path / "x")
     with RunFolder(tmp_path / "x").locked():
         for how in ({"resume": True}, {"overwrite": True}, {}):
             with pytest.raises(ComityError, match="another run is at work in"):
                 run(**tiny, out=tmp_path / "x", **how)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir() if path.is_file()} == before
+    assert contents(tmp_path / "x") == before
 
 
 def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
@@ -113,7 +110,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_a_run_that_waits_for_a_neighbours_local_can_be_stopped(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_that_waits_for_a_neighbours_local_can_be_stopped(tiny: Options, tmp_path: Path) -> None:
     config = Config(**(tiny | {"reference": "auto"}), out=tmp_path / "x")
     first = run(config)
     (cached,) = (tmp_path / ".local").iterdir()
@@ -123,24 +120,9 @@ def test_a_run_that_waits_for_a_neighbours_local_can_be_stopped(tiny: dict[str, 
     assert run(config, resume=True).columns == first.columns
 
 
-def test_part_files_go_when_their_process_is_gone(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_part_files_go_when_their_process_is_gone(tiny: Options, tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        names = [f".a.json.{process}.part" for process in (gone.pid, other.pid, 10**30)]
-        for name in (*names, ".mine.part"):
-            (tmp_path / name).touch()
-        remove_parts(tmp_path)
-        assert {path.name for path in tmp_path.iterdir()} == {f".a.json.{other.pid}.part", ".mine.part"}
-    finally:
-        other.communicate(b"\n")
-    with atomically(tmp_path / "b") as part:
-        part.touch()
-        remove_parts(tmp_path)
-        assert part.name == f".b.{os.getpid()}.part"
-        assert part.exists()
-
     run(**tiny, out=tmp_path / "x")
     left = [tmp_path / "x" / f".run.json.{gone.pid}.part", tmp_path / "x/checkpoint" / f".state.{gone.pid}.part"]
     for path in left:

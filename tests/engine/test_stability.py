@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from comity.engine import run
 from comity.engine._result import falls
 from comity.methods import Client, Local, Message
 from comity.results import LoadedRun
+from helpers import Options, interrupted
 
 
 class Jumps(Local):
@@ -25,21 +25,18 @@ class Jumps(Local):
         return torch.zeros_like(model) if client.id == 1 and client.round == 2 else model
 
 
-JUMPS = f"{__name__}.Jumps"
-
-
 def test_a_fall_counts_where_it_is_large_and_no_chance() -> None:
     columns = {"client": [0, 1, 2, 3, 4], "n_test": [100, 100, 100, 10, 100], "L-acc": [0.5, 0.75, 0.9, 0.5, 0.1]}
     before = {0: 0.9, 1: 0.9, 2: 0.5, 3: 0.9}  # client 3 lost four tests, client 4 was never seen
     assert falls(before, columns) == {0: pytest.approx(0.4)}
 
 
-def test_a_run_names_the_clients_whose_accuracy_fell(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_names_the_clients_whose_accuracy_fell(tiny: Options, tmp_path: Path) -> None:
     options = tiny | {"data": tiny["data"] | {"samples": 80}}
     stable = run(**options, method="Local")
     assert stable.result.unstable == []
     text = io.StringIO()
-    done = run(**options, method=JUMPS, out=tmp_path / "x", callbacks=[Progress(Console(file=text, width=200))])
+    done = run(**options, method=Jumps, out=tmp_path / "x", callbacks=[Progress(Console(file=text, width=200))])
     assert done.result.unstable == [1]
     assert [sorted(record.fell) for record in done.records] == [[], [1], []]
     assert "Not stable: the accuracy of a client (1) fell by more than 20 points" in text.getvalue()
@@ -48,11 +45,9 @@ def test_a_run_names_the_clients_whose_accuracy_fell(tiny: dict[str, Any], tmp_p
     assert "Jumps" in remark
 
 
-def test_a_fall_across_a_resume_is_seen_too(tiny: dict[str, Any], tmp_path: Path) -> None:
-    options = tiny | {"data": tiny["data"] | {"samples": 80}, "method": JUMPS}
-    rounds = iter([False, True])
-    cut = run(**options, out=tmp_path / "cut", checkpoint_every=1, stop=lambda: next(rounds))
-    assert cut.server.round == 1
+def test_a_fall_across_a_resume_is_seen_too(tiny: Options, tmp_path: Path) -> None:
+    options = tiny | {"data": tiny["data"] | {"samples": 80}, "method": Jumps}
+    interrupted(tmp_path / "cut", **options)
     resumed = run(**options, out=tmp_path / "cut", resume=True)
     assert [record.fell for record in resumed.records] == [record.fell for record in run(**options).records]
     assert resumed.result.unstable == [1]

@@ -13,32 +13,27 @@ import torch
 from safetensors.torch import load_file
 
 from comity import ComityError, Config
-from comity.engine import build, run, write_tensors
+from comity.engine import run, write_tensors
 from comity.engine._disk import LEAST, Disk
-from comity.engine._reuse import Vectors
-from helpers import assert_same
+from helpers import Options, assert_reproducible, assert_same, build
 
 
 @pytest.fixture
-def wide(tiny: dict[str, Any]) -> dict[str, Any]:
+def wide(tiny: Options) -> Options:
     """Models large enough to be put on disk."""
     return tiny | {"model": {"name": "mlp", "widths": (300,)}}
 
 
 @pytest.mark.parametrize("method", ["FedAvg", "Ditto", "FEDORA"])
-def test_where_tensors_lie_changes_no_bit(wide: dict[str, Any], method: str, tmp_path: Path) -> None:
-    plain = run(**wide, method=method)
-    held = run(**wide, method=method, store="disk", out=tmp_path / "run")
+def test_where_tensors_lie_changes_no_bit(wide: Options, method: str, tmp_path: Path) -> None:
+    options = wide | {"method": method, "store": "disk"}
+    held = assert_reproducible(options, tmp_path / "run")
     assert held.site.model().size() * 4 > LEAST
-    assert_same(plain, held)
+    assert_same(held, run(**(options | {"store": "memory"})))
     assert not list((tmp_path / "run").glob(".comity-*"))  # files without names
-    resumed = run(**(wide | {"rounds": 5}), method=method, store="disk", out=tmp_path / "other", stop=lambda: True)
-    assert resumed.server.round == 1 or not resumed.done
-    resumed = run(**(wide | {"rounds": 5}), method=method, store="disk", out=tmp_path / "other", resume=True)
-    assert_same(resumed, run(**(wide | {"rounds": 5}), method=method))
 
 
-def test_looking_moves_nothing(wide: dict[str, Any]) -> None:
+def test_looking_moves_nothing(wide: Options) -> None:
     done = run(**wide, method="Ditto", store="disk")
     before = {cid: state.flat() for cid, state in done.server.link.states().items()}
     done.server.evaluate(general=True)
@@ -46,35 +41,10 @@ def test_looking_moves_nothing(wide: dict[str, Any]) -> None:
         assert all(state.flat()[name] is tensor for name, tensor in before[cid].items())
 
 
-def test_small_tensors_stay_and_large_ones_are_copies(tmp_path: Path) -> None:
-    disk = Disk(tmp_path)
-    small, large = torch.randn(10), torch.randn(LEAST).view(4, -1)
-    assert disk.hold(small) is small
-    held = disk.hold(large)
-    assert torch.equal(held, large)
-    large.zero_()
-    assert held.abs().max() > 0
-    assert not list(tmp_path.iterdir())
-    mapped = [line for line in Path("/proc/self/smaps").read_text().splitlines() if str(tmp_path) in line]
-    assert mapped
-
-
-def test_memory_is_lent_again_when_nobody_looks_at_it() -> None:
-    vectors = Vectors()
-    first, second = vectors.empty(2**14), vectors.empty(2**14)
-    places = {first.data_ptr(), second.data_ptr()}
-    part = first.fill_(7.0)[3:5]
-    del first, second
-    third = vectors.empty(2**14).fill_(0.0)
-    assert third.data_ptr() in places
-    assert vectors.empty(2**14).data_ptr() not in places  # one is in use, and a part of the other still looked at
-    assert part.tolist() == [7.0, 7.0]
-
-
 @pytest.mark.parametrize(
     "more", [{}, {"rule": "ConFREE"}, {"rule": {"name": "Mean", "length": "search"}}, {"sketch": 64}], ids=str
 )
-def test_replies_are_gone_with_their_round(wide: dict[str, Any], more: dict[str, Any]) -> None:
+def test_replies_are_gone_with_their_round(wide: Options, more: Options) -> None:
     _, server = build(Config(**wide, **more))
     merge, seen = server.method.merge, []
 
@@ -94,7 +64,7 @@ def test_replies_are_gone_with_their_round(wide: dict[str, Any], more: dict[str,
         gc.enable()
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

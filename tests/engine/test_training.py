@@ -1,15 +1,13 @@
 """Local training: the step, what survives between rounds, and which batches it sees."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from comity import ComityError, Config
 from comity.data import ClientData, Split
-from comity.engine import Training, run, site_of
+from comity.engine import Training, run
 from comity.engine._optimiser import optimiser_class
-from helpers import client_of, keeps
+from helpers import Options, client_of, keeps, site_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +23,7 @@ from helpers import client_of, keeps
     ],
     ids=str,
 )
-def test_sgd_is_torchs_own_to_the_bit(tiny: dict[str, Any], options: dict[str, Any]) -> None:
+def test_sgd_is_torchs_own_to_the_bit(tiny: Options, options: Options) -> None:
     client = client_of(site_of(Config(**tiny, **options), trainer="autograd"))
     batches = list(client.batches(2))
     reference = site_of(Config(**tiny, **options)).model()
@@ -42,7 +40,7 @@ def test_sgd_is_torchs_own_to_the_bit(tiny: dict[str, Any], options: dict[str, A
     assert torch.equal(client.model.read(), reference.read())
 
 
-def test_pull_is_the_gradient_of_the_proximal_term(tiny: dict[str, Any]) -> None:
+def test_pull_is_the_gradient_of_the_proximal_term(tiny: Options) -> None:
     client = client_of(site_of(Config(**tiny)))
     anchor, strength = torch.randn(client.model.size()), 0.7
 
@@ -59,7 +57,7 @@ def test_pull_is_the_gradient_of_the_proximal_term(tiny: dict[str, Any]) -> None
     assert not torch.allclose(wanted, start)
 
 
-def test_a_pull_apart_is_a_step_beside_the_optimisers(tiny: dict[str, Any]) -> None:
+def test_a_pull_apart_is_a_step_beside_the_optimisers(tiny: Options) -> None:
     """θ ← θ' − lr · strength (θ − anchor), θ' by torch's SGD with momentum; without momentum it is the usual pull."""
     client, strength = client_of(site_of(Config(**tiny), trainer="autograd")), 0.7
     anchor = torch.randn(client.model.size())
@@ -82,7 +80,7 @@ def test_a_pull_apart_is_a_step_beside_the_optimisers(tiny: dict[str, Any]) -> N
     assert not torch.allclose(trained(0.9, False), client.model.read(), atol=1e-3)
 
 
-def test_only_the_named_part_moves(tiny: dict[str, Any]) -> None:
+def test_only_the_named_part_moves(tiny: Options) -> None:
     client = client_of(site_of(Config(**tiny)))
     body, head = client.model.read("body"), client.model.read("head")
     client.sgd(1, "head")
@@ -90,7 +88,7 @@ def test_only_the_named_part_moves(tiny: dict[str, Any]) -> None:
     assert not torch.equal(client.model.read("head"), head)
 
 
-def test_batches_cover_the_data_once_an_epoch_and_leave_out_a_lone_last_sample(tiny: dict[str, Any]) -> None:
+def test_batches_cover_the_data_once_an_epoch_and_leave_out_a_lone_last_sample(tiny: Options) -> None:
     client = client_of(site_of(Config(**tiny)))
     n = len(client.data.train)
     client.training = Training(batch_size=n // 2 - 1)
@@ -104,7 +102,7 @@ def test_batches_cover_the_data_once_an_epoch_and_leave_out_a_lone_last_sample(t
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-def test_optimiser_state_is_kept_or_reset_between_rounds(tiny: dict[str, Any], optimizer: str) -> None:
+def test_optimiser_state_is_kept_or_reset_between_rounds(tiny: Options, optimizer: str) -> None:
     momentum = 0.9 if optimizer == "SGD" else 0.0
     options = tiny | {"method": "Local", "optimizer": optimizer, "momentum": momentum, "rounds": 2, "clients": 1}
     kept = keeps(run(**options, optimizer_state="keep"))[0]["personal"]
@@ -130,7 +128,7 @@ def test_the_learning_rate_decays_by_round() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 7, 8, 9, 10, 24])
-def test_work_in_steps_and_in_parts_of_an_epoch(tiny: dict[str, Any], samples: int) -> None:
+def test_work_in_steps_and_in_parts_of_an_epoch(tiny: Options, samples: int) -> None:
     """Three and a half epochs are seven halves; steps go on into the next epoch; both begin as whole epochs do."""
     site = site_of(Config(**tiny, steps=5))
     client = client_of(site)
@@ -148,7 +146,7 @@ def test_work_in_steps_and_in_parts_of_an_epoch(tiny: dict[str, Any], samples: i
     assert orders(0) == []
 
 
-def test_steps_and_epochs_are_one_or_the_other(tiny: dict[str, Any]) -> None:
+def test_steps_and_epochs_are_one_or_the_other(tiny: Options) -> None:
     one, other = run(**tiny, epochs=2), run(**tiny, steps=2 * 2)  # 16 or 17 training samples are two batches of 8
     sizes = {len(client.train) for client in one.federation.clients}
     assert sizes <= {16, 17}
@@ -162,7 +160,7 @@ def test_steps_and_epochs_are_one_or_the_other(tiny: dict[str, Any]) -> None:
         Config(epochs=-1)
 
 
-def test_an_unknown_optimiser_is_refused_with_the_nearest_names() -> None:
+def test_an_unknown_optimiser_is_rejected_with_the_nearest_names() -> None:
     with pytest.raises(ComityError, match="unknown optimizer 'Adm'; did you mean Adam"):
         optimiser_class("Adm")
     with pytest.raises(ComityError, match="LBFGS cannot"):
