@@ -68,7 +68,6 @@ def test_each_trainer_has_a_baseline_of_its_own(options: Options, tmp_path: Path
     assert [RunFolder(tmp_path / f"{place}").info().trainer for place in range(3)] == [
         each.plan.trainer for each in runs
     ]
-    assert len({each.config.key for each in runs}) == 1
 
 
 @pytest.mark.parametrize("damage", ["result", "information", "checkpoint", "configuration"])
@@ -111,7 +110,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened = io.open
 
     def noting(file: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(file, Path) and "sources" in file.parts:
+        if isinstance(file, Path) and "sources" in file.parts and file.suffix != ".py":
             noted.append(file.name)
         return opened(file, *args, **options)
 

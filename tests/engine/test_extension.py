@@ -9,21 +9,13 @@ import msgspec
 import pytest
 import torch
 
-from comity import ComityError, Config
+from comity import ComityError
 from comity.data import ClientData, Federation, Split
-from comity.engine import Aggregation, Client, Extension, Judgement, MakeUpdates, Run, RunPlan, Server, Site
-from comity.engine._run import Runner
+from comity.engine import Aggregation, Client, Extension, Judgement, MakeUpdates, Run, RunPlan, Server, Site, run
 from comity.methods import Combined, Payload, Reply
 from comity.metrics import Metric
 from comity.results import Result, RunFolder
 from helpers import Options
-
-
-def run(options: Options, extension: Extension) -> Run:
-    plan = RunPlan(Config(**options))
-    plan.extensions = [extension]
-    return Runner([], lambda: False).run(plan)
-
 
 SURE = Metric(
     key="confidence",
@@ -40,7 +32,7 @@ class Confidence(Extension):
 
 
 def test_a_metric_of_an_extension_is_measured_and_written(tiny: Options, tmp_path: Path) -> None:
-    done = run(tiny | {"out": tmp_path / "x"}, Confidence())
+    done = run(**tiny, extension=Confidence, out=tmp_path / "x")
     assert all(0.25 <= value <= 1 for value in done.columns["confidence"])
     folder = RunFolder(tmp_path / "x")
     assert folder.result().clients["confidence"] == done.columns["confidence"]
@@ -55,7 +47,7 @@ class Impossible(Extension):
 
 def test_a_value_outside_the_range_of_a_metric_is_rejected(tiny: Options) -> None:
     with pytest.raises(ComityError, match=r"sent confidence that is 2; it must be from 0 to 1"):
-        run(tiny, Impossible())
+        run(**tiny, extension=Impossible)
 
 
 class Everything(Extension):
@@ -109,8 +101,11 @@ class Everything(Extension):
 
 
 def test_hooks_are_called_in_order_and_change_the_run(tiny: Options) -> None:
-    extension = Everything(factor=0.25)
-    done = run(tiny | {"rounds": 1}, extension)
+    done = run(
+        **(tiny | {"rounds": 1, "reference": "auto"}), extension={"name": f"{__name__}.Everything", "factor": 0.25}
+    )
+    (extension,) = (each for each in done.site.extensions if isinstance(each, Everything))
+    assert extension.factor == 0.25
     fits = ["before_fit", "after_fit"] * 4
     assert extension.called == [*fits, "replies", "combine", "updates", "after_round"]
     assert len(done.plan.everyone) == 5
@@ -120,4 +115,4 @@ def test_hooks_are_called_in_order_and_change_the_run(tiny: Options) -> None:
     assert done.weights[0].ids == [1, 2, 3]
     assert (done.result.failures, done.result.malicious) == (7, [3])
     with pytest.raises(ComityError, match=r"extension\.factor must be a number, got 'much'"):
-        Everything(factor="much")
+        run(**tiny, extension={"name": f"{__name__}.Everything", "factor": "much"})
