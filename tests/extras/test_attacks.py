@@ -72,7 +72,7 @@ def test_two_fifths_that_collude_turn_the_mean_around(tiny: Options) -> None:
     torch.testing.assert_close(attacked.server.theta, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "scale"])
+@pytest.mark.parametrize("kind", ["gaussian", "scale", "flip"])
 def test_the_attack_reaches_the_average_and_only_honest_clients_are_scored(tiny: Options, kind: str) -> None:
     options = tiny | {"clients": 10, "rounds": 1}
     clean, attacked = run(**options), run(**options, attack=kind)
@@ -87,6 +87,7 @@ def test_the_attack_reaches_the_average_and_only_honest_clients_are_scored(tiny:
     false = {
         "gaussian": torch.randn(len(trained), generator=random),
         "scale": received + 100 * (trained - received),
+        "flip": received - (trained - received),
     }[kind]
     wanted = clean.server.theta + sizes[liar] / sum(sizes) * (false - trained)
     torch.testing.assert_close(attacked.server.theta, wanted, rtol=1e-5, atol=1e-6)

@@ -80,7 +80,7 @@ RUNS: dict[str, Locked] = {
     "newcomers without rounds": NEW | {"method": "IFCA", "newcomer_rounds": 0},
     **{
         f"attack {kind}": {"attack": kind, "malicious": 0.3, "clients": 6, **ALONE}
-        for kind in ("gaussian", "scale", "inner")
+        for kind in ("gaussian", "scale", "flip", "inner")
     },
     "Auto and server_lr": {"rule": "Auto", "method": "FedPer", "server_lr": 0.5, "rounds": 4},
     "clip_updates": {"clip_updates": "median", "rule": "ConFREE"},
