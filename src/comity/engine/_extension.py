@@ -48,7 +48,7 @@ class Extension:
     """Further local baselines that it needs: ``train`` for one that has not seen the validation samples."""
     repeatable: ClassVar[bool] = True
     """Whether a client may answer a question of a round twice."""
-    excluded: ClassVar[frozenset[int]] = frozenset()
+    excluded: frozenset[int] = frozenset()
     """Clients whose own scores do not count."""
 
     def __init_subclass__(cls) -> None:

@@ -38,7 +38,7 @@ class Attack(Extension):
     def attach(self, plan: "RunPlan", site: "Site") -> None:
         clients, self.seed = len(plan.federation), plan.config.seed
         order = torch.randperm(clients, generator=generator(self.seed, "malicious")).tolist()
-        self.excluded = frozenset(order[: round(self.share * clients)])  # type: ignore[misc]
+        self.excluded = frozenset(order[: round(self.share * clients)])
 
     def after_fit(self, site: "Site", client: Client, received: Payload, reply: Any) -> Any:
         """The reply that leaves a client; behind the shared part's parameters lie buffers."""
