@@ -71,11 +71,11 @@ UNKNOWN = DatasetInfo("a data set in a file or folder, or on the hub")
 
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
-        "1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", reader="digits.read_digits"
+        "1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", reader="embedded.read_digits"
     ),
     "heart": DatasetInfo(
         "920 patients of four hospitals, 13 columns, ill or not; embedded, each hospital a client (UCI)",
-        reader="heart.read_heart",
+        reader="embedded.read_heart",
         images=False,
     ),
     "watch": DatasetInfo(

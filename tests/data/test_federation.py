@@ -7,7 +7,7 @@ import torch
 from comity._errors import ComityError
 from comity._random import numpy_generator
 from comity.data import IID, Dataset, Dirichlet, Federation, Partition, Pathological, Share, federate, load
-from comity.data._split import stratified
+from comity.data.federation import stratified
 
 
 def identities(federation: Federation, *splits: str) -> list[int]:

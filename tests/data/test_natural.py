@@ -14,7 +14,7 @@ from comity import ComityError
 from comity.compare import load as load_run
 from comity.config import Config
 from comity.data import Dataset, Dirichlet, Federation, federate, fingerprint, load
-from comity.engine import settled
+from comity.engine import RunPlan
 
 SHARED = Path(os.environ.get("COMITY_DATA", ""))
 needs_watch = pytest.mark.skipif(not (SHARED / "watch.npz").is_file(), reason="watch.npz is not there")
@@ -176,11 +176,11 @@ def test_watch_of_an_installed_seglearn(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_data_say_how_many_clients_and_which_model() -> None:
-    config = settled(Config(data="heart"))
+    config = RunPlan(Config(data="heart")).config
     assert (config.clients, config.model.name) == (4, "logistic")
-    config = settled(Config(data="digits"))
+    config = RunPlan(Config(data="digits")).config
     assert (config.clients, config.model.name) == (20, "cnn")
-    assert settled(Config(data="heart", model="mlp", clients=4)).model.name == "mlp"
+    assert RunPlan(Config(data="heart", model="mlp", clients=4)).config.model.name == "mlp"
     with pytest.raises(ComityError, match="clients must be 4, got 5: heart is already shared out among 4"):
         comity.run(data="heart", clients=5)
 

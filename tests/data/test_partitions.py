@@ -26,7 +26,6 @@ from comity.data import (
     Pathological,
     Quantity,
     Rotated,
-    Rotation,
     Share,
     federate,
     load,
@@ -265,7 +264,7 @@ def test_rotation_keeps_pixels_square_in_oblong_images() -> None:
     """A bar of 9 pixels along the width becomes a bar of 9 pixels along the height."""
     x = -torch.ones(1, 1, 15, 31)
     x[..., 7, 11:20] = 1
-    turned = Rotation(90.0)(x)
+    turned = Rotated().share(toy([9]), 4, numpy_generator(0))[1].transform(x)  # by 90 degrees
     expected = -torch.ones(1, 1, 15, 31)
     expected[..., 3:12, 15] = 1
     assert torch.allclose(turned, expected, atol=1e-4)

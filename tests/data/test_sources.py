@@ -22,8 +22,8 @@ from PIL import Image
 from comity._errors import LONGEST, ComityError, install
 from comity.config import Config
 from comity.data import DATASETS, ByColumn, Dataset, federate, load
-from comity.data.sources.digits import FILE as digits_file
-from comity.engine import federation_of
+from comity.data.sources.embedded import DIGITS
+from comity.engine import RunPlan
 
 RNG = np.random.default_rng(0)
 
@@ -71,7 +71,7 @@ def test_digits_are_those_of_scikit_learn_to_the_bit(tmp_path: Path) -> None:
     digits = load("digits", tmp_path)
     assert (len(digits), digits.shape, digits.classes, digits.x.dtype) == (1797, (1, 8, 8), 10, np.uint8)
     assert load("Digits").name == "digits"
-    assert "CC BY 4.0" in digits_file.with_suffix(".txt").read_text()
+    assert "CC BY 4.0" in DIGITS.with_suffix(".txt").read_text()
     content = hashlib.sha256(digits.x.tobytes() + digits.y.astype("<i8").tobytes()).hexdigest()
     assert content == "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"
     x, y = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
@@ -240,9 +240,9 @@ def test_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fails("the limit must be an amount such as 2GB", "mine", tmp_path, limit=text)
         with pytest.raises(ComityError, match="data_limit must be an amount such as 2GB"):
             Config(data_limit=text)
-    federation_of(Config(data="mine", data_dir=tmp_path, data_limit="1MB", clients=2))
+    RunPlan(Config(data="mine", data_dir=tmp_path, data_limit="1MB", clients=2)).everyone
     with pytest.raises(ComityError, match="the limit is 5 kB: give --data-limit to raise it"):
-        federation_of(Config(data="mine", data_dir=tmp_path, data_limit="5kB"))
+        RunPlan(Config(data="mine", data_dir=tmp_path, data_limit="5kB")).everyone
     monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3)
     assert len(load("mine", tmp_path)) == 30
     monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3 - 2)

@@ -80,20 +80,9 @@ class Dataset:
         return (last, *sizes) if self.x.ndim == 4 else (*sizes, last)
 
     @property
-    def shared_out(self) -> bool:
-        """Whether the data set says itself which client owns which sample."""
-        return "client" in self.columns
-
-    @property
     def owner(self) -> NDArray[Any] | None:
         """Whose each sample is, if the data set says it: the clients where no partition is named."""
         return self.columns.get("client", self.columns.get("domain"))
-
-    def by_class(self) -> list[Ints]:
-        """The indices of each class's samples."""
-        order = np.argsort(self.y, kind="stable")
-        ends = np.cumsum(np.bincount(self.y, minlength=self.classes))
-        return np.split(order, ends[:-1])
 
 
 def check_classes(name: str, classes: int) -> None:

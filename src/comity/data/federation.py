@@ -18,10 +18,9 @@ from comity._options import Count, CountOrZero, ShareBelowOne, ShareBetween, che
 from comity._random import numpy_generator
 from comity.config import CLIENTS
 from comity.data._dataset import Dataset, Ints
-from comity.data._split import stratified
 from comity.data.partitions.base import Partition, Share
-from comity.data.partitions.iid import IID
-from comity.data.partitions.natural import Natural
+from comity.data.partitions.columns import Natural
+from comity.data.partitions.sizes import IID
 from comity.data.sources.synthetic import Synthetic
 
 FEW_TESTS = 10
@@ -112,7 +111,8 @@ class Federation:
         few = (tests > 0) & (tests < FEW_TESTS) & (held != 1)
         found = ((held == 1, "which hold one class"), (few, f"which have fewer than {FEW_TESTS} test samples"))
         reasons = []
-        for names, words in ((np.array(self.client_names)[chosen], words) for chosen, words in found):
+        for chosen, words in found:
+            names = np.array(self.client_names)[chosen]
             if len(names) and self.classes > 1:
                 shown = ", ".join([*names[:5], "…"] if len(names) > 5 else names)
                 reasons.append(f"{shown} ({len(names)} of {len(self)}) {words}")
@@ -159,7 +159,7 @@ def federate(
             "and a client needs 2, one to train on and one to test"
         )
     partition = partition or (Natural() if dataset.owner is not None else IID())
-    if dataset.shared_out and not isinstance(partition, Natural):
+    if "client" in dataset.columns and not isinstance(partition, Natural):
         raise ComityError(
             f"partition must be natural, or left out, got {partition}: {dataset.name} is already shared out"
         )
@@ -241,6 +241,32 @@ def _split(
             )
         train, val = stratified(train, dataset.y, val_share, random)
     return train, val, test
+
+
+def stratified(index: Ints, y: Ints, share: float, random: np.random.Generator) -> tuple[Ints, Ints]:
+    """Split ``index`` into the part that stays and the part taken out, about ``share`` of every class.
+
+    Both parts hold at least one sample. A class keeps at least one sample in the part that stays, so a class with one
+    sample stays whole, unless no class has two: then single samples are taken out, since one part would be empty.
+    """
+    if len(index) < 2:
+        raise ValueError("two samples at least")
+    labels, inverse, sizes = np.unique(y[index], return_inverse=True, return_counts=True)
+    wanted = int(np.clip(np.round(share * len(index)), 1, len(index) - 1))
+    room = sizes - 1 if sizes.max() > 1 else sizes
+    exact = share * sizes
+    take = np.minimum(np.floor(exact).astype(np.int64), room)
+    # what rounding down left over goes to the classes that lost most by it, ties at random
+    order = np.lexsort((random.random(len(labels)), take - exact))
+    for label in order[take[order] < room[order]][: wanted - int(take.sum())]:
+        take[label] += 1
+
+    shuffled = random.permutation(len(index))
+    by_class = shuffled[np.argsort(inverse[shuffled], kind="stable")]
+    starts = np.cumsum(sizes) - sizes
+    rank = np.arange(len(index)) - np.repeat(starts, sizes)
+    out = rank < np.repeat(take, sizes)
+    return np.sort(index[by_class[~out]]), np.sort(index[by_class[out]])
 
 
 Standardiser = Callable[[Tensor], Tensor]

@@ -48,13 +48,11 @@ class Partition(ABC):
 
 def deal(dataset: Dataset, counts: Ints, random: np.random.Generator) -> list[Share]:
     """Shares that hold ``counts[client, class]`` samples, drawn without replacement."""
-    hands: list[list[Ints]] = [[] for _ in counts]
-    for label, index in enumerate(dataset.by_class()):
-        shuffled = random.permutation(index)
-        ends = np.cumsum(counts[:, label])
-        for hand, part in zip(hands, np.split(shuffled, ends)[:-1], strict=True):
-            hand.append(part)
-    return [Share(np.concatenate(hand)) for hand in hands]
+    dealt = []
+    for label in range(dataset.classes):
+        shuffled = random.permutation(np.flatnonzero(dataset.y == label))
+        dealt.append(np.split(shuffled, np.cumsum(counts[:, label]))[:-1])
+    return [Share(np.concatenate(hand)) for hand in zip(*dealt, strict=True)]
 
 
 def apportion(total: int, weights: NDArray[Any]) -> Ints:

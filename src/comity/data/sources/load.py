@@ -1,14 +1,17 @@
-"""A data set by its name, wherever it is."""
+"""A data set by its name, wherever it is, or from what Python gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from comity._components import Component
 from comity._datasets import DATASETS, HUB, UNKNOWN, DataFiles, whereabouts
-from comity._errors import ComityError
+from comity._errors import ComityError, one_line
 from comity.data._dataset import Dataset
+from comity.data.federation import Federation
 from comity.data.sources.cifar import is_cifar, read_cifar
 from comity.data.sources.folder import is_image_folder, read_folder
 from comity.data.sources.hub import read_hub
@@ -17,8 +20,11 @@ from comity.data.sources.npz import read_npz
 from comity.data.sources.pfllib import is_pfllib, read_pfllib
 from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
-from comity.data.sources.table import is_table, read_table
+from comity.data.sources.table import is_table, read_table, table_of
 from comity.data.sources.watch import is_watch, read_watch
+
+GIVEN = "given"
+"""The name of data that Python gives, in a configuration."""
 
 
 def load(
@@ -76,3 +82,22 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
         f"{path}: no data set in it; looked for IDX files (train-images-idx3-ubyte), CIFAR batches, PFLlib's "
         f"config.json with train/0.npz, images in class folders; a file may be .npz, .csv, .tsv or .parquet"
     )
+
+
+def dataset_of(data: Any, options: Mapping[str, Any]) -> Dataset | Federation:
+    """From ``(x, y)`` or ``(x, y, client)``, a data frame or a mapping of columns, a data set or a federation.
+
+    ``options`` are those of a table: target, client, missing.
+    """
+    if isinstance(data, Dataset | Federation):
+        return data
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        x, y, *client = data
+        return Dataset(GIVEN, x, y, columns={"client": np.asarray(client[0])} if client else {})
+    names = data.keys() if isinstance(data, Mapping) else getattr(data, "columns", None)
+    if names is None:
+        raise ComityError(
+            "data must be a name, (x, y), (x, y, client), a data frame, a Dataset or a Federation, got "
+            + one_line(repr(data), 80)
+        )
+    return table_of(GIVEN, {str(name): list(data[name]) for name in names}, DataFiles(**options), Budget())

@@ -1,6 +1,7 @@
 """One npz file with samples and labels."""
 
 import io
+import itertools
 import re
 import warnings
 import zipfile
@@ -25,8 +26,8 @@ SAMPLES = ("x", "images", "data", "features")
 LABELS = ("y", "labels", "label", "targets")
 """What they are called, the first that is there."""
 SPLITS = ("", "train", "val", "test")
-_NAMED = "|".join(SPLITS[1:])
-KEY = re.compile(rf"(?:(?P<first>{_NAMED})_)?(?P<stem>.+?)(?:_(?P<last>{_NAMED}))?")
+KEY = re.compile(r"(?:(train|val|test)_)?(.+?)(?:_(train|val|test))?")
+"""``x_train`` is x of train, ``test_images`` images of test."""
 
 
 def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
@@ -38,8 +39,9 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
     with reading(path), open_archive(path) as archive:
         members: dict[str, dict[str, zipfile.ZipInfo]] = {}
         for info in archive.infolist():
-            stem, split = _key(info.filename.removesuffix(".npy"))
-            members.setdefault(stem, {})[split] = info
+            name_in_file = info.filename.removesuffix(".npy")
+            first, stem, last = found.groups() if (found := KEY.fullmatch(name_in_file)) else ("", name_in_file, "")
+            members.setdefault(stem, {})[first or last or ""] = info
         samples, labels = (next((n for n in names if n in members), names[0]) for names in (SAMPLES, LABELS))
         given = members.get(samples, {}) | members.get(labels, {})
         splits = [split for split in SPLITS if split in given] or ["train"]
@@ -60,7 +62,7 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
                 raise ComityError(f"{path}: {_joined(several, 'or')} holds a single value; expected one a sample")
             if stem in (samples, labels) or (stem.isprintable() and all(len(each.shape) == 1 for each in several)):
                 chosen[stem] = several
-        for member in (member for several in chosen.values() for member in several):
+        for member in itertools.chain(*chosen.values()):
             budget.take(array_bytes(member.shape, member.dtype), f"{path}: {member.info.filename}")
         pooled = {}
         for stem, several in chosen.items():
@@ -69,12 +71,6 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
     x, y = pooled.pop(samples), pooled.pop(labels)
     notes = (f"{name}: its key client says whose each sample is",) if "client" in pooled else ()
     return Dataset(name, x, y, columns=pooled, notes=notes)
-
-
-def _key(key: str) -> tuple[str, str]:
-    """What a key holds and of which split: ``x_train`` is x and train, ``test_images`` images and test."""
-    parts = KEY.fullmatch(key)
-    return (key, "") if parts is None else (parts["stem"], parts["first"] or parts["last"] or "")
 
 
 class _ArchiveFile(io.FileIO):

@@ -1,0 +1,192 @@
+"""Label skew: clients that differ by the classes of their samples."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comity._errors import ComityError
+from comity._options import Count, Positive, Range, ShareBelowOne
+from comity.data._dataset import Dataset, Ints
+from comity.data.partitions.base import Partition, Share, apportion, deal
+from comity.data.partitions.sizes import Sized
+
+LEAST = 2  # of each class a client holds, so that it is both trained on and tested
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(Partition):
+    """Label skew: each class is divided among the clients in proportions drawn from Dir(alpha, …, alpha).
+
+    Paper: Yurochkin et al., ICML 2019; Hsu et al., 2019
+
+    It is drawn once: where others draw again until every client has ``min_partition_size`` samples, here those below
+    it take what they lack from the largest client, out of its largest class. That always ends, and changes nothing
+    when the draw is large enough already.
+
+    Options:
+        alpha: small for few classes a client and unequal sizes, large for nearly IID
+        min_partition_size: samples that every client has at least
+        self_balancing: give no more of the next classes to a client that has its average share already, as the code
+            of Yurochkin et al. and PFLlib does
+    """
+
+    alpha: Positive = 0.1
+    min_partition_size: Annotated[int, Range(least=2)] = 10
+    self_balancing: bool = False
+
+    def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
+        needed = clients * self.min_partition_size
+        if needed > len(dataset):
+            raise ComityError(
+                f"partition.min_partition_size must be at most {len(dataset) // clients}, got "
+                f"{self.min_partition_size}: {clients} clients need {needed} samples, {dataset.name} has {len(dataset)}"
+            )
+        counts = np.zeros((clients, dataset.classes), np.int64)
+        samples = np.bincount(dataset.y, minlength=dataset.classes)
+        for label in np.flatnonzero(samples):
+            # beyond 1e12 all clients get the same, and the largest numbers would overflow
+            p = random.dirichlet(np.full(clients, min(self.alpha, 1e12)))
+            if self.self_balancing:
+                p = _leave_out(p, counts.sum(1) >= len(dataset) / clients)
+            # cutting at rounded cumulative sums, as is common, hands the remainder of every class to the last client
+            counts[:, label] = apportion(int(samples[label]), p)
+        _fill_up(counts, self.min_partition_size)
+        return deal(dataset, counts, random)
+
+
+def _leave_out(p: NDArray[np.float64], full: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Proportions among the clients that are not full yet."""
+    p = np.where(full, 0.0, p)
+    if p.sum() < 1e-12:  # what the draw gave to the others is nothing: 0/0 otherwise
+        p = np.where(full, 0.0, 1.0)
+    return np.asarray(p / p.sum())
+
+
+def _fill_up(counts: Ints, least: int) -> None:
+    """Move samples from the largest client to those below ``least``.
+
+    Each step moves at least one sample and lifts nobody below ``least``, so it ends whenever there are
+    ``clients * least`` samples, which the caller has checked.
+    """
+    sizes = counts.sum(1)
+    for poor in np.flatnonzero(sizes < least):
+        while sizes[poor] < least:
+            rich = int(sizes.argmax())
+            label = int(counts[rich].argmax())
+            moved = min(least - sizes[poor], sizes[rich] - least, counts[rich, label])
+            counts[rich, label] -= moved
+            counts[poor, label] += moved
+            sizes[rich] -= moved
+            sizes[poor] += moved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pathological(Partition):
+    """Every client holds exactly so many classes, in unequal amounts by default; no sample is used twice.
+
+    Paper: McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021
+
+    Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
+    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
+    client) than classes, the classes nobody holds are left out.
+
+    Options:
+        num_classes_per_partition: classes of each client
+        equal: divide a class's samples equally among its holders, as FedPG's Pat-2
+    """
+
+    num_classes_per_partition: Count = 2
+    equal: bool = False
+
+    def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
+        samples = np.bincount(dataset.y, minlength=dataset.classes)
+        present = np.flatnonzero(samples)
+        each = self.num_classes_per_partition
+        if each > len(present):
+            raise ComityError(
+                f"partition.num_classes_per_partition must be at most {len(present)}, the classes of {dataset.name}, "
+                f"got {each}"
+            )
+        holders: dict[int, list[int]] = {int(label): [] for label in present}
+        for client in range(clients):
+            # the classes held least so far, ties at random
+            taken = np.array([len(holders[int(label)]) for label in present])
+            for label in present[np.lexsort((random.random(len(present)), taken))[:each]]:
+                holders[int(label)].append(client)
+
+        counts = np.zeros((clients, dataset.classes), np.int64)
+        for label, who in holders.items():
+            spare = int(samples[label]) - LEAST * len(who)
+            if spare < 0:
+                raise ComityError(
+                    f"partition.num_classes_per_partition must be smaller, got {each}: {len(who)} of {clients} clients "
+                    f"would share class {label}, which has {samples[label]} samples; each needs {LEAST}"
+                )
+            if who:
+                proportions = np.ones(len(who)) if self.equal else random.uniform(0.1, 1.0, len(who))
+                counts[who, label] = LEAST + apportion(spare, proportions)
+        return deal(dataset, counts, random)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelShift(Sized):
+    """Label shift: every client its own class mix, all classes present, equal sizes.
+
+    The other samples come from all classes as they occur in the data set: q = (1 - shift)·p + shift·p(· | favourites).
+    Favourites: the classes are shuffled and dealt out evenly, one a client (in turn) or, with fewer clients than
+    classes, several. Unlike ``Dirichlet`` nothing but the
+    class mix differs between clients: not the size, and no class is missing. Samples that do not fit are left out.
+
+    Options:
+        shift: share of a client's samples that come from its favourite classes
+    """
+
+    shift: ShareBelowOne = 0.5
+
+    def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
+        samples = np.bincount(dataset.y, minlength=dataset.classes)
+        mixes = self._mixes(samples, clients, random)
+        weights = self.weights(clients)
+        if self.samples_per_client is not None:
+            sizes = self.sizes(len(dataset), clients)
+            counts = _counts(sizes, mixes)
+        else:
+            # the largest common size that no class is too small for; rounding can ask for a few samples too many
+            demand = weights @ mixes
+            each = math.ceil((samples[demand > 0] / demand[demand > 0]).min())
+            while True:
+                counts = _counts(np.round(each * weights).astype(np.int64), mixes)
+                if each == 0 or (counts.sum(0) <= samples).all():
+                    break
+                each -= 1
+        lacking = np.flatnonzero(counts.sum(0) > samples)
+        if len(lacking):
+            label = int(lacking[0])
+            raise ComityError(
+                f"partition.samples_per_client must be smaller, got {self.samples_per_client}: it needs "
+                f"{counts[:, label].sum()} samples of class {label}, {dataset.name} has {samples[label]}"
+            )
+        if (counts[:, samples > 0] == 0).any():
+            raise ComityError(
+                f"partition.shift must be smaller, got {self.shift}: with {clients} clients {dataset.name} has too few "
+                f"samples for every client to hold every class (or take fewer clients)"
+            )
+        return deal(dataset, counts, random)
+
+    def _mixes(self, samples: Ints, clients: int, random: np.random.Generator) -> NDArray[np.float64]:
+        """Each client's class proportions, (clients, classes)."""
+        p = samples / samples.sum()
+        present = random.permutation(np.flatnonzero(samples))
+        turns = np.array_split(present, min(clients, len(present)))
+        mixes = np.tile((1 - self.shift) * p, (clients, 1))
+        for client in range(clients):
+            favourites = turns[client % len(turns)]
+            mixes[client, favourites] += self.shift * p[favourites] / p[favourites].sum()
+        return mixes
+
+
+def _counts(sizes: Ints, mixes: NDArray[np.float64]) -> Ints:
+    return np.stack([apportion(int(size), mix) for size, mix in zip(sizes, mixes, strict=True)])
