@@ -154,7 +154,7 @@ def test_callbacks_are_classes_of_their_kind() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
 def test_a_flower_apps_configuration_cannot_name_code() -> None:
-    settings = pytest.importorskip("comity.flower._settings")
+    settings = pytest.importorskip("comity.flower._app")
     for entries in ({"rule.name": "os.system"}, {"method.name": "nowhere.Mine"}):
         with pytest.raises(ComityError, match=r"the app's configuration names the .* allow_code=True"):
             settings.config_of(entries)

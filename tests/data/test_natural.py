@@ -82,7 +82,7 @@ def test_newcomers_play_no_part_in_what_vectors_are_standardised_by() -> None:
     alone = federate(Dataset("mine", x[:80], dataset.y[:80], columns={"client": client[:80]}))
     for one, other in zip(run.federation.clients, alone.clients, strict=True):
         assert torch.equal(one.train.x, other.train.x)  # as if the newcomer were not there
-    assert float(run.site.everybody.clients[2].train.x.mean()) > 900
+    assert float(RunPlan(Config(clients=3, newcomers=1), dataset=dataset).everyone.clients[2].train.x.mean()) > 900
     with pytest.raises(ComityError, match="newcomers is 3 of 3 clients"):
         comity.run(data=dataset, newcomers=3, rounds=1, reference="none")
 

@@ -240,9 +240,9 @@ def test_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fails("the limit must be an amount such as 2GB", "mine", tmp_path, limit=text)
         with pytest.raises(ComityError, match="data_limit must be an amount such as 2GB"):
             Config(data_limit=text)
-    RunPlan(Config(data="mine", data_dir=tmp_path, data_limit="1MB", clients=2)).everyone
+    assert len(RunPlan(Config(data="mine", data_dir=tmp_path, data_limit="1MB", clients=2)).everyone) == 2
     with pytest.raises(ComityError, match="the limit is 5 kB: give --data-limit to raise it"):
-        RunPlan(Config(data="mine", data_dir=tmp_path, data_limit="5kB")).everyone
+        assert RunPlan(Config(data="mine", data_dir=tmp_path, data_limit="5kB")).everyone
     monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3)
     assert len(load("mine", tmp_path)) == 30
     monkeypatch.setattr("comity.data.sources.reading.installed", lambda: 4 * needed // 3 - 2)

@@ -8,7 +8,7 @@ from flwr.app import Message
 from msgspec.structs import replace
 
 from comity import Config
-from comity.engine import ClientState, Run, settled
+from comity.engine import ClientState, Run, RunPlan
 from comity.flower import client_app
 from comity.flower._keep import Keep
 from comity.flower._link import Patience
@@ -45,7 +45,7 @@ def on_grid(config: Config, **settings: Any) -> tuple[Run, InProcessGrid]:
 
 def kept(grid: InProcessGrid, config: Config, cid: int) -> ClientState:
     """What a client has in its context."""
-    states = Keep(grid.contexts[grid.node_of(cid)], settled(config).key, cid).states
+    states = Keep(grid.contexts[grid.node_of(cid)], RunPlan(config).config.key, cid).states
     return states[max(states)].state
 
 

@@ -26,10 +26,10 @@ from comity._errors import install
 from comity._write import write_text
 from comity.commands import command
 from comity.data import ClientData, Federation, Split
-from comity.engine import run, settled, site_of, verbs_of
+from comity.engine import RunPlan, run, verbs_of
 from comity.flower import OwnData, client_app, server_app, write_app
+from comity.flower._app import config_of, entries_of
 from comity.flower._server import _link_settings, over
-from comity.flower._settings import config_of, entries_of
 from comity.methods import METHODS
 from comity.results import RunFolder
 from in_process import InProcessGrid
@@ -109,7 +109,7 @@ def test_a_sites_own_data_are_loaded_where_they_are(tiny: dict[str, Any], tmp_pa
         loaded.append(mine.id)
         return mine
 
-    own = own_data(site_of(config).federation, noted)
+    own = own_data(RunPlan(config).site.federation, noted)
     done = over(InProcessGrid(client_app(config, own), config.clients), config.with_(out=tmp_path / "run"), own)
     here = run(config)
     assert torch.equal(done.server.theta, here.server.theta)
@@ -127,7 +127,7 @@ def test_sites_with_and_without_validation_data_go_together(tiny: dict[str, Any]
     def without(mine: ClientData) -> ClientData:
         return mine if mine.id else replace(mine, val=Split(mine.val.x[:0], mine.val.y[:0]))
 
-    own = own_data(site_of(config).federation, without)
+    own = own_data(RunPlan(config).site.federation, without)
     done = over(InProcessGrid(client_app(config, own), config.clients), config, own)
     assert "L-acc" in done.columns
     assert "val-acc" not in done.columns
@@ -161,7 +161,7 @@ def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_
     folders = [tmp_path / str(cid) for cid in range(2)]
     grid = InProcessGrid(client_app(config), 2, node_configs=[{"keep": str(folder)} for folder in folders])
     done = over(grid, config)
-    site = site_of(config)
+    site = RunPlan(config).site
     for cid, folder in enumerate(folders):
         net = site.model().net
         net.load_state_dict(load_file(folder / f"client-{cid}" / "model-fedrep.safetensors"))
@@ -211,7 +211,7 @@ def test_flowers_mods_see_what_is_trained_and_nothing_else(tiny: dict[str, Any])
     clip = LocalDpMod(clipping_norm=0.01, sensitivity=0.0, epsilon=1.0, delta=1e-5)
     grid = InProcessGrid(client_app(config, mods=[clip]), config.clients)
     clipped = over(grid, config)
-    start, plain = site_of(config).model().read("shared"), run(config).server.theta
+    start, plain = RunPlan(config).site.model().read("shared"), run(config).server.theta
     # ConFREE's update is at most (1 + c) times as long as the longest that it is given
     assert 0 < float((clipped.server.theta - start).norm()) <= 3 * 1.5 * 0.01 + 1e-6
     assert float((plain - start).norm()) > 0.1
@@ -288,7 +288,7 @@ def test_comity_flower_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert (
         config_of(flatten_dict(settings)).plain()
-        == settled(Config(method="FedRep", rule={"name": "ConFREE", "c": 0.3}, clients=3, rounds=2)).plain()
+        == RunPlan(Config(method="FedRep", rule={"name": "ConFREE", "c": 0.3}, clients=3, rounds=2)).config.plain()
     )
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
         "README.md",
@@ -321,7 +321,7 @@ def test_an_app_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
             raise OSError(28, "No space left on device")
         write_text(path, text)
 
-    monkeypatch.setattr("comity.flower._new.write_text", full)
+    monkeypatch.setattr("comity.flower._app.write_text", full)
     with pytest.raises(OSError, match="No space left"):
         write_app(folder, Config())
     assert folder.exists() == there

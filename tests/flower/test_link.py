@@ -10,10 +10,10 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from grids import HASTY, Silent, assert_same, kept, on_grid
 
 from comity import ComityError, Config
-from comity.engine import Run, Verb, run, settled
+from comity.engine import Run, RunPlan, Verb, run
 from comity.flower import GridLink, _wire, client_app
 from comity.flower._link import Patience
-from comity.flower._post import error_of
+from comity.flower._seats import error_of
 from comity.flower._server import over
 from comity.methods import Client, Method, Payload, Reply
 from comity.methods import Message as MethodMessage
@@ -273,7 +273,7 @@ def test_an_answer_that_cannot_be_read_is_that_clients_failure(
 
 @pytest.mark.parametrize("kind", ["train.export", "evaluate.export", "train.nothing"])
 def test_a_server_cannot_ask_for_a_clients_own_model(tiny: dict[str, Any], kind: str) -> None:
-    config = settled(Config(**(tiny | {"method": "FedRep"})))
+    config = RunPlan(Config(**(tiny | {"method": "FedRep"}))).config
     grid = InProcessGrid(client_app(config), config.clients)
     question = _wire.question(_wire.Header(config.key, 1), MethodMessage(theta=torch.zeros(1)), _wire.Arrays())
     (reply,) = grid.send_and_receive([Message(question, grid.node_of(0), kind)])

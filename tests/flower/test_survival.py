@@ -16,13 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from comity import ComityError, Config
-from comity.engine import ClientState, Run, run, settled
+from comity.engine import ClientState, Run, RunPlan, run
 from comity.flower import client_app, server_app
+from comity.flower._app import entries_of
 from comity.flower._keep import Keep
-from comity.flower._place import Place
 from comity.flower._server import over
-from comity.flower._settings import entries_of
-from comity.flower._wire import read_header
+from comity.flower._wire import Place, read_header
 from comity.results import RunFolder, Seconds
 from in_process import InProcessGrid
 
@@ -106,7 +105,7 @@ def test_a_server_that_goes_on_waits_for_one_that_is_still_at_work(tiny: dict[st
 
 
 def test_local_is_not_trained_again(tiny: dict[str, Any], tmp_path: Path) -> None:
-    config = settled(Config(**(tiny | {"clients": 2, "reference": "auto", "rounds": 3, "eval_every": 3})))
+    config = RunPlan(Config(**(tiny | {"clients": 2, "reference": "auto", "rounds": 3, "eval_every": 3}))).config
     of_local = config.clients * (config.rounds + 1)  # the rounds, and an evaluation
     asked: list[str] = []
 

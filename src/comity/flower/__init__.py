@@ -17,9 +17,9 @@ try:
 except ImportError as error:
     raise ComityError(f"flower is not installed: {install('flower')}") from error
 
+from comity.flower._app import write_app
 from comity.flower._client import OwnData, client_app
 from comity.flower._link import GridLink, Patience
-from comity.flower._new import write_app
 from comity.flower._server import server_app
 from comity.flower._strategy import WithRule, strategy_of
 

@@ -5,7 +5,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from threading import Lock
 
 import torch
@@ -19,8 +18,8 @@ from comity.config import CLIENTS, Config
 from comity.data import ClientData, Federation, Split
 from comity.engine import ClientState, LocalModels, RunPlan, Verb
 from comity.flower import _wire
+from comity.flower._app import config_of
 from comity.flower._keep import Keep
-from comity.flower._settings import config_of
 from comity.methods import Payload, Question, field_types
 from comity.nn import Model
 
@@ -80,7 +79,8 @@ class _ClientApp(ClientApp):
             if not self._runs:
                 self._runs = self._read_runs(context)
         if message.metadata.message_type == MessageType.QUERY:
-            return _introduce(message, context)
+            introduction = {"metrics": MetricRecord({"partition-id": partition_id(context)}), "config": ConfigRecord()}
+            return Message(RecordDict(introduction), reply_to=message)
         call: ClientAppCallable = self._work
         if message.metadata.message_type == f"{MessageType.TRAIN}.fit":
             for mod in reversed(self._fit_mods):
@@ -172,13 +172,13 @@ class _Workshop:
         for run in _alone(config):
             states = self.alone[run.key] = {}
             self.site.add_baseline(run.local_on, LocalModels(RunPlan(run, self.site.federation).site, states))
-        self._models: SimpleQueue[Model] = SimpleQueue()
+        self._models: list[Model] = []
 
     def verb_of(self, message_type: str) -> Verb:
         """The verb that a message asks for; a server may not ask a client to export its model."""
-        known = {f"{MessageType.TRAIN}.{name}": verb for name, verb in self.site.verbs.items()}
-        known = {kind: verb for kind, verb in known.items() if not verb.read_only}
-        known[MessageType.EVALUATE] = self.site.verbs["evaluate"]
+        verbs = self.site.verbs
+        known = {f"{MessageType.TRAIN}.{name}": verb for name, verb in verbs.items() if not verb.read_only}
+        known[MessageType.EVALUATE] = verbs["evaluate"]
         if message_type not in known:
             raise ValueError(f"invalid message type {message_type!r}; known: {', '.join(sorted(known))}")
         return known[message_type]
@@ -186,7 +186,11 @@ class _Workshop:
     def work(self, cid: int, keep: Keep, verb: str, received: Payload, header: _wire.Header) -> Payload:
         if isinstance(received, Question) and not self.general:
             received = replace(received, general=False)  # S-acc and G-acc need the tests of others, which are not here
-        before, model, round = keep.read(header.place), self._borrow(), header.round
+        before, round = keep.read(header.place), header.round
+        try:
+            model = self._models.pop()
+        except IndexError:
+            model = self.site.model()
         try:
             reply, after = self.site.work(model, cid, before, verb, received, round)
             keep.write(header.place, after)
@@ -196,13 +200,7 @@ class _Workshop:
                 keep.save_model(self.method, model.state_dict())
             return reply
         finally:
-            self._models.put(model)
-
-    def _borrow(self) -> Model:
-        try:
-            return self._models.get_nowait()
-        except Empty:
-            return self.site.model()
+            self._models.append(model)
 
 
 def _secrets_of(secrets: str | None) -> dict[str, object]:
@@ -249,10 +247,3 @@ def _check_mods(config: Config) -> None:
             f"mods see the parameters that a client sends and nothing else, but {config.method} also sends "
             f"{', '.join(more)}, which would leave without noise; take another method or no mods"
         )
-
-
-def _introduce(message: Message, context: Context) -> Message:
-    return Message(
-        RecordDict({"metrics": MetricRecord({"partition-id": partition_id(context)}), "config": ConfigRecord()}),
-        reply_to=message,
-    )

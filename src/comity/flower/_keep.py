@@ -24,8 +24,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._write import atomically
 from comity.engine import ClientState, write_tensors
-from comity.flower._place import Place
-from comity.flower._wire import Arrays, tensors
+from comity.flower._wire import Arrays, Place, tensors
 
 FIRST = "first"
 """The entry beside each state that says which question was the first of its run."""

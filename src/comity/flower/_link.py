@@ -14,9 +14,7 @@ from flwr.supercore import log
 from comity._errors import ComityError
 from comity.engine import Link, Verb, brief
 from comity.flower import _wire
-from comity.flower._place import Progress
-from comity.flower._post import POLL, Post, error_of
-from comity.flower._seats import Seats
+from comity.flower._seats import POLL, Post, Seats, error_of
 from comity.methods import Payload
 
 AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
@@ -50,6 +48,33 @@ class Failure(NamedTuple):
     """Whether it is not connected, and may be asked again."""
     raised: bool = False
     """Whether the app itself failed."""
+
+
+class Progress:
+    """The server's own count of its questions."""
+
+    def __init__(self) -> None:
+        self.step = self.saved = 0
+        self.starts = [(time.time_ns(), 0)]
+        """Each start of the server, with the last question before it."""
+
+    def next(self, run: str) -> _wire.Place:
+        """The place of a new question."""
+        self.step += 1
+        starts, begun = zip(*self.starts, strict=True)
+        return _wire.Place(run, self.step, self.saved, starts, begun)
+
+    def numbers(self) -> list[int]:
+        """For a checkpoint."""
+        return [self.step, *(number for start in self.starts for number in start)]
+
+    def resume(self, numbers: list[int]) -> None:
+        """Continue from a checkpoint with these ``numbers``."""
+        if len(numbers) < 3 or len(numbers) % 2 == 0:
+            raise ComityError("what the clients of this run kept is not at the sites: it was not on Flower")
+        self.step = self.saved = numbers[0]
+        earlier = zip(numbers[1::2], numbers[2::2], strict=True)
+        self.starts = [*earlier, (max(numbers[-2] + 1, self.starts[-1][0]), self.step)]
 
 
 class GridLink(Link):

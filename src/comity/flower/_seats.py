@@ -1,15 +1,68 @@
-"""Which node of a Flower grid is which client."""
+"""The nodes of a Flower grid: messages to them and their replies, and which node is which client."""
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from logging import INFO, WARNING
+from typing import TypeVar
 
 from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from comity._errors import ComityError
 from comity.engine import brief
-from comity.flower._post import Post, error_of
+
+K = TypeVar("K")
+
+POLL = 0.005, 1.0
+"""Seconds between two polls for replies, at first and at most. Flower's own ``send_and_receive`` polls every 3 s."""
+
+
+class Post:
+    """Pushes messages and yields replies as they arrive."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._singly = False
+        """Whether replies are fetched one by one, so that an unreadable one does not block the others."""
+
+    def push(self, messages: Mapping[K, Message]) -> dict[str, K]:
+        """Send the messages; returns the recipient by message id."""
+        names = list(self.grid.push_messages(list(messages.values())))
+        if len(names) != len(messages) or None in names:
+            raise ComityError("the SuperLink did not take all messages; its log says why")
+        return dict(zip(names, messages, strict=True))
+
+    def replies(self, waiting: Mapping[str, object], seconds: float) -> Iterator[tuple[str, Message | Exception]]:
+        """Yield replies until the caller has removed every id from ``waiting``, or the time is up."""
+        until, pause = time.monotonic() + seconds, POLL[0]
+        while waiting:
+            came = {name: reply for name, reply in self._pull(list(waiting)) if name in waiting}  # each once
+            yield from came.items()
+            if came:
+                pause = POLL[0]
+            elif (left := until - time.monotonic()) > 0:
+                time.sleep(min(pause, left))
+                pause = min(1.5 * pause, POLL[1])
+            else:
+                return
+
+    def _pull(self, names: list[str]) -> list[tuple[str, Message | Exception]]:
+        """Replies that have arrived; an exception for one that Flower itself cannot read."""
+        if not self._singly:
+            try:
+                return [(reply.metadata.reply_to_message_id, reply) for reply in self.grid.pull_messages(names)]
+            except Exception as error:
+                log(WARNING, "A reply cannot be read; from now on replies are fetched one by one: %s", brief(error))
+                self._singly = True
+        came: list[tuple[str, Message | Exception]] = []
+        for name in names:
+            try:
+                came += [(name, reply) for reply in self.grid.pull_messages([name])]
+            except Exception as error:
+                came.append((name, error))
+        return came
 
 
 class Seats:
@@ -58,22 +111,18 @@ class Seats:
         self._queries = {name: (node, u) for name, (node, u) in self._queries.items() if node in online and u > now}
         queried = {node for node, _ in self._queries.values()}
         known = {node for nodes in self._claims.values() for node in nodes} - self._silent
-        self._query(online - known - queried - self._rejected.keys())
+        new, wait = online - known - queried - self._rejected.keys(), self._patience
+        queries = {
+            node: Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY, ttl=wait) for node in new
+        }
+        if queries:
+            self._queries |= {name: (node, now + wait) for name, node in self._post.push(queries).items()}
         awaited = [until for node, until in self._queries.values() if node not in self._silent]
         for name, reply in self._post.replies(self._queries, max(awaited, default=now) - now):
             self._introduce(name, reply)
             if all(node in self._silent for node, _ in self._queries.values()):
                 break
         self._silent |= {node for node, _ in self._queries.values()}
-
-    def _query(self, nodes: set[int]) -> None:
-        wait = self._patience
-        queries = {
-            node: Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY, ttl=wait) for node in nodes
-        }
-        if queries:
-            until = time.monotonic() + wait
-            self._queries |= {name: (node, until) for name, node in self._post.push(queries).items()}
 
     def _introduce(self, name: str, reply: Message | Exception) -> None:
         node, _ = self._queries.pop(name)
@@ -131,3 +180,10 @@ def _partition_id(reply: Message, clients: int) -> int:
     if type(cid) is not int or not 0 <= cid < clients:
         raise ValueError(f"its partition-id is {cid}; clients are 0 to {clients - 1}")
     return cid
+
+
+def error_of(reply: Message) -> str:
+    """A node's error, worded as the same error in a thread of this process."""
+    reason = reply.error.reason or f"failed with code {reply.error.code}"
+    raised = re.fullmatch(r"<class '(?:[\w.<>]+\.)?(\w+)'>:<'(.*)'>", reason, flags=re.DOTALL)
+    return f"{raised[1]}: {raised[2]}" if raised else reason

@@ -15,9 +15,9 @@ from flwr.supercore import log
 from comity._errors import ComityError
 from comity.config import CLIENTS, Config
 from comity.engine import Callback, Link, Run, Site, run
+from comity.flower._app import OURS, config_of
 from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
-from comity.flower._settings import OURS, config_of
 from comity.results import OWN, RoundRecord, RunFolder
 
 

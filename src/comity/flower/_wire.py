@@ -5,19 +5,19 @@ message holds one record of each kind and no more, because Flower's mods (clippi
 others. Names, shapes (0-dim and empty ones too) and bits arrive as they were sent.
 """
 
+import io
 import math
-import re
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
+from numpy.lib import format as npy
 from torch import Tensor
 
 from comity._errors import one_line
-from comity.flower._place import Place
 from comity.methods import Payload, field_types
 
 P = TypeVar("P", bound=Payload)
@@ -28,19 +28,35 @@ ROUND, RUN, ID, PLACE = "server-round", "comity-run", "comity-id", "comity-place
 FACTOR, FLOOR = 4, 64_000_000
 """A reply may be ``FACTOR`` times as large as what was sent, and ``FLOOR`` bytes in any case."""
 
-_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
-NUMBERS = {np.dtype(name).str: np.dtype(name) for name in _NAMES.split()}
-"""Accepted types by their name in an npy header: plain numbers in this machine's byte order."""
+NUMBERS = {np.dtype(code).name for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")}
+"""Accepted types: plain numbers."""
 
-MOST_AXES, MOST_NUMBERS, LONGEST_HEADER = 32, 2**48, 65_536
+MOST_AXES, MOST_NUMBERS = 32, 2**48
 
-_NPY = re.compile(
-    rb"\x93NUMPY(?:\x01.(?P<short>..)|[\x02\x03].(?P<long>....))"
-    rb"(?P<text>\{'descr': '(?P<descr>[<>|=][biuf]\d{1,2})', 'fortran_order': (?P<fortran>True|False), "
-    rb"'shape': \((?P<shape>(?:\d{1,16}, ?)*(?:\d{1,16})?)\), \} *\n)",
-    re.DOTALL,
-)
-"""The start of an npy file exactly as NumPy writes it, with the length of the header."""
+
+class Place(NamedTuple):
+    """Where in a run a question is asked."""
+
+    run: str = ""
+    """The run's id, which stays the same when the server resumes it."""
+    step: int = 1
+    """The question's number."""
+    saved: int = 0
+    """The last question before the newest checkpoint."""
+    starts: tuple[int, ...] = (0,)
+    """When the server was started and restarted; the last start asks this question."""
+    begun: tuple[int, ...] = (0,)
+    """For each start, the last question before the checkpoint that it resumed from."""
+
+    def follows(self, start: int, step: int) -> bool:
+        """Whether question ``step`` of the server's ``start`` is part of this question's history.
+
+        Of an earlier start, only questions before the checkpoint from which the next start resumed are.
+        """
+        if start not in self.starts:
+            return False
+        later = self.starts.index(start) + 1
+        return step < self.step if later == len(self.starts) else step <= self.begun[later]
 
 
 class Header(NamedTuple):
@@ -160,29 +176,39 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
 def tensor(array: Array) -> Tensor:
     """Read an untrusted array, or raise a ValueError.
 
-    The npy header must have the one form that NumPy writes and agree with the array's own type and shape, and the
-    numbers must have exactly the bytes that these imply; nothing is built before. (NumPy's own reader parses the header
-    with ``ast``, which in CPython 3.11 now and then raises SystemError when two threads use it, gh-106905.)
+    The npy header must be the one that NumPy writes for the array's own type and shape, and the numbers must have
+    exactly the bytes that these imply; nothing is built before. (NumPy's own reader parses the header with ``ast``,
+    which in CPython 3.11 now and then raises SystemError when two threads use it, gh-106905.)
     """
     data = array.data
     if array.stype != SType.NUMPY or not isinstance(data, bytes):
         raise ValueError(f"an array of type {_short(array.stype)}, not {SType.NUMPY!r} with an npy header")
-    header = _NPY.match(data, 0, LONGEST_HEADER)
-    if header is None or len(header["text"]) != int.from_bytes(header["short"] or header["long"], "little"):
-        raise ValueError("an array whose npy header cannot be read")
-    descr, shape = header["descr"].decode(), tuple(map(int, re.findall(rb"\d+", header["shape"])))
-    if descr not in NUMBERS or array.dtype != str(NUMBERS[descr]):
-        raise ValueError(f"an array of {_short(array.dtype)} ({descr}); it must be of plain numbers")
-    too_large = len(shape) > MOST_AXES or math.prod(max(1, side) for side in shape) > MOST_NUMBERS
-    if tuple(array.shape) != shape or too_large:
-        raise ValueError(f"an array of shape {_short(tuple(array.shape))} whose header has {_short(shape)}")
-    dtype, size = NUMBERS[descr], len(data) - header.end()
+    if array.dtype not in NUMBERS:
+        raise ValueError(f"an array of {_short(array.dtype)}; it must be of plain numbers")
+    dtype, shape = np.dtype(array.dtype), tuple(array.shape)
+    sides = [max(1, side) for side in shape if isinstance(side, int) and side >= 0]
+    if len(sides) != len(shape) or len(shape) > MOST_AXES or math.prod(sides) > MOST_NUMBERS:
+        raise ValueError(f"an array of shape {_short(shape)}")
+    order, start = next(((o, len(h)) for o, h in _headers(dtype, shape).items() if data.startswith(h)), ("", 0))
+    if not order:
+        raise ValueError(f"an npy header that is not that of {dtype} of shape {_short(shape)}")
+    size = len(data) - start
     if size != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{size:,} bytes for an array of {dtype} of shape {_short(shape)}")
-    numbers = np.frombuffer(data, dtype, offset=header.end()) if size else np.empty(0, dtype)
+    numbers = np.frombuffer(data, dtype, offset=start) if size else np.empty(0, dtype)
     if dtype == np.bool_ and numbers.view(np.uint8).max(initial=0) > 1:
         raise ValueError("an array of booleans with bytes that are neither 0 nor 1")
-    return torch.from_numpy(numbers.reshape(shape, order="F" if header["fortran"] == b"True" else "C").copy(order="K"))
+    return torch.from_numpy(numbers.reshape(shape, order=order).copy(order="K"))
+
+
+def _headers(dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[Literal["C", "F"], bytes]:
+    """The start of an npy file, by the order of its numbers."""
+    headers: dict[Literal["C", "F"], bytes] = {}
+    for order in ("C", "F"):
+        file = io.BytesIO()
+        npy.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": order == "F", "shape": shape})
+        headers[order] = file.getvalue()
+    return headers
 
 
 def _short(value: object) -> str:

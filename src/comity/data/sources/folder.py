@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError, install, one_line
 from comity.data._dataset import Dataset, check_classes
-from comity.data.sources.reading import Budget, array_bytes, check_file, reading
+from comity.data.sources.reading import Budget, array_bytes, reading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -144,8 +144,6 @@ def _files(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(place, name) for name in names if not name.startswith(".")):
             if path.suffix.lower() in IMAGES:
-                with reading(path):
-                    check_file(path)
                 yield path
 
 

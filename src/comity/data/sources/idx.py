@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, array_bytes, check_file, pool, reading
+from comity.data.sources.reading import Budget, array_bytes, pool, reading
 
 UNSIGNED_BYTE = 8
 
@@ -45,18 +45,16 @@ def _find(folder: Path, stem: str) -> Path | None:
 
 
 def _array(path: Path, dimensions: int, budget: Budget) -> NDArray[np.uint8]:
-    with reading(path):
-        check_file(path)
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            magic = file.read(4)
-            if magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
-                raise ComityError(
-                    f"{path}: not an IDX file of {dimensions} dimensions of bytes; it begins with {magic.hex()}"
-                )
-            shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-            budget.take(array_bytes(shape, np.dtype(np.uint8)), f"{path}: announces {shape}")
-            content = file.read(prod(shape))
-            if len(content) < prod(shape) or file.read(1):
-                held = "more" if len(content) == prod(shape) else len(content)
-                raise ComityError(f"{path}: corrupt: announces {shape}, {prod(shape)} bytes, and holds {held}")
+    with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        magic = file.read(4)
+        if magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
+            raise ComityError(
+                f"{path}: not an IDX file of {dimensions} dimensions of bytes; it begins with {magic.hex()}"
+            )
+        shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+        budget.take(array_bytes(shape, np.dtype(np.uint8)), f"{path}: announces {shape}")
+        content = file.read(prod(shape))
+        if len(content) < prod(shape) or file.read(1):
+            held = "more" if len(content) == prod(shape) else len(content)
+            raise ComityError(f"{path}: corrupt: announces {shape}, {prod(shape)} bytes, and holds {held}")
     return np.frombuffer(content, np.uint8).reshape(shape)

@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, array_bytes, check_file, pool, reading
+from comity.data.sources.reading import Budget, array_bytes, pool, reading
 
 LONGEST_HEADER = 10_000
 LARGEST_DIRECTORY = 1 << 20
@@ -84,7 +84,6 @@ class _ArchiveFile(io.FileIO):
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    check_file(path)
     if not zipfile.is_zipfile(path):
         raise ComityError(f"{path}: corrupt, truncated or not an npz file")
     with _ArchiveFile(path) as file, zipfile.ZipFile(file) as archive, warnings.catch_warnings():

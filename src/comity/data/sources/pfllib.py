@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from comity._errors import ComityError
 from comity.data._dataset import Dataset
 from comity.data.sources.npz import open_archive, read_member
-from comity.data.sources.reading import Budget, array_bytes, check_file, pool, reading
+from comity.data.sources.reading import Budget, array_bytes, pool, reading
 from comity.data.sources.unpickle import arrays_of, unpickle_object
 
 LARGEST_CONFIG = 1 << 20
@@ -44,7 +44,6 @@ def read_pfllib(name: str, folder: Path, budget: Budget) -> Dataset:
 def _config(path: Path) -> tuple[int, int]:
     """How many clients and classes there are."""
     with reading(path):
-        check_file(path)
         with path.open("rb") as file:
             config = json.loads(file.read(LARGEST_CONFIG))
         entries = config if isinstance(config, dict) else {}

@@ -49,9 +49,12 @@ class Budget:
 def reading(path: object) -> Iterator[None]:
     """Whatever fails inside becomes one printable line that names the file.
 
-    The libraries that read files raise nearly every exception there is when a file is damaged, so all are caught.
+    The libraries that read files raise nearly every exception there is when a file is damaged, so all are caught. A
+    pipe or a device, which may never end, is refused before it is opened.
     """
     try:
+        if isinstance(path, Path) and not stat.S_ISREG(path.stat().st_mode):
+            raise ComityError(f"{path}: a folder, pipe or device; expected a file")
         yield
     except ComityError:
         raise
@@ -62,12 +65,6 @@ def reading(path: object) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise ComityError(f"{error.filename or path}: {error.strerror}") from error
         raise ComityError(f"{path}: corrupt or truncated: {str(error) or type(error).__name__}") from error
-
-
-def check_file(path: Path) -> None:
-    """Refuse a pipe or a device, which may never end, before it is opened."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ComityError(f"{path}: a folder, pipe or device; expected a file")
 
 
 def pool(arrays: Sequence[NDArray[Any]], where: object, names: str) -> NDArray[Any]:

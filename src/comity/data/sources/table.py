@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from comity._datasets import TABLES, DataFiles
 from comity._errors import ComityError, install, one_line, unknown
 from comity.data._dataset import Dataset
-from comity.data.sources.reading import Budget, array_bytes, check_file, reading
+from comity.data.sources.reading import Budget, array_bytes, reading
 
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
 CLIENTS = ("client", "hospital", "site", "centre", "center", "clinic", "institution", "user", "device")
@@ -38,7 +38,6 @@ def is_table(path: Path) -> bool:
 def read_table(name: str, path: Path, budget: Budget, about: DataFiles) -> Dataset:
     """A CSV (commas, semicolons, tabs or bars; UTF-8 or Latin-1) or a Parquet file."""
     with reading(path):
-        check_file(path)
         columns = _parquet(path, budget) if path.suffix.lower() == ".parquet" else _csv(path, budget)
         return table_of(name, columns, about, budget)
 
@@ -111,15 +110,12 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
     y, class_names = _classes(target, columns[target])
     features: list[NDArray[np.float32]] = []
     numbers, categories, blanks, left_out = 0, 0, 0, []
-
-    def room(count: int) -> None:
-        budget.take(array_bytes((len(y), count + 1), np.dtype(np.float32)), f"data {name}")
-
     for column in (column for column in columns if column not in owned):
-        values, why = _features(column, columns[column], room)
+        values, why = _features(column, columns[column])
         if values is None:
             left_out.append(f"{one_line(column, 40)} ({why})")
             continue
+        budget.take(array_bytes((len(y), values.shape[1] + 1), values.dtype), f"data {name}")
         numbers, categories = numbers + (values.shape[1] == 1), categories + (values.shape[1] > 1)
         blank = np.isnan(values[:, :1])
         blanks += int(blank.sum())
@@ -187,8 +183,8 @@ def _classes(target: str, cells: Cells) -> tuple[NDArray[np.int64], list[str]]:
     return y, [str(name) for name in names]
 
 
-def _features(column: str, cells: Cells, room: Callable[[int], None]) -> tuple[NDArray[np.float32] | None, str]:
-    """The features of a column, NaN where it is blank, or why it is left out; ``room`` refuses too many of them."""
+def _features(column: str, cells: Cells) -> tuple[NDArray[np.float32] | None, str]:
+    """The features of a column, NaN where it is blank, or why it is left out."""
     numbers = _numbers(cells)
     if numbers is not None:
         known = numbers[~np.isnan(numbers)]
@@ -199,7 +195,6 @@ def _features(column: str, cells: Cells, room: Callable[[int], None]) -> tuple[N
                 return None, "numbers the rows"
         if not len(known) or known.min() == known.max():
             return None, "always the same" if len(known) else "blank"
-        room(1)
         return numbers[:, None].astype(np.float32), ""
     text = ["" if _is_blank(cell) else one_line(cell, 100) for cell in cells]
     places = {name: k for k, name in enumerate(sorted({*text} - {""}))}
@@ -207,7 +202,6 @@ def _features(column: str, cells: Cells, room: Callable[[int], None]) -> tuple[N
         return None, f"text of {len(places):,} different values"
     if len(places) == 1:
         return None, "always the same"
-    room(len(places))
     values = np.zeros((len(text), len(places)), np.float32)
     for row, name in enumerate(text):
         values[row, places.get(name, slice(None))] = 1 if name else np.nan
