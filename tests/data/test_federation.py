@@ -132,10 +132,6 @@ def test_bad_requests_end_in_one_line(given: dict[str, float], line: str) -> Non
         federate(numbered(60), IID(), **given)  # type: ignore[arg-type]
 
 
-def test_as_many_clients_as_can_be() -> None:
-    assert {(len(c.train), len(c.test)) for c in federate(numbered(60), IID(), clients=30).clients} == {(1, 1)}
-
-
 def test_a_client_without_samples_is_named() -> None:
     class Stingy(Partition):
         def share(self, dataset, clients, random):

@@ -511,20 +511,11 @@ def test_bad_pfllib_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        *((config, "no readable num_clients") for config in ("{}", "[1, 2]", "3")),
-        *((config, "corrupt or truncated") for config in ("", '{"num_clients": 3')),
+        ("[1, 2]", "no readable num_clients"),
+        ('{"num_clients": 3', "corrupt or truncated"),
         *(
-            (f'{{"num_clients": {clients}, "num_classes": {classes}}}', "no readable num_clients")
-            for clients, classes in (
-                (0, 5),
-                (-3, 5),
-                ("true", 5),
-                ('"3"', 5),
-                (3.5, 5),
-                ("1e999", 5),
-                ("NaN", 5),
-                (3, [5]),
-            )
+            (f'{{"num_clients": {clients}, "num_classes": 5}}', "no readable num_clients")
+            for clients in (0, "true", '"3"', 3.5, "NaN")
         ),
         ('{"num_clients": 3, "num_classes": 2}', "got label 2; with 2 classes"),
         ('{"num_clients": 2, "num_classes": 5}', "config.json says 2 clients; there are more in train"),

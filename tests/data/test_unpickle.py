@@ -122,12 +122,7 @@ def test_the_loaders_own_classes_cannot_be_changed(name: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("good", "forged"),
-    [
-        (b"K\x08\x85", b"K\x7f\x85"),
-        (b"u1", b"O8"),
-        (b"u1", b"V1"),
-        (b"X\x02\0\0\0u1", b"X\x03\0\0\x002i4"),
-    ],
+    [(b"K\x08\x85", b"K\x7f\x85"), (b"u1", b"O8"), (b"u1", b"V1"), (b"X\x02\0\0\0u1", b"X\x03\0\0\x002i4")],
 )
 def test_forged_array_state_is_not_trusted(good: bytes, forged: bytes) -> None:
     """A stream that announces more bytes than it holds, or a type with fields, must not reach memory."""

@@ -26,11 +26,10 @@ from comity._errors import install
 from comity._write import write_text
 from comity.commands import command
 from comity.data import ClientData, Federation, Split
-from comity.engine import RunPlan, run, verbs_of
+from comity.engine import RunPlan, run
 from comity.flower import OwnData, client_app, server_app, write_app
 from comity.flower._app import config_of, entries_of
 from comity.flower._server import _link_settings, over
-from comity.methods import METHODS
 from comity.results import RunFolder
 from in_process import InProcessGrid
 
@@ -81,13 +80,6 @@ def test_settings_of_the_link() -> None:
         _link_settings({"tiemout": 5})
 
 
-def test_verbs_are_the_engines_own_and_those_that_a_method_declares() -> None:
-    own = {"fit", "evaluate", "export", "weigh"}
-    more = {name: verbs_of(method()).keys() - own for name, method in METHODS.items()}
-    declared = {"FEDORA": {"basis"}, "FedDBE": {"mean_features"}, "S-FedPG": {"trial"}}
-    assert {name: verbs for name, verbs in more.items() if verbs} == declared
-
-
 # A site's own data.
 
 
@@ -136,26 +128,6 @@ def test_sites_with_and_without_validation_data_go_together(tiny: dict[str, Any]
 # What a site keeps.
 
 
-def test_a_node_that_is_started_again_goes_on_from_its_folder(tiny: dict[str, Any], tmp_path: Path) -> None:
-    """Its SuperNode's memory is lost; with a folder of its own, nothing is."""
-    config = Config(**(tiny | {"method": "FedRep", "rounds": 3, "clients": 3}))
-    straight = run(config)
-
-    def with_restart(folders: bool) -> Any:
-        configs = [{"keep": str(tmp_path / str(cid))} if folders else {} for cid in range(3)]
-
-        class Restarting(InProcessGrid):
-            def answer(self, message: Any) -> Any:
-                if (message.metadata.message_type, message.metadata.group_id) == ("train.fit", "3"):
-                    self.contexts[message.metadata.dst_node_id].state = RecordDict()
-                return super().answer(message)
-
-        return over(Restarting(client_app(config), 3, node_configs=configs), config)
-
-    assert with_restart(folders=True).columns == straight.columns
-    assert with_restart(folders=False).columns != straight.columns
-
-
 def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_path: Path) -> None:
     config = Config(**(tiny | {"method": "FedRep", "clients": 2, "rounds": 2, "reference": "auto"}))
     folders = [tmp_path / str(cid) for cid in range(2)]
@@ -175,13 +147,6 @@ def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_
         over(grid, config.with_(newcomers=1))
     with pytest.raises(ComityError, match="save_models would have every site send its own model to the server"):
         over(grid, config.with_(save_models=True))
-
-
-def test_another_run_does_not_find_what_the_last_one_kept(tiny: dict[str, Any], tmp_path: Path) -> None:
-    config = Config(**(tiny | {"method": "FedRep", "clients": 2, "rounds": 1}))
-    folders = [{"keep": str(tmp_path / str(cid))} for cid in range(2)]
-    first, second = (over(InProcessGrid(client_app(config), 2, node_configs=folders), config) for _ in range(2))
-    assert first.columns == second.columns
 
 
 def test_what_a_client_keeps_never_leaves_it(tiny: dict[str, Any]) -> None:

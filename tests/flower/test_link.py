@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from grids import HASTY, Silent, assert_same, kept, on_grid
 
 from comity import ComityError, Config
 from comity.engine import Run, RunPlan, Verb, run
 from comity.flower import GridLink, _wire, client_app
 from comity.flower._link import Patience
-from comity.flower._seats import error_of
 from comity.flower._server import over
 from comity.methods import Client, Method, Payload, Reply
 from comity.methods import Message as MethodMessage
@@ -171,22 +170,6 @@ def test_nodes_are_asked_who_they_are_once_and_the_first_keeps_its_seat(tiny: di
     assert link.warnings[-1] == f"client 2 was node {old} and is node {new}"
 
 
-def test_one_joiner_does_not_replace_the_others_unseen(tiny: dict[str, Any]) -> None:
-    """It claims to be each client in turn; the run is the one without it, and the record names it."""
-    config = Config(**tiny)
-    grid = InProcessGrid(client_app(config), config.clients)
-
-    def before(verb: str, round: int) -> None:
-        for cid in range(5) if (verb, round) == ("fit", 2) else ():
-            grid.add_node(cid, config.clients)
-
-    done = run_with(config, grid, before)
-    assert torch.equal(done.server.theta, run(config).server.theta)
-    assert done.records[0].warnings == done.records[2].warnings == []
-    assert len(done.records[1].warnings) == config.clients
-    assert all("is refused" in words for words in done.records[1].warnings)
-
-
 def test_a_seat_may_be_for_one_node_alone(tiny: dict[str, Any]) -> None:
     grid = InProcessGrid(client_app(Config(**tiny)), 3)
     late = grid.add_node(1, 3)
@@ -278,10 +261,3 @@ def test_a_server_cannot_ask_for_a_clients_own_model(tiny: dict[str, Any], kind:
     question = _wire.question(_wire.Header(config.key, 1), MethodMessage(theta=torch.zeros(1)), _wire.Arrays())
     (reply,) = grid.send_and_receive([Message(question, grid.node_of(0), kind)])
     assert "invalid message type" in reply.error.reason
-
-
-def test_an_error_of_flowers_own_is_error_as_it_is() -> None:
-    InProcessGrid(client_app(), 1)  # messages can be made only where there is a run
-    asked = Message(RecordDict(), dst_node_id=1, message_type="query")
-    for reason, words in (("Node Unavailable", "Node Unavailable"), (None, "failed with code 3")):
-        assert error_of(Message(Error(3, reason), reply_to=asked)) == words

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from comity.flower import _wire as wire
 from comity.flower._wire import Place
-from comity.methods import Message as MethodMessage
 from comity.methods import Question, Reply
 from in_process import InProcessGrid
 
@@ -69,13 +68,6 @@ def test_shapes_bits_and_values_survive_the_way_there_and_back() -> None:
     assert arrived.absent is None
 
 
-def test_any_names_survive_where_a_client_keeps_tensors() -> None:
-    kept = {"method/layers.0/weight.µ": torch.randn(3, 4), "engine/a name": torch.tensor(0.1)}
-    found = wire.tensors(wire.Arrays().record(kept))
-    check(kept, found)
-    found["engine/a name"] += 1  # what arrives can be written to
-
-
 def test_what_is_not_declared_is_refused() -> None:
     def read(values: dict[str, Any], **more: Any) -> Reply:
         content = wire.answer(Reply(theta=torch.ones(2), size=3))
@@ -100,12 +92,6 @@ def test_a_message_has_one_record_of_each_kind_for_flowers_mods() -> None:
         asked = wire.question(wire.Header("run", 1), payload, wire.Arrays())
         assert [type(record) for record in asked.values()] == [ArrayRecord, ConfigRecord]
         assert {type(record) for record in wire.answer(payload).values()} == {ArrayRecord, MetricRecord, ConfigRecord}
-
-
-def test_a_tensor_is_turned_into_bytes_once() -> None:
-    arrays, message = wire.Arrays(), MethodMessage(theta=torch.ones(3))
-    one, other = (wire.question(wire.Header("run", 1), message, arrays) for _ in range(2))
-    assert one.array_records["arrays"]["theta"] is other.array_records["arrays"]["theta"]
 
 
 def npy(descr: str, shape: str, data: bytes, longer: int = 0) -> bytes:

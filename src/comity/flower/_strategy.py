@@ -22,16 +22,7 @@ from comity._layout import Layout
 from comity._random import key_bytes
 from comity.flower._replies import arrays_of, is_floating, metrics_of, sift
 from comity.flower._wire import tensor
-from comity.rules import (
-    ConflictRate,
-    DroppedWarning,
-    Outcome,
-    Rule,
-    Sketch,
-    check_sketch,
-    conflict_rate,
-    make_updates,
-)
+from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Sketch, check_sketch, conflict_rate, make_updates
 
 STATISTICS = ("*running_mean", "*running_var")
 """BatchNorm's statistics are averaged: a rule could make a variance negative."""

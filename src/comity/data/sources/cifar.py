@@ -18,19 +18,14 @@ LAYOUTS = (
 )
 
 
-def is_cifar(folder: Path) -> bool:
-    """Whether the folder, or one in it, is an unpacked CIFAR archive."""
-    return any((place / batches[0]).is_file() for name, batches, _, _ in LAYOUTS for place in (folder, folder / name))
-
-
-def read_cifar(name: str, folder: Path, budget: Budget) -> Dataset:
-    """All batches pooled (Krizhevsky, 2009)."""
-    inner, batches, key, classes = next(
-        layout for layout in LAYOUTS for place in (folder, folder / layout[0]) if (place / layout[1][0]).is_file()
-    )
-    place = folder if (folder / batches[0]).is_file() else folder / inner
-    x, y = zip(*(_batch(place / batch, key, budget) for batch in batches), strict=True)
-    return Dataset(name, np.concatenate(x), np.concatenate(y), classes)
+def read_cifar(name: str, folder: Path, budget: Budget) -> Dataset | None:
+    """All batches of an unpacked archive, pooled (Krizhevsky, 2009)."""
+    for inner, batches, key, classes in LAYOUTS:
+        for place in (folder, folder / inner):
+            if (place / batches[0]).is_file():
+                x, y = zip(*(_batch(place / batch, key, budget) for batch in batches), strict=True)
+                return Dataset(name, np.concatenate(x), np.concatenate(y), classes)
+    return None
 
 
 def _batch(path: Path, key: str, budget: Budget) -> tuple[NDArray[np.uint8], NDArray[Any]]:

@@ -26,17 +26,15 @@ SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 YEAR = re.compile(r"(1[89]|20)\d\d(?!\d)")  # at the start of a file's name, as in Yearbook
 
 
-def is_image_folder(folder: Path) -> bool:
-    return any(True for _ in _files(folder))
-
-
-def read_folder(name: str, folder: Path, budget: Budget, size: int | None = None) -> Dataset:
+def read_folder(name: str, folder: Path, budget: Budget, size: int | None = None) -> Dataset | None:
     """``<class>/<image>``, or ``<split>/<class>/<image>`` (pooled), or ``<site>/<class>/<image>``.
 
     Sites make the column ``domain``; file names that all begin with a year give the column ``year``. Images of
     different sizes need ``size``: they are scaled to size × size. Hidden files and folders are left out.
     """
     files = sorted(_files(folder))
+    if not files:
+        return None
     places = [file.relative_to(folder).parts for file in files]
     groups = {place[0] for place in places if len(place) > 1}
     splits = groups <= SPLITS

@@ -15,20 +15,17 @@ from comity.data.sources.reading import Budget, array_bytes, pool, reading
 UNSIGNED_BYTE = 8
 
 
-def is_idx(folder: Path) -> bool:
-    """Whether the folder, or its ``raw`` (torchvision's layout), holds IDX files."""
-    return _find(folder, "train-images") is not None
-
-
-def read_idx(name: str, folder: Path, budget: Budget) -> Dataset:
-    """The training and test files, pooled (LeCun et al., the MNIST database)."""
+def read_idx(name: str, folder: Path, budget: Budget) -> Dataset | None:
+    """The training and test files in the folder or its ``raw``, pooled (LeCun et al., the MNIST database)."""
+    if _find(folder, "train-images") is None:
+        return None
     x, y = [], []
     for split in ("train", "t10k"):
         images, labels = (_find(folder, f"{split}-{kind}") for kind in ("images", "labels"))
-        if images is None and split == "t10k":
+        if images is None:  # of t10k
             continue
-        if images is None or labels is None:
-            raise ComityError(f"data {name}: {folder} lacks {split}-{'labels' if images else 'images'}-idx-ubyte(.gz)")
+        if labels is None:
+            raise ComityError(f"data {name}: {folder} lacks {split}-labels-idx-ubyte(.gz)")
         x.append(_array(images, 3, budget))
         y.append(_array(labels, 1, budget))
         if len(x[-1]) != len(y[-1]):

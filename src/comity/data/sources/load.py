@@ -1,6 +1,6 @@
 """A data set by its name, wherever it is, or from what Python gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ from comity._datasets import DATASETS, HUB, UNKNOWN, DataFiles, whereabouts
 from comity._errors import ComityError, one_line
 from comity.data._dataset import Dataset
 from comity.data.federation import Federation
-from comity.data.sources.cifar import is_cifar, read_cifar
-from comity.data.sources.folder import is_image_folder, read_folder
+from comity.data.sources.cifar import read_cifar
+from comity.data.sources.folder import read_folder
 from comity.data.sources.hub import read_hub
-from comity.data.sources.idx import is_idx, read_idx
+from comity.data.sources.idx import read_idx
 from comity.data.sources.npz import read_npz
-from comity.data.sources.pfllib import is_pfllib, read_pfllib
+from comity.data.sources.pfllib import read_pfllib
 from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
 from comity.data.sources.table import is_table, read_table, table_of
-from comity.data.sources.watch import is_watch, read_watch
+from comity.data.sources.watch import read_watch
 
 GIVEN = "given"
 """The name of data that Python gives, in a configuration."""
@@ -50,17 +50,8 @@ def load(
     return found if files.centred else replace(found, centred=False)
 
 
-LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[str, Path, Budget], Dataset]], ...] = (
-    (is_watch, read_watch),
-    (Path.is_file, read_npz),
-    (is_pfllib, read_pfllib),
-    (is_idx, read_idx),
-    (is_cifar, read_cifar),
-)
-
-
 def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | None) -> Dataset:
-    """The data set in a file or folder: a table, one of the LAYOUTS, or images."""
+    """The data set in a file or folder. Each reader but that of tables returns None where it finds nothing to read."""
     size = files.size
     if is_table(path):
         if size is not None:
@@ -69,15 +60,16 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
     for option in ("target", "client"):
         if (given := getattr(files, option)) is not None:
             raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table (.csv, .tsv, .parquet)")
-    for has_layout, reader in LAYOUTS:
-        if has_layout(path):
-            found = reader(name, path, budget)
+    for reader in (read_watch, read_npz, read_pfllib, read_idx, read_cifar):
+        found = reader(name, path, budget)
+        if found is not None:
             if size is not None and found.shape[-2:] != (size, size):
                 held = "×".join(map(str, found.shape))
                 raise ComityError(f"data.size is {size}, but {path} holds {held}; only folders of images are resized")
             return found
-    if is_image_folder(path):
-        return read_folder(name, path, budget, size or usual)
+    found = read_folder(name, path, budget, size or usual)
+    if found is not None:
+        return found
     raise ComityError(
         f"{path}: no data set in it; looked for IDX files (train-images-idx3-ubyte), CIFAR batches, PFLlib's "
         f"config.json with train/0.npz, images in class folders; a file may be .npz, .csv, .tsv or .parquet"

@@ -30,12 +30,14 @@ KEY = re.compile(r"(?:(train|val|test)_)?(.+?)(?:_(train|val|test))?")
 """``x_train`` is x of train, ``test_images`` images of test."""
 
 
-def read_npz(name: str, path: Path, budget: Budget) -> Dataset:
+def read_npz(name: str, path: Path, budget: Budget) -> Dataset | None:
     """``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``train_images``, ``train_labels``, …
 
     Train, validation and test are pooled. Any further key of single values in these splits is a column. Nothing else
     in the file is read, and nothing is unpacked before all of it is known to fit.
     """
+    if not path.is_file():
+        return None
     with reading(path), open_archive(path) as archive:
         members: dict[str, dict[str, zipfile.ZipInfo]] = {}
         for info in archive.infolist():

@@ -16,15 +16,13 @@ from comity.data.sources.unpickle import arrays_of, unpickle_object
 LARGEST_CONFIG = 1 << 20
 
 
-def is_pfllib(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and (folder / "train" / "0.npz").is_file()
-
-
-def read_pfllib(name: str, folder: Path, budget: Budget) -> Dataset:
+def read_pfllib(name: str, folder: Path, budget: Budget) -> Dataset | None:
     """The data and the exact partition of a paper that ships on PFLlib (Zhang et al., JMLR 2025).
 
     Images there are floats, channels first, already normalised.
     """
+    if not ((folder / "config.json").is_file() and (folder / "train" / "0.npz").is_file()):
+        return None
     clients, classes = _config(folder / "config.json")
     if (folder / "train" / f"{clients}.npz").exists():
         raise ComityError(f"{folder}: config.json says {clients} clients; there are more in train")

@@ -13,12 +13,10 @@ WINDOW = 100
 """Samples of a window at 50 Hz: two seconds. Every second one is taken: 25 Hz."""
 
 
-def is_watch(path: Path) -> bool:
-    return path.name == "watch_dataset.npy"
-
-
-def read_watch(name: str, path: Path, budget: Budget) -> Dataset:
+def read_watch(name: str, path: Path, budget: Budget) -> Dataset | None:
     """Windows of 140 recordings, 10 people × 2 arms × 7 shoulder exercises (Burns et al., 2018); an arm is a client."""
+    if path.name != "watch_dataset.npy":
+        return None
     with reading(path):
         budget.check(4 * path.stat().st_size, path)
         with path.open("rb") as file:
