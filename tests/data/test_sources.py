@@ -167,16 +167,6 @@ def test_bad_npz_is_named(tmp_path: Path, made: dict[str, np.ndarray | None], li
     fails(line, "gtsrb", tmp_path)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("kind", ["u1", "<f4", ">f4", "<f8", "f2"])
-def test_npz_in_any_order(tmp_path: Path, kind: str, order: str) -> None:
-    x = np.asarray(RNG.integers(0, 256, (6, 3, 4, 2)), dtype=kind, order=order)
-    np.savez(tmp_path / "mine.npz", x_train=x, y_train=np.arange(6, dtype=">i8"))
-    dataset = check(load("mine", tmp_path), x, np.arange(6))
-    assert dataset.x.dtype == (np.uint8 if kind == "u1" else np.float32)
-    assert dataset.x.dtype.isnative
-
-
 def test_npz_members_nobody_uses_are_not_read(tmp_path: Path) -> None:
     """The content of one is spoilt, which would show."""
     more = {"features_train": np.ones((20, 700)), "mean_train": np.array(3.5), "x_valid": np.ones(9)}

@@ -249,8 +249,6 @@ def stratified(index: Ints, y: Ints, share: float, random: np.random.Generator) 
     Both parts hold at least one sample. A class keeps at least one sample in the part that stays, so a class with one
     sample stays whole, unless no class has two: then single samples are taken out, since one part would be empty.
     """
-    if len(index) < 2:
-        raise ValueError("two samples at least")
     labels, inverse, sizes = np.unique(y[index], return_inverse=True, return_counts=True)
     wanted = int(np.clip(np.round(share * len(index)), 1, len(index) - 1))
     room = sizes - 1 if sizes.max() > 1 else sizes

@@ -33,7 +33,8 @@ def describe(federation: Federation) -> Table:
     for client, row in enumerate(counts[:shown]):
         cells = [escape(federation.client_names[client]), *(_short(size[client]) for size in splits.values())]
         if wide:
-            table.add_row(*cells, *(_cell(count, row) for count in row))
+            styles = ["bold cyan" if count == row.max() else "" if count else "dim" for count in row]
+            table.add_row(*cells, *(Text(_short(n) if n else "·", style) for n, style in zip(row, styles, strict=True)))
         else:
             largest = f"class {escape(federation.class_names[row.argmax()])}"
             table.add_row(*cells, str(held[client]), largest, f"{row.max() / row.sum():.0%}")
@@ -48,12 +49,6 @@ def describe(federation: Federation) -> Table:
 
 def _short(count: int) -> str:
     return str(count) if count < 10_000 else f"{count / 1000:.0f}k"
-
-
-def _cell(count: int, row: Ints) -> Text:
-    if not count:
-        return Text("·", style="dim")
-    return Text(_short(count), style="bold cyan" if count == row.max() else "")
 
 
 def _span(values: Ints) -> str:

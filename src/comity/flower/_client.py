@@ -79,8 +79,8 @@ class _ClientApp(ClientApp):
             if not self._runs:
                 self._runs = self._read_runs(context)
         if message.metadata.message_type == MessageType.QUERY:
-            introduction = {"metrics": MetricRecord({"partition-id": partition_id(context)}), "config": ConfigRecord()}
-            return Message(RecordDict(introduction), reply_to=message)
+            mine = MetricRecord({"partition-id": partition_id(context)})
+            return Message(RecordDict({"metrics": mine, "config": ConfigRecord()}), reply_to=message)
         call: ClientAppCallable = self._work
         if message.metadata.message_type == f"{MessageType.TRAIN}.fit":
             for mod in reversed(self._fit_mods):

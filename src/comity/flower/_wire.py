@@ -8,7 +8,7 @@ others. Names, shapes (0-dim and empty ones too) and bits arrive as they were se
 import io
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -189,26 +189,24 @@ def tensor(array: Array) -> Tensor:
     sides = [max(1, side) for side in shape if isinstance(side, int) and side >= 0]
     if len(sides) != len(shape) or len(shape) > MOST_AXES or math.prod(sides) > MOST_NUMBERS:
         raise ValueError(f"an array of shape {_short(shape)}")
-    order, start = next(((o, len(h)) for o, h in _headers(dtype, shape).items() if data.startswith(h)), ("", 0))
-    if not order:
+    headers = {fortran: _npy_header(dtype, shape, fortran) for fortran in (False, True)}
+    fortran = next((fortran for fortran, header in headers.items() if data.startswith(header)), None)
+    if fortran is None:
         raise ValueError(f"an npy header that is not that of {dtype} of shape {_short(shape)}")
+    start = len(headers[fortran])
     size = len(data) - start
     if size != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{size:,} bytes for an array of {dtype} of shape {_short(shape)}")
     numbers = np.frombuffer(data, dtype, offset=start) if size else np.empty(0, dtype)
     if dtype == np.bool_ and numbers.view(np.uint8).max(initial=0) > 1:
         raise ValueError("an array of booleans with bytes that are neither 0 nor 1")
-    return torch.from_numpy(numbers.reshape(shape, order=order).copy(order="K"))
+    return torch.from_numpy(numbers.reshape(shape, order="F" if fortran else "C").copy(order="K"))
 
 
-def _headers(dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[Literal["C", "F"], bytes]:
-    """The start of an npy file, by the order of its numbers."""
-    headers: dict[Literal["C", "F"], bytes] = {}
-    for order in ("C", "F"):
-        file = io.BytesIO()
-        npy.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": order == "F", "shape": shape})
-        headers[order] = file.getvalue()
-    return headers
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
+    file = io.BytesIO()
+    npy.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": fortran, "shape": shape})
+    return file.getvalue()
 
 
 def _short(value: object) -> str:
