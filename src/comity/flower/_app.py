@@ -77,15 +77,11 @@ def write_app(folder: Path, config: Config) -> None:
         file = source.name.removesuffix(".tpl")
         text = Template(source.read_text(encoding="utf-8")).substitute(words)
         texts[f"{package}/{file}" if file.endswith(".py") else file] = text
-    is_new = not folder.exists()
     try:
         for file, text in texts.items():
             write_text(folder / file, text)
     except BaseException:  # never leave half an app behind
-        for path in folder.iterdir() if folder.is_dir() else ():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if is_new and folder.is_dir():
-            folder.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
