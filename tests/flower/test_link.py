@@ -163,11 +163,27 @@ def test_nodes_are_asked_who_they_are_once_and_the_first_keeps_its_seat(tiny: di
         link._gather()
     assert sorted(asked) == sorted(grid.contexts)
     assert link.nodes[2] == old
-    assert link.warnings == [f"node {new} says that it is client 2 and is refused: node {old} is"]
+    assert link.warnings == [f"node {new} says that it is client 2 and is rejected: node {old} is"]
     del grid.contexts[old]
     link._gather()
     assert link.nodes[2] == new
     assert link.warnings[-1] == f"client 2 was node {old} and is node {new}"
+
+
+def test_one_joiner_does_not_replace_the_others_unseen(tiny: dict[str, Any]) -> None:
+    """It claims to be each client in turn; the run is the one without it, and the record names it."""
+    config = Config(**tiny)
+    grid = InProcessGrid(client_app(config), config.clients)
+
+    def before(verb: str, round: int) -> None:
+        for cid in range(5) if (verb, round) == ("fit", 2) else ():
+            grid.add_node(cid, config.clients)
+
+    done = run_with(config, grid, before)
+    assert torch.equal(done.server.theta, run(config).server.theta)
+    assert done.records[0].warnings == done.records[2].warnings == []
+    assert len(done.records[1].warnings) == config.clients
+    assert all("is rejected" in words for words in done.records[1].warnings)
 
 
 def test_a_seat_may_be_for_one_node_alone(tiny: dict[str, Any]) -> None:
@@ -177,7 +193,7 @@ def test_a_seat_may_be_for_one_node_alone(tiny: dict[str, Any]) -> None:
     link = link_for(grid, 3, owners={1: late})
     link._gather()
     assert link.nodes[1] == late
-    assert link.warnings == [f"node {first} says that it is client 1 and is refused: that seat is for another node"]
+    assert link.warnings == [f"node {first} says that it is client 1 and is rejected: that seat is for another node"]
     with pytest.raises(ComityError, match="a seat is settled for client 7; clients are 0 to 2"):
         link_for(grid, 3, owners={7: late})
 

@@ -80,7 +80,7 @@ def test_a_node_that_dies_in_any_stage_costs_nobody_else(options: dict[str, Any]
     grid.gone = {verb: 2}
     (record,) = over(grid, config, patience=HASTY).records
     assert record.failed.keys() == {2}
-    assert not [words for words in record.warnings if "refused" in words]
+    assert not [words for words in record.warnings if "rejected" in words]
     assert record.against is not None
     assert record.against.clients == 3
 

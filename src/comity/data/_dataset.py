@@ -86,7 +86,7 @@ class Dataset:
 
 
 def check_classes(name: str, classes: int) -> None:
-    """Refuse what no model and no table has room for; a label that is no label, such as an id, makes millions."""
+    """Reject more classes than a model and a table have room for, such as an id that was taken for a label."""
     if not 1 <= classes <= MOST_CLASSES:
         raise ComityError(f"data {name}: got labels up to {classes - 1}; allowed: 1 to {MOST_CLASSES} classes")
 

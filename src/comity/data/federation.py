@@ -24,7 +24,7 @@ from comity.data.partitions.sizes import IID
 from comity.data.sources.synthetic import Synthetic
 
 FEW_TESTS = 10
-"""One sample more or less that is told right is ten points of accuracy then."""
+"""Below this number, one test sample is more than ten points of accuracy."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,7 +85,7 @@ class Seats:
         self._queries: dict[str, tuple[int, float]] = {}
         """Pending queries: the node that was asked, and until when it may answer."""
         self._silent: set[int] = set()
-        """Nodes that owe an answer. They are queried again, but nobody waits for them."""
+        """Nodes that owe an answer. They are queried again, but not waited for."""
         self._rejected: dict[int, float] = {}
         """Nodes that may take no seat, and until when they are not queried again."""
 
@@ -145,12 +145,12 @@ class Seats:
                 self._seat(seat)
         nodes = self._claims[cid]
         if not self._may_be(node, cid):
-            self._warn(f"node {node} says that it is client {cid} and is refused: that seat is for another node")
+            self._warn(f"node {node} says that it is client {cid} and is rejected: that seat is for another node")
             self._reject(node)
         elif node not in nodes:
             nodes.append(node)
             if nodes[0] != node:
-                self._warn(f"node {node} says that it is client {cid} and is refused: node {nodes[0]} is")
+                self._warn(f"node {node} says that it is client {cid} and is rejected: node {nodes[0]} is")
             self._seat(cid)
 
     def _reject(self, node: int) -> None:

@@ -37,9 +37,7 @@ def server_app(config: Config | None = None, own: OwnData | None = None, *, allo
         if begun:
             chosen = chosen.with_(out=Path(begun))
             if not RunFolder(begun).started:
-                raise ComityError(
-                    f"{OURS}.resume is {begun}, which holds no run; name the folder of a run to go on with"
-                )
+                raise ComityError(f"{OURS}.resume is {begun}, which holds no run; name the folder of a run to resume")
         elif chosen.out is not None:  # each `flwr run` has a folder of its own
             chosen = chosen.with_(out=chosen.out / f"flower-{context.run_id}")
         over(grid, chosen, own, resume=bool(begun), **_link_settings(settings))

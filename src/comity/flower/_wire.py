@@ -124,7 +124,7 @@ def answer(payload: Payload) -> RecordDict:
 
 
 def read_answer(content: RecordDict, declared: type[P], most: int | None = None) -> P:
-    """The answer as its declared type. One of more than ``most`` bytes is refused before anything is made of them."""
+    """The answer as its declared type. One of more than ``most`` bytes is rejected before anything is built."""
     for kind in (content.array_records, content.metric_records, content.config_records):
         if len(kind) > 1:
             raise ValueError(f"{len(kind)} records of one kind, not one")

@@ -68,7 +68,7 @@ def _leave_out(p: NDArray[np.float64], full: NDArray[np.bool_]) -> NDArray[np.fl
 def _fill_up(counts: Ints, least: int) -> None:
     """Move samples from the largest client to those below ``least``.
 
-    Each step moves at least one sample and lifts nobody below ``least``, so it ends whenever there are
+    Each step moves at least one sample and takes no client below ``least``, so it ends whenever there are
     ``clients * least`` samples, which the caller has checked.
     """
     sizes = counts.sum(1)
@@ -91,7 +91,7 @@ class Pathological(Partition):
 
     Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
     divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
-    client) than classes, the classes nobody holds are left out.
+    client) than classes, the classes that no client holds are left out.
 
     Options:
         num_classes_per_partition: classes of each client
@@ -110,22 +110,20 @@ class Pathological(Partition):
                 f"partition.num_classes_per_partition must be at most {len(present)}, the classes of {dataset.name}, "
                 f"got {each}"
             )
-        holders: dict[int, list[int]] = {int(label): [] for label in present}
-        for client in range(clients):
-            # the classes held least so far, ties at random
-            taken = np.array([len(holders[int(label)]) for label in present])
-            for label in present[np.lexsort((random.random(len(present)), taken))[:each]]:
-                holders[int(label)].append(client)
+        held = np.zeros((clients, len(present)), bool)
+        for client in range(clients):  # the classes held least so far, ties at random
+            held[client, np.lexsort((random.random(len(present)), held.sum(0)))[:each]] = True
 
         counts = np.zeros((clients, dataset.classes), np.int64)
-        for label, who in holders.items():
+        for label, holders in zip(present, held.T, strict=True):
+            who = np.flatnonzero(holders)
             spare = int(samples[label]) - LEAST * len(who)
             if spare < 0:
                 raise ComityError(
                     f"partition.num_classes_per_partition must be smaller, got {each}: {len(who)} of {clients} clients "
                     f"would share class {label}, which has {samples[label]} samples; each needs {LEAST}"
                 )
-            if who:
+            if len(who):
                 proportions = np.ones(len(who)) if self.equal else random.uniform(0.1, 1.0, len(who))
                 counts[who, label] = LEAST + apportion(spare, proportions)
         return deal(dataset, counts, random)

@@ -32,12 +32,12 @@ class Budget:
         self.taken = 0
 
     def take(self, count: int, where: object) -> None:
-        """Refuse ``count`` more bytes if they do not fit; otherwise they are taken from now on."""
+        """Reject ``count`` more bytes if they do not fit; otherwise they are taken from now on."""
         self.check(count, where)
         self.taken += count
 
     def check(self, count: int, where: object) -> None:
-        """Refuse ``count`` more bytes if they do not fit. For what is in memory for a moment only."""
+        """Reject ``count`` more bytes if they do not fit; for what is in memory only for a moment."""
         if self.taken + count > self.limit:
             raise ComityError(
                 f"{where}: the data set needs {show_bytes(self.taken + count)} of memory or more; the limit is "
@@ -50,7 +50,7 @@ def reading(path: object) -> Iterator[None]:
     """Whatever fails inside becomes one printable line that names the file.
 
     The libraries that read files raise nearly every exception there is when a file is damaged, so all are caught. A
-    pipe or a device, which may never end, is refused before it is opened.
+    pipe or a device, which may never end, is rejected before it is opened.
     """
     try:
         if isinstance(path, Path) and not stat.S_ISREG(path.stat().st_mode):
