@@ -501,11 +501,12 @@ def test_bad_pfllib_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        ("[1, 2]", "no readable num_clients"),
-        ('{"num_clients": 3', "corrupt or truncated"),
+        ("[1, 2]", r"config\.json: corrupt or truncated: Expected `object`"),
+        ('{"num_clients": 3', r"config\.json: corrupt or truncated"),
+        ('{"num_clients": 3}', r"config\.json: .* missing required field `num_classes`"),
         *(
-            (f'{{"num_clients": {clients}, "num_classes": 5}}', "no readable num_clients")
-            for clients in (0, "true", '"3"', 3.5, "NaN")
+            (f'{{"num_clients": {clients}, "num_classes": 5}}', r"config\.json: corrupt or truncated")
+            for clients in (0, "true", '"3"', 3.5, "NaN", "1e999")
         ),
         ('{"num_clients": 3, "num_classes": 2}', "got label 2; with 2 classes"),
         ('{"num_clients": 2, "num_classes": 5}', "config.json says 2 clients; there are more in train"),

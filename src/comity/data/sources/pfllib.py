@@ -1,9 +1,9 @@
 """PFLlib's layout: <Name>/config.json and <Name>/{train,test}/<client>.npz."""
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +15,15 @@ from comity.data.sources.unpickle import arrays_of, unpickle_object
 
 LARGEST_CONFIG = 1 << 20
 
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Config(msgspec.Struct):
+    """What is read of config.json."""
+
+    num_clients: AtLeastOne
+    num_classes: AtLeastOne
+
 
 def read_pfllib(name: str, folder: Path, budget: Budget) -> Dataset | None:
     """The data and the exact partition of a paper that ships on PFLlib (Zhang et al., JMLR 2025).
@@ -23,7 +32,9 @@ def read_pfllib(name: str, folder: Path, budget: Budget) -> Dataset | None:
     """
     if not ((folder / "config.json").is_file() and (folder / "train" / "0.npz").is_file()):
         return None
-    clients, classes = _config(folder / "config.json")
+    with reading(folder / "config.json"), (folder / "config.json").open("rb") as file:
+        config = msgspec.json.decode(file.read(LARGEST_CONFIG), type=Config)
+    clients = config.num_clients
     if (folder / "train" / f"{clients}.npz").exists():
         raise ComityError(f"{folder}: config.json says {clients} clients; there are more in train")
     x, y, owner, test = [], [], [], []
@@ -36,19 +47,7 @@ def read_pfllib(name: str, folder: Path, budget: Budget) -> Dataset | None:
             test.append(np.full(len(labels), split == "test"))
     columns = {"client": np.concatenate(owner), "test": np.concatenate(test)}
     images, labels = pool(x, folder, "the clients' images"), pool(y, folder, "the clients' labels")
-    return Dataset(name, images, labels, classes, columns)
-
-
-def _config(path: Path) -> tuple[int, int]:
-    """How many clients and classes there are."""
-    with reading(path):
-        with path.open("rb") as file:
-            config = json.loads(file.read(LARGEST_CONFIG))
-        entries = config if isinstance(config, dict) else {}
-        clients, classes = entries.get("num_clients"), entries.get("num_classes")
-        if type(clients) is not int or type(classes) is not int or min(clients, classes) < 1:
-            raise ComityError(f"{path}: no readable num_clients and num_classes in it; expected numbers above 0")
-    return clients, classes
+    return Dataset(name, images, labels, config.num_classes, columns)
 
 
 def _client(path: Path, budget: Budget) -> tuple[NDArray[Any], NDArray[Any]]:
