@@ -223,13 +223,14 @@ def test_ranks_that_cannot_be(options: dict[str, Any], told: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
-        ({"lora_alpha": None}, "lora_alpha is None; it must be a positive number"),
-        ({"lora_alpha": True}, "lora_alpha is True"),
+        ({"peft_type": "IA3"}, r"Invalid enum value 'IA3' - at `\$.peft_type`"),
+        ({"lora_alpha": None}, r"Expected `float`, got `null` - at `\$.lora_alpha`"),
+        ({"lora_alpha": True}, r"Expected `float`, got `bool` - at `\$.lora_alpha`"),
+        ({"lora_alpha": 0}, r"Expected `float` > 0.0 - at `\$.lora_alpha`"),
         ({"alpha_pattern": {"[": 3}}, "no regular expression"),
         ({"alpha_pattern": {"(a+)+": 3}}, "repeats a group, or too much, to be tried"),
         ({"alpha_pattern": {".*.*.*.*x": 3}}, "repeats a group, or too much, to be tried"),
-        ({"alpha_pattern": [1]}, "it must map patterns to numbers"),
+        ({"alpha_pattern": [1]}, r"got `array` - at `\$.alpha_pattern`"),
     ],
 )
 def test_bad_configurations(config: dict[str, Any], told: str, tmp_path: Path) -> None:

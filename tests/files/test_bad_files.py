@@ -117,12 +117,12 @@ BAD: dict[str, tuple[Make, str]] = {
     "cut short": (_damaged("safetensors"), "cut short"),
     "torch cut short": (_damaged("pt"), "cut short"),
     "npz cut short": (_damaged("npz"), "cut short"),
-    "corrupt npz": (_damaged("compressed", _flip_array), "'head.weight' is broken"),
+    "corrupt npz": (_damaged("compressed", _flip_array), "'head.weight' cannot be read"),
     "torch as safetensors": (_renamed("pt", ".safetensors"), "not a safe"),
     "safetensors as torch": (_renamed("safetensors", ".pt"), "not a torch"),
-    "npz as torch": (_renamed("npz", ".pt"), "torch cannot load it"),
+    "npz as torch": (_renamed("npz", ".pt"), "not a torch"),
     "torch as npz": (_renamed("pt", ".npz"), "holds no arrays"),
-    "pickle": (_bytes(".pt", pickle.dumps({"w": 1})), "not a torch file"),
+    "pickle": (_bytes(".pt", pickle.dumps({"w": 1})), "not a torch .*1.6 or newer"),
     "evil pickle": (_torch({"w": torch.ones(2), "x": Evil()}), "more than tensors and plain values"),
     "evil array": (_file(".npz", lambda p: np.savez(p, w=np.array([Evil()], dtype=object))), "Python objects"),
     "packed torch": (_repacked(lambda _, data: data, zipfile.ZIP_DEFLATED), "a compressed archive"),
@@ -135,7 +135,7 @@ BAD: dict[str, tuple[Make, str]] = {
         _changed("pt", lambda m: m.update({"head.bias": torch.ones(1).expand(70)})),
         "an expanded view of F32",
     ),
-    "old torch": (_torch(models()[1][0], _use_new_zipfile_serialization=False), "older than torch 1.6"),
+    "old torch": (_torch(models()[1][0], _use_new_zipfile_serialization=False), "not a torch .*1.6 or newer"),
     "no tensors": (_torch({"a": 1}), "no state dict"),
     "long header": (_file(".npz", _write_long_header), r"version \(2, 0\)"),
     "pipe": (_file(".pt", os.mkfifo), "it is not a file"),
@@ -148,10 +148,10 @@ BAD: dict[str, tuple[Make, str]] = {
     "too long": (_with(1e25), "too long for float32"),
     "nan in a buffer": (_with(float("nan"), "bn.running_var"), "'bn.running_var' is not finite in 1 of"),
     "empty folder": (_file("", Path.mkdir), "no weight files"),
-    "index without": (_index(lambda homes: homes.clear()), "no weight_map"),
+    "index without": (_index(lambda homes: homes.clear()), "weight_map"),
     "index elsewhere": (_index(lambda homes: homes.update({"bn.bias": "../x.safetensors"})), "not the name of a"),
-    "index of less": (_index(lambda homes: homes.pop("bn.bias")), "'bn.bias' of .* is not in it"),
-    "index of more": (_index(lambda homes: homes.update({"x": homes["bn.bias"]})), "'x' is not in"),
+    "index of less": (_index(lambda homes: homes.pop("bn.bias")), "'bn.bias' is in the index or in .*, but not in both"),
+    "index of more": (_index(lambda homes: homes.update({"x": homes["bn.bias"]})), "'x' is in the index or in .*, but not in both"),
     "shard gone": (_index(lambda homes: homes.update({"bn.bias": "gone.safetensors"})), "cannot be read"),
 }
 
@@ -274,7 +274,7 @@ def test_wrong_outputs(tmp_path: Path) -> None:
         ((start, files), "in/client-0.safetensors", "one of the inputs"),
         ((folder, shards), "new.safetensors", "must be a folder"),
         ((folder, shards), "new.pt", "must be a folder"),
-        ((folder, shards), "shards/base/inner", "one of the inputs, or in it"),
+        ((folder, shards), "shards/base/inner", "one of the inputs, in one"),
         ((start, [files[0], files[0]]), "new.safetensors", "given twice"),
         ((start, [start, files[0]]), "new.safetensors", "base and a client"),
         ((start, []), "new.safetensors", "no client files"),
@@ -285,7 +285,7 @@ def test_wrong_outputs(tmp_path: Path) -> None:
         aggregate(start, files, tmp_path / "folder.safetensors", overwrite=True)
     index = folder / "model.safetensors.index.json"
     for output in (tmp_path, tmp_path / "shards", folder / "..", folder):  # nothing that was read is ever replaced
-        with pytest.raises(ComityError, match=r"a folder that .* lies in"):
+        with pytest.raises(ComityError, match="a folder with one"):
             aggregate(index, shards, output, overwrite=True)
     with pytest.raises(ComityError, match="one of the inputs"):
         aggregate(folder, shards, folder, overwrite=True)

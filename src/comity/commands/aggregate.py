@@ -76,25 +76,26 @@ def _print(done: "Merge", console: "Console", seconds: float) -> None:
     from rich.text import Text
 
     from comity._memory import peak, show_bytes
-    from comity.files import LAYERS, percent, several
+    from comity._words import counted
+    from comity.files import LAYERS, percent
 
     if done.lost:
         worst = sorted(done.lost.items(), key=lambda pair: -pair[1])
         for layer, lost in worst[:LAYERS]:
             console.print(Text(f"{100 * lost:6.2f} % lost in {layer}", style="dim"))
         if rest := worst[LAYERS:]:
-            line = f"{100 * rest[0][1]:6.2f} % or less in {several(len(rest), 'more layer')}"
+            line = f"{100 * rest[0][1]:6.2f} % or less in {counted(len(rest), 'more layer')}"
             console.print(Text(line, style="dim"))
         ranks = "–".join(map(str, sorted({min(done.ranks.values()), max(done.ranks.values())})))
         line = f"{100 * done.lost_overall:.2f} % of the merged products is lost at rank {ranks}"
         hint = "; --rank auto loses nothing" if done.lost_overall > MUCH else ""
         console.print(Text(f"{line}, by what is cut off and by rounding (relative error){hint}"), soft_wrap=True)
-    clients, layers = several(len(done.ids), "client"), several(len(done.layers), "layer")
+    clients, layers = counted(len(done.ids), "client"), counted(len(done.layers), "layer")
     stretch = [f"{length:.2f}" for length in done.stretch.tolist() if not math.isnan(length)]
     span = "–".join(dict.fromkeys((min(stretch, key=float), max(stretch, key=float)))) if stretch else ""
     facts = [
         f"{done.output}: {clients} merged by {done.rule} in {layers}",
-        f"{several(len(done.dropped), 'file')} left out" if done.dropped else "",
+        f"{counted(len(done.dropped), 'file')} left out" if done.dropped else "",
         f"{percent(done.conflict.overall, False)} of pairs and layers in conflict" if len(done.ids) > 1 else "",
         f"{done.certificate} {done.residual:.0e}" if done.residual else "",
         f"layers {span} times as long as the mean's" if span else "",

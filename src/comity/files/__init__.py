@@ -4,20 +4,8 @@
 >>> aggregate("base.safetensors", ["a.safetensors", "b.safetensors"], "new.safetensors")  # doctest: +SKIP
 """
 
-from comity.files._inspect import Inspection, Verdict, inspect
+from comity.files._inspect import Inspection, inspect
 from comity.files._merge import Merge, aggregate
-from comity.files._show import LAYERS, percent, several, show
-from comity.files._updates import Progress
+from comity.files._show import LAYERS, percent, show
 
-__all__ = [
-    "LAYERS",
-    "Inspection",
-    "Merge",
-    "Progress",
-    "Verdict",
-    "aggregate",
-    "inspect",
-    "percent",
-    "several",
-    "show",
-]
+__all__ = ["LAYERS", "Inspection", "Merge", "aggregate", "inspect", "percent", "show"]

@@ -1,48 +1,42 @@
 """Open what a path holds as one checkpoint: a model or a PEFT adapter, in one file or in several."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, TypeVar
 
+import msgspec
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity.files._formats import FORMATS, StoredTensor, WeightFile
+from comity.files._formats import FORMATS, WeightFile
 
+T = TypeVar("T")
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 INDEX = ".index.json"
 ADAPTER = "adapter_config.json"
 PREFIX = "base_model.model."
 """What PEFT puts before the name of a module."""
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """The scale of an adapter's products, from PEFT's ``adapter_config.json``."""
+class Adapter(msgspec.Struct):
+    """What PEFT's ``adapter_config.json`` says about the scale of an adapter's products."""
 
-    alpha: float
-    rooted: bool
-    """Whether the scale is alpha/√rank (rsLoRA) instead of alpha/rank."""
-    patterns: Mapping[str, float] = field(default_factory=dict)
+    lora_alpha: Positive
+    peft_type: Literal["LORA"] = "LORA"
+    alpha_pattern: dict[str, Positive] | None = None
     """Alphas of single modules, by regular expression."""
-    dora: bool = False
-    """Whether columns are rescaled after BA is added (DoRA)."""
+    use_rslora: bool | None = False
+    """Whether the scale is alpha/√rank instead of alpha/rank."""
+    use_dora: bool | None = False
+    """Whether columns are rescaled after BA is added."""
 
     @classmethod
     def read(cls, config: Path) -> "Adapter":
-        about = read_json(config)
-        patterns = about.get("alpha_pattern") or {}
-        if not isinstance(patterns, dict):
-            raise ComityError(f"{config}: alpha_pattern is {patterns!r}; it must map patterns to numbers")
-        if about.get("peft_type", "LORA") != "LORA":
-            raise ComityError(f"{config}: its peft_type is {about['peft_type']!r}; only LORA has products")
-        for name, value in {"lora_alpha": about.get("lora_alpha"), **patterns}.items():
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-                raise ComityError(f"{config}: {name} is {value!r}; it must be a positive number")
-        for pattern in patterns:
+        adapter = read_json(config, cls)
+        for pattern in adapter.alpha_pattern or ():
             # Matching some untrusted patterns would take forever.
             if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
                 raise ComityError(f"{config}: alpha_pattern {pattern!r} repeats a group, or too much, to be tried")
@@ -50,13 +44,23 @@ class Adapter:
                 re.compile(pattern)
             except re.error as error:
                 raise ComityError(f"{config}: alpha_pattern {pattern!r} is no regular expression ({error})") from error
-        return cls(about["lora_alpha"], bool(about.get("use_rslora")), patterns, bool(about.get("use_dora")))
+        return adapter
 
     def scale(self, module: str, rank: int) -> float:
         # PEFT takes the first pattern that matches the end of the module's name before PEFT wrapped it.
-        module = module.removeprefix(PREFIX)
-        fits = (alpha for pattern, alpha in self.patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
-        return float(next(fits, self.alpha) / (rank**0.5 if self.rooted else rank))
+        module, patterns = module.removeprefix(PREFIX), self.alpha_pattern or {}
+        fits = (alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
+        return next(fits, self.lora_alpha) / self.strength(rank)
+
+    def strength(self, rank: int) -> float:
+        """What alpha is divided by."""
+        return rank**0.5 if self.use_rslora else rank
+
+
+class Index(msgspec.Struct):
+    """Which shard holds each tensor."""
+
+    weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
 
 class Checkpoint:
@@ -66,15 +70,9 @@ class Checkpoint:
         self, path: Path, files: Sequence[WeightFile], folder: Path | None = None, config: Path | None = None
     ) -> None:
         self.path, self.files, self.folder, self.config = path, files, folder, config
-        self.entries: dict[str, StoredTensor] = {}
-        self.ties: dict[str, str] = {}
-        self._homes: dict[str, WeightFile] = {}
-        for file in files:
-            if both := self._homes.keys() & file.entries:
-                raise file.wrong(f"tensor {min(both)!r} is in {self._homes[min(both)].path.name} too")
-            self._homes |= dict.fromkeys(file.entries, file)
-            self.entries |= file.entries
-            self.ties |= file.ties
+        self.entries = {name: entry for file in files for name, entry in file.entries.items()}
+        self.ties = {name: first for file in files for name, first in file.ties.items()}
+        self._homes = {name: file for file in files for name in file.entries}
 
     @cached_property
     def adapter(self) -> Adapter:
@@ -125,52 +123,44 @@ def _open_file(path: Path) -> WeightFile:
 def _open_folder(path: Path) -> Checkpoint:
     config = path / ADAPTER
     if config.exists():
-        for name in ("adapter_model.safetensors", "adapter_model.bin"):
-            if (path / name).exists():
-                return Checkpoint(path, [_open_file(path / name)], path, config)
-        raise ComityError(f"{path}: it has {ADAPTER}, but neither adapter_model.safetensors nor adapter_model.bin")
-    indices = sorted(path.glob(f"*{INDEX}"))
-    files = sorted(file for file in path.iterdir() if file.suffix in FORMATS and file.is_file())
-    # A folder from Hugging Face may hold the same model in two formats.
-    for kind in (".safetensors", ""):
-        shown = [index for index in indices if kind in index.name]
-        single = [file for file in files if kind in file.name]
-        if len(shown) == 1:
-            return Checkpoint(shown[0], _open_shards(shown[0]), path)
-        if not shown and len(single) == 1:
-            return Checkpoint(path, [_open_file(single[0])], path)
-    content = f"{len(files)} weight files and {len(indices)} indices" if files else "no weight files"
-    raise ComityError(f"{path}: it holds {content}; give a folder with one model, or the file itself")
+        weights = next((file for end in FORMATS if (file := path / f"adapter_model{end}").exists()), None)
+        if weights is None:
+            raise ComityError(f"{path}: it has {ADAPTER}, but no adapter_model.safetensors or adapter_model.bin")
+        return Checkpoint(path, [_open_file(weights)], path, config)
+    # A folder from Hugging Face may hold the same model in two formats, and shards come with an index.
+    for pattern in (f"*.safetensors{INDEX}", "*.safetensors", f"*{INDEX}", "*"):
+        named = [file for file in path.glob(pattern) if file.suffix in FORMATS or file.name.endswith(INDEX)]
+        found = [file for file in named if file.is_file()]
+        if len(found) > 1:
+            raise ComityError(f"{path}: it holds {len(found)} models; give a folder with one, or the file itself")
+        if found and found[0].name.endswith(INDEX):
+            return Checkpoint(found[0], _open_shards(found[0]), path)
+        if found:
+            return Checkpoint(path, [_open_file(found[0])], path)
+    raise ComityError(f"{path}: it holds no weight files")
 
 
 def _open_shards(index: Path) -> list[WeightFile]:
     """Open the files that an index names. Each must hold exactly the tensors that the index lists for it."""
-    homes = read_json(index).get("weight_map")
-    if not isinstance(homes, dict) or not homes:
-        raise ComityError(f"{index}: it has no weight_map")
-    shards: dict[str, WeightFile] = {}
-    for name, shard in homes.items():
+    names: dict[str, set[str]] = {}
+    for name, shard in read_json(index, Index).weight_map.items():
+        names.setdefault(shard, set()).add(name)
+    files = []
+    for shard, expected in names.items():
         # An untrusted index may name a path outside the folder, and an output would be written there.
-        if not isinstance(shard, str) or Path(shard).name != shard or Path(shard).suffix not in FORMATS:
+        if Path(shard).name != shard or Path(shard).suffix not in FORMATS:
             raise ComityError(f"{index}: {shard!r} is not the name of a weight file beside it")
-        if shard not in shards:
-            shards[shard] = _open_file(index.parent / shard)
-        if name not in shards[shard].entries:
-            raise ComityError(f"{index}: tensor {name!r} is not in {shard}")
-    for shard, file in shards.items():
-        if extra := file.entries.keys() - homes.keys():
-            raise ComityError(f"{index}: tensor {min(extra)!r} of {shard} is not in it")
-    return list(shards.values())
+        files.append(_open_file(index.parent / shard))
+        if other := expected ^ files[-1].entries.keys():
+            raise ComityError(f"{index}: tensor {min(other)!r} is in the index or in {shard}, but not in both")
+    return files
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, kind: type[T]) -> T:
     try:
-        found = json.loads(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError, RecursionError) as error:
-        raise ComityError(f"{path}: it is not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise ComityError(f"{path}: it is not a JSON object")
-    return found
+        raise ComityError(f"{path}: {error}") from error
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -178,16 +168,13 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     parts = [(*path.absolute().parts[1:-1], _stem(path)) for path in paths]
     if len(set(parts)) < len(parts):  # a.pt and a.npz in one folder
         parts = [path.absolute().parts[1:] for path in paths]
-    depth = 1
-    while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
-        depth += 1
-    ends = [part[-depth:] for part in parts]
     # The last part is omitted where it is the same for all: site-1/model.pt and site-2/model.pt are site-1 and site-2.
-    while len(ends) > 1 and depth > 1 and len({end[-1] for end in ends}) == 1:
-        ends, depth = [end[:-1] for end in ends], depth - 1
-    return ["/".join(end) for end in ends]
+    while len(parts) > 1 and len({part[-1:] for part in parts}) == 1:
+        parts = [part[:-1] for part in parts]
+    depth = next(depth for depth in count(1) if len({part[-depth:] for part in parts}) == len(parts))
+    return ["/".join(part[-depth:]) for part in parts]
 
 
 def _stem(path: Path) -> str:
-    name = path.name.removesuffix(INDEX) if path.name.endswith(INDEX) else path.name
-    return name.removesuffix(path.suffix if path.suffix in FORMATS else "") if not path.is_dir() else name
+    name = path.name.removesuffix(INDEX)
+    return name if path.is_dir() else name.removesuffix(next((end for end in FORMATS if name.endswith(end)), ""))

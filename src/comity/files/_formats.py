@@ -1,20 +1,18 @@
 """Files of tensors in three formats. Headers are read at once, numbers when they are used."""
 
 import math
-import os
 import pickle
 import sys
 import threading
 import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from comity._errors import ComityError
@@ -34,8 +32,6 @@ COUNTERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
 """Keys under which trainers save the state dict beside other things (NVFlare: ``model``)."""
-BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
-"""What the standard library raises for a damaged or encrypted archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,7 @@ class StoredTensor:
 class WeightFile:
     """A file of tensors, mapped into memory."""
 
+    format: str
     metadata: Mapping[str, str] | None = None
 
     def __init__(self, path: Path) -> None:
@@ -76,21 +73,26 @@ class WeightFile:
         self.ties: dict[str, str] = {}
         """Tensors that are the same bytes as an earlier one, and the name of that one."""
         self._lock = threading.Lock()
-        try:
-            with path.open("rb") as file:
-                self.zipped, self._identity = file.read(4) == b"PK\3\4", self._state()
-        except OSError as error:
-            raise self.wrong(f"it cannot be read ({error.strerror})") from error
         self._read = 0
-        self._held: dict[str, Tensor] = {}  # the last tensor that was read as a whole
-        self._tensor = self.map()
-        self.entries = self.describe()
+        self._held: tuple[str, Tensor] | None = None  # the last tensor
+        try:
+            self._identity = self._state()
+            self.entries = self.open()
+        except ComityError:
+            raise
+        except OSError as error:
+            raise self.wrong(f"it cannot be read ({error.strerror or error})") from error
+        except Exception as error:  # a library that is fed with anything may raise anything
+            raise self.wrong(f"it is not a {self.format} file, or cut short ({error})") from error
 
-    def map(self) -> Callable[[str], Tensor]:
-        """Map the file and return what gives a tensor by name."""
+    def open(self) -> dict[str, StoredTensor]:
+        """Check the file, map it and describe its tensors."""
         raise NotImplementedError
 
-    def describe(self) -> dict[str, StoredTensor]:
+    def map(self) -> None:
+        """Map the file anew."""
+
+    def tensor(self, name: str) -> Tensor:
         raise NotImplementedError
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
@@ -100,19 +102,21 @@ class WeightFile:
             if not self.path.exists() or self._state() != self._identity:
                 raise self.wrong("it changed while it was being read")
             size = ((entry.numel if stop is None else stop) - start) * entry.itemsize
-            if self._read + size > self.mapped:
-                self._tensor, self._read = self.map(), 0
-            self._read += size
-            flat = self._held.pop(name, None)
-            self._held.clear()
-            if flat is None:
-                flat = self._tensor(name).reshape(-1)
-            if entry.whole:
-                self._held[name] = flat
-            return flat[start:stop]
+            try:
+                if self._read + size > self.mapped:
+                    self._held = self._held if entry.whole else None
+                    self._read = 0
+                    self.map()
+                self._read += size
+                if self._held is None or self._held[0] != name:
+                    self._held = None  # two of them might not fit into memory
+                    self._held = name, self.tensor(name).reshape(-1)
+            except Exception as error:
+                raise self.wrong(f"tensor {name!r} cannot be read ({error})") from error
+            return self._held[1][start:stop]
 
     def _state(self) -> tuple[int, ...]:
-        state = os.stat(self.path)
+        state = self.path.stat()
         return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
     def wrong(self, reason: str) -> ComityError:
@@ -122,61 +126,35 @@ class WeightFile:
 class SafetensorsFile(WeightFile):
     """The library checks sizes, overlaps and gaps, and maps the tensors."""
 
-    def map(self) -> Callable[[str], Tensor]:
-        try:
-            self._file: Any = safe_open(self.path, framework="pt")
-        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-            raise self.wrong(f"it is not a safetensors file, or cut short ({_line(error)})") from error
-        return self._get
+    format = "safetensors"
 
-    def _get(self, name: str) -> Tensor:
-        try:
-            tensor: Tensor = self._file.get_tensor(name)
-            return tensor
-        except (SafetensorError, RuntimeError, ValueError, AttributeError) as error:
-            raise self.wrong(f"tensor {name!r} cannot be read ({_line(error)})") from error
-
-    def describe(self) -> dict[str, StoredTensor]:
+    def open(self) -> dict[str, StoredTensor]:
+        self.map()
         self.metadata = self._file.metadata()
         names = getattr(self._file, "offset_keys", self._file.keys)()  # old versions do not know the order
         slices = {name: self._file.get_slice(name) for name in names}
         return {name: StoredTensor(tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
 
+    def map(self) -> None:
+        self._file: Any = safe_open(self.path, framework="pt")
+
+    def tensor(self, name: str) -> Tensor:
+        found: Tensor = self._file.get_tensor(name)
+        return found
+
 
 class TorchFile(WeightFile):
     """What torch.save wrote, loaded without running code: tensors and plain values only."""
 
-    def map(self) -> Callable[[str], Tensor]:
-        if not hasattr(self, "entries"):
-            self._check_archive()
+    format = "torch (1.6 or newer)"
+
+    def open(self) -> dict[str, StoredTensor]:
+        sizes = self._check_archive()
         try:
-            loaded = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+            self.map()
         except pickle.UnpicklingError as error:
             reason = "it holds more than tensors and plain values, which is not safe to load"
             raise self.wrong(f"{reason}; save the state dict alone") from error
-        except Exception as error:  # an unpickler that is fed with anything may raise anything
-            raise self.wrong(f"torch cannot load it ({_line(error)})") from error
-        self._tensors = _state_dict(loaded)
-        return self._tensors.__getitem__
-
-    def _check_archive(self) -> None:
-        """Reject what torch.load would unpack without limit, read in the wrong byte order, or run."""
-        if not self.zipped:
-            raise self.wrong("it is not a torch file, or older than torch 1.6: load it and torch.save it again")
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                self._sizes = {info.file_size for info in archive.infolist()}
-                for info in archive.infolist():
-                    if info.compress_type or info.compress_size != info.file_size:
-                        raise self.wrong("it is a compressed archive, which torch.save does not write")
-                    if info.filename.lower().endswith("byteorder"):
-                        with archive.open(info) as order:
-                            if order.read(8) != sys.byteorder.encode():
-                                raise self.wrong(f"its byte order is not {sys.byteorder}-endian; convert it first")
-        except BROKEN as error:
-            raise self.wrong(f"it is a broken torch file, or cut short ({_line(error)})") from error
-
-    def describe(self) -> dict[str, StoredTensor]:
         if not self._tensors:
             raise self.wrong("it holds no state dict: no tensors by name")
         entries: dict[str, StoredTensor] = {}
@@ -187,7 +165,7 @@ class TorchFile(WeightFile):
                 kind = str(tensor.layout)
             elif tensor.nbytes > tensor.untyped_storage().nbytes():
                 kind = f"an expanded view of {kind}"
-            elif tensor.untyped_storage().nbytes() not in self._sizes:
+            elif tensor.untyped_storage().nbytes() not in sizes:
                 raise self.wrong(f"tensor {name!r} goes beyond its bytes")
             elif tensor.numel():
                 place = tensor.data_ptr(), shape, tensor.stride()
@@ -196,76 +174,70 @@ class TorchFile(WeightFile):
             entries[name] = StoredTensor(shape, kind, kind in DTYPES and not tensor.is_contiguous())
         return entries
 
+    def _check_archive(self) -> set[int]:
+        """The sizes of its parts. Reject what torch.load would unpack without limit or read in the wrong byte order."""
+        with zipfile.ZipFile(self.path) as archive:
+            for info in archive.infolist():
+                if info.compress_type or info.compress_size != info.file_size:
+                    raise self.wrong("it is a compressed archive, which torch.save does not write")
+                if info.filename.lower().endswith("byteorder"):
+                    with archive.open(info) as order:
+                        if order.read(8) != sys.byteorder.encode():
+                            raise self.wrong(f"its byte order is not {sys.byteorder}-endian; convert it first")
+            return {info.file_size for info in archive.infolist()}
+
+    def map(self) -> None:
+        loaded = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+        self._tensors: dict[str, Tensor] = {}
+        if isinstance(loaded, dict):
+            inner = [loaded[key] for key in STATE_DICTS if isinstance(loaded.get(key), dict)] + [loaded]
+            named = ({n: t for n, t in each.items() if isinstance(t, Tensor) and isinstance(n, str)} for each in inner)
+            self._tensors = next(filter(None, named), {})
+
+    def tensor(self, name: str) -> Tensor:
+        return self._tensors[name]
+
 
 class NpzFile(WeightFile):
     """What numpy.savez wrote. Arrays are read as a whole, one at a time."""
 
-    def map(self) -> Callable[[str], Tensor]:
-        return self._get
+    format = "npz"
 
-    def _get(self, name: str) -> Tensor:
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
-                array = np.lib.format.read_array(stream, allow_pickle=False)
-                stream.read(1)  # at the end of the stream the checksum is compared
-                return torch.from_numpy(np.ascontiguousarray(array))
-        except BROKEN as error:
-            raise self.wrong(f"array {name!r} is broken ({_line(error)})") from error
-
-    def describe(self) -> dict[str, StoredTensor]:
-        entries: dict[str, StoredTensor] = {}
-        if not self.zipped:
-            raise self.wrong("it is not an npz file")
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                for info in archive.infolist():
-                    name = info.filename.removesuffix(".npy")
-                    if name in entries:
-                        raise self.wrong(f"it holds {name!r} twice")
-                    if name != info.filename:
-                        entries[name] = self._describe(archive, info, name)
-        except BROKEN as error:
-            raise self.wrong(f"it is a broken npz file, or cut short ({_line(error)})") from error
+    def open(self) -> dict[str, StoredTensor]:
+        with zipfile.ZipFile(self.path) as archive:
+            arrays = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+            entries = {info.filename.removesuffix(".npy"): self._describe(archive, info) for info in arrays}
         if not entries:
             raise self.wrong("it holds no arrays")
         return entries
 
-    def _describe(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> StoredTensor:
+    def _describe(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredTensor:
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise self.wrong(f"array {name!r} is compressed by method {info.compress_type}")
+            raise self.wrong(f"{info.filename!r} is compressed by method {info.compress_type}")
         with archive.open(info) as stream:
             # Later versions are for the long headers of structured arrays, which may unpack to gigabytes.
             if (version := np.lib.format.read_magic(stream)) != (1, 0):
-                raise ValueError(f"array {name!r} is of version {version}")
+                raise ValueError(f"{info.filename!r} is of version {version}")
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
             stored = info.file_size - stream.tell()
         if dtype.hasobject:
-            raise self.wrong(f"array {name!r} holds Python objects, which are not loaded")
+            raise self.wrong(f"{info.filename!r} holds Python objects, which are not loaded")
         if math.prod(shape) * dtype.itemsize != stored:
-            raise ValueError(f"array {name!r} has {stored:,} bytes for shape {shape}")
+            raise ValueError(f"{info.filename!r} has {stored:,} bytes for shape {shape}")
         try:
             kind = KINDS[torch.from_numpy(np.empty(0, dtype)).dtype]
         except (TypeError, ValueError, KeyError):
             kind = dtype.str
         return StoredTensor(shape, kind, whole=True)
 
+    def tensor(self, name: str) -> Tensor:
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            stream.read(1)  # at the end of the stream the checksum is compared
+            return torch.from_numpy(np.ascontiguousarray(array))
+
 
 FORMATS: dict[str, type[WeightFile]] = {
     ".safetensors": SafetensorsFile, ".npz": NpzFile, **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt"), TorchFile)
 }  # fmt: skip
 """By the end of a file's name."""
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]
-
-
-def _state_dict(loaded: Any) -> dict[str, Tensor]:
-    """The tensors by name: those that were loaded, or those under one of the keys that trainers use."""
-    if not isinstance(loaded, dict):
-        return {}
-    for inner in (*(loaded[key] for key in STATE_DICTS if isinstance(loaded.get(key), dict)), loaded):
-        found = {name: value for name, value in inner.items() if isinstance(value, Tensor) and isinstance(name, str)}
-        if found:
-            return found
-    return {}

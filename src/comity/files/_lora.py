@@ -1,11 +1,11 @@
 """PEFT adapters, and merging them by their products ΔW = s·BA, which are never built: their factors suffice."""
 
-import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -16,26 +16,8 @@ from comity.files._checkpoint import PREFIX, Checkpoint, read_json
 if TYPE_CHECKING:
     from comity.files._updates import FileUpdates
 
-FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?A(?P<end>(\..+)?)")
+FACTOR = re.compile(r"((.+)\.lora_(?:embedding_)?)A((?:\..+)?)")
 """PEFT's name of the factor A; that of B has B in its place."""
-
-
-def config_with_ranks(template: Checkpoint, new: Mapping[str, int]) -> bytes:
-    """The configuration of an adapter whose modules have new ranks. The scale of each module stays."""
-    assert template.config is not None
-    adapter, about = template.adapter, read_json(template.config)
-    ranks: dict[str, float] = {}
-    alphas: dict[str, float] = {}
-    for name, entry in template.entries.items():
-        if factor := FACTOR.fullmatch(name):
-            module, old = factor["module"], entry.shape[0]
-            ranks[module] = rank = new.get(module, old)
-            alphas[module] = adapter.scale(module, old) * (rank**0.5 if adapter.rooted else rank)
-    for key, pattern, numbers in (("r", "rank_pattern", ranks), ("lora_alpha", "alpha_pattern", alphas)):
-        about[key] = max(numbers.values())
-        others = {module: number for module, number in numbers.items() if number != about[key]}
-        about[pattern] = {f"^{re.escape(module.removeprefix(PREFIX))}": number for module, number in others.items()}
-    return json.dumps(about, indent=2).encode()
 
 
 @dataclass(frozen=True)
@@ -48,7 +30,7 @@ class Pair:
 
     def check(self, model: Checkpoint, template: Checkpoint) -> None:
         """Reject factors whose product has another shape than the template's. Their rank may differ."""
-        if model.adapter.dora:
+        if model.adapter.use_dora:
             raise model.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
         A, B = model.entries[self.A].shape, model.entries[self.B].shape
         inputs, outputs = template.entries[self.A].shape[1:], template.entries[self.B].shape[:1]
@@ -59,38 +41,51 @@ class Pair:
             shape = (*outputs, *inputs)
             raise model.wrong(f"the product of {self.module!r} has shape {(*B[:1], *A[1:])}, not {shape}")
 
-
-def _second(first: re.Match[str]) -> str:
-    """The name of the factor B that belongs to a factor A."""
-    return f"{first['module']}.lora_{first['kind'] or ''}B{first['end']}"
+    def scale(self, model: Checkpoint) -> float:
+        return model.adapter.scale(self.module, model.entries[self.A].shape[0])
 
 
-def pairs_of(template: Checkpoint, names: Sequence[str]) -> list[Pair]:
+def pairs_of(names: Iterable[str]) -> list[Pair]:
+    """The pairs of factors among these tensors; their B may be missing."""
+    return [Pair(A[2], A[0], f"{A[1]}B{A[3]}") for A in map(FACTOR.fullmatch, names) if A]
+
+
+def pairs_to_merge(template: Checkpoint, names: Sequence[str]) -> list[Pair]:
     """The pairs of factors among these tensors of an adapter."""
     template.adapter  # noqa: B018 - raises if this is no adapter
-    pairs = []
-    for name in names:
-        if factor := FACTOR.fullmatch(name):
-            other = _second(factor)
-            if other not in names:
-                raise template.wrong(f"tensor {name!r} has no {other!r} to be multiplied with")
-            pairs.append(Pair(factor["module"], name, other))
-            pairs[-1].check(template, template)
+    pairs = pairs_of(names)
     if not pairs:
         raise template.wrong("none of its tensors are LoRA factors (lora_A, lora_B)")
+    for pair in pairs:
+        if pair.B not in names:
+            raise template.wrong(f"tensor {pair.A!r} has no {pair.B!r} to be multiplied with")
+        pair.check(template, template)
     return pairs
 
 
-def check_scales(client: Checkpoint, template: Checkpoint, names: Collection[str]) -> None:
+def check_scales(client: Checkpoint, template: Checkpoint, names: Sequence[str]) -> None:
     """Reject factors whose products are scaled differently: factors of the two could not be added."""
-    own, usual = client.adapter, template.adapter
-    for name, entry in template.entries.items():
-        if (factor := FACTOR.fullmatch(name)) and not {name, _second(factor)}.isdisjoint(names):
-            scales = [adapter.scale(factor["module"], entry.shape[0]) for adapter in (own, usual)]
-            if scales[0] != scales[1]:
-                reason = "its scale (lora_alpha over the rank) is {:g} in {!r}, not {:g}"
-                reason = reason.format(scales[0], factor["module"], scales[1])
+    for pair in pairs_of(template.entries):
+        if not {pair.A, pair.B}.isdisjoint(names):
+            rank, usual = template.entries[pair.A].shape[0], pair.scale(template)
+            if (own := client.adapter.scale(pair.module, rank)) != usual:
+                reason = f"its scale (lora_alpha over the rank) is {own:g} in {pair.module!r}, not {usual:g}"
                 raise client.wrong(f"{reason}; --lora products takes that into account")
+
+
+def config_with_ranks(template: Checkpoint, new: Mapping[str, int]) -> bytes:
+    """The configuration of an adapter whose modules have new ranks. The scale of each module stays."""
+    assert template.config is not None
+    about = read_json(template.config, dict[str, Any])
+    pairs = pairs_of(template.entries)
+    ranks = {pair.module: new.get(pair.module, template.entries[pair.A].shape[0]) for pair in pairs}
+    alphas = {pair.module: pair.scale(template) * template.adapter.strength(ranks[pair.module]) for pair in pairs}
+    numbers: Mapping[str, float]
+    for key, pattern, numbers in (("r", "rank_pattern", ranks), ("lora_alpha", "alpha_pattern", alphas)):
+        about[key] = max(numbers.values())
+        others = {module: number for module, number in numbers.items() if number != about[key]}
+        about[pattern] = {f"^{re.escape(module.removeprefix(PREFIX))}": number for module, number in others.items()}
+    return msgspec.json.format(msgspec.json.encode(about))
 
 
 class Factors(NamedTuple):
@@ -138,7 +133,7 @@ def merge_products(
     adding = [(share, product) for share, product in parts if share and product.left.any()] or parts[:1]
     whole = stacked([Factors(product.left * share, product.right) for share, product in adding])
     A, B = template.entries[pair.A], template.entries[pair.B]
-    scale = _scale(template, pair)
+    scale = pair.scale(template)
     tolerance = torch.finfo(A.dtype).eps if rank == "auto" else None
     best = truncated(whole, rank if isinstance(rank, int) else A.shape[0], tolerance)
     # Each factor takes √s of the scale, so that both stay of one size.
@@ -155,14 +150,10 @@ def _factors(u: "FileUpdates", model: Checkpoint, pair: Pair) -> Factors:
     u.advance(A.nbytes + B.nbytes)
     left = model.read(pair.B).double().view(B.shape[0], B.shape[1])
     right = model.read(pair.A).double().view(A.shape[0], -1)
-    factors = Factors(left * _scale(model, pair), right)
+    factors = Factors(left * pair.scale(model), right)
     if not all(torch.isfinite(factor).all() for factor in factors):
         raise model.wrong(f"the factors of {pair.module!r} are not finite")
     return factors
-
-
-def _scale(model: Checkpoint, pair: Pair) -> float:
-    return model.adapter.scale(pair.module, model.entries[pair.A].shape[0])
 
 
 def _check_room(u: "FileUpdates", pair: Pair, rows: Iterable[int], copies: int) -> None:

@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -16,8 +17,8 @@ from comity._errors import ComityError
 from comity.files._checkpoint import ADAPTER, INDEX, read_json
 from comity.files._formats import DTYPES, StoredTensor, WeightFile
 from comity.files._lora import Pair, config_with_ranks, merge_products
-from comity.files._output import SUFFIX, NewTensor, Write, becomes_folder, write_output, write_safetensors
-from comity.files._plan import Buffers, Choice, Inputs, Lora, Rank, collect, read_sizes
+from comity.files._output import SUFFIX, Write, becomes_folder, write_output
+from comity.files._plan import Buffers, Choice, Inputs, Lora, Rank, Table, collect
 from comity.files._updates import FileUpdates, Progress
 from comity.rules import Combination, ConflictRate, Rule, ServerStep, conflict_rate
 
@@ -56,8 +57,8 @@ def aggregate(
     lora: Lora = "factors",
     rank: Rank = None,
     server_lr: float = 1.0,
-    sizes: Mapping[str, float] | str | Path | None = None,
-    losses: Mapping[str, float] | None = None,
+    sizes: Table | str | Path | None = None,
+    losses: Table | None = None,
     memory: str | float = "2GB",
     skip_bad: bool = False,
     overwrite: bool = False,
@@ -73,17 +74,14 @@ def aggregate(
     rule = rule if isinstance(rule, Rule) else Component.parse("rule", rule).build()
     assert isinstance(rule, Rule)
     step = ServerStep(server_lr)
-    choice = Choice(only, exclude, buffers, lora, rank)
-    inputs = collect(base, clients, choice, skip_bad)
-    sizes, listed = read_sizes(sizes)
-    losses = losses or listed
+    inputs = collect(base, clients, Choice(only, exclude, buffers, lora, rank), sizes, losses, skip_bad)
     given = [Path(path) for path in (*clients, *([base] if base is not None else []))]
     given += [file.path for model in (inputs.template, *inputs.clients) for file in model.files]
-    second = SecondPass(inputs, choice)
+    second = SecondPass(inputs)
     folder = becomes_folder(Path(output), inputs.template, given, list(second.files), overwrite)
-    if rule.needs_losses and losses is None:
+    if rule.needs_losses and inputs.members.losses is None:
         raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
-    u = FileUpdates(inputs, sizes, losses, memory=memory, skip_bad=skip_bad, progress=progress, passes=2)
+    u = FileUpdates(inputs, memory, skip_bad, progress, passes=2)
     u.skip_bad = False  # once the rule has weighed the clients none can be left out any more
     chosen = rule.coefficients(u)
     chosen = replace(chosen, coefficients=step(chosen.coefficients))
@@ -105,77 +103,78 @@ def aggregate(
 class SecondPass:
     """New numbers for the tensors of the template, and the files that they go into."""
 
-    def __init__(self, inputs: Inputs, choice: Choice) -> None:
-        self.inputs, self.choice, self.template = inputs, choice, inputs.template
-        self.files: dict[str, Write] = {self._name(f.path): partial(self._write, f) for f in self.template.files}
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs, self.template, self.rank = inputs, inputs.template, inputs.plan.choice.rank
+        self.files: dict[str, Write] = {_renamed(f.path.name): partial(self._write, f) for f in self.template.files}
         """How to write each file, by name."""
         if len(self.files) < len(self.template.files):
             raise self.template.wrong(f"two of its files would be written under one name, {min(self.files)}")
-        index = self.template.path
-        if index.name.endswith(INDEX):
-            same = all(self._name(file.path) == file.path.name for file in self.template.files)
-            self.files[index.name if same else f"model{SUFFIX}{INDEX}"] = self._write_index
-        if choice.rank is not None:
+        if self.template.path.name.endswith(INDEX):
+            self.files[_renamed(self.template.path.name.removesuffix(INDEX)) + INDEX] = self._write_index
+        if self.rank is not None:
             self.files[ADAPTER] = lambda target: target.write(config_with_ranks(self.template, self.ranks))
         self.ranks: dict[str, int] = {}
         self.lengths: dict[str, float] = {}
         self.errors: dict[str, float] = {}
         self._waiting: dict[str, Tensor] = {}
-        self._pairs = {name: pair for pair in inputs.plan.pairs for name in (pair.A, pair.B)}
 
     def start(self, u: FileUpdates, coefficients: Tensor) -> None:
         self.u = u
         rows = coefficients.expand(len(u.layout), -1)
         self.rows = dict(zip(u.layout.names, rows, strict=True)) | dict.fromkeys(self.inputs.plan.averaged, u.shares)
 
-    @staticmethod
-    def _name(path: Path) -> str:
-        """The name of a weight file in an output folder: Hugging Face's pytorch_model.bin becomes model.safetensors."""
-        return path.name if path.suffix == SUFFIX else f"{path.stem.replace('pytorch_model', 'model')}{SUFFIX}"
-
     def _write_index(self, target: BinaryIO) -> None:
-        about = read_json(self.template.path)
-        names = {name: self._name(Path(shard)) for name, shard in about["weight_map"].items()}
-        same = names == about["weight_map"]
-        text = self.template.path.read_bytes() if same else json.dumps(about | {"weight_map": names}, indent=2).encode()
-        target.write(text)
+        about = read_json(self.template.path, dict[str, Any])
+        about["weight_map"] = {name: _renamed(shard) for name, shard in about["weight_map"].items()}
+        target.write(msgspec.json.format(msgspec.json.encode(about)))
 
     def _write(self, file: WeightFile, target: BinaryIO) -> None:
+        """Write the tensors one by one, and the header, which has the new ranks, in the room left before them."""
+        header: dict[str, object] = {"__metadata__": dict(file.metadata or {"format": "pt"})}
+        names = {name: 96 + 22 * len(entry.shape) for name, entry in file.entries.items()}
+        room = len(json.dumps(header | names)) + sum(names.values())
+        start = 8 + room + -room % 8
+        target.seek(start)
         # The largest dtype first, as the library does it, so that every tensor is aligned.
-        entries = dict(sorted(file.entries.items(), key=lambda item: -item[1].itemsize))
-        axes = {name: len(entry.shape) for name, entry in entries.items()}
-        write_safetensors(target, axes, (self._tensor(file, *item) for item in entries.items()), file.metadata)
+        for name, entry in sorted(file.entries.items(), key=lambda item: -item[1].itemsize):
+            first = target.tell() - start
+            shape, pieces = self._new(file, name, entry)
+            for piece in pieces:
+                numbers: Any = piece.contiguous().view(torch.uint8).numpy()
+                target.write(numbers)
+            header[name] = {"dtype": entry.kind, "shape": shape, "data_offsets": [first, target.tell() - start]}
+        target.seek(0)
+        target.write((start - 8).to_bytes(8, "little") + json.dumps(header).encode().ljust(start - 8))
 
-    def _tensor(self, file: WeightFile, name: str, entry: StoredTensor) -> NewTensor:
+    def _new(self, file: WeightFile, name: str, entry: StoredTensor) -> tuple[Sequence[int], Iterable[Tensor]]:
+        """The shape of a tensor, and its numbers in pieces in row-major order."""
         first = file.ties.get(name, name)
-        if first in self._pairs:
-            factor = self._factor(self._pairs[first], first)
-            return NewTensor(name, entry.kind, tuple(factor.shape), iter([factor.reshape(-1)]))
-        if first in self.rows:
-            pieces = self.u.combined(first, self.rows[first])
-        elif self.inputs.base is None and first in self.inputs.plan.left:
-            pieces = _zeros(entry)  # an update must change nothing where tensors are left out
-        else:
-            pieces = self._copied(file, name, entry)
-        return NewTensor(name, entry.kind, entry.shape, pieces)
+        if pair := self.inputs.plan.factors.get(first):
+            factor = self._factor(pair, first)
+            return factor.shape, [factor.reshape(-1)]
+        combined = first in self.rows
+        return entry.shape, self.u.combined(first, self.rows[first]) if combined else self._copied(file, name, entry)
 
     def _factor(self, pair: Pair, name: str) -> Tensor:
         """Both factors come from one decomposition; the second one waits until it is written."""
         if name not in self._waiting:
-            A, B, length, error = merge_products(self.u, pair, self.rows[pair.module], self.choice.rank)
+            A, B, length, error = merge_products(self.u, pair, self.rows[pair.module], self.rank)
             self._waiting |= {pair.A: A, pair.B: B}
             self.ranks[pair.module], self.lengths[pair.module], self.errors[pair.module] = len(A), length, error
         return self._waiting.pop(name)
 
     def _copied(self, file: WeightFile, name: str, entry: StoredTensor) -> Iterator[Tensor]:
+        """The template's own numbers, or 0: an update must change nothing where tensors are left out."""
         if entry.kind not in DTYPES and file.path.suffix != SUFFIX:
             raise file.wrong(f"tensor {name!r} is {entry.kind}, which a safetensors file cannot hold")
         if entry.whole and entry.nbytes > self.u.room:
             raise file.wrong(f"tensor {name!r} is too large to be copied within the memory limit")
+        zero = self.inputs.base is None and file.ties.get(name, name) in self.inputs.plan.left
         for start in range(0, entry.numel, PIECE):
-            yield file.read(name, start, min(start + PIECE, entry.numel))
+            stop = min(start + PIECE, entry.numel)
+            yield torch.zeros(stop - start, dtype=entry.dtype) if zero else file.read(name, start, stop)
 
 
-def _zeros(entry: StoredTensor) -> Iterator[Tensor]:
-    for start in range(0, entry.numel, PIECE):
-        yield torch.zeros(min(PIECE, entry.numel - start), dtype=entry.dtype)
+def _renamed(name: str) -> str:
+    """A weight file's name in an output folder: Hugging Face's pytorch_model.bin becomes model.safetensors."""
+    return name if name.endswith(SUFFIX) else f"{Path(name).stem.replace('pytorch_model', 'model')}{SUFFIX}"

@@ -1,15 +1,10 @@
-"""Write safetensors files tensor by tensor, and an output that appears complete or not at all."""
+"""Where the output goes, and how it appears complete or not at all."""
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import BinaryIO
 
 from comity._errors import ComityError
 from comity.files._checkpoint import Checkpoint
@@ -20,33 +15,6 @@ Write = Callable[[BinaryIO], object]
 """Writes one file."""
 
 
-class NewTensor(NamedTuple):
-    """A tensor to be written, its numbers in pieces in row-major order."""
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    pieces: Iterator[Tensor]
-
-
-def write_safetensors(
-    target: BinaryIO, axes: Mapping[str, int], tensors: Iterable[NewTensor], metadata: Mapping[str, str] | None
-) -> None:
-    """Write tensors whose names and numbers of axes are known before. The header is put in last."""
-    header: dict[str, object] = {"__metadata__": dict(metadata or {"format": "pt"})}
-    room = len(json.dumps(header)) + sum(len(json.dumps(name)) + 96 + 22 * count for name, count in axes.items())
-    start = 8 + room + -room % 8
-    target.seek(start)
-    for name, kind, shape, pieces in tensors:
-        first = target.tell() - start
-        for piece in pieces:
-            numbers: Any = piece.contiguous().view(torch.uint8).numpy()
-            target.write(numbers)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [first, target.tell() - start]}
-    target.seek(0)
-    target.write((start - 8).to_bytes(8, "little") + json.dumps(header).encode().ljust(start - 8))
-
-
 def becomes_folder(
     output: Path, template: Checkpoint, inputs: Iterable[Path], files: Sequence[str], overwrite: bool
 ) -> bool:
@@ -54,19 +22,15 @@ def becomes_folder(
 
     ``files`` are the names of what will be written, beside what is copied from a template's folder.
     """
-    folder = template.folder is not None
-    if len(files) > 1 and (not folder or output.suffix in FORMATS):
+    folder = template.folder is not None and output.suffix not in FORMATS  # one file of a folder may be asked for
+    if len(files) > 1 and not folder:
         raise ComityError(f"output {output} must be a folder: {' and '.join(files)} go into it")
-    if output.suffix in FORMATS:
-        folder = False  # the one weight file of a folder may be asked for without the folder
     if not folder and output.suffix != SUFFIX:
         raise ComityError(f"output {output} must end in {SUFFIX}, the only format that is written")
     place = output.resolve()
     for given in (path.resolve() for path in inputs):
-        if place == given or given in place.parents:
-            raise ComityError(f"output {output} is one of the inputs, or in it")
-        if place in given.parents:
-            raise ComityError(f"output {output} is a folder that {given} lies in")
+        if place.is_relative_to(given) or given.is_relative_to(place):
+            raise ComityError(f"output {output} is one of the inputs, in one, or a folder with one ({given})")
     if output.exists():
         if not overwrite:
             raise ComityError(f"output {output} exists; give --overwrite to replace it")
@@ -79,44 +43,25 @@ def becomes_folder(
 
 
 def write_output(output: Path, template: Checkpoint, files: Mapping[str, Write], folder: bool) -> None:
-    """Write a folder with the other files of the template's, or a single file."""
-    with _complete(output) as part:
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            if folder:
-                part.mkdir()
-                for path in template.sidecars():
-                    shutil.copyfile(path, part / path.name)
-            for name, write in files.items():
-                with (part / name if folder else part).open("w+b") as target:
-                    write(target)
-                    target.flush()
-                    os.fsync(target.fileno())
-        except OSError as error:
-            raise ComityError(f"output {output} could not be written ({error.strerror or error})") from error
-
-
-@contextmanager
-def _complete(path: Path) -> Iterator[Path]:
-    """A temporary name, which replaces ``path`` if all goes well."""
-    part = path.with_name(f".{path.name}.part")  # one name, so that what a killed process left is overwritten
-    old = path.with_name(f".{path.name}.old")
-    _remove(part)
+    """Write a folder with the other files of the template's, or a single file. It appears complete or not at all."""
+    part = output.with_name(f".{output.name}.part")  # one name, so that what a killed process left is overwritten
+    new, old = part / "new", part / "old"
     try:
-        yield part
-        if path.is_dir():
-            _remove(old)
-            path.rename(old)  # a folder cannot be replaced in one step
-        part.replace(path)
+        shutil.rmtree(part, ignore_errors=True)
+        new.mkdir(parents=True)
+        for path in template.sidecars() if folder else ():
+            shutil.copyfile(path, new / path.name)
+        for name, write in files.items():
+            with (new / name).open("w+b") as target:
+                write(target)
+                target.flush()
+                os.fsync(target.fileno())
+        if folder and output.exists():
+            output.rename(old)  # a folder cannot be replaced in one step
+        (new if folder else new / min(files)).replace(output)
+    except OSError as error:
+        raise ComityError(f"output {output} could not be written ({error.strerror or error})") from error
     finally:
-        _remove(part)
-        if old.exists() and not path.exists():
-            old.rename(path)
-        _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+        if old.exists() and not output.exists():
+            old.rename(output)
+        shutil.rmtree(part, ignore_errors=True)

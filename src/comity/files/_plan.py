@@ -11,19 +11,24 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from comity._errors import ComityError
 from comity._layout import STATISTICS
 from comity._options import Count, convert
 from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
 from comity.files._formats import COUNTERS, FLOATS
-from comity.files._lora import Pair, check_scales, pairs_of
-from comity.rules import DroppedWarning
+from comity.files._lora import Pair, check_scales, pairs_to_merge
+from comity.rules import DroppedWarning, Members
 
 Buffers = Literal["average", "keep"]
 Lora = Literal["factors", "products"]
 """Whether A and B are merged separately or by their products."""
 Rank = Count | Literal["auto"] | None
 """Rank of the new factors: a number, as many as the exact product has, or as in the template."""
+Table = Mapping[str, float]
+"""A number for each client."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,8 @@ class Choice:
     rank: Rank = None
 
     def __post_init__(self) -> None:
-        convert(self.buffers, Buffers, "buffers")
-        convert(self.lora, Lora, "lora")
-        convert(self.rank, Rank, "rank")
+        for option, kind in (("buffers", Buffers), ("lora", Lora), ("rank", Rank)):
+            convert(getattr(self, option), kind, option)
         if self.rank is not None and self.lora != "products":
             raise ComityError("--rank goes with --lora products; --lora factors keeps the rank")
 
@@ -53,68 +57,56 @@ def fits(name: str, pattern: str) -> bool:
     return any(fnmatchcase(name[dot.end() :], pattern) for dot in re.finditer(r"^|\.", name))
 
 
-@dataclass(frozen=True)
 class MergePlan:
     """What is done with the tensors of a template. Those that are not listed here are copied from it."""
 
-    merged: tuple[str, ...]
-    pairs: tuple[Pair, ...]
-    averaged: tuple[str, ...]
-    left: tuple[str, ...]
-    """Floating tensors that are not merged: copied from a base, 0 in an update."""
-
-    @classmethod
-    def of(cls, template: Checkpoint, choice: Choice) -> "MergePlan":
+    def __init__(self, template: Checkpoint, choice: Choice) -> None:
+        self.template, self.choice = template, choice
         for option, patterns in (("--only", choice.only), ("--exclude", choice.exclude)):
             for pattern in patterns:
                 if not any(fits(name, pattern) for name in template.entries):
                     raise ComityError(f"{option} {pattern!r} fits no tensor of {template.path}")
-        merged: list[str] = []
-        averaged: list[str] = []
-        left: list[str] = []
+        self.merged: list[str] = []
+        self.averaged: list[str] = []
+        self.left: list[str] = []
+        """Floating tensors that are not merged: copied from a base, 0 in an update."""
         for name, entry in template.entries.items():
             if entry.kind in COUNTERS or name in template.ties:  # tied tensors are merged once
                 continue
             if not choice.takes(name):
-                left += [name] if entry.kind in FLOATS else []
+                self.left += [name] if entry.kind in FLOATS else []
             elif entry.kind not in FLOATS:
                 reason = f"tensor {name!r} is {entry.kind}, which rules do not combine"
                 raise template.wrong(f"{reason}; leave it as it is with --exclude {name!r}")
             elif name.rpartition(".")[2] in STATISTICS:
-                (averaged if choice.buffers == "average" else left).append(name)
+                (self.averaged if choice.buffers == "average" else self.left).append(name)
             else:
-                merged.append(name)
-        pairs = pairs_of(template, merged) if choice.lora == "products" else []
-        factors = {name for pair in pairs for name in (pair.A, pair.B)}
-        merged = [name for name in merged if name not in factors]
-        if not merged and not pairs:
+                self.merged.append(name)
+        self.pairs: list[Pair] = pairs_to_merge(template, self.merged) if choice.lora == "products" else []
+        self.factors = {name: pair for pair in self.pairs for name in (pair.A, pair.B)}
+        self.merged = [name for name in self.merged if name not in self.factors]
+        if not self.merged and not self.pairs:
             raise template.wrong("no floating tensor of it is left to merge")
-        return cls(tuple(merged), tuple(pairs), tuple(averaged), tuple(left))
-
-    @property
-    def names(self) -> tuple[str, ...]:
+        self.names = (*self.merged, *self.factors, *self.averaged)
         """The tensors that are read."""
-        factors = (name for pair in self.pairs for name in (pair.A, pair.B))
-        return (*self.merged, *factors, *self.averaged)
 
-    def check(self, client: Checkpoint, template: Checkpoint, choice: Choice) -> None:
+    def check(self, client: Checkpoint) -> None:
         """Reject a client whose tensors are not those of the template."""
-        alike = {*self.merged, *self.averaged}
         for name in self.names:
-            entry, shape = client.entries.get(name), template.entries[name].shape
+            entry, shape = client.entries.get(name), self.template.entries[name].shape
             if entry is None:
                 raise client.wrong(f"tensor {name!r} is missing")
-            if name in alike and entry.shape != shape:
+            if name not in self.factors and entry.shape != shape:
                 raise client.wrong(f"tensor {name!r} has shape {entry.shape}, not {shape}")
             if entry.kind not in FLOATS:
                 raise client.wrong(f"tensor {name!r} is {entry.kind}, which rules do not combine")
         for pair in self.pairs:
-            pair.check(client, template)
-        if client.config is not None and template.config is not None:
-            check_scales(client, template, self.merged)
+            pair.check(client, self.template)
+        if client.config is not None and self.template.config is not None:
+            check_scales(client, self.template, self.merged)
         for name, entry in client.entries.items():
-            if name not in template.entries and entry.kind not in COUNTERS and choice.takes(name):
-                raise client.wrong(f"tensor {name!r} is not in {template.path}")
+            if name not in self.template.entries and entry.kind not in COUNTERS and self.choice.takes(name):
+                raise client.wrong(f"tensor {name!r} is not in {self.template.path}")
 
 
 @dataclass(frozen=True)
@@ -125,23 +117,29 @@ class Inputs:
     template: Checkpoint
     """What the output looks like: the base, or one of the updates."""
     clients: list[Checkpoint]
-    ids: list[str]
-    paths: list[Path]
+    members: Members
     plan: MergePlan
     dropped: dict[int | str, str]
     """Clients whose file was left out, and why."""
 
 
-def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choice, skip_bad: bool) -> Inputs:
+def collect(
+    base: str | Path | None,
+    clients: Sequence[str | Path],
+    choice: Choice,
+    sizes: Table | str | Path | None,
+    losses: Table | None,
+    skip_bad: bool,
+) -> Inputs:
     """Open the files and decide what is done with each tensor. A bad file is an error, or is left out."""
     paths = [Path(path) for path in clients]
     if not paths:
         raise ComityError("no client files were given")
-    places = [path.resolve() for path in paths]
-    for path, place in zip(paths, places, strict=True):
-        if places.count(place) > 1:
+    places = Counter(path.resolve() for path in paths)
+    for path in paths:
+        if places[path.resolve()] > 1:
             raise ComityError(f"{path} is given twice")
-        if base is not None and place == Path(base).resolve():
+        if base is not None and path.resolve() == Path(base).resolve():
             raise ComityError(f"{path} is the base and a client")
     start = None if base is None else open_checkpoint(base)
     opened: dict[int, Checkpoint] = {}
@@ -154,24 +152,33 @@ def collect(base: str | Path | None, clients: Sequence[str | Path], choice: Choi
     if not opened:
         raise ComityError(bad[0])
     template = start or _most_common(list(opened.values()))
-    plan = MergePlan.of(template, choice)
+    plan = MergePlan(template, choice)
     for i, client in list(opened.items()):
         try:
-            plan.check(client, template, choice)
+            plan.check(client)
         except ComityError as error:
             bad[i] = str(error)
             del opened[i]
+    reasons = [bad[i] for i in sorted(bad)]
+    if bad and not skip_bad:
+        raise ComityError(reasons[0] + (f" ({len(bad) - 1} more files are bad)" if len(bad) > 1 else ""))
+    if not opened:
+        raise ComityError(f"no client is left: {reasons[0]}")
+    for reason in reasons:
+        warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
     names = names_of(paths)
     dropped: dict[int | str, str] = {names[i]: bad[i] for i in sorted(bad)}
-    if bad and not skip_bad:
-        more = f" ({len(bad) - 1} more files are bad)" if len(bad) > 1 else ""
-        raise ComityError(next(iter(dropped.values())) + more)
-    if not opened:
-        raise ComityError(f"no client is left: {next(iter(dropped.values()))}")
-    for reason in dropped.values():
-        warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
-    used = [paths[i] for i in opened]
-    return Inputs(start, template, list(opened.values()), [names[i] for i in opened], used, plan, dropped)
+    used = {names[i]: paths[i] for i in opened}
+    if isinstance(sizes, str | Path):
+        sizes, listed = read_sizes(Path(sizes))
+        losses = losses or listed
+    members = Members(
+        ids=tuple(used),
+        sizes=torch.ones(len(used), dtype=torch.float64) if sizes is None else column(sizes, used, "size"),
+        losses=None if losses is None else column(losses, used, "loss"),
+        ages=torch.zeros(len(used), dtype=torch.int64),
+    )
+    return Inputs(start, template, list(opened.values()), members, plan, dropped)
 
 
 def _most_common(clients: Sequence[Checkpoint]) -> Checkpoint:
@@ -180,49 +187,28 @@ def _most_common(clients: Sequence[Checkpoint]) -> Checkpoint:
     return clients[keys.index(Counter(keys).most_common(1)[0][0])]
 
 
-Table = Mapping[str, float]
-
-
-def read_sizes(given: Table | str | Path | None) -> tuple[Table | None, Table | None]:
-    """The sizes as they are given, or those of a CSV file, with its losses if there are any.
-
-    Its columns are ``name`` and ``size``, or what a heading says; ``loss`` is for the rules that need losses.
-    """
-    if given is None or isinstance(given, Mapping):
-        return given, None
-    path = Path(given)
+def read_sizes(path: Path) -> tuple[Table, Table | None]:
+    """Sizes from a CSV file with the columns name and size, and losses if it has them too."""
+    sizes: dict[str, float] = {}
+    losses: dict[str, float] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ComityError(f"{path}: it is not a CSV file that can be read ({error})") from error
-    columns = ["name", "size"]
-    if rows and "name" in rows[0]:
-        columns = rows.pop(0)
-    if not rows or "size" not in columns:
-        raise ComityError(f"{path}: it needs the columns name and size, and a row for each client")
-    tables: dict[str, dict[str, float]] = {"size": {}, "loss": {}}
-    for row in rows:
-        if len(row) != len(columns):
-            raise ComityError(f"{path}: the row {','.join(row)!r} is not of the form {','.join(columns)!r}")
-        cells = dict(zip(columns, row, strict=True))
-        if cells["name"] in tables["size"]:
-            raise ComityError(f"{path}: {cells['name']!r} is in it twice")
-        for column in tables.keys() & cells.keys():
-            try:
-                tables[column][cells["name"]] = float(cells[column])
-            except ValueError:
-                raise ComityError(f"{path}: the {column} of {cells['name']!r} is {cells[column]!r}") from None
-    return tables["size"], tables["loss"] or None
+            for row in csv.DictReader(lines, skipinitialspace=True, strict=True):
+                if row["name"] in sizes or None in row:
+                    raise ValueError(f"the row of {row['name']!r} comes twice or is too long")
+                sizes[row["name"]] = float(row["size"])
+                losses |= {row["name"]: float(row["loss"])} if "loss" in row else {}
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        reason = f"the column {error} is missing" if isinstance(error, KeyError) else error
+        raise ComityError(f"{path}: it needs a name and a number in each row, under name,size ({reason})") from error
+    return sizes, losses or None
 
 
-def column(table: Table | None, inputs: Inputs, what: str) -> list[float] | None:
-    """A number for each client, which the table has under its name, its file's name or its path."""
-    if table is None:
-        return None
+def column(table: Table, clients: Mapping[str, Path], what: str) -> Tensor:
+    """(N,) a number for each client, which the table has under its name, its file's name or its path."""
     numbers = []
     owners: dict[str, str] = {}
-    for name, path in zip(inputs.ids, inputs.paths, strict=True):
+    for name, path in clients.items():
         keys = [key for key in (name, path.name, path.stem, str(path)) if key in table]
         if not keys:
             raise ComityError(f"there is no {what} for client {name!r}; the table has {', '.join(sorted(table)[:8])}")
@@ -232,4 +218,4 @@ def column(table: Table | None, inputs: Inputs, what: str) -> list[float] | None
         if not math.isfinite(number) or (what == "size" and number <= 0):
             raise ComityError(f"the {what} of client {name!r} is {number}")
         numbers.append(number)
-    return numbers
+    return torch.tensor(numbers, dtype=torch.float64)

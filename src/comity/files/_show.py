@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from comity._words import counted, number
 from comity.files._inspect import Inspection
 
 LAYERS = 8  # shown, of how many there may be
@@ -20,39 +21,26 @@ MEANING = (
 
 
 def percent(share: float, signed: bool = True) -> str:
-    """With a true minus sign. A share that rounds to 0 has no sign."""
     if math.isnan(share):
         return "–"
-    if abs(share) >= 10:
-        return f"{share:+.0f}×".replace("-", "−")  # a short update beside a long one: percent would be noise
-    text = f"{100 * share:{'+' if signed else ''}.{0 if abs(share) >= 0.1 else 1}f} %"
-    return text.replace("+0.0 %", "0 %").replace("-0.0 %", "0 %").replace("-", "−")
-
-
-def several(count: int, one: str) -> str:
-    return f"{count:,} {one}{'' if count == 1 else 's'}"
+    if abs(share) >= 10:  # a short update beside a long one: percent would be noise
+        return f"{number(share, 0, sign=True)}×"
+    return f"{number(100 * share, 0 if abs(share) >= 0.1 else 1, sign=signed)} %"
 
 
 def show(found: Inspection, console: Console) -> None:
-    size = f"{several(len(found.layers), 'layer')}, {sum(found.numbers):,} numbers"
-    console.print(Text(f"{several(len(found.ids), 'client')} · {size} · {found.source}", style="dim"))
-    console.print(Text(_conflict(found), style="bold"))
+    count = len(found.ids)
+    size = f"{counted(len(found.layers), 'layer')}, {sum(found.numbers):,} numbers"
+    console.print(Text(f"{counted(count, 'client')} · {size} · {found.source}", style="dim"))
+    rate = f"{percent(found.conflict.overall, False)} of pairs and layers are in conflict."
+    console.print(Text(rate if count > 1 else "There is one client; conflict takes two.", style="bold"))
     console.print(Text(_answer(found), style="bold red" if found.mean.harmed else "bold green"))
     _rules(found, console)
     console.print(Text(MEANING, style="dim"))
-    if len(found.ids) > 1:
+    if count > 1:
         _hurts(found, console)
         _layers(found, console)
         _cosines(found, console)
-
-
-def _conflict(found: Inspection) -> str:
-    if len(found.ids) == 1:
-        return "There is one client; conflict takes two."
-    rate = percent(found.conflict.overall, False)
-    if found.error:
-        rate += f" (± {percent(found.conflict.error, False)}; cosines come from sketches, ± {found.error:.3f})"
-    return f"{rate} of pairs and layers are in conflict."
 
 
 def _answer(found: Inspection) -> str:
@@ -67,15 +55,13 @@ def _answer(found: Inspection) -> str:
 
 def _rules(found: Inspection, console: Console) -> None:
     """What each rule would do to the worst-off client, and how many clients it would harm."""
-    heads = ["rule", "worst off", "gain", *_loss_heading(found), "harmed", "own step"]
-    table = _table(console, "What each rule would do", heads)
+    table = _table(console, "What each rule would do", "rule", "worst off", "gain", "harmed", "own step")
     for rule in found.verdicts:
-        j = rule.worst
-        share = float(rule.shares[j])
-        harmed = _red(f"{len(rule.harmed)} of {len(found.ids)}") if rule.harmed else "nobody"
-        gain = _red(percent(share)) if share < -0.0005 else percent(share)
+        share = float(rule.shares[rule.worst])
+        harmed = Text(f"{len(rule.harmed)} of {len(found.ids)}", style="red") if rule.harmed else "nobody"
+        gain = Text(percent(share), style="red" if share < -0.0005 else "")
         own_step = f"{rule.length:.2f}× {percent(share * rule.length)}"
-        table.add_row(rule.rule, Text(_short(found.ids[j], 20)), gain, *_loss(found, j, share), harmed, own_step)
+        table.add_row(rule.rule, _short(found.ids[rule.worst], 20), gain, harmed, own_step)
     console.print(table)
 
 
@@ -85,10 +71,9 @@ def _hurts(found: Inspection, console: Console) -> None:
     if not pairs:
         return
     title = f"Who would hurt whom: {len(pairs):,} of {len(found.ids) * (len(found.ids) - 1):,} ordered pairs"
-    table = _table(console, title, ["the update of", "alone, to", *_loss_heading(found), "gain"])
+    table = _table(console, title, "the update of", "alone, to", "gain")
     for i, j, share in pairs[:PAIRS]:
-        names = (Text(_short(found.ids[k])) for k in (i, j))
-        table.add_row(*names, *_loss(found, j, share), _red(percent(share)))
+        table.add_row(_short(found.ids[i]), _short(found.ids[j]), Text(percent(share), style="red"))
     console.print(table)
     if len(pairs) > PAIRS:
         console.print(Text(f"and {len(pairs) - PAIRS:,} more", style="dim"))
@@ -97,43 +82,41 @@ def _hurts(found: Inspection, console: Console) -> None:
 def _layers(found: Inspection, console: Console) -> None:
     rates = found.conflict.layers.tolist()
     order = sorted(range(len(rates)), key=lambda k: -rates[k])
-    table = _table(console, "Layers, most conflict first", ["layer", "numbers", "of updates", "conflict", ""])
+    table = _table(console, "Layers, most conflict first", "layer", "numbers", "of updates", "conflict", "")
     for k in order[:LAYERS]:
-        name = found.layers[k]
+        name, numbers = found.layers[k], found.numbers[k]
         table.add_row(
             Text(name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"),  # a layer's number is at the end
-            _compact(found.numbers[k]),
+            f"{numbers:,}" if numbers < 1e6 else f"{numbers / 1e6:,.1f} M",
             percent(float(found.weight[k]), False),
             percent(rates[k], False),
             Text("█" * round(10 * rates[k]), style="red" if rates[k] > 0.5 else "yellow"),
         )
     console.print(table)
     if (rest := len(rates) - LAYERS) > 0:
-        middle, calm = percent(rates[order[len(rates) // 2]], False), rates.count(0)
-        others = f"and {several(rest, 'more layer')}; half of all are at {middle} or less"
-        console.print(Text(f"{others}, {calm} without conflict" if calm else others, style="dim"))
+        middle = percent(rates[order[len(rates) // 2]], False)
+        line = f"and {counted(rest, 'more layer')}; half of all are at {middle} or less"
+        console.print(Text(f"{line}, {rates.count(0)} without conflict", style="dim"))
 
 
 def _cosines(found: Inspection, console: Console) -> None:
-    count, off = len(found.ids), f" (each ± {found.error:.3f})" if found.error else ""
+    count = len(found.ids)
     if count > MATRIX:
         values = found.cosines[~found.cosines.new_ones(count, count).bool().tril()]
-        low, middle, high = (f"{float(value):.2f}" for value in (values.min(), values.median(), values.max()))
-        spread = f"between {low} and {high}, half of them below {middle}{off}".replace("-", "−")
+        low, middle, high = (number(float(value)) for value in (values.min(), values.median(), values.max()))
+        spread = f"between {low} and {high}, half of them below {middle}"
         console.print(Text(f"\nCosines of {len(values):,} pairs: {spread}.", style="dim"))
         return
-    table = _table(console, f"Cosines{off}", ["", *(str(j + 1) for j in range(count))])
+    table = _table(console, "Cosines", "", *(str(j + 1) for j in range(count)))
     for i, name in enumerate(found.ids):
-        cells = []
-        for j, value in enumerate(found.cosines[i].tolist()):
-            shown = "·" if i == j else f"{value:.2f}".replace("-", "−")
-            cells.append(Text(shown, style="dim" if i == j else "red" if value < -0.005 else ""))
-        table.add_row(Text(f"{i + 1} {_short(name, 20)}"), *cells)
+        row = [Text(number(x), style="red" if x < -0.005 else "") for x in found.cosines[i].tolist()]
+        row[i] = Text("·", style="dim")
+        table.add_row(Text(f"{i + 1} ").append(_short(name, 20)), *row)
     table.padding = (0, 1, 0, 0)
     console.print(table)
 
 
-def _table(console: Console, title: str, headings: list[str]) -> Table:
+def _table(console: Console, title: str, *headings: str) -> Table:
     console.print(Text(f"\n{title}", style="bold cyan"))  # a table's own title is broken at the table's width
     table = Table(box=None, padding=(0, 2, 0, 1))
     for i, heading in enumerate(headings):
@@ -141,28 +124,6 @@ def _table(console: Console, title: str, headings: list[str]) -> Table:
     return table
 
 
-def _red(text: str) -> Text:
-    return Text(text, style="red")
-
-
-def _loss_heading(found: Inspection) -> list[str]:
-    return [] if found.lr is None else ["its loss"]
-
-
-def _loss(found: Inspection, j: int, share: float) -> list[str]:
-    """A cell for the change of a loss, if it is known."""
-    change = found.loss(j, share)
-    return [] if change is None else [f"{change:+.3g}".replace("-", "−")]
-
-
-def _short(name: str, longest: int = LONGEST) -> str:
+def _short(name: str, longest: int = LONGEST) -> Text:
     """Both ends of a long name, since either may distinguish it from others."""
-    return name if len(name) <= longest else f"{name[: longest // 3]}…{name[-(longest - longest // 3 - 1) :]}"
-
-
-def _compact(count: int) -> str:
-    """4,096 as it is, then 16.8 M."""
-    for unit, size in ((" G", 1e9), (" M", 1e6)):
-        if count >= size:
-            return f"{count / size:.1f}{unit}"
-    return f"{count:,}"
+    return Text(name if len(name) <= longest else f"{name[: longest // 3]}…{name[-(longest - longest // 3 - 1) :]}")

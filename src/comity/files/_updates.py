@@ -12,23 +12,12 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._memory import parse_bytes, show_bytes
-from comity._random import key_bytes
 from comity._threads import in_order, one_thread
 from comity.files import _lora
 from comity.files._checkpoint import Checkpoint
 from comity.files._formats import StoredTensor
-from comity.files._plan import Inputs, Table, column
-from comity.rules import (
-    LONGEST_SQUARE,
-    ClientUpdates,
-    DroppedWarning,
-    LayerSketch,
-    Members,
-    Sketch,
-    lower_products,
-    mirrored,
-    piece_width,
-)
+from comity.files._plan import Inputs
+from comity.rules import LONGEST_SQUARE, ClientUpdates, DroppedWarning, lower_products, mirrored, piece_width
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -41,7 +30,6 @@ LARGEST = 2**24  # bytes per piece at most: larger ones are no faster
 class Piece(NamedTuple):
     """Some columns of one tensor, as they are in the files."""
 
-    start: int
     rows: list[Tensor | None]
     """One for each client; None for a bad client, whose updates are arbitrary."""
     base: Tensor | None
@@ -79,16 +67,7 @@ class FileUpdates(ClientUpdates):
     """
 
     def __init__(
-        self,
-        inputs: Inputs,
-        sizes: Table | None,
-        losses: Table | None,
-        *,
-        memory: str | float,
-        skip_bad: bool,
-        progress: Progress | None,
-        passes: int,
-        sketch: Sketch | None = None,
+        self, inputs: Inputs, memory: str | float, skip_bad: bool, progress: Progress | None, passes: int
     ) -> None:
         plan, entries, count = inputs.plan, inputs.template.entries, len(inputs.clients)
         self.inputs, self.skip_bad = inputs, skip_bad
@@ -99,20 +78,12 @@ class FileUpdates(ClientUpdates):
         shapes = [(name, entries[name].shape) for name in plan.merged]
         shapes += [(pair.module, (entries[pair.B].shape[0], *entries[pair.A].shape[1:])) for pair in plan.pairs]
         memory = parse_bytes(memory) - 3 * 8 * len(shapes) * count**2  # the Gram matrices, their parts, and their sum
-        memory -= 0 if sketch is None else sketch.needs(Layout(shapes), count)
         # Half is for the pages of mapped files, which count as memory of the process until a file is mapped anew.
         self.room = (memory - min(SPARE, memory / 2)) / 2
         sizes_on_disk = {file: file.path.stat().st_size for model in models for file in model.files}
         for file, size in sizes_on_disk.items():
             file.mapped = self.room * size / max(1, sum(sizes_on_disk.values()))
-        members = Members(
-            ids=tuple(inputs.ids),
-            sizes=torch.tensor(column(sizes, inputs, "size") or [1.0] * count, dtype=torch.float64),
-            losses=None if losses is None else torch.tensor(column(losses, inputs, "loss"), dtype=torch.float64),
-            ages=torch.zeros(count, dtype=torch.int64),
-        )
-        super().__init__(Layout(shapes), members, inputs.dropped)
-        self.sketch = sketch
+        super().__init__(Layout(shapes), inputs.members, inputs.dropped)
         self.measure()
         for reason in self.bad.values():
             warnings.warn(f"left out: {reason}", DroppedWarning, stacklevel=3)
@@ -152,14 +123,7 @@ class FileUpdates(ClientUpdates):
         return self._sweep(name, self.good, combine)
 
     def _multiply(self, mean: bool = False) -> Tensor:
-        grams = []
-        for place, name in enumerate(self.inputs.plan.merged):
-            layer = self.layout.layers[place]
-            if self.sketch is None or layer.stop - layer.start <= self.sketch.k:
-                grams.append(self._gram(name))
-            else:
-                drawn = LayerSketch(self.sketch.k, place, layer, key_bytes(0, "files"))
-                grams.append(mirrored(lower_products(self._sketched(name, drawn))))
+        grams = [self._gram(name) for name in self.inputs.plan.merged]
         grams += [_lora.gram(self, pair) for pair in self.inputs.plan.pairs]
         for name in self.inputs.plan.averaged:
             self._gram(name)  # for the clients whose numbers are not finite in it
@@ -186,23 +150,6 @@ class FileUpdates(ClientUpdates):
         with one_thread():  # small as they are, torch would wake all cores for them
             return mirrored(products)
 
-    def _sketched(self, name: str, drawn: LayerSketch) -> Tensor:
-        """(N, k) float64: the sketches of all clients' updates of one tensor; those of bad clients are arbitrary."""
-        every = range(len(self.inputs.clients))
-        dtype = _precise(model.entries[name] for model in self.models(every))
-        folded = drawn.start(torch.empty(len(every), 0, dtype=dtype))
-
-        def fold(piece: Piece) -> None:
-            squares = torch.zeros(len(every), dtype=torch.float64)
-            for columns, U, _ in piece.blocks():
-                squares += torch.linalg.vector_norm(U, dim=1).double() ** 2
-                drawn.fold(folded, U, drawn.layer.start + piece.start + columns.start)
-            self._judge(name, piece, squares)
-
-        for _ in self._sweep(name, every, fold, most=1):
-            pass
-        return drawn.finish(folded)
-
     def _judge(self, name: str, piece: Piece, squares: Tensor) -> None:
         """Note clients whose numbers are not finite, which shows in the squared lengths of their rows."""
         doubtful = (~(squares < LONGEST_SQUARE)).nonzero().flatten().tolist()
@@ -214,32 +161,29 @@ class FileUpdates(ClientUpdates):
                 reason = f"is not finite in {wrong:,} of its numbers" if wrong else "has an update too long for float32"
                 piece.bad[i] = self.inputs.clients[i].wrong(f"tensor {name!r} {reason}")
 
-    def _sweep(
-        self, name: str, places: Sequence[int], work: Callable[[Piece], T], most: int | None = None
-    ) -> Iterator[T]:
-        """``work`` on piece after piece, ``most`` of them at once, each read by the thread that works on it."""
+    def _sweep(self, name: str, places: Sequence[int], work: Callable[[Piece], T]) -> Iterator[T]:
+        """``work`` on piece after piece, some of them at once, each read by the thread that works on it."""
         entries = [model.entries[name] for model in self.models(places)]
-        dtype, length = _precise(entries), entries[0].numel
+        dtype = reduce(torch.promote_types, (entry.dtype for entry in entries), torch.float32)
+        length, size = entries[0].numel, sum(entry.itemsize for entry in entries)
         width, fit = self._cut(name, entries, len(places), dtype.itemsize)
         threads = min(fit, torch.get_num_threads() + 1)  # one waits for the disk while the others compute
 
-        def one(start: int) -> tuple[Piece, T]:
+        def one(start: int) -> tuple[int, dict[int, ComityError], T]:
             stop = min(start + width, length)
-            piece = Piece(start, [], None, stop - start, dtype, {})
+            base = None if self.inputs.base is None else self.inputs.base.read(name, start, stop)
+            piece = Piece([], base, stop - start, dtype, {})
             for i in places:
                 try:
                     piece.rows.append(None if i in self.bad else self.inputs.clients[i].read(name, start, stop))
                 except ComityError as error:
                     piece.bad[i] = error
                     piece.rows.append(None)
-            if self.inputs.base is not None:
-                piece = piece._replace(base=self.inputs.base.read(name, start, stop))
-            done = work(piece)
-            return piece._replace(rows=[], base=None), done
+            return piece.length, piece.bad, work(piece)
 
-        for piece, done in in_order(one, range(0, length, width), most or threads):
-            self.advance(piece.length * sum(entry.itemsize for entry in entries))
-            for i, error in piece.bad.items():
+        for columns, bad, done in in_order(one, range(0, length, width), threads):
+            self.advance(columns * size)
+            for i, error in bad.items():
                 self.drop(i, error)
             yield done
 
@@ -257,11 +201,6 @@ class FileUpdates(ClientUpdates):
             raise ComityError(f"tensor {name!r} needs {needed} of memory at least; {given} are left for it")
         width = fits - fits % step if fits >= step else fits
         return width, max(1, int(left // (width * column + min(width, step) * block)))
-
-
-def _precise(entries: Iterable[StoredTensor]) -> torch.dtype:
-    """The dtype that updates are computed in."""
-    return reduce(torch.promote_types, (entry.dtype for entry in entries), torch.float32)
 
 
 def _is_finite(numbers: Tensor) -> bool:
