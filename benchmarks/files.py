@@ -139,7 +139,7 @@ def main() -> None:
         for i in range(options.clients):
             make(folder / f"client-{i:02d}", layers, i, noise)
         clients = [str(folder / f"client-{i:02d}") for i in range(options.clients)]
-        arguments = [str(folder / "base"), *clients, "--rule", options.rule, "--memory", options.memory]
+        arguments = ["--base", str(folder / "base"), *clients, "--rule", options.rule, "--memory", options.memory]
         command = [sys.executable, "-c", WORKER, json.dumps([*arguments, "-o", str(folder / "new"), "--overwrite"])]
         total = sum(file.stat().st_size for file in _files(folder))
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -227,7 +227,7 @@ def test_the_order_of_arguments_does_not_matter(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["table", "report", "aggregate", "inspect"])
 def test_options_may_stand_anywhere_among_arguments(name: str) -> None:
-    flag, value = {"table": ("--format", "md"), "inspect": ("--lr", "-1e-3")}.get(name, ("--output", "x.html"))
+    flag, value = {"table": ("--format", "md"), "inspect": ("--memory", "-1e-3")}.get(name, ("--output", "x.html"))
     parsed = find(name).parse(["a", "b", "c", flag, value])
     assert parsed[flag[2:]] == value
     for order in ([flag, value, "a", "b", "c"], ["a", flag, value, "b", "c"], ["a", f"{flag}={value}", "b", "c"]):

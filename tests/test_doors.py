@@ -172,7 +172,7 @@ def test_a_module_among_downloads_is_not_imported(way: tuple[str, ...]) -> None:
     for name in SHADOWS:
         Path(f"{name}.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     Path("base.safetensors").write_bytes(b"")
-    done = child(*way, "inspect", "base.safetensors", "base.safetensors")
+    done = child(*way, "inspect", "--base", "base.safetensors", "base.safetensors")
     assert "Traceback" not in done.stderr
     assert not Path("ran").exists()
 
@@ -234,8 +234,8 @@ LONG = "x" * 300
         ["table", "file"],
         ["report", LONG],
         ["report", "file/x"],
-        ["inspect", LONG, LONG],
-        ["aggregate", LONG, LONG, "-o", "x"],
+        ["inspect", "--base", LONG, LONG],
+        ["aggregate", "--base", LONG, LONG, "-o", "x"],
         ["run", "--config", LONG],
         ["run", "--config", "."],
         ["run", "--data", LONG, "--data-dir", LONG],

@@ -150,8 +150,14 @@ BAD: dict[str, tuple[Make, str]] = {
     "empty folder": (_file("", Path.mkdir), "no weight files"),
     "index without": (_index(lambda homes: homes.clear()), "weight_map"),
     "index elsewhere": (_index(lambda homes: homes.update({"bn.bias": "../x.safetensors"})), "not the name of a"),
-    "index of less": (_index(lambda homes: homes.pop("bn.bias")), "'bn.bias' is in the index or in .*, but not in both"),
-    "index of more": (_index(lambda homes: homes.update({"x": homes["bn.bias"]})), "'x' is in the index or in .*, but not in both"),
+    "index of less": (
+        _index(lambda homes: homes.pop("bn.bias")),
+        "'bn.bias' is in .*, but not in both",
+    ),
+    "index of more": (
+        _index(lambda homes: homes.update({"x": homes["bn.bias"]})),
+        "'x' is in .*, but not in both",
+    ),
     "shard gone": (_index(lambda homes: homes.update({"bn.bias": "gone.safetensors"})), "cannot be read"),
 }
 
@@ -329,11 +335,13 @@ def test_a_full_disk(saved: tuple[Path, list[Path]], tmp_path: Path, monkeypatch
     ("arguments", "told"),
     [
         ([], "needs -o"),
-        (["-o", "x.pt"], "takes a base and the clients' files"),
-        (["--as-updates", "-o", "x.pt"], "takes the clients' updates"),
-        (["a", "b", "-o", "x.pt", "--buffers", "drop"], "--buffers must be average | keep"),
-        (["a", "b", "-o", "x.pt", "--memory", "10MB"], "Python and torch alone take"),
-        (["a", "b", "-o", "x.pt", "--rule.z", "1"], "unknown option of rule ConFREE 'z'"),
+        (["--base", "a", "-o", "x.pt"], "takes the clients' files"),
+        (["--as-updates", "-o", "x.pt"], "takes the clients' files"),
+        (["a", "b", "-o", "x.pt"], "give the model that the clients started from with --base, or say --as-updates"),
+        (["a", "--base", "b", "--as-updates", "-o", "x.pt"], "with --base, or say --as-updates"),
+        (["a", "--base=b", "-o", "x.pt", "--buffers", "drop"], "--buffers must be average | keep"),
+        (["a", "--base=b", "-o", "x.pt", "--memory", "10MB"], "Python and torch alone take"),
+        (["a", "--base=b", "-o", "x.pt", "--rule.z", "1"], "unknown option of rule ConFREE 'z'"),
     ],
 )
 def test_wrong_commands(arguments: list[str], told: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import SAVE, SHAPES, models, save_all
+from checkpoints import SHAPES, models, save_all
 from rich.console import Console
 from test_adapters import federation
 
@@ -92,7 +92,7 @@ def test_many_clients_and_layers_in_the_terminal(tmp_path: Path, monkeypatch: py
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start, files = save_all("safetensors", *models(), tmp_path / "in")
-    inputs = [str(start), *map(str, files)]
+    inputs = ["--base", str(start), *map(str, files)]
     assert command("inspect", inputs) == 0
     assert "The plain mean would harm" in capsys.readouterr().out
     new = tmp_path / "new.safetensors"
@@ -116,52 +116,27 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(ComityError, match="exists"):
         command("aggregate", [*inputs, "-o", str(new), "--skip-bad"])
     assert "left out" in capsys.readouterr().err
-    assert command("aggregate", ["--as-updates", *inputs[:2], "-o", str(new), "--overwrite"]) == 0
+    assert command("aggregate", ["--as-updates", *inputs[1:3], "-o", str(new), "--overwrite"]) == 0
     capsys.readouterr()
     for name in ("inspect", "aggregate"):
         assert command(name, ["--help"]) == 0
         assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
-    for arguments, told in [
-        ([*inputs[:2], "--html", "page.html"], "unknown option '--html'"),
-        ([], "takes a base and the clients' files"),
-        (["--base", inputs[0]], "takes a base and the clients' files"),
-        ([*inputs[1:], "--base", inputs[0], "--as-updates"], "updates have no base"),
-    ]:
-        with pytest.raises(ComityError, match=told):
-            command("inspect", arguments)
-
-
-@pytest.mark.parametrize(
-    ("names", "warned"),
-    [
-        (["clients/client-0", "clients/client-1", "clients/client-10"], True),
-        (["aarau", "basel", "chur"], True),
-        (["site-1/model", "site-2/model", "site-3/model"], True),
-        (["base", "clients/client-0", "clients/client-1"], False),
-        (["base", "aarau", "basel"], False),
-        (["mine", "client-0", "client-1"], False),
-        (["server/model", "site-1/model", "site-2/model"], False),
-    ],
-)
-def test_a_base_that_looks_like_a_client(
-    names: list[str], warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    base, clients = models(2)
-    for name, model in zip(names, [base, *clients], strict=True):
-        Path(name).parent.mkdir(exist_ok=True)
-        SAVE["safetensors"](model, Path(name))
-    first, *others = (f"{name}.safetensors" for name in names)
-    line = f"comity: {first} was taken for the base that the clients started from, and looks like one of the clients"
-    offer = "; give the base with --base, or say --as-updates if these are updates\n"
-    for arguments in ([first, *others], ["--base", first, *others], ["--as-updates", first, *others]):
-        assert command("inspect", arguments) == 0
-        assert capsys.readouterr().err == (line + offer) * (warned and arguments[0] == first)
+    with pytest.raises(ComityError, match="unknown option '--html'"):
+        command("inspect", [*inputs, "--html", "page.html"])
 
 
 def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start, files, *_ = federation(tmp_path / "in")
-    arguments = [str(start), *map(str, files), "-o", str(tmp_path / "new"), "--overwrite", "--lora", "products"]
+    arguments = [
+        "--base",
+        str(start),
+        *map(str, files),
+        "-o",
+        str(tmp_path / "new"),
+        "--overwrite",
+        "--lora",
+        "products",
+    ]
     assert command("aggregate", arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(" % lost in " in line for line in lines[:4])

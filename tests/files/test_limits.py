@@ -34,7 +34,7 @@ def test_memory_stays_under_the_limit(tmp_path: Path) -> None:
     for i in range(11):
         save_file({"large": noise.roll(i), "small": noise[i : i + 1000].clone()}, tmp_path / f"{i}.safetensors")
     files = [str(tmp_path / f"{i}.safetensors") for i in range(11)]
-    arguments = [*files, "--memory", "420MB", "-o", str(tmp_path / "new.safetensors")]
+    arguments = ["--base", *files, "--memory", "420MB", "-o", str(tmp_path / "new.safetensors")]
     command = [sys.executable, "-c", MEASURED, json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout.splitlines()[-1]) < 420e6 + OVERHEAD, done.stdout

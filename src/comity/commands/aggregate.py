@@ -67,7 +67,6 @@ def aggregate(
             overwrite=overwrite,
             progress=progress,
         )
-    inputs.warn_if_base_looks_like_a_client()
     _print(done, console, time.perf_counter() - started)
     return 0
 

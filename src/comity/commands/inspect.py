@@ -21,7 +21,6 @@ def inspect(inputs: FileInputs) -> int:
     console = Console()
     with reading(console) as progress:
         inspection = inspect(**inputs.arguments("inspect"), progress=progress)
-    inputs.warn_if_base_looks_like_a_client()
     show(inspection, console)
     return 0
 
