@@ -208,6 +208,7 @@ def test_other_tensors_of_an_adapter(rank: int | None, tmp_path: Path) -> None:
         ({"lora": "stack"}, r"lora must be factors \| products, got 'stack'"),
         ({"lora": "products", "rank": 0}, "rank must be at least 1, got 0"),
         ({"lora": "products", "rank": "much"}, "rank must be"),
+        ({"lora": "products", "memory": 10_000}, r"of memory; .* are left for them"),
         ({"lora": "products", "rank": 3, "output": "new.safetensors"}, "must be a folder"),
         ({"lora": "products", "rank": "auto", "base": "base/adapter_model.safetensors"}, "must be a folder"),
     ],
@@ -270,12 +271,6 @@ def test_dora_is_more_than_its_product(tmp_path: Path) -> None:
     with pytest.raises(ComityError, match="use --lora factors"):
         aggregate(start, files, tmp_path / "new", lora="products")
     aggregate(start, files, tmp_path / "new", lora="factors")
-
-
-def test_factors_beyond_the_memory(tmp_path: Path) -> None:
-    start, files, *_ = federation(tmp_path / "in")
-    with pytest.raises(ComityError, match=r"of memory; .* are left for them"):
-        aggregate(start, files, tmp_path / "new", lora="products", memory=10_000)
 
 
 def test_inspected_by_products_a_small_difference_of_large_ones_keeps_its_digits(tmp_path: Path) -> None:

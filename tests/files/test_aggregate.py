@@ -12,7 +12,7 @@ from safetensors import safe_open
 import comity
 from comity.files import Merge, aggregate
 from comity.files._formats import WeightFile
-from comity.rules import CALM, RULES, ConFREE, DroppedWarning, Mean, Projection, Rule, Updates
+from comity.rules import CALM, RULES, ConFREE, DroppedWarning, Mean, Rule, Updates
 
 
 class Saved:
@@ -63,20 +63,20 @@ def test_every_format_and_precision(kind: str, rule: Rule, dtype: torch.dtype, t
         torch.testing.assert_close(done.stretch, outcome.stretch, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("length", [2.5, "mean", "fedexp"])
-def test_every_length_but_one_that_asks_clients(length: Any, saved: Saved) -> None:
-    assert_close(saved.merge({"name": "ConFREE", "length": length}), saved.merged(ConFREE(length=length)))
-    with pytest.raises(comity.ComityError, match="only a run can do"):
-        aggregate(saved.start, saved.files, saved.new.with_stem("none"), ConFREE(length="search"))
-    assert not saved.new.with_stem("none").exists()
+LENGTHS = [{"length": length} for length in (2.5, "mean", "fedexp")]
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name not in ("TorchJD", "Auto")])
-def test_every_rule_to_the_bit(name: str, saved: Saved) -> None:
-    """The same pieces, the same products, the same sums."""
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in RULES if name not in ("TorchJD", "Auto")] + [("ConFREE", length) for length in LENGTHS],
+)
+def test_every_rule_and_length_to_the_bit(name: str, options: dict[str, Any], saved: Saved, tmp_path: Path) -> None:
+    """The same pieces, the same products, the same sums; losses come from the table of sizes."""
     numbers = [1.0, 2.0, 3.0, 4.0] if RULES[name].needs_losses else None
-    losses = None if numbers is None else {f"client-{i}": number for i, number in enumerate(numbers)}
-    found, expected = saved.merge(name, losses=losses), saved.merged(RULES[name](), losses=numbers)
+    rows = [f"{number},client-{i},1" for i, number in enumerate(numbers or ())]
+    (tmp_path / "sizes.csv").write_text("\n".join(["loss,name,size", *rows]))
+    found = saved.merge({"name": name} | options, sizes=tmp_path / "sizes.csv" if numbers else None)
+    expected = saved.merged(RULES[name](**options), losses=numbers)
     assert_close(found, expected)
     for layer in SHAPES:
         assert torch.equal(found[layer], expected[layer]), layer
@@ -301,19 +301,6 @@ def test_bad_sizes(text: str, told: str, saved: Saved, tmp_path: Path) -> None:
     with pytest.raises(comity.ComityError, match=told):
         saved.merge(sizes=tmp_path / "sizes.csv")
     assert not saved.new.exists()
-
-
-def test_losses_from_the_table(saved: Saved, tmp_path: Path) -> None:
-    rows = [f"{3 - i},client-{i},1" for i in range(4)]
-    (tmp_path / "sizes.csv").write_text("\n".join(["loss,name,size", *rows]))
-    found = saved.merge("FedFV", sizes=tmp_path / "sizes.csv")
-    assert_close(found, saved.merged(RULES["FedFV"](), losses=[3, 2, 1, 0]))
-
-
-def test_random_orders_continue_as_in_memory(saved: Saved) -> None:
-    streamed, remembered = (Projection(order="sequential", seed=3) for _ in range(2))
-    for _ in range(2):
-        assert_close(saved.merge(streamed), saved.merged(remembered))
 
 
 def test_names_of_clients(tmp_path: Path) -> None:

@@ -256,6 +256,7 @@ def test_a_file_that_changes_meanwhile(skip_bad: bool, saved: tuple[Path, list[P
         ({"lora": "products"}, "no PEFT adapter"),
         ({"rule": "Confre"}, "did you mean ConFREE"),
         ({"rule": {"name": "ConFREE", "c": 2}}, r"rule\.c must be at least 0 and below 1, got 2"),
+        ({"rule": ConFREE(length="search")}, "only a run can do"),
         ({"rule": "FedFV"}, "needs the clients' losses: a column loss"),
     ],
 )
