@@ -326,7 +326,7 @@ def test_a_full_disk(saved: tuple[Path, list[Path]], tmp_path: Path, monkeypatch
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("comity.files._output.os.fsync", full)
+    monkeypatch.setattr("comity.files._merge.os.fsync", full)
     with pytest.raises(ComityError, match=r"could not be written \(No space left on device"):
         aggregate(start, files, tmp_path / "new.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

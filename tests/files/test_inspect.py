@@ -12,7 +12,8 @@ from test_adapters import federation
 
 from comity import ComityError
 from comity.commands import command
-from comity.files import Inspection, inspect, show
+from comity.commands._inspection import show
+from comity.files import Inspection, inspect
 from comity.rules import CALM, ConFREE, Mean, Updates, conflict_rate, cosines, harm, improvement
 
 

@@ -76,7 +76,7 @@ def _print(done: "Merge", console: "Console", seconds: float) -> None:
 
     from comity._memory import peak, show_bytes
     from comity._words import counted
-    from comity.files import LAYERS, percent
+    from comity.commands._inspection import LAYERS, percent
 
     if done.lost:
         worst = sorted(done.lost.items(), key=lambda pair: -pair[1])

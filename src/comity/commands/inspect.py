@@ -16,12 +16,13 @@ def inspect(inputs: FileInputs) -> int:
     from rich.console import Console
 
     from comity.commands._files import reading
-    from comity.files import inspect, show
+    from comity.commands._inspection import show
+    from comity.files import inspect
 
     console = Console()
     with reading(console) as progress:
-        inspection = inspect(**inputs.arguments("inspect"), progress=progress)
-    show(inspection, console)
+        found = inspect(**inputs.arguments("inspect"), progress=progress)
+    show(found, console)
     return 0
 
 

@@ -6,6 +6,5 @@
 
 from comity.files._inspect import Inspection, inspect
 from comity.files._merge import Merge, aggregate
-from comity.files._show import LAYERS, percent, show
 
-__all__ = ["LAYERS", "Inspection", "Merge", "aggregate", "inspect", "percent", "show"]
+__all__ = ["Inspection", "Merge", "aggregate", "inspect"]

@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,15 +16,17 @@ from torch import Tensor
 
 from comity._components import Component
 from comity._errors import ComityError
-from comity.files._checkpoint import ADAPTER, INDEX, read_json
-from comity.files._formats import DTYPES, StoredTensor, WeightFile
+from comity.files._checkpoint import ADAPTER, INDEX, Checkpoint, read_json
+from comity.files._formats import DTYPES, FORMATS, StoredTensor, WeightFile
 from comity.files._lora import Pair, config_with_ranks, merge_products
-from comity.files._output import SUFFIX, Write, becomes_folder, write_output
 from comity.files._plan import Buffers, Choice, Inputs, Lora, Rank, Table, collect
 from comity.files._updates import FileUpdates, Progress
 from comity.rules import Combination, ConflictRate, Rule, ServerStep, conflict_rate
 
+SUFFIX = ".safetensors"
 PIECE = 2**20  # numbers
+Write = Callable[[BinaryIO], object]
+"""Writes one file."""
 
 
 @dataclass(frozen=True)
@@ -178,3 +182,55 @@ class SecondPass:
 def _renamed(name: str) -> str:
     """A weight file's name in an output folder: Hugging Face's pytorch_model.bin becomes model.safetensors."""
     return name if name.endswith(SUFFIX) else f"{Path(name).stem.replace('pytorch_model', 'model')}{SUFFIX}"
+
+
+def becomes_folder(
+    output: Path, template: Checkpoint, inputs: Iterable[Path], files: Sequence[str], overwrite: bool
+) -> bool:
+    """Whether the output is a folder or a file, as the base is. An output that cannot be written is rejected here.
+
+    ``files`` are the names of what will be written, beside what is copied from a template's folder.
+    """
+    folder = template.folder is not None and output.suffix not in FORMATS  # one file of a folder may be asked for
+    if len(files) > 1 and not folder:
+        raise ComityError(f"output {output} must be a folder: {' and '.join(files)} go into it")
+    if not folder and output.suffix != SUFFIX:
+        raise ComityError(f"output {output} must end in {SUFFIX}, the only format that is written")
+    place = output.resolve()
+    for given in (path.resolve() for path in inputs):
+        if place.is_relative_to(given) or given.is_relative_to(place):
+            raise ComityError(f"output {output} is one of the inputs, in one, or a folder with one ({given})")
+    if output.exists():
+        if not overwrite:
+            raise ComityError(f"output {output} exists; give --overwrite to replace it")
+        if output.is_dir() != folder:
+            raise ComityError(f"output {output} is a {'folder' if output.is_dir() else 'file'}; it cannot be replaced")
+        expected = {*files, *(path.name for path in template.sidecars())}
+        if folder and (other := {path.name for path in output.iterdir()} - expected):
+            raise ComityError(f"output {output} holds {min(other)!r} too; a folder with other things stays as it is")
+    return folder
+
+
+def write_output(output: Path, template: Checkpoint, files: Mapping[str, Write], folder: bool) -> None:
+    """Write a folder with the other files of the template's, or a single file. It appears complete or not at all."""
+    part = output.with_name(f".{output.name}.part")  # one name, so that what a killed process left is overwritten
+    new, old = part / "new", part / "old"
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        new.mkdir(parents=True)
+        for path in template.sidecars() if folder else ():
+            shutil.copyfile(path, new / path.name)
+        for name, write in files.items():
+            with (new / name).open("w+b") as target:
+                write(target)
+                target.flush()
+                os.fsync(target.fileno())
+        if folder and output.exists():
+            output.rename(old)  # a folder cannot be replaced in one step
+        (new if folder else new / min(files)).replace(output)
+    except OSError as error:
+        raise ComityError(f"output {output} could not be written ({error.strerror or error})") from error
+    finally:
+        if old.exists() and not output.exists():
+            old.rename(output)
+        shutil.rmtree(part, ignore_errors=True)

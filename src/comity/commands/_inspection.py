@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from comity._words import counted, number
-from comity.files._inspect import Inspection
+from comity.files import Inspection
 
 LAYERS = 8  # shown, of how many there may be
 PAIRS = 6
