@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from comity.files import Merge, aggregate
 from comity.rules import Rule
 
 Model = dict[str, Tensor]
@@ -143,5 +144,21 @@ def save_all(kind: str, base: Model, clients: Sequence[Model], folder: Path) -> 
     return SAVE[kind](base, folder / "base"), [SAVE[kind](c, folder / f"client-{i}") for i, c in enumerate(clients)]
 
 
-def output_like(base: Path, folder: Path) -> Path:
-    return folder / ("new" if base.is_dir() else "new.safetensors")
+class Saved:
+    """A base and clients, in memory and in files, and a place for what they are merged into."""
+
+    def __init__(self, folder: Path, kind: str = "safetensors", given: tuple[Model, list[Model]] | None = None) -> None:
+        self.base, self.clients = given or models()
+        self.start, self.files = save_all(kind, self.base, self.clients, folder / "in")
+        self.folder, self.new = folder, folder / ("new" if self.start.is_dir() else "new.safetensors")
+        self.done: Merge
+
+    def merge(self, rule: Any = "ConFREE", **options: Any) -> Model:
+        self.done = aggregate(self.start, self.files, self.new, rule, **{"overwrite": True} | options)
+        return load(self.new)
+
+    def merged(self, rule: Rule, **options: Any) -> Model:
+        return merged(rule, self.base, self.clients, **options)
+
+    def assert_nothing_is_written(self) -> None:
+        assert [path.name for path in self.folder.iterdir()] == ["in"]

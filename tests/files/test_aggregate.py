@@ -6,36 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import BUFFERS, COUNTER, SAVE, SHAPES, assert_close, load, merged, models, output_like, save_all
+from checkpoints import BUFFERS, COUNTER, SAVE, SHAPES, Model, Saved, assert_close, load, merged, models
 from safetensors import safe_open
 
 import comity
-from comity.files import Merge, aggregate
+from comity.files import aggregate
 from comity.files._formats import WeightFile
 from comity.rules import CALM, RULES, ConFREE, DroppedWarning, Mean, Rule, Updates
-
-
-class Saved:
-    """A base and clients, in memory and in files, and a place for what they are merged into."""
-
-    def __init__(self, folder: Path, kind: str = "safetensors", **options: Any) -> None:
-        self.base, self.clients = models(**options)
-        self.start, self.files = save_all(kind, self.base, self.clients, folder / "in")
-        self.new = output_like(self.start, folder)
-        self.done: Merge
-
-    def merge(self, rule: Any = "ConFREE", **options: Any) -> dict[str, torch.Tensor]:
-        self.done = aggregate(self.start, self.files, self.new, rule, overwrite=True, **options)
-        return load(self.new)
-
-    def merged(self, rule: Rule, **options: Any) -> dict[str, torch.Tensor]:
-        return merged(rule, self.base, self.clients, **options)
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Saved:
-    return Saved(tmp_path)
-
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 NUMPY = ("npz", "compressed", "fortran")  # which has no bfloat16
@@ -47,7 +24,7 @@ NUMPY = ("npz", "compressed", "fortran")  # which has no bfloat16
 @pytest.mark.parametrize("rule", [ConFREE(0.4), CALM(scale="layer")], ids=["ConFREE", "CALM"])
 def test_every_format_and_precision(kind: str, rule: Rule, dtype: torch.dtype, tmp_path: Path) -> None:
     """Updates of bf16 are computed in float32: the last bit of bf16 is 1/256 of a weight."""
-    saved = Saved(tmp_path, kind, dtype=dtype)
+    saved = Saved(tmp_path, kind, models(dtype=dtype))
     found, expected = saved.merge(rule), saved.merged(rule)
     assert_close(found, expected)
     assert dtype != torch.bfloat16 or all(torch.equal(found[layer], expected[layer]) for layer in SHAPES)
@@ -106,14 +83,11 @@ def test_pieces_of_tensors(kind: str, tmp_path: Path) -> None:
 
 def test_pieces_are_cut_where_updates_cuts_its_matrix(tmp_path: Path) -> None:
     """A tensor wider than one piece of `Updates`, in chunks of several such pieces: the same model to the bit."""
-    generator = torch.Generator().manual_seed(1)
-    base = {"w": torch.randn(500, 300, generator=generator)}
-    clients = [{"w": base["w"] + torch.randn(500, 300, generator=generator)} for _ in range(3)]
-    start, files = save_all("safetensors", base, clients, tmp_path / "in")
-    pieces: list[int] = []
-    aggregate(start, files, tmp_path / "new.safetensors", memory=16e6, progress=lambda done, _: pieces.append(done))
+    base, *clients = ({"w": torch.randn(500, 300, generator=torch.Generator().manual_seed(i))} for i in range(4))
+    saved, pieces = Saved(tmp_path, given=(base, clients)), []
+    found = saved.merge(memory=16e6, progress=lambda done, _: pieces.append(done))
     assert len(pieces) == 2 * 2
-    assert torch.equal(load(tmp_path / "new.safetensors")["w"], merged(ConFREE(), base, clients, ["w"])["w"])
+    assert torch.equal(found["w"], saved.merged(ConFREE(), names=["w"])["w"])
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "compressed", "channels last"])
@@ -121,21 +95,19 @@ def test_the_same_bits_with_any_number_of_threads_however_much_is_read_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many pieces, and a client that is bad in a late one: it is left out for the same reason."""
-    generator = torch.Generator().manual_seed(2)
-    base = {"conv.weight": torch.randn(3, 90, 700, 2, generator=generator)}
-    clients = [{"conv.weight": base["conv.weight"] + torch.randn(3, 90, 700, 2, generator=generator)} for _ in range(4)]
-    clients[1]["conv.weight"][2, 80:] = torch.nan
-    start, files = save_all(kind, base, clients, tmp_path / "in")
-    before, outcomes = torch.get_num_threads(), []
+    shape, name = (3, 90, 700, 2), "conv.weight"
+    base, *clients = ({name: torch.randn(shape, generator=torch.Generator().manual_seed(i))} for i in range(5))
+    clients[1][name][2, 80:] = torch.nan
+    saved, before, outcomes = Saved(tmp_path, kind, (base, clients)), torch.get_num_threads(), []
     try:
         for threads, most in ((1, 2**24), (1, 2**22), (3, 2**22), (3, 2**21)):
             torch.set_num_threads(threads)
             monkeypatch.setattr("comity.files._updates.LARGEST", most)
-            new = output_like(start, tmp_path)
             with pytest.warns(DroppedWarning, match="client-1"):
-                done = aggregate(start, files, new, "ConFREE", skip_bad=True, overwrite=True)
+                saved.merge(skip_bad=True)
             assert torch.get_num_threads() == threads
-            outcomes.append((new.read_bytes(), *(part.tolist() for part in (done.coefficients, done.stretch))))
+            parts = saved.done.coefficients, saved.done.stretch
+            outcomes.append((saved.new.read_bytes(), *(part.tolist() for part in parts)))
     finally:
         torch.set_num_threads(before)
     assert outcomes == outcomes[:1] * len(outcomes)
@@ -187,10 +159,9 @@ def test_tied_tensors_are_merged_once_and_written_under_both_names(tmp_path: Pat
         weight = torch.full((5, 6), number)
         return {"embed.weight": weight, "head.weight": weight, "part": torch.arange(9.0)[2:5], "empty": torch.zeros(0)}
 
-    start, files = save_all("pt", tied(1.0), [tied(2.0), tied(3.0)], tmp_path)
-    done = aggregate(start, files, tmp_path / "new.safetensors", "Mean")
-    assert set(done.layers) == {"embed.weight", "part", "empty"}
-    assert_close(load(tmp_path / "new.safetensors"), tied(2.5))
+    saved = Saved(tmp_path, "pt", (tied(1.0), [tied(2.0), tied(3.0)]))
+    assert_close(saved.merge("Mean"), tied(2.5))
+    assert set(saved.done.layers) == {"embed.weight", "part", "empty"}
 
 
 def test_buffers_and_counters(saved: Saved) -> None:
@@ -224,30 +195,49 @@ def test_only_and_exclude(only: list[str], exclude: list[str], changed: set[str]
 def test_clients_may_hold_the_selected_tensors_alone(tmp_path: Path) -> None:
     base, clients = models()
     small = [{"head.weight": c["head.weight"], "other": torch.ones(2)} for c in clients]
-    start, files = save_all("safetensors", base, small, tmp_path)
-    aggregate(start, files, tmp_path / "new.safetensors", ConFREE(0.4), only=["head.weight"])
-    expected = base | {"head.weight": merged(ConFREE(0.4), base, clients, ["head.weight"])["head.weight"]}
-    assert_close(load(tmp_path / "new.safetensors"), expected)
+    found = Saved(tmp_path, given=(base, small)).merge(ConFREE(0.4), only=["head.weight"])
+    expected = merged(ConFREE(0.4), base, clients, ["head.weight"])
+    assert_close(found, base | {"head.weight": expected["head.weight"]})
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pt"])
 def test_strange_dtypes_are_left_alone_by_name_only(kind: str, tmp_path: Path) -> None:
     base = {"w": torch.ones(3), "q": torch.ones(3).to(torch.float8_e4m3fn), "z": torch.ones(2, dtype=torch.complex64)}
-    start, files = save_all(kind, base, [base | {"w": torch.zeros(3)}], tmp_path)
+    saved = Saved(tmp_path, kind, (base, [base | {"w": torch.zeros(3)}]))
     with pytest.raises(comity.ComityError, match=r"'q' is F8_E4M3.*--exclude 'q'"):
-        aggregate(start, files, tmp_path / "new.safetensors", exclude=["z"])
-    aggregate(start, files, tmp_path / "new.safetensors", exclude=["q", "z"])
-    found = load(tmp_path / "new.safetensors")
+        saved.merge(exclude=["z"])
+    found = saved.merge(exclude=["q", "z"])
     assert torch.equal(found.pop("q").float(), torch.ones(3))
     assert_close(found, {"w": torch.zeros(3), "z": base["z"]})
 
 
-def test_a_tensor_that_safetensors_cannot_hold(tmp_path: Path) -> None:
-    base = {"w": torch.ones(3), "s": torch.eye(3).to_sparse()}
-    start, files = save_all("pt", base, [base | {"w": torch.zeros(3)}], tmp_path / "in")
-    with pytest.raises(comity.ComityError, match=r"'s' is torch.sparse_coo, which a safetensors file cannot hold"):
-        aggregate(start, files, tmp_path / "new.safetensors", exclude=["s"])
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+@pytest.mark.parametrize(
+    ("kind", "base", "client", "options", "told"),
+    [
+        (
+            "pt",
+            {"w": torch.ones(3), "s": torch.eye(3).to_sparse()},
+            {"w": torch.zeros(3), "s": torch.eye(3).to_sparse()},
+            {"exclude": ["s"]},
+            "'s' is torch.sparse_coo, which a safetensors file cannot hold",
+        ),
+        (
+            "safetensors",
+            {"w": torch.full((10,), 60_000, dtype=torch.float16)},
+            {"w": torch.full((10,), 65_000.0)},
+            {"server_lr": 3},
+            "'w' would not be finite as F16",
+        ),
+    ],
+    ids=["sparse", "overflow"],
+)
+def test_numbers_that_cannot_be_written(
+    kind: str, base: Model, client: Model, options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    saved = Saved(tmp_path, kind, (base, [client]))
+    with pytest.raises(comity.ComityError, match=told):
+        saved.merge(Mean(), **options)
+    saved.assert_nothing_is_written()
 
 
 # Updates.
@@ -315,11 +305,3 @@ def test_names_of_clients(tmp_path: Path) -> None:
         aggregate(start, files, tmp_path / "other.safetensors", sizes={"model": 1})
     alike = [SAVE[kind](client, tmp_path / "a") for kind, client in zip(("pt", "npz"), clients, strict=True)]
     assert aggregate(start, alike, tmp_path / "other.safetensors").ids == ("a.pt", "a.npz")
-
-
-def test_overflow_of_half_precision_is_rejected(tmp_path: Path) -> None:
-    base = {"w": torch.full((10,), 60_000, dtype=torch.float16)}
-    start, files = save_all("safetensors", base, [{"w": torch.full((10,), 65_000.0)}], tmp_path / "in")
-    with pytest.raises(comity.ComityError, match="'w' would not be finite as F16"):
-        aggregate(start, files, tmp_path / "new.safetensors", Mean(), server_lr=3)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -7,11 +7,12 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from checkpoints import SAVE, SHAPES, assert_close, load, merged, models, save_all, save_sharded
+from checkpoints import SAVE, SHAPES, Saved, assert_close, load, models, save_all, save_sharded
 from safetensors.torch import load_file, save_file
 
 from comity import ComityError
@@ -162,82 +163,67 @@ BAD: dict[str, tuple[Make, str]] = {
 }
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> tuple[Path, list[Path]]:
-    return save_all("safetensors", *models(), tmp_path / "in")
-
-
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_client(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make, told = BAD[case]
     base, clients = models()
-    start, files = save_all("safetensors", base, clients[1:], tmp_path / "in")
+    saved = Saved(tmp_path, given=(base, clients[1:]))
     bad = make(tmp_path / "in" / "bad")
-    new = tmp_path / "new.safetensors"
+    saved.files.insert(1, bad)
     with pytest.raises(ComityError, match=told) as error:
-        aggregate(start, [files[0], bad, *files[1:]], new)
+        saved.merge()
     assert "\n" not in str(error.value)
     assert str(bad) in str(error.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    saved.assert_nothing_is_written()
     with pytest.warns(DroppedWarning, match=told):
-        done = aggregate(start, [files[0], bad, *files[1:]], new, ConFREE(0.4), skip_bad=True)
-    assert list(done.dropped) == ["bad"]
-    assert done.ids == ("client-0", "client-1", "client-2")
-    assert_close(load(new), merged(ConFREE(0.4), base, clients[1:]))
+        found = saved.merge(ConFREE(0.4), skip_bad=True)
+    assert list(saved.done.dropped) == ["bad"]
+    assert saved.done.ids == ("client-0", "client-1", "client-2")
+    assert_close(found, saved.merged(ConFREE(0.4)))
     assert "never be printed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("case", ["not there", "cut short", "evil pickle", "nan"])
-def test_a_bad_base(case: str, skip: bool, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
+def test_a_bad_base_or_no_client_left(case: str, skip: bool, saved: Saved, tmp_path: Path) -> None:
     bad = BAD[case][0](tmp_path / "in" / "bad")
-    with pytest.raises(ComityError, match=str(bad)):
-        aggregate(bad, saved[1], tmp_path / "new.safetensors", skip_bad=skip)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    for start, files in ((bad, saved.files), (saved.start, [bad])):
+        with pytest.raises(ComityError, match=str(bad)):
+            aggregate(start, files, saved.new, skip_bad=skip)
+    saved.assert_nothing_is_written()
 
 
-def test_several_bad_ones_are_counted(saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
-    start, files = saved
-    for file in files[1:3]:
+def test_several_bad_ones_are_counted(saved: Saved) -> None:
+    for file in saved.files[1:3]:
         file.write_bytes(file.read_bytes()[:99])
     with pytest.raises(ComityError, match=r"client-1.*\(1 more files are bad\)"):
-        aggregate(start, files, tmp_path / "new.safetensors")
+        saved.merge()
     with pytest.warns(DroppedWarning) as warned:
-        found = inspect(start, files, skip_bad=True)
+        found = inspect(saved.start, saved.files, skip_bad=True)
     assert list(found.dropped) == ["client-1", "client-2"]
     assert len(warned) == 2
 
 
-@pytest.mark.parametrize("case", ["nan", "cut short"])
-def test_no_client_left(case: str, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
-    with pytest.raises(ComityError, match=r"bad\.safetensors"):
-        aggregate(saved[0], [BAD[case][0](tmp_path / "bad")], tmp_path / "new.safetensors", skip_bad=True)
-    assert not (tmp_path / "new.safetensors").exists()
-
-
 def test_of_updates_the_odd_one_out_is_bad(tmp_path: Path) -> None:
-    _, clients = models()
-    odd = clients[0] | {"head.bias": torch.ones(3)}
-    files = [SAVE["safetensors"](m, tmp_path / f"client-{i}") for i, m in enumerate([odd, *clients[1:]])]
+    base, clients = models()
+    saved = Saved(tmp_path, given=(base, [clients[0] | {"head.bias": torch.ones(3)}, *clients[1:]]))
     with pytest.raises(ComityError, match=r"client-0.*has shape \(3,\)"):
-        aggregate(None, files, tmp_path / "new.safetensors")
+        aggregate(None, saved.files, saved.new)
     with pytest.warns(DroppedWarning):
-        done = aggregate(None, files, tmp_path / "new.safetensors", skip_bad=True)
-    assert list(done.dropped) == ["client-0"]
+        assert list(aggregate(None, saved.files, saved.new, skip_bad=True).dropped) == ["client-0"]
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
-def test_a_file_that_changes_meanwhile(skip_bad: bool, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
+def test_a_file_that_changes_meanwhile(skip_bad: bool, saved: Saved) -> None:
     """After the rule has weighed the clients none can be left out any more."""
-    start, files = saved
 
     def change(done: int, total: int) -> None:
         if done > total / 2:
-            shutil.copy(files[1], files[0])
+            shutil.copy(saved.files[1], saved.files[0])
 
     with pytest.raises(ComityError, match=r"client-0.*changed while it was being read"):
-        aggregate(start, files, tmp_path / "new.safetensors", skip_bad=skip_bad, progress=change)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+        saved.merge(skip_bad=skip_bad, progress=change)
+    saved.assert_nothing_is_written()
 
 
 # What is asked for.
@@ -260,11 +246,10 @@ def test_a_file_that_changes_meanwhile(skip_bad: bool, saved: tuple[Path, list[P
         ({"rule": "FedFV"}, "needs the clients' losses: a column loss"),
     ],
 )
-def test_wrong_options(options: dict[str, object], told: str, saved: tuple[Path, list[Path]], tmp_path: Path) -> None:
-    start, files = saved
+def test_wrong_options(options: dict[str, Any], told: str, saved: Saved) -> None:
     with pytest.raises(ComityError, match=told):
-        aggregate(start, files, tmp_path / "new.safetensors", **options)  # type: ignore[arg-type]
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+        saved.merge(**options)
+    saved.assert_nothing_is_written()
 
 
 def test_wrong_outputs(tmp_path: Path) -> None:
@@ -320,16 +305,14 @@ def test_shards_that_would_get_one_name(tmp_path: Path) -> None:
         aggregate(base, [save_sharded(models()[1][0], tmp_path / "client")], tmp_path / "new")
 
 
-def test_a_full_disk(saved: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, files = saved
-
+def test_a_full_disk(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("comity.files._merge.os.fsync", full)
     with pytest.raises(ComityError, match=r"could not be written \(No space left on device"):
-        aggregate(start, files, tmp_path / "new.safetensors")
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+        saved.merge()
+    saved.assert_nothing_is_written()
 
 
 @pytest.mark.parametrize(
