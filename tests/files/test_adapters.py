@@ -14,14 +14,7 @@ from comity.files import aggregate, inspect
 from comity.files._checkpoint import open_checkpoint
 from comity.rules import CALM, ConFREE, DroppedWarning, Mean, Rule, Updates
 
-CONFIG = {
-    "peft_type": "LORA",
-    "r": 4,
-    "lora_alpha": 16,
-    "rank_pattern": {},
-    "alpha_pattern": {},
-    "target_modules": ["q_proj", "v_proj"],
-}
+CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "rank_pattern": {}, "alpha_pattern": {}}
 MODULES = [f"base_model.model.model.layers.{k}.self_attn.{name}_proj" for k in range(2) for name in "qv"]
 INPUTS, OUTPUTS = 24, 18
 
@@ -229,6 +222,8 @@ def test_ranks_that_cannot_be(options: dict[str, Any], told: str, tmp_path: Path
         ({"lora_alpha": True}, r"Expected `float`, got `bool` - at `\$.lora_alpha`"),
         ({"lora_alpha": 0}, r"Expected `float` > 0.0 - at `\$.lora_alpha`"),
         ({"alpha_pattern": {"[": 3}}, "no regular expression"),
+        ({"alpha_pattern": {"x(?i)": 3}}, "no regular expression"),
+        ({"alpha_pattern": {f"a{{{'9' * 30}}}": 3}}, "no regular expression"),
         ({"alpha_pattern": {"(a+)+": 3}}, "repeats a group, or too much, to be tried"),
         ({"alpha_pattern": {".*.*.*.*x": 3}}, "repeats a group, or too much, to be tried"),
         ({"alpha_pattern": [1]}, r"got `array` - at `\$.alpha_pattern`"),

@@ -238,7 +238,7 @@ def test_a_file_that_changes_meanwhile(skip_bad: bool, saved: Saved) -> None:
         ({"buffers": "drop"}, r"buffers must be average \| keep, got 'drop'"),
         ({"lora": "sums"}, "lora must be .* got 'sums'"),
         ({"memory": "much"}, "memory must be an amount such as 2GB"),
-        ({"memory": 100}, "of memory at least"),
+        ({"memory": "0.5 KiB"}, "of memory at least"),
         ({"lora": "products"}, "no PEFT adapter"),
         ({"rule": "Confre"}, "did you mean ConFREE"),
         ({"rule": {"name": "ConFREE", "c": 2}}, r"rule\.c must be at least 0 and below 1, got 2"),

@@ -11,7 +11,6 @@ import torch
 from checkpoints import assert_close, load, merged, models, save_all
 from safetensors.torch import load_file, save_file
 
-from comity._memory import parse_bytes
 from comity.files import aggregate
 from comity.rules import ConFREE, Mean
 
@@ -69,11 +68,3 @@ def test_killed_in_the_middle(kind: str, tmp_path: Path) -> None:
     aggregate(start, files, new, ConFREE(0.4), overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"in", new.name}
     assert_close(load(new), merged(ConFREE(0.4), base, clients))
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("2GB", 2 * 10**9), ("500 MB", 5 * 10**8), ("1.5GiB", 3 * 2**29), ("64k", 64_000), (3e9, 3 * 10**9), ("7", 7)],
-)
-def test_amounts(text: str | float, count: int) -> None:
-    assert parse_bytes(text) == count

@@ -24,27 +24,17 @@ def tiny(kind: str) -> nn.Module:
     if kind == "gpt2":  # its weights have their inputs first
         sizes = {"vocab_size": WORDS, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
         return GPT2LMHeadModel(GPT2Config(**sizes, tie_word_embeddings=False)).eval()
-    config = LlamaConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=16,
-    )
+    sizes = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 16}
+    config = LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)
     return LlamaForCausalLM(config).eval()
 
 
 def lora(kind: str, rank: int) -> Any:
     modules = ["c_attn", "wte"] if kind == "gpt2" else ["q_proj", "v_proj", "embed_tokens"]
-    options = {"use_rslora": True, "alpha_pattern": {"v_proj": 3}, "rank_pattern": {"q_proj": rank + 1}}
-    return peft.LoraConfig(
-        r=rank,
-        lora_alpha=8,
-        target_modules=modules,
-        fan_in_fan_out=kind == "gpt2",
-        **({} if kind == "gpt2" else options),
-    )
+    options: dict[str, Any] = {"fan_in_fan_out": True}
+    if kind == "llama":
+        options = {"use_rslora": True, "alpha_pattern": {"v_proj": 3}, "rank_pattern": {"q_proj": rank + 1}}
+    return peft.LoraConfig(r=rank, lora_alpha=8, target_modules=modules, **options)
 
 
 def trained(folder: Path, kind: str, rank: int, seed: int, start: Path | None) -> tuple[Path, dict[str, Tensor]]:

@@ -19,6 +19,8 @@ INDEX = ".index.json"
 ADAPTER = "adapter_config.json"
 PREFIX = "base_model.model."
 """What PEFT puts before the name of a module."""
+ENDS_WITH = r"(.*\.)?({})$"
+"""How PEFT matches a pattern with the name of a module before it was wrapped; the first that matches counts."""
 
 
 class Adapter(msgspec.Struct):
@@ -41,15 +43,14 @@ class Adapter(msgspec.Struct):
             if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
                 raise ComityError(f"{config}: alpha_pattern {pattern!r} repeats a group, or too much, to be tried")
             try:
-                re.compile(pattern)
-            except re.error as error:
+                re.compile(ENDS_WITH.format(pattern))
+            except (re.error, OverflowError, RecursionError) as error:
                 raise ComityError(f"{config}: alpha_pattern {pattern!r} is no regular expression ({error})") from error
         return adapter
 
     def scale(self, module: str, rank: int) -> float:
-        # PEFT takes the first pattern that matches the end of the module's name before PEFT wrapped it.
         module, patterns = module.removeprefix(PREFIX), self.alpha_pattern or {}
-        fits = (alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
+        fits = (alpha for pattern, alpha in patterns.items() if re.match(ENDS_WITH.format(pattern), module))
         return next(fits, self.lora_alpha) / self.strength(rank)
 
     def strength(self, rank: int) -> float:
