@@ -19,7 +19,7 @@ import comity
 from comity._layout import Layout
 from comity._memory import peak
 from comity._threads import one_thread
-from comity.results import OWN
+from comity.metrics import OWN
 from comity.rules import CALM, MGDA, ConFREE, LayerSketch, Rule, Sketch, SketchedUpdates
 
 TILE = 64
@@ -91,7 +91,7 @@ def runs(seeds: int, k: int, rounds: int) -> None:
             for size in accuracy:
                 config = {"rule": rule, "sketch": size, "seed": seed, "rounds": rounds, "model": "mlp"}
                 result = comity.run(**config, reference="none", workers=2, eval_every=rounds).result
-                accuracy[size].append(100 * result.last.metrics[OWN].mean)
+                accuracy[size].append(100 * result.last.metrics[OWN.key].mean)
                 against[size].append(100 * (result.rule_against or 0.0))
         apart = [b - a for a, b in zip(*accuracy.values(), strict=True)]
         exact, sketched = (

@@ -3,7 +3,8 @@
 from measured import grid, number, read
 
 from comity.compare import Cell
-from comity.results import LOSS, OWN, TEST_SAMPLES, UNGUARDED
+from comity.metrics import LOSS, OWN, UNGUARDED
+from comity.results import TEST_SAMPLES
 
 
 def line(cell: Cell) -> dict[str, str]:
@@ -16,14 +17,14 @@ def line(cell: Cell) -> dict[str, str]:
         return {}
     for run in cell.finished:
         alone, tests = cell.alone(run), run.by_client(TEST_SAMPLES)
-        used = {"Local": alone, "federated": run.by_client(UNGUARDED), "guarded": run.by_client(OWN)}
+        used = {"Local": alone, "federated": run.by_client(UNGUARDED.key), "guarded": run.by_client(OWN.key)}
         for name, accuracy in used.items():
             shares[name] += accuracy.values()
         for name in behind:
             behind[name] += sum((used[name][client] - alone[client]) * tests[client] < -1.5 for client in alone)
         beyond += len(cell.transfers[run.seed].beyond_chance)
-        losses["guarded"] += run.by_client(LOSS).values()
-        losses["Local"] += local.runs[run.seed].by_client(LOSS).values() if local is not None else []
+        losses["guarded"] += run.by_client(LOSS.key).values()
+        losses["Local"] += local.runs[run.seed].by_client(LOSS.key).values() if local is not None else []
     entry = {"data": str(cell.setting.options["data"]), "method": cell.method_label.replace(", guarded", "")}
     entry |= {name: f"{100 * sum(each) / len(each):.1f}" for name, each in shares.items()}
     entry |= {f"behind: {name}": str(count) for name, count in behind.items()}

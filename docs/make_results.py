@@ -22,7 +22,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from comity.compare import Cell, LoadedStudy
 from comity.report._series import coefficients
-from comity.results import ALL, COMMON, OWN, SOME, VALIDATION
+from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 
 HERE = Path(__file__).parent
 PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md")]
@@ -81,18 +81,18 @@ def runs(cell: Cell) -> Iterable[dict[str, object]]:
     for run in cell.finished:
         row: dict[str, object] = {"block": cell.setting.label, "method": cell.method_label, "rule": cell.rule_label}
         row |= {"seed": run.seed, "unstable": len(run.result.unstable) if run.result else 0}
-        shares = {name: run.metric(name) for name in (VALIDATION, SOME, ALL, COMMON)}
-        shares["worst10"] = run.metric(OWN, "worst10")
+        shares = {each.key: run.metric(each.key) for each in (VALIDATION, SOME, ALL, COMMON)}
+        shares["worst10"] = run.metric(OWN.key, "worst10")
         row |= {name: "" if math.isnan(share) else f"{100 * share:.4f}" for name, share in shares.items()}
-        judged = [record for record in run.records if OWN in record.metrics]
-        yield row | {f"round {each.round}": f"{100 * each.metrics[OWN].mean:.4f}" for each in judged}
+        judged = [record for record in run.records if OWN.key in record.metrics]
+        yield row | {f"round {each.round}": f"{100 * each.metrics[OWN.key].mean:.4f}" for each in judged}
 
 
 def clients(cell: Cell) -> Iterable[dict[str, object]]:
     """A row for each client of each run: its accuracy at the end, in percent."""
     for run in cell.finished:
         told = {"method": cell.method_label, "seed": run.seed}
-        yield from (told | {"client": k, "accuracy": f"{100 * own:.4f}"} for k, own in run.by_client(OWN).items())
+        yield from (told | {"client": k, "accuracy": f"{100 * own:.4f}"} for k, own in run.by_client(OWN.key).items())
 
 
 def weights(cell: Cell) -> Iterable[dict[str, object]]:

@@ -7,13 +7,9 @@ from typing import Any
 import numpy as np
 
 from comity.compare import transfer
+from comity.metrics import ALL, LOSS, OWN, SOME, VALIDATION
 from comity.results import (
-    ALL,
-    LOSS,
-    OWN,
     SCHEMA,
-    SOME,
-    VALIDATION,
     Against,
     Best,
     Conflict,
@@ -129,10 +125,10 @@ def make(
         if number < last:
             now = now * (1 - 0.5 * np.exp(-3 * number / last))
         more = {name: [value] * clients for name, value in (metrics_too or {}).items()}
-        folder.add_clients(number, columns | {OWN: now.tolist(), LOSS: (1 - now).tolist()} | more)
+        folder.add_clients(number, columns | {OWN.key: now.tolist(), LOSS.key: (1 - now).tolist()} | more)
         metrics = metrics_of(now, validation)
         if number == last or (options or {}).get("general_every") == 1:
-            metrics |= {SOME: _summary(0.8 * now), ALL: _summary(0.6 * now)}
+            metrics |= {SOME.key: _summary(0.8 * now), ALL.key: _summary(0.6 * now)}
             metrics |= {name: _summary(np.full(clients, value)) for name, value in (metrics_too or {}).items()}
         record = RoundRecord(
             round=number,
@@ -145,7 +141,7 @@ def make(
         weights, cosines = _sample(record, layers if not local else (), rule, random, number in (1, last))
         folder.add_round(record, weights if thorough else (), cosines if thorough else ())
     if done is None:
-        joined = columns | {OWN: list(accuracy), LOSS: [1 - value for value in accuracy]}
+        joined = columns | {OWN.key: list(accuracy), LOSS.key: [1 - value for value in accuracy]}
         folder.add_result(result_of(joined, alone, rounds, metrics, local=local, only=only))
     return path
 
@@ -190,8 +186,8 @@ def _summary(values: np.ndarray[Any, Any]) -> Summary:
 
 
 def metrics_of(accuracy: np.ndarray[Any, Any], validation: float | None = None) -> Metrics:
-    metrics = {OWN: _summary(accuracy), LOSS: _summary(1 - accuracy)}
-    return metrics if validation is None else metrics | {VALIDATION: _summary(np.full(len(accuracy), validation))}
+    metrics = {OWN.key: _summary(accuracy), LOSS.key: _summary(1 - accuracy)}
+    return metrics if validation is None else metrics | {VALIDATION.key: _summary(np.full(len(accuracy), validation))}
 
 
 def result_of(
@@ -206,11 +202,11 @@ def result_of(
     by_client = (dict(zip(columns["client"], counts, strict=True)) for counts in only or ())
     return Result(
         last=Evaluation(round=rounds, metrics=metrics),
-        best=Best(round=rounds, metrics=metrics, chosen_by="validation" if VALIDATION in metrics else "test"),
+        best=Best(round=rounds, metrics=metrics, chosen_by="validation" if VALIDATION.key in metrics else "test"),
         transfer=None
         if alone is None
         else transfer(
-            dict(zip(columns["client"], columns[OWN], strict=True)),
+            dict(zip(columns["client"], columns[OWN.key], strict=True)),
             dict(zip(columns["client"], alone, strict=True)),
             *by_client,
         ),

@@ -27,7 +27,8 @@ from comity.compare import LoadedStudy
 from comity.config import Overlay
 from comity.engine import Callback, Run, site_of
 from comity.methods import Client, Method, Payload, Reply
-from comity.results import CHECKPOINT, ONLY_JOINED, ONLY_LOCAL, OWN, SCHEMA, VALIDATION, RunFolder, RunInfo, Summary
+from comity.metrics import ONLY_JOINED, ONLY_LOCAL, OWN, VALIDATION
+from comity.results import CHECKPOINT, SCHEMA, RunFolder, RunInfo, Summary
 from comity.rules import Mean, Rule
 from comity.studies import Show, _study, study
 from comity.studies._crew import Job, Message
@@ -277,12 +278,12 @@ def test_a_study_leaves_ordinary_runs_with_local_once_a_seed(done: tuple[dict[st
         local = RunFolder(out / "runs" / f"local-s{seed}").result()
         joined = RunFolder(out / "runs" / f"fedrep-mean-s{seed}").result()
         assert joined.transfer is not None
-        assert joined.transfer.local == pytest.approx(local.last.metrics[OWN].mean)
+        assert joined.transfer.local == pytest.approx(local.last.metrics[OWN.key].mean)
     folder = out / "runs" / "fedrep-mean-s1"
     alone = comity.run(Config.load(folder / "config.yaml").with_(out=None, reference="none"))
     kept = RunFolder(folder).result().clients
     assert alone.columns == {name: kept[name] for name in alone.columns}
-    assert kept.keys() - alone.columns.keys() == {ONLY_LOCAL, ONLY_JOINED}  # which need a Local to compare with
+    assert kept.keys() - alone.columns.keys() == {ONLY_LOCAL.key, ONLY_JOINED.key}  # which need a Local to compare with
 
 
 def test_what_is_done_is_not_done_again_and_a_study_may_grow(
@@ -440,9 +441,9 @@ def planted(scores: Callable[[Config], tuple[float, float]]) -> Callable[..., di
             validation, test = scores(job.config)
             metrics = {
                 name: Summary(mean=value, std=0.0, samples=value, worst10=value)
-                for name, value in ((VALIDATION, validation), (OWN, test))
+                for name, value in ((VALIDATION.key, validation), (OWN.key, test))
             }
-            folder.add_result(result_of({"client": [0], "n_test": [9], OWN: [test]}, None, 2, metrics, local=local))
+            folder.add_result(result_of({"client": [0], "n_test": [9], OWN.key: [test]}, None, 2, metrics, local=local))
             ends[job] = {"end": "done"}
             hear(job, ends[job])
         return ends
@@ -537,7 +538,7 @@ def test_a_real_search(small: dict[str, Any], tmp_path: Path) -> None:
     assert scores[search.chosen] == max(scores.values())
     ditto = result.runs[1]
     assert ditto.options["method"]["lam"] == search.chosen
-    assert ditto.metric(VALIDATION) == scores[search.chosen]
+    assert ditto.metric(VALIDATION.key) == scores[search.chosen]
     assert ditto.result is not None
     assert ditto.result.transfer is not None
     assert "best round" in result.table().markdown()

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from comity import ComityError
 from comity.compare import LoadedStudy
-from comity.metrics import METRICS, Metric
+from comity.metrics import METRICS, OWN, Metric
 from comity.report._payload import payload
 from comity.results import (
     CELLS,
-    OWN,
     Conflict,
     LoadedRun,
     MetricInfo,
@@ -76,7 +75,7 @@ def with_(file: str, **changes: Any) -> Any:
         ("run.json", with_("run.json", metrics=[{"key": "a b", "label": "", "meaning": ""}]), "matching regex"),
         ("run.json", with_("run.json", metrics=[{"key": "a\n", "label": "", "meaning": ""}]), "matching regex"),
         ("run.json", with_("run.json", metrics=[{"key": "a", "label": "\x1b[31m", "meaning": ""}]), "matching regex"),
-        ("run.json", with_("run.json", metrics=[{"key": OWN, "label": "", "meaning": ""}]), "name of another column"),
+        ("run.json", with_("run.json", metrics=[{"key": OWN.key, "label": "", "meaning": ""}]), "name of another column"),
     ],
 )
 def test_what_cannot_be_true_is_rejected(tmp_path: Path, file: str, text: Any, told: str) -> None:
@@ -128,7 +127,7 @@ def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
     record = RoundRecord(
         round=3,
         failed={4: "no answer"},
-        metrics={OWN: Summary(mean=0.5, std=math.nan, samples=0.4, worst10=1e-7)},
+        metrics={OWN.key: Summary(mean=0.5, std=math.nan, samples=0.4, worst10=1e-7)},
         conflict=Conflict(rate=0.5, layers={"a": math.nan}),
         rule=RuleNote(certificate="é", residual=1e22),
         method={"step": [1, {"ratio": 0.5}]},
@@ -142,7 +141,7 @@ def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert '"rule": {"certificate": "\\u00e9", "residual": 1e+22' in line
     (again,) = folder.rounds()
     assert math.isnan(again.train_loss)
-    assert math.isnan(again.metrics[OWN].std)
+    assert math.isnan(again.metrics[OWN.key].std)
     assert math.isnan(again.conflict.layers["a"])  # type: ignore[union-attr]
     assert (again.failed, again.method, again.rule) == (record.failed, record.method, record.rule)
     (seen,) = folder.weights()

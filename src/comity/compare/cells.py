@@ -13,7 +13,8 @@ from comity._overlay import owner
 from comity.compare.harm import Balance, transfer
 from comity.compare.statistics import Difference, Spread
 from comity.config import LOCAL
-from comity.results import Flat, LoadedRun, Transfer, schema
+from comity.metrics import OWN
+from comity.results import Flat, LoadedRun, Transfer
 
 
 @dataclass(eq=False)
@@ -76,7 +77,7 @@ class Cell:
     @cached_property
     def accuracy(self) -> Spread | None:
         """Mean over clients of each client's accuracy on its own tests in the last round, in percent."""
-        return self.spread(lambda run: 100 * run.metric(schema.OWN))
+        return self.spread(lambda run: 100 * run.metric(OWN.key))
 
     @cached_property
     def difference(self) -> Difference | None:
@@ -89,16 +90,16 @@ class Cell:
         """Accuracy of each client alone: as the run noted it, or from the Local of the same seed; empty if neither."""
         noted = run.result.transfer if run.result is not None else None
         if noted is not None:
-            joined = run.by_client(schema.OWN)
+            joined = run.by_client(OWN.key)
             return {client: joined[client] - gain for client, gain in noted.gain.items() if client in joined}
         local = self.setting.local
         other = local.runs.get(run.seed) if local is not None and not self.local else None
-        return other.by_client(schema.OWN) if other is not None and other.finished else {}
+        return other.by_client(OWN.key) if other is not None and other.finished else {}
 
     def transfer(self, run: LoadedRun) -> Transfer | None:
         """What joining changed for each client so far; ``None`` where nobody knows how they do alone."""
         noted = run.result.transfer if run.result is not None else None
-        return noted if noted is not None else transfer(run.by_client(schema.OWN), self.alone(run))
+        return noted if noted is not None else transfer(run.by_client(OWN.key), self.alone(run))
 
     @cached_property
     def transfers(self) -> dict[int, Transfer]:

@@ -11,7 +11,7 @@ from comity.compare.cells import Cell
 from comity.compare.statistics import Difference, Spread
 from comity.config import MEAN
 from comity.metrics import Metric
-from comity.results import OWN, LoadedRun, Result
+from comity.results import LoadedRun, Result
 
 Shown = Literal["always", "page", "asked"]
 Mark = Literal["", "gain", "loss", "noise", "one seed", "best"]
@@ -160,7 +160,7 @@ def metric_column(metric: Metric, name: str = "", shown: Shown = "page") -> Spre
 def _best(run: LoadedRun, _: Cell) -> float:
     """Only where validation chose it: chosen by test it compares nothing."""
     best = run.result.best if run.result else None
-    return 100 * best.metrics[OWN].mean if best and best.chosen_by == "validation" else math.nan
+    return 100 * best.metrics[metrics.OWN.key].mean if best and best.chosen_by == "validation" else math.nan
 
 
 def _relative(run: LoadedRun, cell: Cell) -> float:
@@ -183,7 +183,8 @@ def _cost(of: Callable[[Result], float]) -> Callable[[LoadedRun, Cell], float]:
 
 def _newcomers(run: LoadedRun, _: Cell) -> float:
     late = run.result.newcomers if run.result else None
-    return 100 * late.metrics[OWN].mean if late and OWN in late.metrics else math.nan
+    own = late.metrics.get(metrics.OWN.key) if late else None
+    return 100 * own.mean if own else math.nan
 
 
 def _newcomers_gain(run: LoadedRun, cell: Cell) -> float:

@@ -20,7 +20,8 @@ from comity.compare.cells import Cell, Setting
 from comity.compare.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, NOTHING, Column, Entry, columns_of
 from comity.compare.study import LoadedStudy
 from comity.config import LOCAL, MEAN
-from comity.results import AUC, FALL, TUNING, Flat, Tuned, show
+from comity.metrics import AUC
+from comity.results import FALL, TUNING, Flat, Tuned, show
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -149,7 +150,7 @@ class Table:
         if not {column.name for column in self.on_page} & {column.name for column in BY_CLASS}:
             return []
         runs = [run for line in self.lines if line.cell for run in line.cell.finished]
-        counts = {(sum(map(math.isnan, areas)), len(areas)) for run in runs if (areas := run.evaluation.get(AUC))}
+        counts = {(sum(map(math.isnan, areas)), len(areas)) for run in runs if (areas := run.evaluation.get(AUC.key))}
         most, clients = max(counts, default=(0, 0))
         many = f"up to {most}" if len(counts) > 1 else str(most)
         words = f"Balanced accuracy and AUC leave out {many} of {clients} clients, whose tests hold one class."

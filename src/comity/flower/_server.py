@@ -18,7 +18,8 @@ from comity.engine import Callback, Link, Run, Site, run
 from comity.flower._app import OURS, config_of
 from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
-from comity.results import OWN, RoundRecord, RunFolder
+from comity.metrics import OWN
+from comity.results import RoundRecord, RunFolder
 
 
 def server_app(config: Config | None = None, own: OwnData | None = None, *, allow_code: bool = False) -> ServerApp:
@@ -124,9 +125,9 @@ class Logged(Callback):
         for words in record.warnings:
             log(WARNING, "Round %d: %s", record.round, words)
         accuracy = ""
-        if OWN in record.metrics:
+        if OWN.key in record.metrics:
             clients = len(run.columns["client"])
-            accuracy = f", accuracy {record.metrics[OWN].mean:.4f} (mean over {clients} clients)"
+            accuracy = f", accuracy {record.metrics[OWN.key].mean:.4f} (mean over {clients} clients)"
         log(INFO, "Round %d/%d: train loss %.4f%s", record.round, run.config.last_round, record.train_loss, accuracy)
 
     def on_end(self, run: Run) -> None:

@@ -7,7 +7,7 @@ from comity import metrics
 from comity.compare import WORST
 from comity.metrics import Metric
 from comity.report._series import RoundNumber, against, conflict, metric
-from comity.results import OWN, LoadedRun
+from comity.results import LoadedRun
 
 
 class Curve(NamedTuple):
@@ -28,7 +28,7 @@ def _of(each: Metric, rarely: bool = False) -> Curve:
 
 CURVES = {
     "acc": _of(metrics.OWN),
-    "worst": Curve(WORST.heading, "accuracy of the worst tenth of clients", True, metric(OWN, "worst10")),
+    "worst": Curve(WORST.heading, "accuracy of the worst tenth of clients", True, metric(metrics.OWN.key, "worst10")),
     "balanced": _of(metrics.BALANCED, rarely=True),
     "auc": _of(metrics.AUC, rarely=True),
     "val": _of(metrics.VALIDATION),

@@ -24,7 +24,8 @@ from comity.report._assets import themes
 from comity.report._payload import curves
 from comity.report._series import Floats, coefficients
 from comity.report._words import answer
-from comity.results import OWN, LoadedRun
+from comity.metrics import OWN
+from comity.results import LoadedRun
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both
 WEIGHT_ROUNDS = 500  # columns of a heat map
@@ -110,7 +111,7 @@ def _lines(setting: Setting, name: str, label: str) -> Figure | None:
 
 def _clients(setting: Setting) -> Figure | None:
     accuracies = {
-        cell: [100 * acc for run in cell.shown_runs for acc in run.by_client(OWN).values() if not math.isnan(acc)]
+        cell: [100 * acc for run in cell.shown_runs for acc in run.by_client(OWN.key).values() if not math.isnan(acc)]
         for cell in reversed(setting.cells)
     }
     known = {cell: values for cell, values in accuracies.items() if values}

@@ -10,15 +10,13 @@ from comity._errors import one_line
 from comity._overlay import owner
 from comity.compare import CONFLICT, Cell, Difference, LoadedStudy, Spread
 from comity.config import MEAN
+from comity.metrics import ALL, OWN, SOME
 from comity.report._choice import choices
 from comity.report._curves import curves_of
 from comity.report._maps import CosineMaps, WeightMaps, digits, layers, several
 from comity.report._series import RoundNumber, number_of_clients, thin
 from comity.report._why import overlap
 from comity.results import (
-    ALL,
-    OWN,
-    SOME,
     TEST_SAMPLES,
     TRAINING_SAMPLES,
     LoadedRun,
@@ -29,7 +27,7 @@ from comity.results import (
 
 POINTS = 160  # of a curve; more than a screen shows
 
-NUMBERS = {"acc": (OWN, "mean"), "S": (SOME, "mean"), "G": (ALL, "mean"), "worst": (OWN, "worst10")}
+NUMBERS = {"acc": (OWN.key, "mean"), "S": (SOME.key, "mean"), "G": (ALL.key, "mean"), "worst": (OWN.key, "worst10")}
 COSTS: dict[str, Callable[[Result], float]] = {
     "train": lambda result: result.seconds.train / result.last.round,
     "aggregate": lambda result: result.seconds.aggregate / result.last.round,
@@ -183,7 +181,7 @@ def _spent(run: LoadedRun) -> dict[int, tuple[float, float]]:
 
 
 def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
-    ids, joined, alone, transfer = run.client_ids, run.by_client(OWN), cell.alone(run), cell.transfer(run)
+    ids, joined, alone, transfer = run.client_ids, run.by_client(OWN.key), cell.alone(run), cell.transfer(run)
     return {
         "seed": run.seed,
         "done": run.finished,

@@ -22,7 +22,7 @@ from comity.compare import (
     Table,
     holm,
 )
-from comity.results import ALL, OWN
+from comity.metrics import ALL, OWN
 
 FAR = 5.0
 """Points between accuracy on own tests and on all clients' tests from which on a model is called personal."""
@@ -150,7 +150,7 @@ def _doubts(best: Cell) -> list[str]:
 
 def _elsewhere(best: Cell) -> list[str]:
     """How much accuracy drops on other clients' data, where it drops a lot."""
-    everybody = best.spread(lambda run: 100 * run.metric(ALL))
+    everybody = best.spread(lambda run: 100 * run.metric(ALL.key))
     if everybody is None or _accuracy(best) - everybody.mean < FAR:
         return []
     reached = f"{ACCURACY.number(everybody.mean)} % on everybody's tests"
@@ -321,7 +321,7 @@ def _waiting(study: LoadedStudy) -> tuple[str, Cell]:
         return "Only Local was run: there is nothing yet to compare it with.", study.cells[0]
     furthest, cell = max(runs, key=lambda pair: pair[0].rounds_done)
     start = "No run is finished yet" if len(runs) > 1 else "The run is not finished yet"
-    evaluated = [record.metrics[OWN].mean for record in furthest.records if OWN in record.metrics]
+    evaluated = [record.metrics[OWN.key].mean for record in furthest.records if OWN.key in record.metrics]
     so_far = f": {ACCURACY.number(100 * evaluated[-1])} % accuracy so far" if evaluated else ""
     rounds = furthest.options["rounds"]
     return f"{start}; {cell.label} has done {furthest.rounds_done} of {rounds} rounds{so_far}.", cell

@@ -16,9 +16,8 @@ from comity.results.folder import ANEW, LOGS, Marks, RunFolder, StudyFolder, oth
 from comity.results.options import Flat, flatten, show
 from comity.results.run import LoadedRun
 from comity.results.schema import (
-    ALL, AUC, BALANCED, BY_CLASS, CALIBRATION, CELLS, CHECKPOINT, COMMON, CONFIG, FALL, FALLEN_TESTS, LOG, LOSS,
-    METRICS, ONLY_JOINED, ONLY_LOCAL, OWN, OWN_WEIGHT, RESULT, ROUNDS, RUNS, SCHEMA, SOME, TEST_SAMPLES,
-    TRAINING_SAMPLES, TUNING, UNGUARDED, VALIDATION, ZERO,
+    CELLS, CHECKPOINT, CONFIG, FALL, FALLEN_TESTS, LOG, RESULT, ROUNDS, RUNS, SCHEMA, TEST_SAMPLES, TRAINING_SAMPLES,
+    TUNING, ZERO,
     Against, Best, Columns, Conflict, Cosines, Evaluation, MetricInfo, Metrics, Newcomers, PartitionTable, PlannedRun,
     Result, RoundRecord, RuleNote, RunInfo, Seconds, Summary, Traffic, Transfer, Trial, Tuned, Verdict, Weights,
 )
@@ -28,10 +27,9 @@ __all__ = [
     "ANEW", "LOGS", "Marks", "RunFolder", "StudyFolder", "other_configuration", "other_data", "schema",
     # a run
     "DamagedRun", "Flat", "LoadedRun", "flatten", "show",
-    # names of files, columns and metrics
-    "ALL", "AUC", "BALANCED", "BY_CLASS", "CALIBRATION", "CELLS", "CHECKPOINT", "COMMON", "CONFIG", "FALL",
-    "FALLEN_TESTS", "LOG", "LOSS", "METRICS", "ONLY_JOINED", "ONLY_LOCAL", "OWN", "OWN_WEIGHT", "RESULT", "ROUNDS",
-    "RUNS", "SCHEMA", "SOME", "TEST_SAMPLES", "TRAINING_SAMPLES", "TUNING", "UNGUARDED", "VALIDATION", "ZERO",
+    # names of files and columns
+    "CELLS", "CHECKPOINT", "CONFIG", "FALL", "FALLEN_TESTS", "LOG", "RESULT", "ROUNDS", "RUNS", "SCHEMA",
+    "TEST_SAMPLES", "TRAINING_SAMPLES", "TUNING", "ZERO",
     # records
     "Against", "Best", "Columns", "Conflict", "Cosines", "Evaluation", "MetricInfo", "Metrics", "Newcomers",
     "PartitionTable", "PlannedRun", "Result", "RoundRecord", "RuleNote", "RunInfo", "Seconds", "Summary", "Traffic",

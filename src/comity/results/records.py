@@ -31,6 +31,12 @@ Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Cost = Annotated[float, Meta(ge=0, lt=1e18)]
 
 
+def require(true: bool, otherwise: str) -> None:
+    """Reject what cannot be true; msgspec and ``LoadedRun`` say of which file."""
+    if not true:
+        raise ValueError(otherwise)
+
+
 class _WithNaN:
     """JSON has null where a number is not finite; records have NaN."""
 

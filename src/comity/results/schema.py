@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from comity import metrics
-from comity.metrics import Metric
-from comity.results.records import Cosine, Cost, Count, Fixed, Real, Record, Share, Size
+from comity.metrics import Metric, by_key
+from comity.results.records import Cosine, Cost, Count, Fixed, Real, Record, Share, Size, require
 
 SCHEMA = 3
 
@@ -45,17 +44,9 @@ LOCK = ".lock"
 TOKEN = ".token"
 FETCHED = ".fetched"
 
-# Metrics of a client's model by their keys, and the columns of clients.csv.
-OWN, BALANCED, AUC, LOSS = (m.key for m in (metrics.OWN, metrics.BALANCED, metrics.AUC, metrics.LOSS))
-VALIDATION, VALIDATION_LOSS = metrics.VALIDATION.key, metrics.VALIDATION_LOSS.key
-SOME, ALL, COMMON = metrics.SOME.key, metrics.ALL.key, metrics.COMMON.key
-CALIBRATION, UNGUARDED, OWN_WEIGHT = metrics.CALIBRATION.key, metrics.UNGUARDED.key, metrics.OWN_WEIGHT.key
-BOUND = metrics.BOUND.key
-METRICS = tuple(metric.key for metric in metrics.METRICS)
-BY_CLASS = tuple(metric.key for metric in metrics.METRICS if metric.undefined)
-ONLY_LOCAL, ONLY_JOINED = (metric.key for metric in metrics.COUNTS)
+# Columns of clients.csv.
 CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, CLIENT_NAME = "client", "n_train", "n_test", "name"
-CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, ONLY_LOCAL, ONLY_JOINED, *METRICS)
+CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, *by_key())
 
 FALL, FALLEN_TESTS = 0.2, 5
 """Training is not stable where a client's accuracy falls by more than this, and by so many tests or more."""
@@ -123,6 +114,10 @@ class RunInfo(Fixed, kw_only=True, frozen=True, omit_defaults=True):
     metrics: list[MetricInfo] = []
     """Metrics of extensions, which the table of metrics does not have."""
 
+    def __post_init__(self) -> None:
+        keys, taken = [metric.key for metric in self.metrics], {"round", CLIENT_NAME, *CLIENT_COLUMNS}
+        require(len(set(keys) - taken) == len(keys), "metrics have the name of another column")
+
 
 class PartitionTable(Fixed, kw_only=True, frozen=True):
     """Who holds how many samples of which class."""
@@ -136,6 +131,12 @@ class PartitionTable(Fixed, kw_only=True, frozen=True):
     class_names: list[str] = []
     tests_drawn: bool = False
     """Whether each seed draws its own tests from a client's samples."""
+
+    def __post_init__(self) -> None:
+        whole = all(len(row) == self.classes for row in self.counts)
+        require(whole, f"counts should have {self.classes} numbers for each client")
+        named = (self.client_names, len(self.counts)), (self.class_names, self.classes)
+        require(all(len(names) in (0, count) for names, count in named), "names are not one for each")
 
     @property
     def is_uneven(self) -> bool:
@@ -230,6 +231,10 @@ class Weights(Fixed, kw_only=True, frozen=True):
     multipliers: list[list[Real]] | None = None
     """CALM's λ: what each client's constraint adds to its coefficient."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_matrix(self.ids, [*self.coefficients, *(self.multipliers or [])])
+
 
 class Cosines(Fixed, kw_only=True, frozen=True):
     """The cosine between every two clients' updates in one round."""
@@ -240,6 +245,16 @@ class Cosines(Fixed, kw_only=True, frozen=True):
     cosines: list[list[Cosine]]
     error: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """The standard error of those near 0, where sketches tell; else 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_matrix(self.ids, self.cosines)
+        require(len(self.cosines) == len(self.ids), "has not a row for each client")
+
+
+def _check_matrix(ids: list[int | str], rows: list[list[float]]) -> None:
+    require(len(set(ids)) == len(ids), "has a client twice")
+    require(all(len(row) == len(ids) for row in rows), "has not a number for each client")
 
 
 class RoundRecord(Record, kw_only=True):
@@ -302,6 +317,13 @@ class Transfer(Fixed, kw_only=True, frozen=True):
     """By client: test samples that the client's model in this run alone got right."""
     local_on: Literal["all", "train"] = "all"
     """Whether Local learnt from all samples of a client, or not from its validation samples."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        worse = sorted(client for client, value in self.gain.items() if value < -ZERO)
+        require(sorted(self.harmed) == worse, "transfer names others as harmed")
+        require(set(worse).issuperset(self.beyond_chance), "transfer: who is harmed beyond chance is not harmed")
+        require(self.only_local.keys() == self.only_joined.keys(), "transfer has counts of different clients")
 
 
 class Newcomers(Fixed, kw_only=True, frozen=True):

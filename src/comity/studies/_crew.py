@@ -22,7 +22,8 @@ from typing import Any, Protocol
 
 from comity._errors import ComityError
 from comity.config import Config
-from comity.results import LOG, OWN, RoundRecord
+from comity.metrics import OWN
+from comity.results import LOG, RoundRecord
 
 Message = dict[str, Any]
 """``{"round": 3, "accuracy": 0.8}`` on the way; at the end ``{"end": "done"}``, ``{"end": "stopped"}`` or
@@ -166,7 +167,8 @@ def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[
 
     class Tell(Callback):
         def on_round(self, run: Run, record: RoundRecord) -> None:
-            tell({"round": record.round, "accuracy": record.metrics[OWN].mean if OWN in record.metrics else None})
+            own = record.metrics.get(OWN.key)
+            tell({"round": record.round, "accuracy": own.mean if own is not None else None})
 
     try:
         callbacks = [Tell(), *order["callbacks"]]

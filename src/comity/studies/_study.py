@@ -19,6 +19,7 @@ from comity._options import Count, convert
 from comity._write import locked, write_text
 from comity.compare import LoadedStudy
 from comity.config import Config, Entries, read_yaml
+from comity.metrics import VALIDATION
 from comity.results import (
     LoadedRun,
     PlannedRun,
@@ -378,7 +379,7 @@ class _Study:
 
     def validation(self, config: Config) -> float:
         """NaN for a run that failed."""
-        return LoadedRun(self.place(config)).metric(schema.VALIDATION) if self.finished(config) else math.nan
+        return LoadedRun(self.place(config)).metric(VALIDATION.key) if self.finished(config) else math.nan
 
     # What is left behind.
 
