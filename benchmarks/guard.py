@@ -34,7 +34,7 @@ from scipy.special import log_softmax, logsumexp, roots_sh_legendre, xlogy
 from scipy.stats import binom, binomtest
 
 from comity._write import write_text
-from comity.compare.chance import mcnemar
+from comity.compare.harm import mcnemar
 from comity.guard import (
     acceptance_limits,
     betting_test,
@@ -88,7 +88,7 @@ GUARDS: dict[str, Guard] = {
     "exact certificate": exact,
     "betting": betting,
     "empirical Bernstein": bernstein,
-    "exact McNemar": lambda worse, better, *_: mcnemar(worse, better, "greater") <= DELTA,  # knows no margin
+    "exact McNemar": lambda worse, better, *_: mcnemar(better, worse) <= DELTA,  # knows no margin
     "naive gate": lambda worse, better, *_: worse <= better,
     "unguarded": lambda worse, *_: np.ones(len(worse), dtype=bool),
 }

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal, TypeVar
+from statistics import fmean, variance
+from typing import Any, Literal, TypeVar
 
 from comity._words import MOST_LISTED, MOST_NAMED, listed, number
 from comity.results import ZERO, Newcomers, Result, Transfer
@@ -44,7 +44,7 @@ def transfer(
     gain = {client: value for client, value in every.items() if not math.isnan(value)}
     if not gain:
         return None
-    p_values = {c: p_value(n, (only_joined or {})[c]) for c, n in (only_local or {}).items() if c in gain}
+    p_values = {c: float(mcnemar(n, (only_joined or {})[c])) for c, n in (only_local or {}).items() if c in gain}
     relative = [value / alone[client] for client, value in gain.items() if alone[client] > 0]
     return Transfer(
         local=fmean(alone[client] for client in gain),
@@ -59,20 +59,43 @@ def transfer(
     )
 
 
-def p_value(only_local: int, only_joined: int) -> float:
-    """How often a client whose two models are equally good looks at least as harmed: the exact McNemar test."""
-    from comity.compare.chance import mcnemar  # scipy, for which lists and errors should not wait
+def mcnemar(only_local: Any, only_joined: Any) -> Any:
+    """The exact one-sided McNemar test: p-values of "the second model is not worse", for counts or arrays of them.
 
-    return float(mcnemar(only_local, only_joined, "less"))
+    On a client's test samples only two counts matter: how many only the local baseline predicts correctly, and how many
+    only the method. If both models are equally good, each sample on which they differ goes to either side with
+    probability ½. (The mid-p variant has more power but may exceed its level.)
+    """
+    from scipy.special import bdtr  # for which lists and errors should not wait
+
+    return bdtr(only_joined, only_local + only_joined, 0.5)
+
+
+def resampled(counts: Sequence[tuple[int, int]], test_share: float) -> float:
+    """The p-value of "the second model is not worse", from its counts on several random splits of the same samples.
+
+    The t-test of Nadeau and Bengio (Machine Learning, 2003): J splits that test on a share of the samples overlap, so
+    the variance of the mean difference is not σ²/J but σ²(1/J + share/(1 − share)). For σ² the larger one of two
+    estimates is taken, that of the differences seen and McNemar's, the mean number of samples on which models differ.
+    """
+    from scipy.special import stdtr
+
+    lost, splits = [local - joined for local, joined in counts], len(counts)
+    spread = max(variance(lost), fmean(map(sum, counts)))
+    if spread == 0:
+        return 1.0
+    error = math.sqrt(spread * (1 / splits + test_share / (1 - test_share)))
+    return float(stdtr(splits - 1, -fmean(lost) / error))
 
 
 def beyond_chance(p_values: Mapping[K, float]) -> list[K]:
-    """Whose loss is more than chance; of those named, a share of at most ``FALSE`` is expected to be named wrongly."""
-    from comity.compare.chance import benjamini_hochberg
+    """Whose loss is more than chance; of those named, a share of at most ``FALSE`` is expected to be named wrongly.
 
-    return [
-        key for key, named in zip(p_values, benjamini_hochberg(list(p_values.values()), FALSE), strict=True) if named
-    ]
+    The procedure of Benjamini and Hochberg, for independent tests, as those of clients with samples of their own.
+    """
+    ascending = sorted(p_values.values())
+    below = [p for rank, p in enumerate(ascending, 1) if p <= FALSE * rank / len(ascending)]
+    return [key for key, p in p_values.items() if below and p <= below[-1]]
 
 
 @dataclass(frozen=True)
@@ -96,30 +119,17 @@ class HarmedClient:
         return number(-100 * self.gain, POINTS_DIGITS)
 
 
-def _p_values(
-    transfers: Mapping[int, Transfer], pooled: bool, test_share: float | None
-) -> dict[tuple[int, int | None], float]:
-    """By client, and seed where clients of several seeds are pooled.
+def _over_seeds(counts: Sequence[tuple[int, int]], test_share: float | None) -> float:
+    """The p-value of one client's counts in several seeds.
 
-    Of one client in several seeds: where each seed draws its own tests, a ``test_share`` of the client's samples, by
-    the t-test for overlapping splits. Where the tests are the same in all seeds, twice the mean of the seeds' p-values,
-    which is a p-value however much they depend on each other (Vovk and Wang, Biometrika 2020).
+    Where each seed draws its own tests, a ``test_share`` of the client's samples, by the t-test for overlapping splits.
+    Where the tests are the same in all seeds, twice the mean of the seeds' p-values, which is a p-value however much
+    they depend on each other (Vovk and Wang, Biometrika 2020).
     """
-    from comity.compare.chance import resampled
-
-    found: dict[tuple[int, int | None], list[tuple[int, int]]] = {}
-    for seed, known in transfers.items():
-        for client, count in known.only_local.items():
-            found.setdefault((client, seed if pooled else None), []).append((count, known.only_joined[client]))
-
-    def over_seeds(counts: list[tuple[int, int]]) -> float:
-        if len(counts) == 1:
-            return p_value(*counts[0])
-        if test_share is not None:
-            return resampled([local for local, _ in counts], [joined for _, joined in counts], test_share)
-        return min(1.0, 2 * fmean(p_value(*each) for each in counts))
-
-    return {key: over_seeds(counts) for key, counts in found.items()}
+    p_values = [float(mcnemar(*each)) for each in counts]
+    if len(counts) == 1:
+        return p_values[0]
+    return min(1.0, 2 * fmean(p_values)) if test_share is None else resampled(counts, test_share)
 
 
 @dataclass(frozen=True)
@@ -154,15 +164,19 @@ class Balance:
         ``test_share``: of a client's samples, where each seed draws its own tests from them.
         """
         pooled = len(transfers) > 1 and not same_clients
-        by_client: dict[tuple[int, int | None], list[float]] = {}
+        counted = all(known.only_local.keys() >= known.gain.keys() for known in transfers.values())
+        found: dict[tuple[int, int | None], list[float]] = {}
+        counts: dict[tuple[int, int | None], list[tuple[int, int]]] = {}
         for seed, known in transfers.items():
             for client, gain in known.gain.items():
-                by_client.setdefault((client, seed if pooled else None), []).append(gain)
-        if not by_client:
+                key = client, seed if pooled else None
+                found.setdefault(key, []).append(gain)
+                if counted:
+                    counts.setdefault(key, []).append((known.only_local[client], known.only_joined[client]))
+        if not found:
             return None
-        means = {key: fmean(each) for key, each in by_client.items()}
-        counted = all(known.only_local.keys() >= known.gain.keys() for known in transfers.values())
-        named = beyond_chance(_p_values(transfers, pooled, test_share)) if counted else []
+        means = {key: fmean(each) for key, each in found.items()}
+        named = beyond_chance({key: _over_seeds(each, test_share) for key, each in counts.items()})
 
         def name(client: int, seed: int | None) -> str:
             known = (names or {}).get(next(iter(transfers)) if seed is None else seed, ())
