@@ -75,7 +75,11 @@ def with_(file: str, **changes: Any) -> Any:
         ("run.json", with_("run.json", metrics=[{"key": "a b", "label": "", "meaning": ""}]), "matching regex"),
         ("run.json", with_("run.json", metrics=[{"key": "a\n", "label": "", "meaning": ""}]), "matching regex"),
         ("run.json", with_("run.json", metrics=[{"key": "a", "label": "\x1b[31m", "meaning": ""}]), "matching regex"),
-        ("run.json", with_("run.json", metrics=[{"key": OWN.key, "label": "", "meaning": ""}]), "name of another column"),
+        (
+            "run.json",
+            with_("run.json", metrics=[{"key": OWN.key, "label": "", "meaning": ""}]),
+            "name of another column",
+        ),
     ],
 )
 def test_what_cannot_be_true_is_rejected(tmp_path: Path, file: str, text: Any, told: str) -> None:

@@ -12,8 +12,7 @@ table       the table of a study and its forms
 # fmt: off
 # isort: off
 from comity.compare.cells import Cell, Setting
-from comity.compare.columns import ACCURACY, AGAINST, COLUMNS, CONFLICT, DIFFERENCE, GAIN, HARMED, WORST
-from comity.compare.columns import Column, DifferenceColumn, Entry
+from comity.compare.columns import ACCURACY, COLUMNS, CONFLICT, DIFFERENCE, GAIN, WORST, DifferenceColumn, Entry
 from comity.compare.conditions import Varying, compared, in_words
 from comity.compare.harm import Balance, HarmedClient, harmed, transfer
 from comity.compare.statistics import MOST_SEEDS, Difference, Spread, holm
@@ -26,8 +25,7 @@ __all__ = [
     # their numbers
     "Balance", "Difference", "HarmedClient", "MOST_SEEDS", "Spread", "harmed", "holm", "transfer",
     # the table
-    "ACCURACY", "AGAINST", "COLUMNS", "CONFLICT", "Column", "DIFFERENCE", "DifferenceColumn", "Entry", "GAIN", "HARMED",
-    "Line", "Table", "WORST",
+    "ACCURACY", "COLUMNS", "CONFLICT", "DIFFERENCE", "DifferenceColumn", "Entry", "GAIN", "Line", "Table", "WORST",
 ]
 # isort: on
 # fmt: on

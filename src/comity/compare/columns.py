@@ -3,16 +3,18 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from comity import metrics
 from comity._words import number
 from comity.compare.cells import Cell
+from comity.compare.harm import Balance
 from comity.compare.statistics import Difference, Spread
 from comity.config import MEAN
 from comity.metrics import Metric
 from comity.results import LoadedRun, Result
 
+T = TypeVar("T")
 Shown = Literal["always", "page", "asked"]
 Mark = Literal["", "gain", "loss", "noise", "one seed", "best"]
 
@@ -38,19 +40,25 @@ NOTHING = Entry()
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[T]):
     name: str
     """In CSV, and for choosing columns."""
     heading: str
     unit: str
     digits: int
     meaning: str
+    of: Callable[[Cell], T | None]
+    """What it shows of a cell; ``None`` where that is not known."""
     shown: Shown = "always"
     """CSV has every column. The page also has those that would make a terminal too narrow."""
     parts: ClassVar[tuple[str, ...]]
     """What CSV has of it beside the value."""
 
     def entry(self, cell: Cell) -> Entry:
+        found = self.of(cell)
+        return NOTHING if found is None else self.show(found)
+
+    def show(self, found: T) -> Entry:
         raise NotImplementedError
 
     def number(self, value: float, *, sign: bool = False) -> str:
@@ -58,30 +66,19 @@ class Column:
         return number(value, self.digits, sign=sign)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpreadColumn(Column):
+@dataclass(frozen=True)
+class SpreadColumn(Column[Spread]):
     """A number of each finished run: its mean over seeds, with the standard deviation."""
 
-    of: Callable[[LoadedRun, Cell], float]
-    """NaN where a run has no such number."""
     with_std: bool = True
     """Whether people see the standard deviation too."""
     parts: ClassVar[tuple[str, ...]] = ("std",)
 
-    def spread(self, cell: Cell) -> Spread | None:
-        return cell.spread(lambda run: self.of(run, cell))
-
-    def entry(self, cell: Cell) -> Entry:
-        return self.entry_of(self.spread(cell))
-
-    def entry_of(self, spread: Spread | None) -> Entry:
-        if spread is None:
-            return NOTHING
-        small = f"± {self.number(spread.std)}" if self.with_std and spread.std is not None else ""
-        return Entry(self.number(spread.mean), small, spread.mean, (spread.std,))
+    def show(self, found: Spread) -> Entry:
+        small = f"± {self.number(found.std)}" if self.with_std and found.std is not None else ""
+        return Entry(self.number(found.mean), small, found.mean, (found.std,))
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConflictColumn(SpreadColumn):
     """A number that sketches may have estimated; then with their error."""
 
@@ -94,102 +91,88 @@ class ConflictColumn(SpreadColumn):
         return replace(entry, small=f"± {self.number(error)}") if error else entry
 
 
-@dataclass(frozen=True, kw_only=True)
-class DifferenceColumn(Column):
+class DifferenceColumn(Column[Difference]):
     """A difference that is paired by seed, with its 95 % confidence interval."""
 
-    of: Callable[[Cell], Difference | None]
     parts: ClassVar[tuple[str, ...]] = ("low", "high", "verdict")
 
-    def entry(self, cell: Cell) -> Entry:
-        difference = self.of(cell)
-        if difference is None:
-            return NOTHING
-        mean, verdict = difference.mean, difference.verdict
-        parts = (difference.low, difference.high, verdict)
-        if difference.low is None or difference.high is None:
+    def show(self, found: Difference) -> Entry:
+        mean, verdict = found.mean, found.verdict
+        parts = (found.low, found.high, verdict)
+        if found.low is None or found.high is None:
             title = "One seed cannot tell a difference from noise"
             return Entry(self.number(mean, sign=True), "(one seed)", mean, parts, verdict, title)
         arrow = {"gain": "↑", "loss": "↓"}.get(verdict)
         text = f"{arrow} {self.number(abs(mean))}" if arrow else f"≈ {self.number(mean)}"
-        low, high = self.number(difference.low), self.number(difference.high)
-        title = f"95 % interval from {low} to {high} points, {difference.seeds} paired seeds"
+        low, high = self.number(found.low), self.number(found.high)
+        title = f"95 % interval from {low} to {high} points, {found.seeds} paired seeds"
         title += ": inside the noise" if verdict == "noise" else ""
         return Entry(text, f"[{low}, {high}]", mean, parts, verdict, title)
 
 
-class GainingColumn(Column):
+class GainingColumn(Column[Balance]):
     """How many of the clients gain."""
 
     parts: ClassVar[tuple[str, ...]] = ("of",)
 
-    def entry(self, cell: Cell) -> Entry:
-        balance = cell.balance
-        if balance is None:
-            return NOTHING
-        return Entry(str(balance.gaining), f"of {balance.clients}", balance.gaining, (balance.clients,))
+    def show(self, found: Balance) -> Entry:
+        return Entry(str(found.gaining), f"of {found.clients}", found.gaining, (found.clients,))
 
 
-class HarmedColumn(Column):
+class HarmedColumn(Column[Balance]):
     """How many of the clients do worse than alone, and how many of these by more than chance."""
 
     parts: ClassVar[tuple[str, ...]] = ("of", "beyond chance")
 
-    def entry(self, cell: Cell) -> Entry:
-        balance = cell.balance
-        if balance is None:
-            return NOTHING
-        count, sure = len(balance.harmed), len(balance.beyond_chance) if balance.counted else None
-        small = f"of {balance.clients}" + (f", {sure} beyond chance" if count and sure is not None else "")
+    def show(self, found: Balance) -> Entry:
+        count, sure = len(found.harmed), len(found.beyond_chance) if found.counted else None
+        small = f"of {found.clients}" + (f", {sure} beyond chance" if count and sure is not None else "")
         mark: Mark = "" if not count else "noise" if sure == 0 else "loss"
-        return Entry(str(count), small, count, (balance.clients, sure), mark, balance.named)
+        return Entry(str(count), small, count, (found.clients, sure), mark, found.named)
 
 
-def _number(metric: Metric, how: str = "mean") -> Callable[[LoadedRun, Cell], float]:
+Numbers = Callable[[Cell], Spread | None]
+
+
+def _metric(metric: Metric, how: str = "mean") -> Numbers:
     scale = 100 if metric.unit == "%" else 1
-    return lambda run, _: scale * run.metric(metric.key, how)
+    return lambda cell: cell.spread(lambda run: scale * run.metric(metric.key, how))
+
+
+def _result(of: Callable[[Result], float | None], scale: float = 100) -> Numbers:
+    """A number of each run's result, in percent; ``None`` where it was not measured."""
+
+    def number(run: LoadedRun) -> float:
+        value = of(run.result) if run.result is not None else None
+        return math.nan if value is None else scale * value
+
+    return lambda cell: cell.spread(number)
 
 
 def metric_column(metric: Metric, name: str = "", shown: Shown = "page") -> SpreadColumn:
     """The mean over clients of a metric in the last round; ``name``: in CSV, by default the metric's key."""
     return SpreadColumn(
-        name or metric.key, metric.label, metric.unit, metric.digits, metric.meaning, shown, of=_number(metric)
+        name or metric.key, metric.label, metric.unit, metric.digits, metric.meaning, _metric(metric), shown
     )
 
 
-def _best(run: LoadedRun, _: Cell) -> float:
+def _best(result: Result) -> float | None:
     """Only where validation chose it: chosen by test it compares nothing."""
-    best = run.result.best if run.result else None
-    return 100 * best.metrics[metrics.OWN.key].mean if best and best.chosen_by == "validation" else math.nan
+    return result.best.metrics[metrics.OWN.key].mean if result.best.chosen_by == "validation" else None
 
 
-def _relative(run: LoadedRun, cell: Cell) -> float:
-    return 100 * cell.transfers[run.seed].relative_accuracy if run.seed in cell.transfers else math.nan
+def _newcomers(result: Result) -> float | None:
+    own = result.newcomers.metrics.get(metrics.OWN.key) if result.newcomers is not None else None
+    return None if own is None else own.mean
 
 
-def _share(name: str) -> Callable[[LoadedRun, Cell], float]:
-    """A share of the result that is not measured in every run, in percent."""
-
-    def of(run: LoadedRun, _: Cell) -> float:
-        share = getattr(run.result, name, None)
-        return math.nan if share is None else 100 * share
-
-    return of
+def _newcomers_gain(result: Result) -> float | None:
+    own, late = _newcomers(result), result.newcomers
+    return 100 * own - 100 * late.transfer.local if own is not None and late and late.transfer else None
 
 
-def _cost(of: Callable[[Result], float]) -> Callable[[LoadedRun, Cell], float]:
-    return lambda run, _: of(run.result) if run.result else math.nan
-
-
-def _newcomers(run: LoadedRun, _: Cell) -> float:
-    late = run.result.newcomers if run.result else None
-    own = late.metrics.get(metrics.OWN.key) if late else None
-    return 100 * own.mean if own else math.nan
-
-
-def _newcomers_gain(run: LoadedRun, cell: Cell) -> float:
-    late = run.result.newcomers if run.result else None
-    return _newcomers(run, cell) - 100 * late.transfer.local if late and late.transfer else math.nan
+def _relative(cell: Cell) -> Spread | None:
+    return Spread.of({seed: 100 * each.relative_accuracy for seed, each in cell.transfers.items()})
 
 
 _POOLED = "of the clients of all seeds where each seed has a partition of its own"
@@ -197,32 +180,29 @@ _POOLED = "of the clients of all seeds where each seed has a partition of its ow
 ACCURACY = SpreadColumn(
     *("accuracy", "accuracy", "%", 2),
     "Mean over clients of the accuracy on their own tests in the last round, ± standard deviation over seeds",
-    of=_number(metrics.OWN),
+    _metric(metrics.OWN),
 )
 DIFFERENCE = DifferenceColumn(
     *("difference", f"difference to {MEAN}", "points", 2),
     "Points of accuracy more than the same method with the plain mean, or the rule that was asked for, paired by seed, "
     "with a 95 % interval; ≈ and grey where the interval holds zero",
-    of=lambda cell: cell.difference,
+    lambda cell: cell.difference,
 )
 WORST = SpreadColumn(
     *("worst10", "worst tenth", "%", 1),
     "Mean accuracy of the tenth of the clients that do worst",
-    of=_number(metrics.OWN, "worst10"),
+    _metric(metrics.OWN, "worst10"),
 )
 GAIN = DifferenceColumn(
     *("gain", "gain over Local", "points", 2),
     "Points of accuracy more than when each client trains alone, mean over clients, with a 95 % interval",
-    shown="page",
-    of=lambda cell: cell.gain,
-)
-GAINING = GainingColumn(
-    *("gaining", "clients that gain", "", 0), f"Clients that do better than alone (positive transfer); {_POOLED}"
+    *(lambda cell: cell.gain, "page"),
 )
 HARMED = HarmedColumn(
     *("harmed", "clients harmed", "", 0),
     f"Clients that do worse than alone; {_POOLED}; beyond chance: by more than the luck of their test samples (exact "
     "McNemar test by client, Benjamini–Hochberg over clients at 5 %)",
+    lambda cell: cell.balance,
 )
 BY_CLASS = (
     metric_column(metrics.BALANCED, "balanced", "asked"),
@@ -233,71 +213,67 @@ CONFLICT = ConflictColumn(
     *("conflict", "conflict", "%", 0),
     "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds; ± the share that "
     "sketches are expected to judge wrongly",
+    _result(lambda result: result.conflict_rate),
     with_std=False,
-    of=_share("conflict_rate"),
 )
-AGAINST = SpreadColumn(
-    *("against", "step against", "%", 0),
-    "Share of the clients whose own update the aggregated step points against, mean over rounds",
-    with_std=False,
-    shown="page",
-    of=_share("rule_against"),
-)
-COLUMNS: tuple[Column, ...] = (
-    ACCURACY,
-    DIFFERENCE,
-    GAIN,
-    GAINING,
+COLUMNS: tuple[Column[Any], ...] = (
+    *(ACCURACY, DIFFERENCE, GAIN),
+    GainingColumn(
+        *("gaining", "clients that gain", "", 0),
+        f"Clients that do better than alone (positive transfer); {_POOLED}",
+        lambda cell: cell.balance,
+    ),
     HARMED,
     metric_column(metrics.UNGUARDED, shown="always"),
     SpreadColumn(
-        *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", of=_best
+        *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", _result(_best)
     ),
     SpreadColumn(
         *("samples", "over samples", "%", 2),
         "Share of all clients' tests that are answered right: each test counts the same, not each client",
-        shown="page",
-        of=_number(metrics.OWN, "samples"),
+        *(_metric(metrics.OWN, "samples"), "page"),
     ),
     WORST,
     SpreadColumn(
         *("relative", "relative to Local", "%", 1),
         "Relative accuracy: mean over clients of (accuracy − alone) / alone",
-        of=_relative,
+        _relative,
     ),
     *BY_CLASS,
     SpreadColumn(
         *("newcomers", "newcomers", "%", 2),
         "Mean accuracy of clients that joined after training, on their own tests, ± standard deviation over seeds",
-        of=_newcomers,
+        _result(_newcomers),
     ),
     SpreadColumn(
         *("newcomers_gain", "newcomers over Local", "points", 2),
         "Points of accuracy that newcomers have more than when they train alone for as many rounds as the others did",
-        shown="page",
-        of=_newcomers_gain,
+        *(_result(_newcomers_gain, 1), "page"),
     ),
     metric_column(metrics.LOSS, "log-loss"),
     metric_column(metrics.CALIBRATION),
-    AGAINST,
+    SpreadColumn(
+        *("against", "step against", "%", 0),
+        "Share of the clients whose own update the aggregated step points against, mean over rounds",
+        *(_result(lambda result: result.rule_against), "page", False),
+    ),
     CONFLICT,
     SpreadColumn(
         *("MB", "MB a round", "", 2),
         "Megabytes sent and received by all clients of a round together",
+        _result(lambda result: (result.bytes_per_round.down + result.bytes_per_round.up) / 1e6, 1),
         with_std=False,
-        of=_cost(lambda result: (result.bytes_per_round.down + result.bytes_per_round.up) / 1e6),
     ),
     SpreadColumn(
         *("seconds", "s a round", "", 2),
         "Seconds of training and aggregation on the machine that it ran on",
+        _result(lambda result: (result.seconds.train + result.seconds.aggregate) / result.last.round, 1),
         with_std=False,
-        of=_cost(lambda result: (result.seconds.train + result.seconds.aggregate) / result.last.round),
     ),
     SpreadColumn(
         *("std", "std over clients", "points", 1),
         "Standard deviation over clients of the accuracy on their own tests",
-        shown="asked",
-        of=_number(metrics.OWN, "std"),
+        *(_metric(metrics.OWN, "std"), "asked"),
     ),
     metric_column(metrics.SOME),
     metric_column(metrics.ALL),
@@ -305,7 +281,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def columns_of(runs: Iterable[LoadedRun]) -> tuple[Column, ...]:
+def columns_of(runs: Iterable[LoadedRun]) -> tuple[Column[Any], ...]:
     """All columns: those of every table, then metrics of extensions that these runs have."""
     own = {each.key: each.metric for run in runs for each in run.info.metrics}
     taken = {column.name for column in COLUMNS}

@@ -65,7 +65,7 @@ class Line:
         name = f"+ {self.rule}" if self.under else self.method if self.rule == MEAN else self.label
         return f"{name} ({self.remark})" if self.remark else name
 
-    def texts(self, columns: Sequence[Column]) -> list[str]:
+    def texts(self, columns: Sequence[Column[Any]]) -> list[str]:
         return [self.name, *(str(self.entries[column.name]) for column in columns)]
 
 
@@ -85,7 +85,7 @@ class Block:
 @dataclass(frozen=True)
 class Table:
     blocks: list[Block]
-    columns: tuple[Column, ...]
+    columns: tuple[Column[Any], ...]
     """Those that have a number somewhere."""
     legend: list[str]
     """How to read it."""
@@ -96,7 +96,7 @@ class Table:
     def of(cls, study: LoadedStudy) -> "Table":
         """Of the finished runs."""
         heading = f"difference to {study.base_label}"
-        changed: dict[str, Column] = {}
+        changed: dict[str, Column[Any]] = {}
         if any(run.partition is not None and run.partition.is_uneven for run in study.runs):
             changed = {column.name: replace(column, shown="always") for column in BY_CLASS}
         changed[DIFFERENCE.name] = replace(DIFFERENCE, heading=heading)
@@ -157,12 +157,12 @@ class Table:
         return [words] if most else []
 
     @property
-    def shown(self) -> list[Column]:
+    def shown(self) -> list[Column[Any]]:
         """The columns of the text forms."""
         return [column for column in self.columns if column.shown == "always"]
 
     @property
-    def on_page(self) -> list[Column]:
+    def on_page(self) -> list[Column[Any]]:
         """Whom it harms stands beside the accuracy, where a phone shows it too."""
         shown = [column for column in self.columns if column.shown != "asked"]
         return sorted(shown, key=lambda column: (ACCURACY.name, HARMED.name, column.name).index(column.name))
@@ -232,7 +232,7 @@ class Table:
         from rich.measure import Measurement
         from rich.text import Text
 
-        def width(columns: Sequence[Column]) -> int:
+        def width(columns: Sequence[Column[Any]]) -> int:
             unbound = options.update(width=1000)
             drawn = (_drawn(block, columns) for block in self.blocks)
             return max((Measurement.get(console, unbound, block).maximum for block in drawn), default=0)
@@ -250,7 +250,7 @@ class Table:
             yield Text(f"Too narrow for: {', '.join(dropped)}.", style="dim")
 
 
-def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column]) -> list[Line]:
+def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]]) -> list[Line]:
     cells = [cell for cell in setting.cells if cell.finished]
     most = max((len(cell.finished) for cell in study.cells), default=0)
     best = max((cell.accuracy.mean for cell in cells if cell.accuracy and not cell.local), default=math.nan)
@@ -273,7 +273,7 @@ def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column]) -> l
             )
         )
     if lines and not any(line.local for line in lines) and (noted := setting.noted_local):
-        entries = {column.name: NOTHING for column in columns} | {ACCURACY.name: ACCURACY.entry_of(noted)}
+        entries = {column.name: NOTHING for column in columns} | {ACCURACY.name: ACCURACY.show(noted)}
         lines.insert(0, Line(LOCAL, "", list(noted.by_seed), entries))
     return lines
 
@@ -332,7 +332,7 @@ def _latex(text: str) -> str:
 _STYLES = {"gain": "green", "loss": "red", "noise": "dim", "one seed": "dim", "best": "bold"}
 
 
-def _drawn(block: Block, columns: Sequence[Column]) -> "RichTable":
+def _drawn(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
     from rich.box import SIMPLE
     from rich.table import Table as RichTable
     from rich.text import Text

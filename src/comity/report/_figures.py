@@ -20,11 +20,11 @@ from matplotlib.ticker import MaxNLocator
 
 from comity.compare import Cell, LoadedStudy, Setting
 from comity.config import MEAN
+from comity.metrics import OWN
 from comity.report._assets import themes
 from comity.report._payload import curves
 from comity.report._series import Floats, coefficients
 from comity.report._words import answer
-from comity.metrics import OWN
 from comity.results import LoadedRun
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both

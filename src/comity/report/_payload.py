@@ -98,7 +98,7 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
     for name, cost in COSTS.items():
         spread = cell.spread(lambda run, c=cost: math.nan if run.result is None else c(run.result))  # type: ignore[misc]
         numbers[name] = None if spread is None else digits(spread.mean, 6)
-    rate = CONFLICT.spread(cell)
+    rate = CONFLICT.of(cell)
     numbers["conflict"] = None if rate is None else digits(rate.mean / 100)
     numbers["conflict_error"] = digits(CONFLICT.error(cell) / 100)
     numbers["gain"] = _difference(cell.gain)

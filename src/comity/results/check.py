@@ -99,7 +99,9 @@ class Checks:
             if metric is not None and not metric.count:
                 _check_values(values, metric, name)
             elif column != schema.CLIENT:
-                require(all(0 <= value < 2**53 for value in values), f"{name}: {column} has an invalid number of samples")
+                require(
+                    all(0 <= value < 2**53 for value in values), f"{name}: {column} has an invalid number of samples"
+                )
 
     def records(self, records: Iterable[RoundRecord]) -> None:
         name, before = schema.ROUNDS, 0
