@@ -3,7 +3,7 @@
 Every comparison with Local is made here, once, and so is the count of clients that gain.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -117,20 +117,16 @@ class Cell:
     def balance(self) -> Balance | None:
         """How many clients gain and which are harmed."""
         tables = {seed: self.runs[seed].partition for seed in self.transfers}
-        names = {seed: table.client_names for seed, table in tables.items() if table is not None}
-        drawn = all(table is not None and table.tests_drawn for table in tables.values())
+        known = [table for table in tables.values() if table is not None]
+        all_known = len(known) == len(tables)
+        drawn = all_known and all(table.tests_drawn for table in known)
         shares = {float(self.runs[seed].options["test_share"]) for seed in tables} if drawn else set()
         return Balance.of(
             self.transfers,
-            same_clients=self._same_clients(self.transfers),
-            names=names,
+            same_clients=all_known and all(table == known[0] for table in known),  # client 3 is the same in all seeds
+            names={seed: table.client_names for seed, table in tables.items() if table is not None},
             test_share=shares.pop() if len(shares) == 1 else None,
         )
-
-    def _same_clients(self, seeds: Iterable[int]) -> bool:
-        """Whether client 3 is the same client in all of these seeds: true when they have the same partition."""
-        partitions = [self.runs[seed].partition for seed in seeds]
-        return all(partition is not None and partition == partitions[0] for partition in partitions)
 
 
 @dataclass(eq=False)

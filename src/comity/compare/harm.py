@@ -16,12 +16,8 @@ FALSE = 0.05
 POINTS_DIGITS = 1  # of one client's gain: a test set of 100 samples cannot show more
 
 
-def gains(gain: float) -> bool:
-    """Whether a client with this difference to its accuracy alone does better for having joined."""
-    return gain > ZERO
-
-
 def harmed(gain: float) -> bool:
+    """Whether a client with this difference to its accuracy alone does worse for having joined."""
     return gain < -ZERO
 
 
@@ -49,7 +45,7 @@ def transfer(
     return Transfer(
         local=fmean(alone[client] for client in gain),
         relative_accuracy=fmean(relative) if relative else math.nan,
-        positive_transfer=sum(map(gains, gain.values())) / len(gain),
+        positive_transfer=sum(value > ZERO for value in gain.values()) / len(gain),
         harmed=[client for client, value in gain.items() if harmed(value)],
         gain=gain,
         beyond_chance=beyond_chance(p_values),
@@ -189,7 +185,7 @@ class Balance:
         ]
         return cls(
             clients=len(means),
-            gaining=sum(map(gains, means.values())),
+            gaining=sum(gain > ZERO for gain in means.values()),
             harmed=sorted(worse, key=lambda client: client.gain),
             seeds=len(transfers),
             pooled=pooled,

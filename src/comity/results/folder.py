@@ -12,7 +12,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,15 +43,28 @@ LARGEST_OTHER, LONGEST_LINE = 256 * MB, 64 * MB
 _ROUND = re.compile(rb'\{"round": (\d{1,9})[,}]')
 
 
-class RunFolder:
-    """What one run has written so far."""
+class _Folder:
+    """A folder with records in files of JSON."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._written: Marks = {}
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
+
+    def _read(self, record: type[T], name: str) -> T:
+        return from_json(record, _content(self / name), str(self / name))
+
+    def _write(self, name: str, record: Any, indent: int | None = 2) -> None:
+        write_text(self / name, to_json(record, indent=indent) + "\n")
+
+
+class RunFolder(_Folder):
+    """What one run has written so far."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(path)
+        self._written: Marks = {}
 
     @property
     def started(self) -> bool:
@@ -68,15 +81,13 @@ class RunFolder:
     # Reading.
 
     def info(self) -> RunInfo:
-        file = self / schema.INFO
-        if not file.is_file():
+        if not (self / schema.INFO).is_file():
             raise ComityError(f"{self.path} was written by an earlier comity; run it again")
-        content = _content(file)
-        if from_json(schema.Version, content, str(file)).schema != schema.SCHEMA:
+        if self._read(schema.Version, schema.INFO).schema != schema.SCHEMA:
             raise ComityError(f"{self.path} was written by another version of comity; run it again")
-        return from_json(RunInfo, content, str(file))
+        return self._read(RunInfo, schema.INFO)
 
-    @cached_property
+    @property
     def columns(self) -> tuple[str, ...]:
         """Columns of ``clients.csv`` between round and name: those that every run has, then metrics of extensions."""
         return (*schema.CLIENT_COLUMNS, *(metric.key for metric in self.info().metrics))
@@ -90,14 +101,12 @@ class RunFolder:
         return entries
 
     def partition(self) -> PartitionTable | None:
-        file = self / schema.PARTITION
-        return from_json(PartitionTable, _content(file), str(file)) if file.is_file() else None
+        return self._read(PartitionTable, schema.PARTITION) if (self / schema.PARTITION).is_file() else None
 
     def result(self) -> Result:
-        file = self / schema.RESULT
-        if not file.is_file():
+        if not self.finished:
             raise ComityError(f"{self.path} holds no finished run")
-        return from_json(Result, _content(file), str(file))
+        return self._read(Result, schema.RESULT)
 
     def rounds(self) -> list[RoundRecord]:
         return list(_records(RoundRecord, self / schema.ROUNDS))
@@ -106,8 +115,8 @@ class RunFolder:
         """Of the rounds that are ``wanted``; only their lines are parsed."""
         return _records(Weights, self / schema.WEIGHTS, wanted)
 
-    def cosines(self, wanted: Callable[[int], bool] | None = None) -> Iterator[Cosines]:
-        return _records(Cosines, self / schema.COSINES, wanted)
+    def cosines(self) -> Iterator[Cosines]:
+        return _records(Cosines, self / schema.COSINES)
 
     def client_rows(self) -> Rows:
         """Numbers of ``clients.csv``: one row for each client and evaluation; ``None`` for what was not measured."""
@@ -157,8 +166,7 @@ class RunFolder:
         if self.started and not resume:
             for name in (schema.RESULT, schema.CHECKPOINT, *LOGS):
                 (self / name).unlink(missing_ok=True)
-        vars(self).pop("columns", None)
-        write_text(self / schema.INFO, to_json(info, indent=2) + "\n")
+        self._write(schema.INFO, info)
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
 
     def _check_same(self, info: RunInfo, options: Mapping[str, Any]) -> None:
@@ -190,7 +198,7 @@ class RunFolder:
         write_text(self / schema.CONFIG, yaml.safe_dump(self.options() | {"out": str(to)}, sort_keys=False))
 
     def add_partition(self, table: PartitionTable) -> None:
-        write_text(self / schema.PARTITION, to_json(table) + "\n")
+        self._write(schema.PARTITION, table, indent=None)
 
     def add_round(self, record: RoundRecord, weights: Iterable[Weights] = (), cosines: Iterable[Cosines] = ()) -> None:
         for name, entries in ((schema.WEIGHTS, weights), (schema.COSINES, cosines), (schema.ROUNDS, [record])):
@@ -199,11 +207,11 @@ class RunFolder:
     def add_clients(self, round: int, columns: Columns, names: Sequence[str] = ()) -> None:
         """One row a client, with its name last. What this evaluation did not measure stays empty."""
         stream = io.StringIO(newline="")
-        writer = csv.writer(stream)
+        writer, written = csv.writer(stream), self.columns
         if not (self / schema.CLIENTS).exists():
-            writer.writerow(("round", *self.columns, schema.CLIENT_NAME))
+            writer.writerow(("round", *written, schema.CLIENT_NAME))
         for i, client in enumerate(map(int, columns[schema.CLIENT])):
-            row = [columns[name][i] if name in columns else "" for name in self.columns]
+            row = [columns[name][i] if name in columns else "" for name in written]
             writer.writerow([round, *row, one_line(names[client], 100) if names else client])
         self._append(schema.CLIENTS, stream.getvalue())
 
@@ -232,7 +240,7 @@ class RunFolder:
         return marks
 
     def add_result(self, result: Result) -> None:
-        write_text(self / schema.RESULT, to_json(result, indent=2) + "\n")
+        self._write(schema.RESULT, result)
 
     def rewind(self, marks: Marks) -> list[RoundRecord]:
         """Forget what the logs got after a checkpoint; the records that stay. Nothing is cut if one was damaged."""
@@ -252,38 +260,28 @@ class RunFolder:
         return self.rounds()
 
 
-class StudyFolder:
+class StudyFolder(_Folder):
     """What one study has written beside its run folders."""
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-
-    def __truediv__(self, name: str) -> Path:
-        return self.path / name
 
     def planned(self) -> list[PlannedRun]:
         """The runs that the study consists of, in its order; none in a folder that no study made."""
-        planned, path = self._list(list[PlannedRun], schema.CELLS), self.path
+        planned, path = self._read(list[PlannedRun], schema.CELLS) if (self / schema.CELLS).is_file() else [], self.path
         for run in planned:
             if "\0" in run.folder or not (path / run.folder).resolve().is_relative_to(path.resolve()):
                 raise ComityError(f"{path / schema.CELLS} names the folder {run.folder!r}, which is not in the study")
         return planned
 
     def tuning(self) -> list[schema.Tuned]:
-        return self._list(list[schema.Tuned], schema.TUNING)
-
-    def _list(self, record: type[list[T]], name: str) -> list[T]:
-        file = self / name
-        return from_json(record, _content(file), str(file)) if file.is_file() else []
+        return self._read(list[schema.Tuned], schema.TUNING) if (self / schema.TUNING).is_file() else []
 
     def write_entries(self, entries: Mapping[str, Any]) -> None:
         write_text(self / schema.STUDY, yaml.safe_dump(dict(entries), sort_keys=False))
 
     def write_planned(self, runs: Sequence[PlannedRun]) -> None:
-        write_text(self / schema.CELLS, to_json(runs, indent=2) + "\n")
+        self._write(schema.CELLS, runs)
 
     def write_tuning(self, searches: Sequence[schema.Tuned]) -> None:
-        write_text(self / schema.TUNING, to_json(searches, indent=2) + "\n")
+        self._write(schema.TUNING, searches)
 
 
 def other_configuration(folder: Path, different: Iterable[str]) -> ComityError:
