@@ -14,7 +14,7 @@ table       the table of a study and its forms
 from comity.compare.cells import Cell, Setting
 from comity.compare.columns import ACCURACY, COLUMNS, CONFLICT, DIFFERENCE, GAIN, WORST, DifferenceColumn, Entry
 from comity.compare.conditions import Varying, compared, in_words
-from comity.compare.harm import Balance, HarmedClient, harmed, transfer
+from comity.compare.harm import Balance, HarmedClient, transfer
 from comity.compare.statistics import MOST_SEEDS, Difference, Spread, holm
 from comity.compare.study import LoadedStudy, load
 from comity.compare.table import Line, Table
@@ -23,7 +23,7 @@ __all__ = [
     # several runs
     "Cell", "LoadedStudy", "Setting", "load", "Varying", "compared", "in_words",
     # their numbers
-    "Balance", "Difference", "HarmedClient", "MOST_SEEDS", "Spread", "harmed", "holm", "transfer",
+    "Balance", "Difference", "HarmedClient", "MOST_SEEDS", "Spread", "holm", "transfer",
     # the table
     "ACCURACY", "COLUMNS", "CONFLICT", "DIFFERENCE", "DifferenceColumn", "Entry", "GAIN", "Line", "Table", "WORST",
 ]

@@ -16,11 +16,6 @@ FALSE = 0.05
 POINTS_DIGITS = 1  # of one client's gain: a test set of 100 samples cannot show more
 
 
-def harmed(gain: float) -> bool:
-    """Whether a client with this difference to its accuracy alone does worse for having joined."""
-    return gain < -ZERO
-
-
 def transfer(
     joined: Mapping[int, float],
     alone: Mapping[int, float],
@@ -46,7 +41,7 @@ def transfer(
         local=fmean(alone[client] for client in gain),
         relative_accuracy=fmean(relative) if relative else math.nan,
         positive_transfer=sum(value > ZERO for value in gain.values()) / len(gain),
-        harmed=[client for client, value in gain.items() if harmed(value)],
+        harmed=[client for client, value in gain.items() if value < -ZERO],
         gain=gain,
         beyond_chance=beyond_chance(p_values),
         only_local=dict(only_local or {}),
@@ -181,7 +176,7 @@ class Balance:
         worse = [
             HarmedClient(*key, gain, key in named if counted else None, name(*key))
             for key, gain in means.items()
-            if harmed(gain)
+            if gain < -ZERO
         ]
         return cls(
             clients=len(means),

@@ -112,19 +112,15 @@ class LoadedStudy:
             for setting in self._settings_of(run, settings):
                 self._cell_of(run, setting).runs[run.seed] = run
         for setting in settings.values():
-            self._choose_bases(setting)
+            for cell in setting.cells:
+                base = next(iter(self._base_candidates(cell)), cell)
+                cell.base = base if cell.rule and base is not cell else None
             methods = list(dict.fromkeys(cell.method for cell in setting.cells))
             labels = list(dict.fromkeys(cell.method_label for cell in setting.cells))
-            setting.cells.sort(
-                key=lambda cell: (
-                    not cell.local,
-                    methods.index(cell.method),
-                    labels.index(cell.method_label),
-                    cell.base is not None,
-                )
-            )
             for cell in setting.cells:
                 cell.runs = dict(sorted(cell.runs.items()))
+            setting.cells.sort(key=lambda cell: (labels.index(cell.method_label), cell.base is not None))
+            setting.cells.sort(key=lambda cell: (not cell.local, methods.index(cell.method)))
         return list(settings.values())
 
     def _settings_of(self, run: LoadedRun, settings: dict[str, Setting]) -> list[Setting]:
@@ -146,12 +142,6 @@ class LoadedStudy:
         method, rule = (self.varying.label(run.decisive, component) for component in ("method", "rule"))
         setting.cells.append(Cell(setting, options, method, rule))
         return setting.cells[-1]
-
-    def _choose_bases(self, setting: Setting) -> None:
-        for cell in setting.cells:
-            candidates = self._base_candidates(cell)
-            if cell.rule and candidates and candidates[0] is not cell:
-                cell.base = candidates[0]
 
     def _base_candidates(self, cell: Cell) -> list[Cell]:
         """The same method with the plain mean, the one by size first; or with the rule that was asked for."""

@@ -4,8 +4,7 @@ schema    names of files and columns, and the records in them
 records   records as JSON and back
 folder    writing and reading the files of a folder
 check     whether the content of a run folder can be true
-options   the options of a run that decide its numbers
-run       one run, loaded
+run       one run, loaded, and the options that decide its numbers
 """
 
 # fmt: off
@@ -13,8 +12,7 @@ run       one run, loaded
 from comity.results import schema
 from comity.results.check import DamagedRun
 from comity.results.folder import ANEW, LOGS, Marks, RunFolder, StudyFolder, other_configuration, other_data
-from comity.results.options import Flat, flatten, show
-from comity.results.run import LoadedRun
+from comity.results.run import Flat, LoadedRun, flatten, show
 from comity.results.schema import (
     CELLS, CHECKPOINT, CONFIG, FALL, FALLEN_TESTS, LOG, RESULT, ROUNDS, RUNS, SCHEMA, TEST_SAMPLES, TRAINING_SAMPLES,
     TUNING, ZERO,

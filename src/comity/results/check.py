@@ -17,10 +17,7 @@ from comity.config import COMPONENTS, UNNAMED, Config
 from comity.metrics import OWN, Metric
 from comity.results import schema
 from comity.results.records import require
-from comity.results.schema import Columns, Metrics, PartitionTable, Result, RoundRecord, Transfer
-
-MOST_UNKNOWN = 10_000
-"""Clients of a run that has neither a partition nor an evaluation to count them by."""
+from comity.results.schema import Columns, Metrics, PartitionTable, Result, RoundRecord
 
 
 class DamagedRun(ComityError):
@@ -68,22 +65,23 @@ class Checks:
         name, last = schema.RESULT, result.last.round
         require(1 <= last <= self.last_round, f"{name}: the last round is {last} of {self.last_round}")
         require(result.best.round <= last, f"{name}: the best round comes after the last one")
-        for evaluation in (result.last, result.best):
-            self._summaries(evaluation.metrics, name)
-        self.columns(result.clients, name)
+        judged = [(result.clients, [result.last.metrics, result.best.metrics], result.transfer)]
+        if (late := result.newcomers) is not None and late.clients:
+            judged.append((late.clients, [late.metrics], late.transfer))
+        seen = set(result.malicious)
+        self._ids(seen, name)
+        for columns, metrics, transfer in judged:
+            for each in metrics:
+                self._summaries(each, name)
+            self.columns(columns, name)
+            clients = set(map(int, columns[schema.CLIENT]))
+            known = transfer is None or clients.issuperset(transfer.gain)
+            require(known, f"{name}: transfer refers to unknown client ids")
+            require(clients.isdisjoint(seen), f"{name}: a malicious client is judged, or a client twice")
+            seen |= clients
         own, mean = result.clients.get(OWN.key, []), result.last.metrics.get(OWN.key)
         if mean is not None and own and not any(map(math.isnan, own)):
             require(abs(fmean(own) - mean.mean) < 1e-6, f"{name}: the mean of {OWN.key} is not that of its clients")
-        clients = set(map(int, result.clients[schema.CLIENT]))
-        _check_clients(result.transfer, clients)
-        if (late := result.newcomers) is not None and late.clients:
-            self._summaries(late.metrics, name)
-            self.columns(late.clients, name)
-            arrived = set(map(int, late.clients[schema.CLIENT]))
-            require(clients.isdisjoint(arrived), f"{name}: a newcomer is among the clients")
-            _check_clients(late.transfer, arrived)
-        self._ids(result.malicious, name)
-        require(clients.isdisjoint(result.malicious), f"{name}: a malicious client is judged")
 
     def columns(self, columns: Columns, name: str) -> None:
         """One evaluation of all clients."""
@@ -125,11 +123,6 @@ class Checks:
         for name, summary in metrics.items():
             require(name in self.metrics, f"{where} has a metric {name[:40]!r}, which is not known")
             _check_values((summary.mean, summary.samples, summary.worst10), self.metrics[name], where)
-
-
-def _check_clients(transfer: Transfer | None, clients: set[int]) -> None:
-    known = transfer is None or clients.issuperset(transfer.gain)
-    require(known, f"{schema.RESULT}: transfer refers to unknown client ids")
 
 
 def _check_values(values: Iterable[float], metric: Metric, where: str) -> None:

@@ -3,7 +3,7 @@
 import csv
 import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -11,17 +11,44 @@ from typing import TYPE_CHECKING, Any
 
 from comity import metrics
 from comity._errors import ComityError, one_line
-from comity.config import LOCAL, Config, refuse_code
+from comity._options import options as declared
+from comity.config import LOCAL, LOCAL_OPTIONS, Config, Overlay, refuse_code
 from comity.metrics import Metric
 from comity.results import check, schema
-from comity.results.check import MOST_UNKNOWN, Checks, DamagedRun
+from comity.results.check import Checks, DamagedRun
 from comity.results.folder import RunFolder
-from comity.results.options import Flat, flatten
 from comity.results.records import plain
 from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+MOST_UNKNOWN = 10_000
+"""Clients of a run that has neither a partition nor an evaluation to count them by."""
+Flat = dict[str, Any]
+"""Options of a run, flat: ``rule`` is a name and ``rule.c`` an option of the rule."""
+_UNDECISIVE = {option.name for option in declared(Config).values() if not option.decides} | {"seed"}
+
+
+def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
+    """The options that decide the numbers, apart from the seed.
+
+    ``own_rule``: no rule can be chosen, so the configured one decides nothing. Local sends no updates to any rule, and
+    its models are the same at every moment of judgement.
+    """
+    flat = Overlay(options).without(_UNDECISIVE)
+    idle = LOCAL_OPTIONS.keys() - {"method"} if flat.get("method") == LOCAL else {"rule"} if own_rule else set()
+    return flat.without(idle)
+
+
+def show(value: Any, key: str = "") -> str:
+    """The value of an option in words."""
+    if value is None and key == "guard":
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return "×".join(map(str, value))
+    return "default" if value is None else str(value)
 
 
 class LoadedRun:

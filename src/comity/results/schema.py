@@ -62,8 +62,6 @@ Columns = dict[str, list[Real]]
 
 
 class Version(Struct):
-    """Which schema a ``run.json`` has, whatever else is in it."""
-
     schema: Any = None
 
 
@@ -77,7 +75,6 @@ class MetricInfo(Fixed, kw_only=True, frozen=True):
     digits: Annotated[int, Meta(ge=0, le=10)] = 2
     better: Literal["higher", "lower", "neither"] = "higher"
     low: float | None = None
-    """``None``: no bound."""
     high: float | None = None
 
     @classmethod
@@ -191,9 +188,8 @@ class Against(Record, kw_only=True):
     clients: Count = 0
     """Of so many."""
     mean: Count = 0
-    """By the plain mean of the updates."""
     rule: Count = 0
-    """By the rule's step."""
+    """By the plain mean of the updates, and by the rule's step."""
     mean_ids: list[int] = []
     """Who they are, the first of them where they are many."""
     rule_ids: list[int] = []
@@ -221,40 +217,41 @@ class RuleNote(Record, kw_only=True):
     """In rounds in which clients were asked: what they said of each choice."""
 
 
-class Weights(Fixed, kw_only=True, frozen=True):
-    """The rule's coefficients in one round: a row for the whole model, or one for each layer."""
+class ByClient(Fixed, kw_only=True, frozen=True):
+    """Numbers of one round with a column for each client."""
 
     round: Count
     group: str
     ids: list[int | str]
+
+    def _check(self, rows: list[list[float]]) -> None:
+        require(len(set(self.ids)) == len(self.ids), "has a client twice")
+        require(all(len(row) == len(self.ids) for row in rows), "has not a number for each client")
+
+
+class Weights(ByClient, kw_only=True, frozen=True):
+    """The rule's coefficients in one round: a row for the whole model, or one for each layer."""
+
     coefficients: list[list[Real]]
     multipliers: list[list[Real]] | None = None
     """CALM's λ: what each client's constraint adds to its coefficient."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_matrix(self.ids, [*self.coefficients, *(self.multipliers or [])])
+        self._check([*self.coefficients, *(self.multipliers or [])])
 
 
-class Cosines(Fixed, kw_only=True, frozen=True):
+class Cosines(ByClient, kw_only=True, frozen=True):
     """The cosine between every two clients' updates in one round."""
 
-    round: Count
-    group: str
-    ids: list[int | str]
     cosines: list[list[Cosine]]
     error: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """The standard error of those near 0, where sketches tell; else 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_matrix(self.ids, self.cosines)
+        self._check(self.cosines)
         require(len(self.cosines) == len(self.ids), "has not a row for each client")
-
-
-def _check_matrix(ids: list[int | str], rows: list[list[float]]) -> None:
-    require(len(set(ids)) == len(ids), "has a client twice")
-    require(all(len(row) == len(ids) for row in rows), "has not a number for each client")
 
 
 class RoundRecord(Record, kw_only=True):
@@ -291,7 +288,6 @@ class Evaluation(Fixed, kw_only=True, frozen=True):
     round: Count
     metrics: Metrics
     general_error: Real = 0.0
-    """As in the round's record."""
 
 
 class Best(Evaluation, kw_only=True, frozen=True):
@@ -312,9 +308,8 @@ class Transfer(Fixed, kw_only=True, frozen=True):
     beyond_chance: list[int] = []
     """Harmed clients whose loss is more than the luck of their test samples."""
     only_local: dict[int, Count] = {}
-    """By client: test samples that Local alone got right; empty where that was not counted."""
     only_joined: dict[int, Count] = {}
-    """By client: test samples that the client's model in this run alone got right."""
+    """By client: test samples that only Local, and only the model of this run, got right; empty if not counted."""
     local_on: Literal["all", "train"] = "all"
     """Whether Local learnt from all samples of a client, or not from its validation samples."""
 
@@ -361,13 +356,12 @@ class Result(Fixed, kw_only=True, frozen=True):
     """Clients whose accuracy fell by more than FALL between two evaluations."""
     newcomers: Newcomers | None = None
     mean_against: Share | None = None
-    """Mean over rounds of the share of clients whose own update the plain mean of all updates points against."""
     rule_against: Share | None = None
-    """The same of the rule's step."""
+    """Mean over rounds of the share of clients whose own update the plain mean, and the rule's step, points against."""
     epsilon: float | None = None
     """What all rounds come to, with the option dp_delta, where noise is added."""
     conflict_error: Share = 0.0
-    """The largest error of a round's conflict rate, where sketches tell; else 0."""
+    """The largest of a round."""
     contributions: Dropped = msgspec.UNSET
 
 
