@@ -21,8 +21,8 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
 from comity.compare import Cell, LoadedStudy
-from comity.report._series import coefficients
 from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
+from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
 PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md")]

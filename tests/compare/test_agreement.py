@@ -148,24 +148,20 @@ class Expected:
         """Of the harmed; None where a run has not counted."""
         if not self.gains or self.gains.keys() != self.p_values.keys():
             return None
+        gains = self.by_client(same_partition)
         if same_partition or len(self.gains) == 1:
-            gains = [fmean(each) for each in zip(*self.gains.values(), strict=True)]
             pairs = zip(*self.p_values.values(), strict=True)
             p_values = [min(1.0, 2 * fmean(each)) if len(each) > 1 else each[0] for each in pairs]
         else:
-            gains = [gain for each in self.gains.values() for gain in each]
             p_values = [p for each in self.p_values.values() for p in each]
         real = false_discovery_control(p_values) <= 0.05
         return sum(gain < -1e-12 and bool(beyond) for gain, beyond in zip(gains, real, strict=True))
 
-    def counts(self, same_partition: bool) -> tuple[int, int, int] | None:
-        """How many clients gain, how many are harmed, of how many."""
-        if not self.gains:
-            return None
-        pooled = [gain for gains in self.gains.values() for gain in gains]
-        averaged = [fmean(gains) for gains in zip(*self.gains.values(), strict=True)]
-        clients = averaged if same_partition or len(self.gains) == 1 else pooled
-        return sum(gain > 1e-12 for gain in clients), sum(gain < -1e-12 for gain in clients), len(clients)
+    def by_client(self, same_partition: bool) -> list[float]:
+        """Each client's gain: its mean where clients are the same in all seeds, else those of all seeds."""
+        if same_partition or len(self.gains) == 1:
+            return [fmean(gains) for gains in zip(*self.gains.values(), strict=True)]
+        return [gain for gains in self.gains.values() for gain in gains]
 
 
 def expected(study: Study) -> dict[tuple[float, str, str], Expected]:
@@ -190,18 +186,6 @@ def expected(study: Study) -> dict[tuple[float, str, str], Expected]:
             base = by_cell.get((alpha, method, mean), Expected()).accuracy
             cell.difference = {seed: cell.accuracy[seed] - base[seed] for seed in cell.accuracy if seed in base}
     return by_cell
-
-
-def key_of(options: Mapping[str, Any]) -> tuple[float, str, str]:
-    """Which cell of the specification a cell of the study is, from its configuration."""
-    named = {"size": SIZE, "uniform": UNIFORM, 0.5: "ConFREE", 0.1: "other ConFREE"}
-    rule = options["rule"]
-    own = options["method"]["name"] == OWN_RULE
-    return (
-        options["partition"]["alpha"],
-        options["method"]["name"],
-        SIZE if own else named[rule.get("by", rule.get("c"))],
-    )
 
 
 def rows_of(html: str) -> list[list[dict[str, str]]]:
@@ -246,7 +230,8 @@ def check_against_the_specification(study: Study, table: Table, rows: list[dict[
             assert {row.get(name, "") for name in ("difference", "gain", "harmed")} == {""}
             continue
         assert line.cell is not None
-        key = key_of(next(iter(line.cell.runs.values())).options)
+        spec = study.specs[int(next(iter(line.cell.runs.values())).path.name)]
+        key = (spec.alpha, spec.method, spec.rule)
         seen.add(key)
         right = by_cell[key]
         assert row["seeds"] == " ".join(map(str, sorted(right.accuracy)))
@@ -255,9 +240,10 @@ def check_against_the_specification(study: Study, table: Table, rows: list[dict[
             assert float(row["accuracy std"]) == pytest.approx(stdev(right.accuracy.values()), abs=1e-9)
         check_difference(row, "difference", list(right.difference.values()))
         check_difference(row, "gain", [100 * fmean(gains) for gains in right.gains.values()])
-        counts = right.counts(study.same_partition)
-        shown = tuple(int(row[name]) for name in ("gaining", "harmed", "harmed of")) if row.get("harmed") else None
-        assert shown == counts
+        gains = right.by_client(study.same_partition)
+        counts = sum(gain > 1e-12 for gain in gains), sum(gain < -1e-12 for gain in gains), len(gains)
+        shown = [row.get(name, "") for name in ("gaining", "harmed", "harmed of")]
+        assert shown == (list(map(str, counts)) if gains else ["", "", ""])
         beyond = right.beyond_chance(study.same_partition)
         assert row.get("harmed beyond chance", "") == ("" if beyond is None else str(beyond))
     assert seen == set(by_cell)

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from comity import ComityError
 from comity.compare import LoadedStudy
 from comity.metrics import METRICS, OWN, Metric
-from comity.report._payload import payload
 from comity.results import (
     CELLS,
     Conflict,
@@ -25,6 +23,8 @@ from comity.results import (
     Weights,
 )
 from run_folders import make
+
+SUMMARY = {"mean": 0.5, "std": 0.0, "samples": 0.5, "worst10": 0.5}
 
 
 def with_(file: str, **changes: Any) -> Any:
@@ -66,6 +66,7 @@ def with_(file: str, **changes: Any) -> Any:
         ("result.json", with_("result.json", transfer__harmed=[0]), "transfer names others as harmed"),
         ("result.json", with_("result.json", transfer__gain={"0": 3}), "Expected `float` <= 1"),
         ("result.json", with_("result.json", last__metrics__x={}), "missing required field `mean`"),
+        ("result.json", with_("result.json", last__metrics__rare=SUMMARY), "a metric 'rare', which is not known"),
         ("config.yaml", "a: [", "config.yaml is not YAML"),
         ("config.yaml", "clients: 3", "is not the configuration of a run"),
         ("partition.json", '{"counts": 3}', "partition.json: Expected `array`, got `int`"),
@@ -153,27 +154,13 @@ def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert math.isnan(seen.coefficients[0][0])
 
 
-def test_a_run_has_metrics_of_its_own(tmp_path: Path) -> None:
-    """Those of an extension are in its files, in the table and on the page, with what ``run.json`` says of them."""
+def test_metrics_of_an_extension_are_columns_after_the_others(tmp_path: Path) -> None:
     shown = {"label": "rare classes", "meaning": "Recall of rare classes", "unit": "%", "low": 0, "high": 1}
     rare = MetricInfo.of(Metric(key="rare", compute=lambda _: None, **shown))  # type: ignore[arg-type]
-    path = make(tmp_path / "a", [0.6] * 3, metrics_too={"rare": 0.25}, info={"metrics": [rare]})
-    run = LoadedRun(path)
-    assert run.info.metrics == [rare]
+    run = LoadedRun(make(tmp_path, [0.6] * 3, metrics_too={"rare": 0.25}, info={"metrics": [rare]}))
     run.check(thorough=True)
-    assert run.metrics["rare"].label == "rare classes"
-    with (path / "clients.csv").open() as stream:
+    assert (run.info.metrics, run.metrics["rare"].label) == ([rare], "rare classes")
+    with (tmp_path / "clients.csv").open() as stream:
         header, first, *_ = csv.reader(stream)
     assert header[-3:] == [METRICS[-1].key, "rare", "name"]
     assert dict(zip(header, first, strict=True))["rare"] == "0.25"
-    table = LoadedStudy(path).table()
-    (column,) = (column for column in table.on_page if column.heading == "rare classes")
-    assert (column.name, column.unit, column.meaning) == ("rare", "%", "Recall of rare classes")
-    assert str(table.lines[0].entries["rare"]) == "25.00"
-    curves = payload(LoadedStudy(path))["curves"]
-    assert curves["metric rare"] == ("rare classes", "recall of rare classes", True)
-    other = RunFolder(make(tmp_path / "b", [0.6] * 3))
-    assert "metrics" not in json.loads((other / "run.json").read_text())
-    other.add_result(replace(other.result(), last=run.result.last))  # type: ignore[union-attr]
-    with pytest.raises(ComityError, match="has a metric 'rare', which is not known"):
-        _ = LoadedRun(tmp_path / "b").result
