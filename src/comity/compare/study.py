@@ -213,7 +213,7 @@ def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | Non
 
 
 def _local_key(run: LoadedRun) -> tuple[str, int, str, str]:
-    """The same for a run and for the local baseline that goes with it, which was trained on the same kind of machine."""
+    """The same for a run and for the local baseline that goes with it, trained on the same kind of machine."""
     width = run.info.trainer.partition(" ")[2]
     return _key_of(shared_with_local(flatten(run.options))), run.seed, run.info.data, width
 

@@ -74,10 +74,6 @@ class RunFolder(_Folder):
     def finished(self) -> bool:
         return (self / schema.RESULT).is_file()
 
-    def model_file(self, client: int) -> Path:
-        """Where this client's own model is, if models were saved."""
-        return self / schema.MODELS / f"client_{client:03d}.safetensors"
-
     # Reading.
 
     def info(self) -> RunInfo:

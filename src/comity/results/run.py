@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comity import metrics
-from comity._errors import ComityError, one_line
+from comity._errors import ComityError
 from comity._options import options as declared
 from comity.config import LOCAL, LOCAL_OPTIONS, Config, Overlay, refuse_code
 from comity.metrics import Metric
@@ -187,11 +187,6 @@ class LoadedRun:
                 check.check_partition(table, self.options)
         return table
 
-    def client_name(self, client: int) -> str:
-        """A client's name as the data have it, by default its number."""
-        names = self.partition.client_names if self.partition is not None else []
-        return one_line(names[client], 40) if client < len(names) else str(client)
-
     def coefficients(self, wanted: Callable[[int], bool] = lambda _: True) -> Iterator[Weights]:
         """The rule's coefficients in the rounds that are ``wanted``; only their lines are parsed."""
         with self._reading():
@@ -224,10 +219,8 @@ class LoadedRun:
     @cached_property
     def state(self) -> "dict[str, Tensor]":
         """Everything in the checkpoint by name: ``server/theta``, ``client/3/method/personal``, ..."""
-        return _tensors(
-            self.folder / schema.CHECKPOINT,
-            "this run has no checkpoint, or its study did not keep it (--keep-checkpoints)",
-        )
+        missing = "this run has no checkpoint, or its study did not keep it (--keep-checkpoints)"
+        return _tensors(self.folder / schema.CHECKPOINT, missing)
 
     @property
     def theta(self) -> "Tensor":
@@ -236,7 +229,8 @@ class LoadedRun:
 
     def model(self, cid: int) -> "dict[str, Tensor]":
         """A client's own model under the network's own names: ``net.load_state_dict(run.model(3))``."""
-        return _tensors(self.folder.model_file(cid), f"client {cid} has no model here; train with --save-models")
+        file = self.folder / schema.MODELS / f"client_{cid:03d}.safetensors"
+        return _tensors(file, f"client {cid} has no model here; train with --save-models")
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:
