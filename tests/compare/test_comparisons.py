@@ -23,32 +23,6 @@ def table(*paths: Path, base: str | None = None) -> dict[str, dict[str, str]]:
     return {line.label: {column.heading: str(line.entries[column.name]) for column in COLUMNS} for line in made.lines}
 
 
-def test_numbers_by_hand(tmp_path: Path) -> None:
-    alone = [0.5, 0.5, 0.5, 0.8]
-    make(tmp_path / "m0", [0.6, 0.7, 0.5, 0.6], alone=alone, seed=0)  # mean 0.600
-    make(tmp_path / "m1", [0.7, 0.7, 0.5, 0.7], alone=alone, seed=1)  # mean 0.650
-    make(tmp_path / "c0", [0.7, 0.8, 0.6, 0.7], alone=alone, seed=0, rule="ConFREE")  # mean 0.700
-    make(tmp_path / "c1", [0.8, 0.8, 0.6, 0.92], alone=alone, seed=1, rule="ConFREE")  # mean 0.780
-    found = table(tmp_path)
-    mean, confree = found["FedRep + Mean"], found["FedRep + ConFREE"]
-    assert mean["accuracy"] == "62.50 ± 3.54"  # 5 / sqrt(2)
-    assert confree["accuracy"] == "74.00 ± 5.66"
-    # differences 10 and 13: mean 11.5, deviation 2.1213, half 12.7062 * 2.1213 / sqrt(2) = 19.06
-    assert confree["difference to Mean"] == "≈ 11.50 [−7.56, 30.56]"
-    assert mean["difference to Mean"] == "–"
-    assert mean["worst tenth"] == "50.0 ± 0.0"  # the worst one of four
-    # alone 0.575: gains 2.5 and 7.5 points
-    assert mean["gain over Local"] == "≈ 5.00 [−26.77, 36.77]"
-    # seed 0: (0.2 + 0.4 + 0 - 0.25) / 4 = 8.75 %; seed 1: (0.4 + 0.4 + 0 - 0.125) / 4 = 16.875 %
-    assert mean["relative to Local"] == "12.8 ± 5.7"
-    assert mean["clients that gain"] == "4 of 8"
-    assert mean["clients harmed"] == "2 of 8"
-    assert confree["clients harmed"] == "1 of 8"
-    assert mean["MB a round"] == "1.50"
-    assert mean["s a round"] == "0.75"
-    assert found["Local"]["accuracy"] == "57.50 ± 0.00"  # noted by the others, without a run of its own
-
-
 def test_differences() -> None:
     def between(numbers: dict[int, float], base: dict[int, float]) -> Difference | None:
         return Difference.between(Spread.of(numbers), Spread.of(base))

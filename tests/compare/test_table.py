@@ -85,7 +85,7 @@ def test_markdown_reads_back(runs: Path) -> None:
     assert [row[0] for row in rows[2:]] == ["Local", "FedRep", "+ CALM", "+ ConFREE"]
     # mean of 80, 84, 70; deviations 2, 6, -8: sqrt((4 + 36 + 64) / 2) = 7.21
     assert rows[2] == ["Local", "50.00 ± 0.00", "–", "–", "–", "50.0 ± 0.0", "–", "–", "0.00", "0.75"]
-    # the worst client has 62, 66 and 52 %: it gains in every seed, and so do all
+    # the worst client has 62, 66 and 52 %: it gains in every seed, and so do all; relative to 50 %: 60, 68 and 40 %
     assert rows[3] == [
         *("FedRep", "78.00 ± 7.21", "–", "30 of 30", "0 of 30", "60.0 ± 7.2", "56.0 ± 14.4", "30", "1.50", "0.75")
     ]
@@ -103,19 +103,6 @@ def test_trainers_that_differ_are_told(tmp_path: Path) -> None:
     assert table(tmp_path / "0", tmp_path / "2").remarks == []  # of earlier runs it is not known
 
 
-def test_csv_reads_back_in_full_precision(runs: Path) -> None:
-    rows = csv_of(table(runs))
-    assert [(row["method"], row["rule"]) for row in rows] == [
-        *(("Local", ""), ("FedRep", "Mean"), ("FedRep", "CALM"), ("FedRep", "ConFREE"))
-    ]
-    assert {row["seeds"] for row in rows} == {"0 1 2"}
-    assert float(rows[1]["accuracy std"]) == pytest.approx(52**0.5, abs=1e-12)
-    assert (rows[1]["harmed"], rows[1]["harmed of"], rows[1]["gaining"]) == ("0", "30", "30")
-    assert float(rows[3]["difference low"]) == pytest.approx(2 - 4.30265272991 / 3**0.5, abs=1e-9)
-    assert rows[3]["difference verdict"] == "noise"
-    assert rows[0]["relative"] == rows[0]["difference"] == ""
-
-
 def test_latex_is_a_whole_tabular(runs: Path) -> None:
     write(runs / "odd", 0.9, options={"data": {"name": "a_b & 100 %"}})
     text = table(runs).latex()
@@ -124,10 +111,9 @@ def test_latex_is_a_whole_tabular(runs: Path) -> None:
     assert lines[1] == "\\toprule"
     assert lines[-2:] == ["\\bottomrule", "\\end{tabular}"]
     assert text.count("\\midrule") == 2
+    assert text.count(f"\\multicolumn{{{columns}}}{{l}}{{") == 2
     for line in lines[2:-2]:
-        if "multicolumn" in line:
-            assert line.startswith(f"\\multicolumn{{{columns}}}{{l}}{{")
-        elif line != "\\midrule":
+        if "multicolumn" not in line and line != "\\midrule":
             assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
             assert line.endswith(" \\\\")
         assert line.count("{") == line.count("}")
