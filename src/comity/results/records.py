@@ -94,17 +94,11 @@ def _basic(item: Any) -> Any:
     raise TypeError(f"{type(item).__name__} cannot be written as JSON")
 
 
-@cache
-def _decoder(record: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(record)
-
-
 def from_json(record: type[T], content: bytes, where: str) -> T:
     """A record, or a list of records, from JSON; ``where`` names the file in the error."""
     try:
-        found: T = _decoder(record).decode(content)  # type: ignore[arg-type]
+        return msgspec.json.decode(content, type=record)
     except msgspec.ValidationError as error:
         raise ComityError(f"{where}: {one_line(error, 200)}") from error
     except (ValueError, RecursionError) as error:
         raise ComityError(f"{where} is not JSON: {one_line(error, 200)}") from error
-    return found
