@@ -173,7 +173,7 @@ class RunPlan:
     # Plans that follow from this one.
 
     def local_baseline(self, on: Literal["all", "train"] | None = None, *, everyone: bool = False) -> "RunPlan":
-        """The plan of the local baseline, which shares the data; ``everyone``: also for those who join after training."""
+        """The plan of the local baseline, on the same data; ``everyone``: with those who join after training."""
         config = self.config.alone(on)
         if everyone:
             return RunPlan(config, self.everyone)
