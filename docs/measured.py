@@ -18,7 +18,7 @@ from statistics import fmean, median
 from comity._words import number
 from comity.compare import COLUMNS, Difference, Entry, Line, Spread, holm
 from comity.config import COMPONENTS, LOCAL, read_yaml
-from comity.studies._examples import examples
+from comity.studies import examples
 from comity.studies._grid import SCALES
 
 FOLDER = Path(__file__).parent / "results"

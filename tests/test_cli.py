@@ -377,7 +377,7 @@ def test_no_hint_is_written_out_by_hand() -> None:
 def test_a_dry_run_counts_and_measures_and_writes_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("comity.studies._study.a_round", lambda _: (2.0, 1.0, 1.5))
+    monkeypatch.setattr("comity.studies._runs.Runs.time_one_round", lambda *_: (2.0, 1.0, 1.5))
     study = ["study", *STUDY, "--method", "FedAvg,FedRep", "--rule", "Mean,MGDA", "--seeds", "2", "--out", "x"]
     assert main([*study, "--eval-every", "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
@@ -419,12 +419,12 @@ def test_the_report_ends_with_a_link_and_opens(
 def test_a_long_study_tries_a_round_of_each_first(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(config: Config) -> tuple[float, float, float]:
+    def fails(_: Any, config: Config) -> tuple[float, float, float]:
         if config.method.name == "FedRep":
             raise ZeroDivisionError("mine")
         return 1.0, 0.0, 0.0
 
-    monkeypatch.setattr("comity.studies._study.a_round", fails)
+    monkeypatch.setattr("comity.studies._runs.Runs.time_one_round", fails)
     study = ["study", *STUDY, "--method", "FedAvg,FedRep", "--rounds", "400", "--out", "x"]
     assert main(study) == 2
     out, err = capsys.readouterr()

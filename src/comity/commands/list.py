@@ -5,6 +5,7 @@ from typing import Literal
 
 from comity._catalogue import described
 from comity.commands._command import Command, page_width
+from comity.config import read_yaml
 
 
 def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partitions", "examples"]) -> int:
@@ -20,9 +21,9 @@ def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partiti
         kind: methods, rules, guards, models, data, partitions or examples
     """
     if kind == "examples":
-        from comity.studies import about, examples
+        from comity.studies import examples
 
-        sentences = {name: about(file) for name, file in examples().items()}
+        sentences = {name: " ".join(str(read_yaml(file).get("about", "")).split()) for name, file in examples().items()}
         folder = next(iter(examples().values())).parent
         note = f"comity reproduce NAME --scale desk, night or paper; the files are in {folder}"
     else:

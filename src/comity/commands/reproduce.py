@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from comity._errors import ComityError
+from comity._errors import ComityError, unknown
 from comity.commands._command import RUN_OPTIONS, Command
 from comity.commands.study import StudyOptions, compare
 from comity.config import Entries, read_yaml
@@ -22,13 +22,15 @@ def reproduce(options: StudyOptions, example: str | None = None, *, given: Entri
     Options:
         example: name of the example
     """
-    from comity.studies import examples, find_example
+    from comity.studies import examples
 
+    known = examples()
     if example is None:
-        raise ComityError(f"comity reproduce takes the name of an example: {', '.join(examples())}")
-    entries = read_yaml(find_example(example))
+        raise ComityError(f"comity reproduce takes the name of an example: {', '.join(known)}")
+    if example not in known:
+        raise unknown("example", example, known)
     given = {"out": Path("studies") / f"{example}-{options.scale or 'desk'}", **given}
-    return compare(entries, given, options)
+    return compare(read_yaml(known[example]), given, options)
 
 
 COMMAND = Command(reproduce, RUN_OPTIONS, order=5)

@@ -53,10 +53,9 @@ class StudyOptions:
 
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
-        sweep, tune = _assignments("sweep", self.sweep), _assignments("tune", self.tune)
         names = ("seeds", "tune_seeds", "budget", "jobs", "most_cells", "keep_checkpoints")
-        whole = {name: getattr(self, name) for name in names}
-        entries = {"sweep": sweep, "tune": tune, "callbacks": list(self.callbacks)} | whole
+        entries: Entries = {name: getattr(self, name) for name in names} | {"callbacks": list(self.callbacks)}
+        entries |= {"sweep": _assignments("sweep", self.sweep), "tune": _assignments("tune", self.tune)}
         return {name: value for name, value in entries.items() if value}
 
 
@@ -85,23 +84,15 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     from comity.studies import Show, dry_run, study
 
     console = Console()
-    show = Show(None if options.quiet else console)
     given = given | options.entries()
+    common = {"scale": options.scale, "overwrite": options.overwrite, **given}
     if options.dry_run:
-        dry_run(entries, scale=options.scale, overwrite=options.overwrite, show=Show(console), **given)
+        dry_run(entries, show=Show(console), **common)
         return 0
+    show = Show(None if options.quiet else console)
     try:
         with interruptible(console, "these rounds") as stopped:
-            done = study(
-                entries,
-                scale=options.scale,
-                overwrite=options.overwrite,
-                show=show,
-                stop=stopped,
-                shard=options.shard,
-                on=options.on,
-                **given,
-            )
+            done = study(entries, show=show, stop=stopped, shard=options.shard, on=options.on, **common)
             interrupted = stopped()
     except KeyboardInterrupt:
         interrupted = True

@@ -20,7 +20,7 @@ from comity.engine._extension import Extension, MakeUpdates
 from comity.engine._link import Link, Threads
 from comity.engine._local_models import LocalModels
 from comity.engine._optimiser import Training
-from comity.engine._plan import Links, RunPlan, fingerprint_of, threads
+from comity.engine._plan import Links, RunPlan, threads
 from comity.engine._run import Run, run
 from comity.engine._server import Server, cohort_size
 from comity.engine._site import Site
@@ -32,7 +32,7 @@ __all__ = [
     # a run
     "run", "Run", "RunPlan", "Callback", "Prune", "callback_class",
     # its parts
-    "fingerprint_of", "threads", "Links", "Link", "Threads", "Server", "Site",
+    "threads", "Links", "Link", "Threads", "Server", "Site",
     # what plugs in
     "Extension", "Aggregation", "MakeUpdates", "Judgement", "Predict", "predictor", "judged_model", "loss_as_received",
     "record_step",

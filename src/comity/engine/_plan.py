@@ -91,6 +91,11 @@ class RunPlan:
         given = {key: value for key, value in config.data.options.items() if value is not None}
         return load(config.data.name, config.data_dir, config.data_limit, **given)
 
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the data set; ``None`` for synthetic data."""
+        return None if isinstance(self.dataset, Synthetic) else fingerprint(self.dataset)
+
     @cached_property
     def everyone(self) -> Federation:
         """All clients with their data, also those that join after training."""
@@ -198,12 +203,6 @@ class RunPlan:
             each is not None and each.given is not None for each in (self.config.model, self.config.partition)
         )
         return self.given is not None or self.link is not threads or by_hand
-
-
-def fingerprint_of(config: Config) -> str | None:
-    """The fingerprint of the data that this configuration would learn from; ``None`` for synthetic data."""
-    dataset = RunPlan(config).dataset
-    return None if isinstance(dataset, Synthetic) else fingerprint(dataset)
 
 
 def _on_device(federation: Federation, device: str) -> Federation:

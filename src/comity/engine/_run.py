@@ -141,6 +141,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     federation: Federation | None = None,
     link: Links = threads,
+    plan: RunPlan | None = None,
     **options: Any,
 ) -> Run:
     """Train. ``run(method="FedRep", rule={"name": "ConFREE", "c": 0.4}, clients=20)`` or ``run(Config(...))``.
@@ -152,6 +153,7 @@ def run(
     Without ``out`` nothing is written. With ``wait``, a run that another process has started there is waited for.
     ``callbacks`` are objects, or dotted names of ``Callback`` classes. ``stop`` is asked after every round. A
     ``federation`` of your own stands in for the configuration's, and another ``link`` for the threads of this machine.
+    A ``plan`` replaces the configuration and all of these.
     """
     for name in options:
         if name.partition(".")[0] not in declared(Config):
@@ -165,7 +167,9 @@ def run(
     torch.set_num_threads(1)
     try:
         runner = Runner(make_callbacks(callbacks), stop)
-        plan = _plan_of_given(config, data, link) if given and federation is None else RunPlan(config, federation, link)
+        if plan is None and given and federation is None:
+            plan = _plan_of_given(config, data, link)
+        plan = plan or RunPlan(config, federation, link)
         return runner.run(plan, resume, overwrite, wait)
     finally:
         torch.set_num_threads(before)

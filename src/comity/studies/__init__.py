@@ -3,8 +3,8 @@
 The package is not called ``study`` because ``comity.study`` is the function.
 """
 
-from comity.studies._examples import about, examples, find_example
+from comity.studies._grid import examples
 from comity.studies._show import Show
 from comity.studies._study import dry_run, study
 
-__all__ = ["Show", "about", "dry_run", "examples", "find_example", "study"]
+__all__ = ["Show", "dry_run", "examples", "study"]

@@ -1,33 +1,23 @@
-"""Runs side by side: each in a process of its own, on a Ray cluster, or one after another in this process.
+"""Runs side by side, done by workers: processes of this machine, tasks on a Ray cluster, or this process itself."""
 
-A process is fed one configuration after another through its standard input and answers in JSON lines. When the study
-is killed, that input ends and the process ends with it; its run folder is as good as any that was killed.
-"""
-
-import json
-import os
-import subprocess
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
-from itertools import count
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from comity._errors import ComityError
 from comity.config import Config
 from comity.metrics import OWN
-from comity.results import LOG, RoundRecord
+from comity.results import RoundRecord
+
+if TYPE_CHECKING:
+    from comity.engine import RunPlan
 
 Message = dict[str, Any]
-"""``{"round": 3, "accuracy": 0.8}`` on the way; at the end ``{"end": "done"}``, ``{"end": "stopped"}`` or
-``{"end": "failed", "error": ..., "traceback": ...}``."""
+"""``{"round": 3, "accuracy": 0.8}`` after a round; at the end ``{"end": "done"}``, ``{"end": "stopped"}`` or
+``{"end": "failed", "error": ..., "traceback": ...}``, with ``gone`` if the worker died."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,40 +25,36 @@ class Job:
     config: Config
     title: str
     needs: "Job | None" = None
-    """What must be done before: the Local that this run is measured against."""
+    """The Local that this run is compared with, which must be done before."""
     callbacks: tuple[str, ...] = ()
     """Dotted names of ``Callback`` classes, which are made where the run is done."""
 
     @property
     def order(self) -> dict[str, Any]:
-        """What ``work`` needs to know, in plain values."""
+        """The arguments of ``work`` in plain values."""
         return {"config": self.config.plain(), "callbacks": list(self.callbacks)}
 
 
-Hear = Callable[[Job, Message], None]
-
-
 class Worker(Protocol):
-    """Who does one run after another somewhere, and tells of it by putting messages into an inbox."""
+    """Does one run after another and puts messages about them into an inbox."""
 
     tries: int
-    """How often a run is begun whose worker is lost on the way."""
+    """How often a run is started whose worker dies."""
 
     def tell(self, order: Any) -> None:
-        """A run's ``order``, or ``"stop"``."""
+        """Send a run's ``order``, or ``"stop"``."""
 
     def close(self) -> None:
-        """It ends, whatever it is at."""
+        """End the worker, whatever it is doing."""
 
 
 Inbox = SimpleQueue[tuple[Worker, Message]]
-Hire = Callable[[Inbox], Worker]
 
 
 class Crew:
-    """Workers, hired when they are needed; they stay until the crew is closed, for it takes seconds to start one."""
+    """Workers, hired when they are needed. They stay until the crew is closed, because starting one takes seconds."""
 
-    def __init__(self, hire: Hire) -> None:
+    def __init__(self, hire: Callable[[Inbox], Worker]) -> None:
         self.hire, self.inbox, self.idle = hire, Inbox(), list[Worker]()
 
     def worker(self) -> Worker:
@@ -80,15 +66,19 @@ class Crew:
 
 
 def execute(
-    jobs: Sequence[Job], most: int, hear: Hear, stop: Callable[[], bool], crew: Crew | None
+    jobs: Sequence[Job],
+    most: int,
+    hear: Callable[[Job, Message], None],
+    stop: Callable[[], bool],
+    crew: Crew | None,
+    plan_of: "Callable[[Config], RunPlan] | None" = None,
 ) -> dict[Job, Message]:
-    """How each run ended; those that a stop kept from beginning are missing. Ready ones begin in their order.
+    """Do the runs in their order, and return how each ended; those that a stop kept from starting are missing.
 
-    At most so many are done at a time, by workers of the crew; without a crew one after another, in this process.
+    The crew does at most ``most`` at a time. Without a crew this process does them, with the plans of ``plan_of``.
     """
     ends: dict[Job, Message] = {}
-    lost: Counter[Job] = Counter()
-    waiting = list(jobs)
+    waiting, lost = list(jobs), Counter[Job]()
 
     def listen(job: Job, message: Message) -> None:
         if "end" in message:
@@ -96,10 +86,10 @@ def execute(
         hear(job, message)
 
     def following() -> Job | None:
-        """The next run that may begin; those that wait for one that failed fail with it."""
+        """The next run that may start; a run whose Local failed fails with it."""
         for job in list(waiting):
-            before = None if job.needs is None or job.needs not in jobs else ends.get(job.needs, {"end": "waiting"})
-            if before is None or before["end"] == "done":
+            before = {"end": "done"} if job.needs is None else ends.get(job.needs, {"end": "waiting"})
+            if before["end"] == "done":
                 waiting.remove(job)
                 return job
             if before["end"] == "failed":
@@ -109,61 +99,56 @@ def execute(
 
     if crew is None:
         while not stop() and (job := following()):
-            work(job.order, lambda message, job=job: listen(job, message), stop)  # type: ignore[misc]
+            work(job.order, lambda message, job=job: listen(job, message), stop, plan_of)  # type: ignore[misc]
         return ends
     busy: dict[Worker, Job] = {}
-    told = False
+    stopping = False
     try:
         while True:
-            while not stop() and (len(busy) < most) and (job := following()):
+            while not stop() and len(busy) < most and (job := following()):
                 worker = crew.worker()
                 busy[worker] = job
                 worker.tell(job.order)
             if not busy:
                 return ends
-            if stop() and not told:
-                told = True
+            if stop() and not stopping:
+                stopping = True
                 for worker in busy:
                     worker.tell("stop")
             try:
                 worker, message = crew.inbox.get(timeout=0.2)
             except Empty:
                 continue
-            if worker not in busy:  # it died while it had nothing to do
+            if worker not in busy:  # it died while it was idle
                 crew.idle.remove(worker)
                 worker.close()
                 continue
             job = busy[worker]
-            if "end" in message:
+            if message.get("gone"):
                 del busy[worker]
-                if message.get("gone"):
-                    worker.close()
-                    message = {"end": "stopped"} if stop() else message
-                    lost[job] += 1
-                    if lost[job] < worker.tries and not stop():
-                        waiting.insert(0, job)
-                        continue
-                else:
-                    crew.idle.append(worker)
+                worker.close()
+                lost[job] += 1
+                if lost[job] < worker.tries and not stop():
+                    waiting.insert(0, job)
+                    continue
+                message = {"end": "stopped"} if stop() else message
+            elif "end" in message:
+                crew.idle.append(worker)
+                del busy[worker]
             listen(job, message)
     finally:
         for worker in busy:
             worker.close()
 
 
-def ray_address(on: str | None) -> tuple[bool, str | None]:
-    """Whether runs are done on Ray, and where it is: ``ray``, ``ray:10.0.0.1:6379`` or ``ray://10.0.0.1:10001``."""
-    if on is None:
-        return False, None
-    name, _, address = on.partition(":")
-    if name != "ray":
-        raise ComityError(f"on must be ray or ray:ADDRESS, got {on!r}")
-    return True, on if address.startswith("//") else address or None
-
-
-def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[[], bool]) -> None:
-    """One run from where it was, with its end told whatever happens."""
-    from comity.engine import Callback, Run, run
+def work(
+    order: dict[str, Any],
+    tell: Callable[[Message], None],
+    stop: Callable[[], bool],
+    plan_of: "Callable[[Config], RunPlan] | None" = None,
+) -> None:
+    """Do one run, or what is left of it, and report its end whatever happens."""
+    from comity.engine import Callback, Run, RunPlan, run
 
     class Tell(Callback):
         def on_round(self, run: Run, record: RoundRecord) -> None:
@@ -171,65 +156,12 @@ def work(order: dict[str, Any], tell: Callable[[Message], None], stop: Callable[
             tell({"round": record.round, "accuracy": own.mean if own is not None else None})
 
     try:
-        callbacks = [Tell(), *order["callbacks"]]
-        done = run(Config.of(order["config"]), resume=True, wait=True, callbacks=callbacks, stop=stop)
+        plan = (plan_of or RunPlan)(Config.of(order["config"]))
+        done = run(plan=plan, resume=True, wait=True, callbacks=[Tell(), *order["callbacks"]], stop=stop)
         tell({"end": "done" if done.done else "stopped"})
     except Exception as error:
-        told = str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"
-        tell({"end": "failed", "error": told, "traceback": traceback.format_exc()})
+        tell({"end": "failed", "error": reason(error), "traceback": traceback.format_exc()})
 
 
-def a_round(config: Config) -> tuple[float, float, float]:
-    """Seconds to train and merge one round, to evaluate it, and to do so with S-acc and G-acc; without a guard."""
-    from comity.engine import run
-
-    quiet = {"track": (), "guard": None, "reference": "none", "out": None, "eval_every": 1}
-    asked = count()
-    done = run(config.with_(**quiet), stop=lambda: next(asked) > 0)
-    seconds = copy(done.records[0].seconds)
-    done.server.evaluate(general=True)
-    return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
-
-
-class Process:
-    """A process of this machine. One that dies (out of memory?) would die again."""
-
-    tries = 1
-
-    def __init__(self, inbox: Inbox, log: Path) -> None:
-        paths = os.pathsep.join(path for path in sys.path if path)
-        with log.open("a") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "comity.studies._worker"],  # -P: no module of the working directory's
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C is the study's to answer
-            )
-        self.listener = Thread(target=self._listen, args=(inbox,), daemon=True)
-        self.listener.start()
-
-    def _listen(self, inbox: Inbox) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as answers:
-            for line in answers:
-                inbox.put((self, json.loads(line)))
-        code = self.process.wait()
-        error = f"the process ended with code {code}" + (" (killed; out of memory?)" if code == -9 else "")
-        inbox.put((self, {"end": "failed", "gone": True, "error": error, "traceback": f"see {LOG}"}))
-
-    def tell(self, order: Any) -> None:
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone, and _listen says so
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
-
-    def close(self) -> None:
-        """Its input ends, and so does the process, whatever it is at."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.wait()
-        self.listener.join()
+def reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ComityError) else f"{type(error).__name__}: {error}"

@@ -9,7 +9,9 @@ sections ``desk``, ``night`` and ``paper``, of which ``--scale`` chooses one.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.resources import files
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from comity._catalogue import find
@@ -31,17 +33,22 @@ BESIDE = (
 """Entries of a study that are no options of a run."""
 
 MOST_CELLS = 10_000
-"""Of a study that names no other limit: a slip in a sweep should be told at once, not after an hour of counting."""
+"""The default of ``most_cells``: a slip in a sweep is reported at once, not after an hour of counting."""
 
 TRAINING = tuple(declared(Training))
 """Options of local training. Where one is tuned, Local is tuned too."""
 
 VALIDATION = 0.2
-"""Share of the training samples that a search keeps for validation where the study names none."""
+"""Share of the training samples that a search holds out for validation, unless the study sets ``val_share``."""
+
+
+def examples() -> dict[str, Path]:
+    """The studies that come with comity, by name: the papers' experiments at three scales."""
+    return {file.stem: file for file in sorted((Path(str(files("comity"))) / "examples").glob("*.yaml"))}
 
 
 def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
-    """``options`` laid over ``entries``; what sweeps, grids and listed methods say of the same options is dropped."""
+    """``options`` laid over ``entries``; sweeps, grids and listed methods lose their own values of the same options."""
 
     def without_options(some: Mapping[str, Any]) -> Entries:
         kept = {key: value for key, value in some.items() if not {key, owner(key)} & options.keys()}
@@ -53,9 +60,7 @@ def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
     if "grid" in entries:
         below["grid"] = [without_options(entry) for entry in _grids(entries)]
     if "rule" in options and isinstance(entries.get("method"), list):
-        below["method"] = [
-            without_options(method) if isinstance(method, Mapping) else method for method in entries["method"]
-        ]
+        below["method"] = [without_options(each) if isinstance(each, Mapping) else each for each in entries["method"]]
     return Overlay(below, options)
 
 
@@ -69,17 +74,14 @@ def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
 
 
 def seeds_of(entries: Mapping[str, Any]) -> list[int]:
-    """``3`` are the seeds 0, 1 and 2; ``0,4,7`` and ``[0, 4, 7]`` are themselves."""
+    """``3`` means the seeds 0, 1 and 2; ``0,4,7`` and ``[0, 4, 7]`` name them."""
     given = entries.get("seeds")
     if given is None:
         return [convert(entries.get("seed", default("seed")), int, "seed")]
-    several = given.split(",") if isinstance(given, str) and "," in given else given
+    listed = isinstance(given, (list, tuple)) or (isinstance(given, str) and "," in given)
     seeds: Sequence[int] = ()
     with suppress(ComityError):
-        if isinstance(several, (list, tuple)):
-            seeds = [convert(item, int, "seeds") for item in several if item != ""]
-        else:
-            seeds = range(convert(given, int, "seeds"))
+        seeds = convert(given, list[int], "seeds") if listed else range(convert(given, int, "seeds"))
     _few(len(seeds), entries)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ComityError(f"seeds must be a number of seeds (3) or different seeds (0,4,7), got {given!r}")
@@ -87,7 +89,7 @@ def seeds_of(entries: Mapping[str, Any]) -> list[int]:
 
 
 def callback_names(entries: Mapping[str, Any]) -> tuple[str, ...]:
-    """Dotted names of callback classes, each of which must be there: runs may be done in other processes."""
+    """Dotted names of callback classes, each of which must exist: runs may be done in other processes."""
     from comity.engine import callback_class
 
     given = entries.get("callbacks") or ()
@@ -119,13 +121,16 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
     seeds, tuned = seeds_of(entries), bool(entries.get("tune"))
     base = {key: value for key, value in entries.items() if key not in BESIDE and key != "seed"}
     cells: dict[str, Config] = {}
-    dotted: set[str] = set()
-    used: set[str] = set()
+    known: dict[str, set[str]] = {}
     for grid in _grids(entries):
         sweep = section(grid, "sweep") or section(entries, "sweep")
         conditions = Overlay(base, {key: value for key, value in grid.items() if key != "sweep"})
         for key, values in sweep.items():
-            _check_sweep(key, values)
+            if key == "seed" or (key in declared(Config) and not declared(Config)[key].decides):
+                reason = "use seeds" if key == "seed" else "it makes no other numbers"
+                raise ComityError(f"sweep {key}: cannot be swept; {reason}")
+            if not isinstance(values, (list, tuple)) or not values:
+                raise ComityError(f"sweep {key} must be a list of values, got {values!r}")
         count = math.prod(map(len, sweep.values()))
         if not sweep.keys() & {"method", "rule"}:
             count *= sum(1 for _ in _lines(conditions))
@@ -134,62 +139,80 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
             swept = dict(zip(sweep, values, strict=True))
             with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
             setting = Overlay(conditions, with_options) | swept
-            dotted |= {key for key in setting if "." in key}
             for chosen, seed in product(_lines(setting), seeds):
-                config = _config(setting | chosen | {"seed": seed}, used)
+                config = _config(setting | chosen | {"seed": seed}, known)
                 if tuned and not config.val_share and not (config.is_local and config.local_on == "all"):
                     config = config.with_(val_share=VALIDATION)
                 cells.setdefault(config.key, config)
                 _few(len(cells), entries)
-    for key in sorted(dotted - used):
+    for key, options in sorted(known.items()):
         kind, _, option = key.partition(".")
-        names = {str(getattr(config, kind) or DEFAULTS[kind]) for config in cells.values()}
-        in_use = {each for name in names for each in find(kind, name).options}
-        if option not in in_use:
-            raise unknown(f"option of {kind}", option, in_use)
+        if option not in options:
+            raise unknown(f"option of {kind}", option, options)
     return list(cells.values())
 
 
 def _few(cells: int, entries: Mapping[str, Any]) -> None:
-    """Refuse more cells than a study may have."""
+    """Reject more cells than a study may have."""
     most = convert(entries.get("most_cells") or MOST_CELLS, Count, "most_cells")
     if cells > most:
-        raise ComityError(
-            f"the study would have {cells} cells; at most {most}, unless most_cells (--most-cells) is larger"
-        )
+        limit = f"at most {most}, unless most_cells (--most-cells) is larger"
+        raise ComityError(f"the study would have {cells} cells; {limit}")
 
 
 def local_of(config: Config) -> Config:
     """Local under the same conditions. In a study it is a run like the others, and saves what they save."""
-    return config.alone().with_(**{name: getattr(config, name) for name in ("save_models", "track")})
+    return config.alone().with_(save_models=config.save_models, track=config.track)
 
 
-def alone(config: Config) -> bool:
+def has_own_rule(config: Config) -> bool:
     """Whether no rule can be chosen: for Local, and for methods that bring their own."""
     return config.is_local or config.method.trait("brings_rule", False)
 
 
+def part(cells: Sequence[Config], shard: str) -> list[Config]:
+    """The cells of one shard, ``3/16``, which depend on the study only, not on which runs are done.
+
+    Cells that are compared with the same Local stay together, if there are at least as many such families as shards.
+    """
+    which, slash, count = shard.partition("/")
+    if not (slash and which.isdecimal() and count.isdecimal() and 1 <= int(which) <= int(count)):
+        raise ComityError(f"shard must be like 3/16, the third of 16 parts, got {shard!r}")
+    families: dict[str, list[Config]] = {}
+    for cell in cells:
+        families.setdefault(local_of(cell).key if cell.reference == "auto" else cell.key, []).append(cell)
+    pieces = list(families.values())
+    if len(pieces) < int(count):
+        pieces = [[cell] for family in pieces for cell in family]
+    first, last = (len(pieces) * edge // int(count) for edge in (int(which) - 1, int(which)))
+    return [cell for piece in pieces[first:last] for cell in piece]
+
+
+def locals_of(cells: Iterable[Config]) -> list[Config]:
+    """The Local that each of these is compared with, every one once."""
+    return list({(local := local_of(cell)).key: local for cell in cells if cell.reference == "auto"}.values())
+
+
 class Names:
-    """Names for people and folders, made of what varies and nothing else."""
+    """Names for people and folders, made only of what varies."""
 
     def __init__(self, cells: Iterable[Config], tuned: Iterable[str] = ()) -> None:
         self.tuned = set(tuned)
         self.varying = Varying(self._flat(config) for config in cells)
 
     def _flat(self, config: Config) -> Flat:
-        flat = flatten(config.plain())
-        without_effect = {key for key in flat if key.startswith("rule.")} if alone(config) else set()
-        return {key: value for key, value in flat.items() if key not in self.tuned | without_effect}
+        flat = flatten(config.plain(), own_rule=has_own_rule(config))
+        return {key: value for key, value in flat.items() if key not in self.tuned}
 
     def title(self, config: Config) -> str:
         flat = self._flat(config)
-        names = [self.varying.label(flat, kind) for kind in (("method",) if alone(config) else ("method", "rule"))]
+        names = [self.varying.label(flat, kind) for kind in ("method", "rule") if kind in flat]
         setting = in_words(self.varying.of(flat))
         return ", ".join([titled(*names), *([setting] if setting else []), f"seed {config.seed}"])
 
     def slug(self, config: Config, *more: str) -> str:
         flat = self._flat(config)
-        words = [str(flat["method"])] + ([] if alone(config) else [str(flat["rule"])])
+        words = [str(flat[kind]) for kind in ("method", "rule") if kind in flat]
         words += [str(config.guard)] if config.guard is not None else []
         varying = self.varying.of(flat, *sorted(compared(flat))) | self.varying.of(flat)
         for key, value in varying.items():
@@ -210,9 +233,8 @@ def _lines(entries: Entries) -> Iterator[Entries]:
 
 
 def _listed(kind: str, value: Any) -> list[Any]:
-    """``"FedRep,APFL"``, one entry, or a list of names and mappings; a name that does not exist is refused at once."""
-    value = default(kind) if value is None else value
-    value = "none" if value is None else value
+    """``"FedRep,APFL"``, one entry, or a list of names and mappings; an unknown name is rejected at once."""
+    value = value if value is not None else default(kind) or "none"
     names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not names or "" in names:
         raise ComityError(f"{kind} must name at least one, separated by commas, got {value!r}")
@@ -223,29 +245,20 @@ def _listed(kind: str, value: Any) -> list[Any]:
     return listed
 
 
-def _check_sweep(key: str, values: Any) -> None:
-    option = declared(Config).get(key)
-    if option is not None and (key == "seed" or not option.decides):
-        raise ComityError(
-            f"sweep {key}: cannot be swept; {'use seeds' if key == 'seed' else 'it makes no other numbers'}"
-        )
-    if not isinstance(values, (list, tuple)) or not values:
-        raise ComityError(f"sweep {key} must be a list of values, got {values!r}")
-
-
-def _config(entries: Entries, used: set[str]) -> Config:
-    """Dotted options go to a component only if it has them; ``used`` collects those that do."""
+def _config(entries: Entries, known: dict[str, set[str]]) -> Config:
+    """Dotted options go to a component only if it has them; ``known`` collects the options of all components."""
     kept: Entries = {}
     for key, value in entries.items():
         kind, dot, option = key.partition(".")
         if dot and kind in COMPONENTS:
-            if option not in Component.parse(kind, entries.get(kind) or DEFAULTS[kind]).options:
+            options = Component.parse(kind, entries.get(kind) or DEFAULTS[kind]).options
+            known.setdefault(key, set()).update(options)
+            if option not in options:
                 continue
-            used.add(key)
         kept[key] = value
     if Component.parse("method", kept["method"]).name == LOCAL:
-        kept = {key: value for key, value in kept.items() if key.partition(".")[0] not in ("guard", "refit")}
+        kept = {key: value for key, value in kept.items() if owner(key) not in ("guard", "refit")}
     config = Config.of(kept)
     if config.is_local:
         return local_of(config)  # so that it is the Local that others are compared with
-    return config.with_(rule=default("rule")) if alone(config) else config
+    return config.with_(rule=default("rule")) if has_own_rule(config) else config

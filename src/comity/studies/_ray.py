@@ -1,18 +1,19 @@
 """Runs on the nodes of a Ray cluster: each is a task, and one whose node is lost is tried again on another.
 
-Where nodes share the study's folder they write into it, as processes of this machine do. Elsewhere they work under the
-same path on a disk of their own, and the folder of a run that is done is fetched.
+Nodes that share the study's folder write into it, like processes of this machine. Others work under the same path on
+their own disk, and send the folder of a finished run back.
 """
 
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -25,20 +26,20 @@ from comity._write import locked
 from comity.results import RunFolder, schema
 from comity.studies._crew import Inbox, Message, work
 
+VERSIONS = (__version__, torch.__version__)
+"""Of comity and torch, which must be equal on all nodes for numbers to be equal."""
 Files = dict[str, bytes]
 """A folder's files, by their path in it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the study is, and how a node knows whether it is there too."""
+    """Where the study is, and how a node knows whether it sees the same folder: by the token in a file there."""
 
     cwd: str
     study: str
     token: str
-    """What stands in a file of the study's folder."""
-    versions: tuple[str, str] = (__version__, torch.__version__)
-    """Of comity and torch, which must be the same everywhere for numbers to be the same."""
+    versions: tuple[str, str] = VERSIONS
 
     def shared(self) -> bool:
         with suppress(OSError):
@@ -66,29 +67,25 @@ class Cluster:
         (study / schema.TOKEN).write_text(self.place.token)
         installed = (sys.prefix, sys.base_prefix)  # nodes have their own
         own = os.pathsep.join(path for path in sys.path if path and not path.startswith(installed))
-        environment = {"PYTHONPATH": own, "OMP_NUM_THREADS": "1"}
-        self._task: Any = ray.remote(
+        self.run: Any = ray.remote(
             num_cpus=workers,
             num_gpus=int(gpu),
             num_returns="streaming",
-            max_retries=0,  # a run is tried again by the study, which goes on from its checkpoint
-            runtime_env={"env_vars": environment},
-        )(run_away)
+            max_retries=0,  # the study tries a run again, which resumes from its checkpoint
+            runtime_env={"env_vars": {"PYTHONPATH": own, "OMP_NUM_THREADS": "1"}},
+        )(run_remote)
 
     def close(self) -> None:
         (Path(self.place.study) / schema.TOKEN).unlink(missing_ok=True)
         if self._joined:
             self.ray.shutdown()
 
-    def hire(self, inbox: Inbox) -> "Away":
-        return Away(self, inbox)
-
-    def begin(self, order: Mapping[str, Any], local: Files | None) -> Any:
-        return self._task.remote(order, self.place, local)
+    def hire(self, inbox: Inbox) -> "RayWorker":
+        return RayWorker(self, inbox)
 
 
-class Away:
-    """Whoever does a run somewhere on the cluster, as a task that tells how it goes on."""
+class RayWorker:
+    """Does a run as a task somewhere on the cluster."""
 
     tries = 4
 
@@ -100,36 +97,37 @@ class Away:
         if order == "stop":
             self.close()
         else:
-            self._task = self.cluster.begin(order, None)
+            self._task = self.cluster.run.remote(order, self.cluster.place, None)
             Thread(target=self._listen, args=(order,), daemon=True).start()
 
     def _listen(self, order: dict[str, Any]) -> None:
+        ray, place = self.cluster.ray, self.cluster.place
         try:
             message: Message = {}
             while "end" not in message:
-                message = self.cluster.ray.get(next(self._task))
+                message = ray.get(next(self._task))
                 if message.get("wants"):
-                    self._task = self.cluster.begin(order, packed(Path(order["config"]["reference"])))
+                    local = packed(Path(order["config"]["reference"]))
+                    self._task = self.cluster.run.remote(order, place, local)
                     continue
                 if (files := message.pop("files", None)) is not None:
-                    unpack(files, Path(order["config"]["out"]), Path(self.cluster.place.study) / schema.FETCHED)
+                    unpack(files, Path(order["config"]["out"]), Path(place.study))
                 self.inbox.put((self, message))
-        except (self.cluster.ray.exceptions.RayError, StopIteration, OSError) as error:
-            told = one_line(f"{type(error).__name__}: {error}", 300)
-            self.inbox.put((self, {"end": "failed", "gone": True, "error": f"its node was lost: {told}"}))
+        except (ray.exceptions.RayError, StopIteration, OSError) as error:
+            what = one_line(f"{type(error).__name__}: {error}", 300)
+            self.inbox.put((self, {"end": "failed", "gone": True, "error": f"its node was lost: {what}"}))
 
     def close(self) -> None:
-        """A run that nobody waits for must not go on writing; its folder is as good as any that was killed."""
+        """Stop the run, which must not go on writing; it can be resumed like any that was killed."""
         if self._task is not None:
             with suppress(self.cluster.ray.exceptions.RayError, ValueError, TypeError):
                 self.cluster.ray.cancel(self._task, force=True)
 
 
-def run_away(order: dict[str, Any], place: Place, local: Files | None) -> Iterator[Message]:
-    """On a node: one run in the place where the study has it, and what it tells; if need be with its files."""
-    here = (__version__, torch.__version__)
-    if here != place.versions:
-        differ = "a node has comity {} and torch {}, the study {} and {}".format(*here, *place.versions)
+def run_remote(order: dict[str, Any], place: Place, local: Files | None) -> Iterator[Message]:
+    """On a node: do one run under the study's path and yield its messages, the last one with its files if need be."""
+    if place.versions != VERSIONS:
+        differ = "a node has comity {} and torch {}, the study {} and {}".format(*VERSIONS, *place.versions)
         yield {"end": "failed", "error": differ, "traceback": ""}
         return
     os.makedirs(place.cwd, exist_ok=True)
@@ -139,12 +137,12 @@ def run_away(order: dict[str, Any], place: Place, local: Files | None) -> Iterat
         if local is None:
             yield {"wants": "the Local that the run is measured against"}
             return
-        with locked(Path(place.study) / schema.LOCK, "", lambda: False):  # a neighbour may be at the same
+        with locked(Path(place.study) / schema.LOCK, "", lambda: False):  # another task may do the same
             if not RunFolder(reference).finished:
-                unpack(local, Path(reference), Path(place.study) / schema.FETCHED)
-    told: SimpleQueue[Message] = SimpleQueue()
-    Thread(target=work, args=(order, told.put, lambda: False), daemon=True).start()
-    while "end" not in (message := told.get()):
+                unpack(local, Path(reference), Path(place.study))
+    messages: SimpleQueue[Message] = SimpleQueue()
+    Thread(target=work, args=(order, messages.put, lambda: False), daemon=True).start()
+    while "end" not in (message := messages.get()):
         yield message
     if not shared and message["end"] == "done":
         message["files"] = packed(out)
@@ -157,18 +155,13 @@ def packed(folder: Path) -> Files:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def unpack(files: Files, folder: Path, beside: Path) -> None:
-    """Make a folder of these files, whole or not at all; ``beside`` is where it is put together."""
-    part = beside / uuid4().hex
-    try:
+def unpack(files: Files, folder: Path, study: Path) -> None:
+    """Make a folder of these files, whole or not at all: it is put together elsewhere in the study's folder."""
+    with TemporaryDirectory(dir=study, prefix=schema.FETCHED) as temporary:
         for name, content in files.items():
-            path = part / name
+            path = Path(temporary, "run", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        with suppress(OSError):  # a neighbour's are there
-            beside.rmdir()
+        Path(temporary, "run").rename(folder)

@@ -7,15 +7,13 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity.config import AUTO, Config, Entries, Overlay
-from comity.studies._grid import TRAINING, alone, section
+from comity.studies._grid import TRAINING, has_own_rule, section
 
 Value = Any
 MOST_STEPS = 1000
 """Of a walk, where its range is much wider than its step."""
-
-
 LEARNING_RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
-"""What ``lr: auto`` tries, for every method and Local alike."""
+"""What ``lr: auto`` tries, for every method and Local."""
 
 
 def spelled_out(entries: Entries) -> Entries:
@@ -30,7 +28,7 @@ def spelled_out(entries: Entries) -> Entries:
 
 @dataclass(frozen=True)
 class Walk:
-    """From the middle both ways while it gets better, as ConFREE (Zheng et al., AAAI 2025) says of its c."""
+    """From the middle in both directions while the score improves, as ConFREE (Zheng et al., AAAI 2025) tunes c."""
 
     low: float
     high: float
@@ -66,15 +64,12 @@ def candidates(key: str, given: Any) -> Candidates:
         except (TypeError, ValueError):
             walk = Walk(1, 0)
         finite = all(map(math.isfinite, (walk.low, walk.high, walk.step)))
-        if not (finite and walk.low < walk.high and walk.step > 0 and (walk.high - walk.low) / walk.step < MOST_STEPS):
-            raise ComityError(
-                f"tune {key} must be low:high, low:high:step (at most {MOST_STEPS}) or a list of values, got {given!r}"
-            )
-        return walk
-    values = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else None
-    if not values:
-        raise ComityError(f"tune {key} must be low:high, low:high:step or a list of values, got {given!r}")
-    return values
+        if finite and walk.low < walk.high and walk.step > 0 and (walk.high - walk.low) / walk.step < MOST_STEPS:
+            return walk
+    elif values := given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else ():
+        return list(values)
+    steps = f"low:high, low:high:step (at most {MOST_STEPS} steps)"
+    raise ComityError(f"tune {key} must be {steps} or a list of values, got {given!r}")
 
 
 @dataclass
@@ -89,7 +84,7 @@ class Search:
     """Mean validation accuracy over clients and seeds; NaN where a run failed."""
 
     def wanted(self) -> list[Value]:
-        """What to try next; nothing when the search is over."""
+        """The values to try next; empty when the search is over."""
         if isinstance(self.candidates, list):
             new = [value for value in self.candidates if value not in self.tried]
         else:
@@ -111,7 +106,7 @@ class Search:
 
 @dataclass
 class Group:
-    """Cells that differ by their seed alone, and the searches that they need, one after another."""
+    """Cells that differ only by their seed, and the searches that they need, one after another."""
 
     cells: list[Config]
     searches: list[Search]
@@ -125,7 +120,7 @@ class Group:
 
     @property
     def current(self) -> Search | None:
-        """The search that is under way; ``None`` when all are over, or one found nothing that runs."""
+        """The search that is under way; ``None`` when all are over, or every run of one failed."""
         for search in self.searches:
             if search.wanted():
                 return search
@@ -133,24 +128,20 @@ class Group:
                 return None
         return None
 
-    def with_(self, search: Search, value: Value) -> list[Config]:
-        """The cells with ``value`` for a search's option and what earlier searches chose for theirs."""
-        cells = self.cells
-        for earlier in self.searches[: self.searches.index(search)]:
-            cells = [config.with_(**{earlier.key: earlier.chosen}) for config in cells]
-        return [config.with_(**{search.key: value}) for config in cells]
-
-    def trials(self, search: Search, value: Value) -> list[Config]:
-        """The runs by which a value is judged."""
-        return self.with_(search, value)[: self.seeds]
-
     @property
     def failed(self) -> Search | None:
         return next((search for search in self.searches if search.tried and search.chosen is None), None)
 
+    def trials(self, search: Search, value: Value) -> list[Config]:
+        """The runs by which a value is judged, with what earlier searches chose."""
+        earlier = self.searches[: self.searches.index(search)]
+        chosen = {each.key: each.chosen for each in earlier} | {search.key: value}
+        return [config.with_(**chosen) for config in self.tried]
+
     def settled(self) -> list[Config]:
         """The cells as the searches leave them."""
-        return self.with_(self.searches[-1], self.searches[-1].chosen) if self.searches else self.cells
+        chosen = {search.key: search.chosen for search in self.searches}
+        return [config.with_(**chosen) for config in self.cells] if chosen else self.cells
 
 
 def groups(
@@ -163,9 +154,9 @@ def groups(
     spaces = {key: candidates(key, given) for key, given in tune.items()}
     found: dict[str, Group] = {}
     for config in cells:
-        searches = [
-            Search(key, _typed(config, key, space), len(space)) for key, space in spaces.items() if _has(config, key)
-        ]
+        there = [key for key in spaces if key in Overlay(vars(config))]
+        there = [key for key in there if not (key.startswith("rule.") and has_own_rule(config))]
+        searches = [Search(key, _typed(config, key, spaces[key]), len(spaces[key])) for key in there]
         found.setdefault(config.with_(seed=0).key, Group([], searches, seeds)).cells.append(config)
     for key in spaces:
         if not any(search.key == key for group in found.values() for search in group.searches):
@@ -184,8 +175,3 @@ def _typed(config: Config, key: str, space: Candidates) -> Candidates:
     if isinstance(space, Walk):
         return space
     return list(dict.fromkeys(Overlay(vars(config.with_(**{key: value})))[key] for value in space))
-
-
-def _has(config: Config, key: str) -> bool:
-    """Whether the configuration has an option such as ``rule.c`` or ``lr``, and it matters."""
-    return key in Overlay(vars(config)) and not (key.startswith("rule.") and alone(config))

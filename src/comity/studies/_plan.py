@@ -1,0 +1,72 @@
+"""The plan of a study: its cells, how they are named and tuned, and how many run side by side. Nothing is written."""
+
+import os
+import sys
+from pathlib import Path
+
+from comity._datasets import whereabouts
+from comity._errors import ComityError
+from comity._options import Count, convert
+from comity.config import Entries
+from comity.results import schema
+from comity.studies._grid import TRAINING, Names, callback_names, expand, locals_of, part, section
+from comity.studies._tune import groups
+
+PRUNE = "comity.engine.Prune"
+
+
+class StudyPlan:
+    def __init__(self, entries: Entries, shard: str | None = None, on: str | None = None) -> None:
+        self.entries, self.shard, self.on_ray, self.address = entries, shard, on is not None, ray_address(on)
+        self.out = Path(entries["out"])
+        if self.out.is_file() or (not (self.out / schema.STUDY).exists() and any(self.out.glob("[!.]*"))):
+            raise ComityError(f"out {self.out} is not empty and holds no study; give another --out")
+        tune = section(entries, "tune")
+        training = any(key in TRAINING for key in tune)
+        if training:  # Local is tuned too, for which it needs validation samples
+            entries = {"local_on": "train"} | entries
+        cells = expand(entries | {"out": None})
+        for data, folder in {(cell.data.name, cell.data_dir) for cell in cells}:
+            whereabouts(data, folder)  # before torch is imported
+
+        from comity.studies._runs import Runs
+
+        self.runs = Runs()
+        self.cells = self.runs.settled(cells)
+        if training:  # all are compared with the best Local
+            every = [*locals_of(self.cells), *self.cells]
+            self.cells = list({cell.key: cell.with_(reference="none") for cell in every}.values())
+        if any(cell.reference not in ("auto", "none") for cell in self.cells):
+            raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
+        keep = convert(entries.get("keep_checkpoints", False), bool, "keep_checkpoints")
+        self.callbacks = (*callback_names(entries), *([] if keep else [PRUNE]))
+        self.asked = self.cells if shard is None else part(self.cells, shard)
+        """The cells of the shard, or all."""
+        if shard is not None and tune:
+            raise ComityError("a shard cannot tune: what is tried next depends on all that was tried; use --on ray")
+        limits = (convert(entries.get(name), Count | None, name) for name in ("budget", "tune_seeds"))
+        self.groups = groups(self.cells, tune, *limits)
+        self.names = Names([*locals_of(self.cells), *self.cells], tune)
+        self.most, self.workers = self._split()
+
+    def _split(self) -> tuple[int, int]:
+        """Runs side by side, one per core, and the workers of each, as many as fit.
+
+        The same for all runs of the study, so that their seconds can be compared.
+        """
+        first, most = self.cells[0], convert(self.entries.get("jobs"), Count | None, "jobs")
+        if self.on_ray:  # which lets runs wait until there is room
+            return most or sys.maxsize, max(1, first.workers)
+        # What this process may use: Slurm gives an array's tasks some of a node's cores.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        usual = cores // max(1, first.workers) if first.device == "cpu" else 1  # a GPU is for one run at a time
+        most = most or max(1, min(usual, len(self.asked)))
+        return most, first.workers or max(1, cores // most)
+
+
+def ray_address(on: str | None) -> str | None:
+    """Where Ray is: nowhere in particular for ``ray``, or as in ``ray:10.0.0.1:6379`` or ``ray://10.0.0.1:10001``."""
+    name, _, address = (on or "ray").partition(":")
+    if name != "ray":
+        raise ComityError(f"on must be ray or ray:ADDRESS, got {on!r}")
+    return on if address.startswith("//") else address or None
