@@ -171,7 +171,7 @@ def test_options_that_came_later_leave_older_keys_and_files_as_they_were() -> No
     assert not {"trainer", "extension"} & base.plain().keys()
     chosen = base.with_(trainer="chain")
     assert (chosen.plain()["trainer"], chosen.key == base.key) == ("chain", False)
-    assert chosen.alone().trainer == "chain"  # the local baseline is trained in the same way
+    assert chosen.local_baseline().trainer == "chain"  # the local baseline is trained in the same way
 
 
 def test_an_option_is_the_runs_own_in_the_local_baseline_unless_it_says_otherwise() -> None:
@@ -184,7 +184,7 @@ def test_an_option_is_the_runs_own_in_the_local_baseline_unless_it_says_otherwis
     declared = options(Some)
     assert [(o.section, o.decides, o.local) for o in declared.values()] == [("some", True, SAME), ("some", False, 3)]
     config = Config(method="Ditto", rule="ConFREE", server_lr=0.5, guard="mixture", lr=0.1, out="x", track="wandb")
-    alone = config.alone()
+    alone = config.local_baseline()
     assert {name: str(getattr(alone, name)) for name in LOCAL_OPTIONS} == {n: str(v) for n, v in LOCAL_OPTIONS.items()}
     own = options(Config).keys() - LOCAL_OPTIONS.keys() - {"val_share"}
     assert {name: getattr(alone, name) for name in own} == {name: getattr(config, name) for name in own}
@@ -218,7 +218,7 @@ def test_an_extension_of_ones_own_is_named_with_its_options(tmp_path: Path, monk
     assert config.plain()["extension"] == {"name": "extended.Mine", "strength": 0.25}
     assert config.key != Config().key
     assert Config.of(config.plain()) == config
-    assert config.alone().extension is None
+    assert config.local_baseline().extension is None
     for entries, said in (
         ({"extension": "Mine"}, "unknown extension 'Mine'; there are none (or give the dotted path of your own class)"),
         ({"extension": "pathlib.Path"}, "extension 'pathlib.Path' is not a subclass of comity.engine.Extension"),

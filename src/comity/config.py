@@ -283,7 +283,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         every = self.general_every
         return every != "never" and (round >= self.last_round or (every > 0 and round % every == 0))
 
-    def alone(self, on: Literal["all", "train"] | None = None) -> "Config":
+    def local_baseline(self, on: Literal["all", "train"] | None = None) -> "Config":
         """The run that this one is compared with: each client trains alone, under the same conditions.
 
         ``on``: which of its samples it learns from, by default ``local_on``.

@@ -81,7 +81,7 @@ def test_a_missing_library_is_reported_with_what_to_install(
 def test_in_a_study_local_is_logged_as_a_run_of_its_own(tiny: Options, name: str) -> None:
     config = Config(**tiny, track=(name,))
     assert local_of(config).track == (name,)
-    assert config.alone().track == ()
+    assert config.local_baseline().track == ()
     assert config.key == Config(**tiny).key
 
 

@@ -120,8 +120,8 @@ def test_local_is_not_trained_again(tiny: dict[str, Any], tmp_path: Path) -> Non
         try:
             done = over(grid, config.with_(out=tmp_path / "run"), resume=True)
         except Dead:
-            assert asked.count(config.alone().key) == of_local
-    assert asked.count(config.alone().key) == of_local
+            assert asked.count(config.local_baseline().key) == of_local
+    assert asked.count(config.local_baseline().key) == of_local
     assert done.result.transfer == run(config).result.transfer
     assert not (tmp_path / ".local").exists()
 

@@ -45,7 +45,7 @@ def test_the_weights_are_the_posterior_mean_on_samples_that_neither_model_has_se
     """By hand: both models trained without the validation samples, their predictions for these, the weights."""
     done = run(**guarded, refit=0)
     config = Config.of(guarded | {"refit": 0})
-    alone = run(config.alone(on="train"))
+    alone = run(config.local_baseline(on="train"))
     for cid, client in enumerate(done.federation.clients):
         given = []
         for each in (alone, done):
@@ -84,7 +84,7 @@ def test_where_the_federation_is_worthless_the_own_model_is_used_as_it_is(guarde
     done = run(**options)
     fallen = measured(done, OWN_WEIGHT) == 1
     assert fallen.any()
-    alone = run(Config.of(options).alone(on="train"))
+    alone = run(Config.of(options).local_baseline(on="train"))
     own = dict(zip(alone.columns["client"], alone.columns[OWN.key], strict=True))
     for cid, value, falls in zip(done.columns["client"], done.columns[OWN.key], fallen, strict=True):
         assert not falls or value == own[cid]

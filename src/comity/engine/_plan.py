@@ -179,7 +179,7 @@ class RunPlan:
 
     def local_baseline(self, on: Literal["all", "train"] | None = None, *, everyone: bool = False) -> "RunPlan":
         """The plan of the local baseline, on the same data; ``everyone``: with those who join after training."""
-        config = self.config.alone(on)
+        config = self.config.local_baseline(on)
         if everyone:
             return RunPlan(config, self.everyone)
         if self.given is not None:

@@ -220,7 +220,7 @@ def _alone(config: Config) -> list[Config]:
     if config.is_local:
         return []
     more = dict.fromkeys(on for extension in RunPlan(config).extensions for on in extension.baselines)
-    return [config.alone(), *(config.alone(on=on) for on in more)]
+    return [config.local_baseline(), *(config.local_baseline(on=on) for on in more)]
 
 
 def partition_id(context: Context) -> int:

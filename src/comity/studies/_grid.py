@@ -162,7 +162,7 @@ def _few(cells: int, entries: Mapping[str, Any]) -> None:
 
 def local_of(config: Config) -> Config:
     """Local under the same conditions. In a study it is a run like the others, and saves what they save."""
-    return config.alone().with_(save_models=config.save_models, track=config.track)
+    return config.local_baseline().with_(save_models=config.save_models, track=config.track)
 
 
 def has_own_rule(config: Config) -> bool:
