@@ -33,7 +33,7 @@ class Shout(Extension):
             key="loudness",
             label="loudness of clients",
             meaning="How loud a client is",
-            compute=lambda judged: judged.noted("loudness"),
+            compute=lambda judged: judged.notes["loudness"],
             digits=1,
         ),
     )

@@ -5,9 +5,9 @@ extension brings metrics of its own in ``Extension.metrics``.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from comity._errors import ComityError
 
@@ -15,35 +15,10 @@ if TYPE_CHECKING:  # help pages and lists do not wait for numpy
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-
-class Judged(Protocol):
-    """One client's model in an evaluation, as a metric sees it. Predictions are log-probabilities."""
-
-    @property
-    def predicted(self) -> Any:
-        """Predictions of the model in use for the client's test samples."""
-
-    @property
-    def labels(self) -> Any:
-        """Labels of the test samples."""
-
-    @property
-    def correct(self) -> Any:
-        """Which test samples were predicted correctly."""
-
-    @property
-    def losses(self) -> Any:
-        """Log-loss of each test sample."""
-
-    @property
-    def by_class(self) -> bool:
-        """Whether this evaluation asks for metrics by class, which take longer."""
-
-    def noted(self, name: str) -> float | None:
-        """A number that the engine or an extension measured on the way; ``None`` if it was not."""
+    from comity.engine import Judgement
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One number of each client's model."""
 
@@ -53,8 +28,9 @@ class Metric:
     """Its heading."""
     meaning: str
     """One sentence for a tooltip or a help page."""
-    compute: Callable[[Judged], float | None]
-    """``None`` where the client has no such number."""
+    compute: Callable[["Judgement"], float | None] | None = None
+    """Its value for one client, ``None`` where the client has no such number; by default the note called ``field``."""
+    _: KW_ONLY
     field: str = ""
     """Its name in a client's reply; by default the key with underscores."""
     unit: Literal["%", "points", ""] = ""
@@ -76,6 +52,9 @@ class Metric:
     def __post_init__(self) -> None:
         if not self.field:
             object.__setattr__(self, "field", self.key.replace("-", "_").lower())
+
+    def measure(self, judgement: "Judgement") -> float | None:
+        return self.compute(judgement) if self.compute else judgement.notes.get(self.field)
 
     def objection(self, value: float, tests: int) -> str | None:
         """Why a reply cannot hold this value; NaN and infinity are honest losses of a model that diverged."""
@@ -112,24 +91,16 @@ def area_under_curve(predicted: "ArrayLike", labels: "ArrayLike") -> float | Non
         return None
     if scores.shape[1] == 2:  # their difference: a float has no room for a probability that is nearly 1
         scores, held = scores - scores[:, ::-1], held[:1]
-    rows = np.ascontiguousarray(scores.T[held])
-    order = rows.argsort(1)
-    is_own = labels[order] == held[:, None]
-    own, ranks = is_own.sum(1), _ranks(np.take_along_axis(rows, order, 1))
-    areas = (ranks.sum(1, where=is_own) / own - (own + 1) / 2) / (len(labels) - own)
-    return float(areas.sum() / len(held))
+    return float(np.mean([_area(scores[:, label], labels == label) for label in held]))
 
 
-def _ranks(ascending: "NDArray[Any]") -> "NDArray[np.float64]":
-    """Ranks from 1 within each row; equal values share the mean of their ranks."""
+def _area(scores: "NDArray[Any]", is_own: "NDArray[np.bool]") -> "np.float64":
+    """From the sum of the ranks of a class's own samples; equal scores share the mean of their ranks."""
     import numpy as np
 
-    samples = ascending.shape[1]
-    place, is_new = np.arange(samples), ascending[:, 1:] != ascending[:, :-1]
-    first, last = np.zeros(ascending.shape, np.int64), np.full(ascending.shape, samples - 1)
-    np.maximum.accumulate(np.where(is_new, place[1:], 0), 1, out=first[:, 1:])
-    last[:, -2::-1] = np.minimum.accumulate(np.where(is_new, place[:-1], samples - 1)[:, ::-1], 1)
-    return np.asarray((first + last) / 2 + 1)
+    _, place, times = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks, own = (times.cumsum() - (times - 1) / 2)[place], is_own.sum()
+    return (ranks[is_own].sum() / own - (own + 1) / 2) / (len(scores) - own)
 
 
 def expected_calibration_error(confidence: "ArrayLike", correct: "ArrayLike", bins: int = 15) -> float:
@@ -145,152 +116,106 @@ def expected_calibration_error(confidence: "ArrayLike", correct: "ArrayLike", bi
     return float(np.abs(np.bincount(bin_of_sample, right - sure)).sum() / len(sure))
 
 
-def _noted(name: str) -> Callable[[Judged], float | None]:
-    return lambda judged: judged.noted(name)
-
-
 _SHARE: dict[str, Any] = {"unit": "%", "low": 0, "high": 1}
-_ONE_CLASS = "mean over the clients whose tests hold more than one class"
+_LOSS: dict[str, Any] = {"digits": 3, "low": 0, "better": "lower"}
+_BY_CLASS: dict[str, Any] = {"optional": True, "undefined": True}
+_COUNT: dict[str, Any] = {"better": "neither", "optional": True, "count": True}
+_CLIENTS = "mean over the clients whose tests hold more than one class"
 
 OWN = Metric(
-    key="L-acc",
+    "L-acc",
+    "accuracy",
+    "Accuracy on the client's own tests",
+    lambda judged: float(judged.correct.double().mean()),
     field="own",
-    label="accuracy",
-    meaning="Accuracy on the client's own tests",
-    compute=lambda judged: float(judged.correct.double().mean()),
     always=True,
     **_SHARE,
 )
 BALANCED = Metric(
-    key="balanced-acc",
+    "balanced-acc",
+    "balanced accuracy",
+    f"Accuracy on own tests in which each class counts the same, {_CLIENTS}",
+    lambda judged: balanced_accuracy(judged.correct.cpu(), judged.labels.cpu()) if judged.by_class else None,
     field="balanced",
-    label="balanced accuracy",
-    meaning=f"Accuracy on own tests in which each class counts the same, {_ONE_CLASS}",
-    compute=lambda judged: balanced_accuracy(judged.correct.cpu(), judged.labels.cpu()) if judged.by_class else None,
-    optional=True,
-    undefined=True,
     **_SHARE,
+    **_BY_CLASS,
 )
 AUC = Metric(
-    key="AUC",
-    field="auc",
-    label="AUC",
-    meaning=f"Area under the ROC curve on own tests, of several classes each against the rest, {_ONE_CLASS}",
-    compute=lambda judged: area_under_curve(judged.predicted.cpu(), judged.labels.cpu()) if judged.by_class else None,
+    "AUC",
+    "AUC",
+    f"Area under the ROC curve on own tests, of several classes each against the rest, {_CLIENTS}",
+    lambda judged: area_under_curve(judged.predicted.cpu(), judged.labels.cpu()) if judged.by_class else None,
     digits=3,
     low=0,
     high=1,
-    optional=True,
-    undefined=True,
+    **_BY_CLASS,
 )
 LOSS = Metric(
-    key="loss",
-    label="log-loss",
-    meaning="Mean over clients of the log-loss on their own tests, in nats",
-    compute=lambda judged: float(judged.losses.mean()),
+    "loss",
+    "log-loss",
+    "Mean over clients of the log-loss on their own tests, in nats",
+    lambda judged: float(judged.losses.mean()),
     always=True,
-    digits=3,
-    low=0,
-    better="lower",
-)
-VALIDATION = Metric(
-    key="val-acc",
-    field="validation",
-    label="validation accuracy",
-    meaning="Accuracy on the client's validation samples",
-    compute=_noted("validation"),
-    optional=True,
-    **_SHARE,
-)
-VALIDATION_LOSS = Metric(
-    key="val-loss",
-    field="validation_loss",
-    label="validation log-loss",
-    meaning="Log-loss on the client's validation samples, in nats",
-    compute=_noted("validation_loss"),
-    digits=3,
-    low=0,
-    better="lower",
-    optional=True,
-)
-SOME = Metric(
-    key="S-acc",
-    field="some",
-    label="S-acc",
-    meaning="Accuracy on the clients' own tests and those of some others",
-    compute=_noted("some"),
-    **_SHARE,
-)
-ALL = Metric(
-    key="G-acc",
-    field="all",
-    label="G-acc",
-    meaning="Accuracy on everybody's tests",
-    compute=_noted("all"),
-    **_SHARE,
-)
-COMMON = Metric(
-    key="global-acc",
-    field="common",
-    label="common model",
-    meaning="Accuracy of the common model on the clients' own tests",
-    compute=_noted("common"),
-    **_SHARE,
+    **_LOSS,
 )
 CALIBRATION = Metric(
-    key="ECE",
+    "ECE",
+    "calibration error",
+    "Expected calibration error on own tests: how far confidence is from accuracy",
+    lambda judged: expected_calibration_error(judged.predicted.exp().amax(1).clamp(max=1).cpu(), judged.correct.cpu()),
     field="calibration",
-    label="calibration error",
-    meaning="Expected calibration error on own tests: how far confidence is from accuracy",
-    compute=lambda judged: expected_calibration_error(
-        judged.predicted.exp().amax(1).clamp(max=1).cpu(), judged.correct.cpu()
-    ),
     digits=1,
     better="neither",
     **_SHARE,
 )
-UNGUARDED = Metric(
-    key="unguarded",
-    label="unguarded",
-    meaning="Accuracy of the federated model without its guard on the clients' own tests",
-    compute=_noted("unguarded"),
+VALIDATION = Metric(
+    "val-acc",
+    "validation accuracy",
+    "Accuracy on the client's validation samples",
+    field="validation",
+    optional=True,
     **_SHARE,
 )
+VALIDATION_LOSS = Metric(
+    "val-loss",
+    "validation log-loss",
+    "Log-loss on the client's validation samples, in nats",
+    field="validation_loss",
+    optional=True,
+    **_LOSS,
+)
+SOME = Metric("S-acc", "S-acc", "Accuracy on the clients' own tests and those of some others", field="some", **_SHARE)
+ALL = Metric("G-acc", "G-acc", "Accuracy on everybody's tests", field="all", **_SHARE)
+COMMON = Metric(
+    "global-acc", "common model", "Accuracy of the common model on the clients' own tests", field="common", **_SHARE
+)
+UNGUARDED = Metric(
+    "unguarded", "unguarded", "Accuracy of the federated model without its guard on the clients' own tests", **_SHARE
+)
 OWN_WEIGHT = Metric(
-    key="own-weight",
-    label="weight of the own model",
-    meaning="Weight of the client's own model under the guard",
-    compute=_noted("own_weight"),
+    "own-weight",
+    "weight of the own model",
+    "Weight of the client's own model under the guard",
     better="neither",
     **_SHARE,
 )
 BOUND = Metric(
-    key="bound",
-    label="bound",
-    meaning="Upper bound of the guard on the error above that of the client's own model",
-    compute=_noted("bound"),
+    "bound",
+    "bound",
+    "Upper bound of the guard on the error above that of the client's own model",
     low=-1,
     high=1,
     better="neither",
     optional=True,
 )
 ONLY_LOCAL = Metric(
-    key="only-local",
-    label="only local correct",
-    meaning="Own tests that only the local baseline predicts correctly",
-    compute=_noted("only_local"),
-    better="neither",
-    optional=True,
-    count=True,
+    "only-local", "only local correct", "Own tests that only the local baseline predicts correctly", **_COUNT
 )
 ONLY_JOINED = Metric(
-    key="only-joined",
-    label="only joined correct",
-    meaning="Own tests that only the client's model in this run predicts correctly",
-    compute=_noted("only_joined"),
-    better="neither",
-    optional=True,
-    count=True,
+    "only-joined",
+    "only joined correct",
+    "Own tests that only the client's model in this run predicts correctly",
+    **_COUNT,
 )
 
 METRICS = (
@@ -302,6 +227,6 @@ COUNTS = (ONLY_LOCAL, ONLY_JOINED)
 """Numbers of test samples, stored beside the metrics and never averaged."""
 
 
-def by_key(metrics: Iterable[Metric] = (*COUNTS, *METRICS)) -> dict[str, Metric]:
+def by_key() -> dict[str, Metric]:
     """Metrics by their names in files."""
-    return {metric.key: metric for metric in metrics}
+    return {metric.key: metric for metric in (*COUNTS, *METRICS)}

@@ -76,8 +76,6 @@ class Judgement:
     def by_class(self) -> bool:
         return self.received.by_class
 
-    def noted(self, name: str) -> float | None:
-        return self.notes.get(name)
 
 
 def judged_model(
@@ -113,7 +111,7 @@ def evaluate(site: "Site", client: Client, received: Question) -> Payload:
             client.id, judgement.predict, alike, site.seed, common=alike is not None and common is alike
         )
         judgement.notes |= {"some": some, "all": everybody}
-    values = {metric.field: metric.compute(judgement) for metric in site.metrics}
+    values = {metric.field: metric.measure(judgement) for metric in site.metrics}
     known = {name: value for name, value in values.items() if value is not None}
     return site.verbs["evaluate"].reply.of({"n_train": len(data.train), "n_test": len(data.test)} | known)
 
