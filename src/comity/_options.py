@@ -13,7 +13,7 @@ and a subclass inherits both::
 
         lam: NonNegative = 1.0
 
-The command line, YAML files and Python all go through ``convert``, so a value is refused with the same sentence
+The command line, YAML files and Python all go through ``convert``, so a value is rejected with the same sentence
 wherever it comes from.
 """
 
@@ -136,9 +136,9 @@ def _help(component: Callable[..., Any]) -> dict[str, str]:
 
 
 def check(component: Any, kind: str) -> None:
-    """Convert every option of a dataclass instance to its declared type; refuse one that does not fit.
+    """Convert every option of a dataclass instance to its declared type; reject one that does not fit.
 
-    For ``__post_init__``: so that ``Ditto(lam=-1)`` is refused like ``--method.lam -1``.
+    For ``__post_init__``: so that ``Ditto(lam=-1)`` is rejected like ``--method.lam -1``.
     """
     for name, option in options(type(component)).items():  # type: ignore[arg-type]
         if name in vars(component):  # a constructor of its own may set the rest afterwards
@@ -146,9 +146,13 @@ def check(component: Any, kind: str) -> None:
 
 
 def check_arguments(function: Callable[..., Any], prefix: str, /, **values: Any) -> None:
-    """The same for arguments of a function or constructor: refuse a value that does not fit its annotation."""
+    """The same for arguments of a function or constructor: reject a value that does not fit its annotation."""
     for name, value in values.items():
         convert(value, options(function)[name].type, prefix + name)
+
+
+class _OutOfRange(ComityError):
+    """A number of the right type. “must be at least 1” says more than “must be a whole number or none”."""
 
 
 def convert(value: Any, to: Any, key: str) -> Any:
@@ -156,7 +160,10 @@ def convert(value: Any, to: Any, key: str) -> Any:
     origin, arguments = get_origin(to), get_args(to)
     if origin is Annotated:
         converted = convert(value, arguments[0], key)
-        return _within(converted, arguments[1:], key)
+        for allowed in arguments[1:]:
+            if isinstance(allowed, Range) and converted not in allowed:
+                raise _OutOfRange(f"{key} must be {allowed}, got {converted}")
+        return converted
     if to is Any:
         return value
     if origin in (Union, types.UnionType):
@@ -169,8 +176,7 @@ def convert(value: Any, to: Any, key: str) -> Any:
     if origin in (tuple, list):
         items = value.strip("()[]").split(",") if isinstance(value, str) else value
         items = items if isinstance(items, (list, tuple)) else [items]
-        each = [convert(i.strip() if isinstance(i, str) else i, arguments[0], key) for i in items if i != ""]
-        return tuple(each) if origin is tuple else each
+        return origin(convert(i.strip() if isinstance(i, str) else i, arguments[0], key) for i in items if i != "")
     if to is bool:
         word = str(value).lower() if isinstance(value, (bool, str, int)) else ""
         if word not in (*_YES, *_NO):
@@ -181,7 +187,7 @@ def convert(value: Any, to: Any, key: str) -> Any:
     if to in (str, Path):
         if not isinstance(value, (str, int, float, Path)):
             raise _wrong(value, to, key)
-        return to(value) if to is str else Path(str(value))
+        return to(str(value))
     return value
 
 
@@ -189,52 +195,34 @@ _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def _one_of(value: Any, to: Any, key: str) -> Any:
-    choices = get_args(to)
+    choices = [choice for choice in get_args(to) if choice is not type(None)]
     if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
-        if type(None) in choices:
+        if type(None) in get_args(to):
             return None
         raise _wrong(value, to, key)
     for choice in choices:
-        if choice is type(None):
-            continue
         try:
             return convert(value, choice, key)
+        except _OutOfRange:
+            raise
         except ComityError:
-            out_of_range = get_origin(choice) is Annotated and _fits(value, get_args(choice)[0])
-            if out_of_range or (len(choices) == 2 and type(None) in choices):
-                raise  # "must be at least 1" says more than "must be a whole number or none"
+            if len(choices) == 1:
+                raise
     raise _wrong(value, to, key)
-
-
-def _fits(value: Any, to: Any) -> bool:
-    try:
-        convert(value, to, "")
-    except ComityError:
-        return False
-    return True
 
 
 def _number(value: Any, to: type[int] | type[float], key: str) -> int | float:
     try:
-        number = to(value) if not isinstance(value, bool) else None
+        number = to(value)
     except (TypeError, ValueError, OverflowError):
-        number = None
-    # 2.5 is no whole number, and neither is True.
-    if number is None or (to is int and isinstance(value, float) and number != value):
+        raise _wrong(value, to, key) from None
+    if isinstance(value, bool) or (to is int and isinstance(value, float) and number != value):  # 2.5 is not whole
         raise _wrong(value, to, key)
     if isinstance(number, int) and number.bit_length() > 63:
         raise ComityError(f"{key} must be a whole number of at most 63 bits, got one of {number.bit_length()}")
     if not math.isfinite(number):
         raise ComityError(f"{key} must be a finite number, got {value}")
     return number
-
-
-def _within(value: Any, annotations: tuple[Any, ...], key: str) -> Any:
-    for allowed in annotations:
-        several = value if isinstance(value, (tuple, list)) else (value,)
-        if isinstance(allowed, Range) and any(item is not None and item not in allowed for item in several):
-            raise ComityError(f"{key} must be {allowed}, got {value}")
-    return value
 
 
 def _wrong(value: Any, to: Any, key: str) -> ComityError:
@@ -253,12 +241,8 @@ def type_name(to: Any) -> str:
         return " | ".join(str(choice) for choice in arguments)
     if origin in (tuple, list):
         return f"{type_name(arguments[0])}, or several with commas"
-    names = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a name",
-        Path: "a path",
-        type(None): "none",
-    }
-    return names.get(to, getattr(to, "__name__", str(to)))
+    return _NAMES.get(to, getattr(to, "__name__", str(to)))
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a name", Path: "a path"}
+_NAMES |= {type(None): "none"}
