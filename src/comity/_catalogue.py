@@ -183,7 +183,7 @@ def paths(kind: str) -> Mapping[str, str]:
 def _ours(kind: str, name: str) -> Description:
     path = paths(kind)[name]
     component = read(*path.rsplit(".", 1)) if path else DataFiles
-    return describe(kind, name, component, path, str(DATASETS[name]) if kind == "data" else "")
+    return describe(kind, name, component, path, DATASETS[name].about if kind == "data" else "")
 
 
 def described(kind: str) -> Mapping[str, Description]:

@@ -37,16 +37,6 @@ class DatasetInfo:
     images: bool = True
     """Whether it is known without reading it that these are images, which nobody owns."""
 
-    def __str__(self) -> str:
-        return self.about
-
-    @property
-    def shipped_file(self) -> Path | None:
-        """The file in the installed package, which is not imported."""
-        package, _, file = self.shipped.partition("/")
-        spec = find_spec(package) if package else None
-        return None if spec is None or spec.origin is None else Path(spec.origin).parent / file
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataFiles:
@@ -133,7 +123,7 @@ def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
     if name.startswith(HUB) or info.reader:
         return None
     try:
-        path = _find(name, info.folders, folder) or info.shipped_file
+        path = _find(name, info.folders, folder) or _shipped(info.shipped)
     except OSError as error:  # a name that is too long, a folder that may not be read
         raise ComityError(f"data {name}: {error.strerror}") from error
     if path is None and not (info.hub and hub_installed()):
@@ -143,6 +133,13 @@ def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
 
 def hub_installed() -> bool:
     return find_spec("datasets") is not None
+
+
+def _shipped(file: str) -> Path | None:
+    """A file in an installed package, which is not imported."""
+    package, _, name = file.partition("/")
+    spec = find_spec(package) if package else None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / name
 
 
 def _is_path(name: str) -> bool:

@@ -1,8 +1,5 @@
 """Which extension an option of a run, or a need of its rule, switches on. The engine imports them by these names."""
 
-from importlib import import_module
-from typing import Any
-
 BY_OPTION = {
     "refit": "comity.extras.refit:Refit",
     "sketch": "comity.extras.bounds:Sketches",
@@ -27,9 +24,3 @@ TRACKERS = {
     "mlflow": "comity.extras.trackers:MLflow",
 }
 """By the name that ``--track`` takes, which is also that of the extra that it needs."""
-
-
-def load(path: str) -> Any:
-    """What a path such as ``comity.extras.attacks:Attack`` names."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)

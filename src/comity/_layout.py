@@ -1,6 +1,7 @@
 """Where every layer of a model lies in one flat vector."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,8 +20,12 @@ class Layer(NamedTuple):
     stop: int
 
 
+@dataclass(init=False, repr=False, unsafe_hash=True)
 class Layout:
     """The layers of a model, one after another in a vector of ``size`` numbers."""
+
+    layers: tuple[Layer, ...]
+    size: int
 
     def __init__(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
         layers, start = [], 0
@@ -48,24 +53,16 @@ class Layout:
         return dict(zip(self.names, self.split(vector), strict=True))
 
     def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The vector of a state dict with these names and shapes; another one is refused with the first difference."""
+        """The vector of a state dict with these names and shapes; another one is rejected with the first difference."""
         for layer in self.layers:
             if layer.name not in tensors:
                 raise ValueError(f"layer {layer.name!r} is missing")
-            if tuple(tensors[layer.name].shape) != layer.shape:
-                raise ValueError(
-                    f"layer {layer.name!r} has shape {tuple(tensors[layer.name].shape)}, not {layer.shape}"
-                )
+            if (shape := tuple(tensors[layer.name].shape)) != layer.shape:
+                raise ValueError(f"layer {layer.name!r} has shape {shape}, not {layer.shape}")
         return torch.cat([tensors[name].reshape(-1) for name in self.names]) if self.layers else torch.empty(0)
 
     def __len__(self) -> int:
         return len(self.layers)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self.layers == other.layers
-
-    def __hash__(self) -> int:
-        return hash(self.layers)
 
     def __repr__(self) -> str:
         return f"Layout({len(self.layers)} layers, {self.size:,} numbers)"

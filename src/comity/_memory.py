@@ -14,11 +14,11 @@ def parse_bytes(text: str | int | float, option: str = "memory") -> int:
     """``2GB``, ``500 MB``, ``1.5GiB`` or a number of bytes; an error names the ``option`` it was given for."""
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
     try:
-        assert found is not None
-        count = int(float(found[1]) * UNITS[found[2] or ""])
-        assert count > 0
-    except (AssertionError, ValueError, OverflowError):
-        raise ComityError(f"{option} must be an amount such as 2GB or 500MB, got {text!r}") from None
+        count = int(float(found[1]) * UNITS[found[2] or ""]) if found else 0
+    except (ValueError, OverflowError):
+        count = 0
+    if not count:
+        raise ComityError(f"{option} must be an amount such as 2GB or 500MB, got {text!r}")
     return count
 
 

@@ -36,18 +36,13 @@ def write_text(path: Path, text: str) -> None:
 
 def to_disk(path: Path) -> None:
     """Have the system put a file, or the names in a folder, on disk, so that a power cut leaves them whole."""
-    if path.is_dir():
-        with contextlib.suppress(OSError):  # not every system lets one ask for it
-            _sync(os.open(path, os.O_RDONLY))
-    else:
-        _sync(os.open(path, os.O_RDWR))
-
-
-def _sync(handle: int) -> None:
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    is_folder = path.is_dir()
+    with contextlib.suppress(OSError) if is_folder else contextlib.nullcontext():  # not every system syncs folders
+        handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def is_part(path: Path) -> bool:
@@ -71,7 +66,7 @@ def _lives(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # it is another user's
-        return True
+        pass
     return True
 
 

@@ -70,7 +70,7 @@ def _parsed(text: str) -> Any:
 
 
 def _values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
-    """How many values a node holds; what is odd about its keys is refused."""
+    """How many values a node holds; odd keys are rejected."""
     if node not in known:
         known[node] = _MOST_VALUES + 1  # for a node that holds itself
         inner: list[yaml.Node] = []
@@ -91,7 +91,7 @@ def _values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
 
 
 def refuse_code(entries: Any, where: str) -> None:
-    """Refuse a name of a class that does not come with comity: to import it is to run whatever its module says.
+    """Reject a name of a class that does not come with comity: to import it is to run whatever its module says.
 
     What a person types on the command line or in Python is theirs to choose; a file may be somebody else's.
     """
@@ -104,20 +104,15 @@ def refuse_code(entries: Any, where: str) -> None:
 
 def code_in(entries: Any) -> list[tuple[str, str]]:
     """Kind and dotted name of each class in a run's or study's entries that does not come with comity."""
-    return [(kind, name) for kind, name in _named(entries) if "." in name or ":" in name]
-
-
-def _named(entries: Any) -> Iterator[tuple[str, str]]:
-    """All names of methods, rules, models, partitions and callbacks, wherever they stand in a run's or study's file."""
     if isinstance(entries, (list, tuple)):
-        for entry in entries:
-            yield from _named(entry)
-    elif isinstance(entries, Mapping):
-        for key, value in entries.items():
-            kind = str(key).removesuffix(".name")
-            if kind in (*KINDS, "callbacks") and kind != "data":  # data sets are files, which are only read
-                yield from ((kind, name) for name in _names(value))
-            yield from _named(value)
+        return [each for entry in entries for each in code_in(entry)]
+    found: list[tuple[str, str]] = []
+    for key, value in entries.items() if isinstance(entries, Mapping) else ():
+        kind = str(key).removesuffix(".name")
+        if kind in (*KINDS, "callbacks") and kind != "data":  # data sets are files, which are only read
+            found += [(kind, name) for name in _names(value) if "." in name or ":" in name]
+        found += code_in(value)
+    return found
 
 
 def _names(value: Any) -> Iterator[str]:

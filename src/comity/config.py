@@ -232,7 +232,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> "Config":
-        """From entries; a name that is no option is refused."""
+        """From entries; a name that is no option is rejected."""
         return cls(**_known(Overlay(entries).nested()))
 
     @classmethod

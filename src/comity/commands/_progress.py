@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from msgspec.structs import asdict
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
@@ -17,8 +17,6 @@ from comity.results import FALL, Newcomers, Result, RoundRecord
 
 SHOWN = [each for each in METRICS if each not in (VALIDATION, VALIDATION_LOSS, OWN_WEIGHT, BOUND)]
 """Metrics of the summary, where a run has them."""
-LISTED_CLIENTS = 30
-"""Clients whose names are listed beside their numbers."""
 
 
 class Progress(Callback):
@@ -32,45 +30,34 @@ class Progress(Callback):
         config, federation = run.config, run.federation
         title = "Local, for comparison" if config.is_local else run.title
         if run.server.round:
-            self.console.print(f"Going on after round {run.server.round}.", highlight=False)
-        model = run.site.model()
+            self.console.print(f"Resuming after round {run.server.round}.")
         self.console.print(
             f"[bold]{title}[/] [dim]· {federation.name}, {len(federation)} clients, {federation.partition} · "
-            f"{config.model}, {model.size():,} parameters · {config.last_round} rounds, seed {config.seed}[/]",
-            highlight=False,
+            f"{config.model}, {run.site.model().size():,} parameters · {config.last_round} rounds, seed {config.seed}[/]"
         )
         for note in () if config.is_local else federation.notes:
-            self.console.print(f"[dim]{escape(note)}[/]", highlight=False)
+            self.console.print(f"[dim]{escape(note)}[/]")
         if self.console.is_terminal:
-            columns = [
-                TextColumn("round"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=30),
-                TextColumn("{task.fields[numbers]}"),
-                TextColumn("·"),
-                TimeRemainingColumn(),
-                TextColumn("left"),
-            ]
-            self.bars = Bars(*columns, console=self.console, transient=True)
+            columns = (MofNCompleteColumn(), BarColumn(bar_width=30), "{task.fields[numbers]} ·", TimeRemainingColumn())
+            self.bars = Bars("round", *columns, "left", console=self.console, transient=True)
             self.bars.start()
             self.task = self.bars.add_task("", total=config.last_round, completed=run.server.round, numbers="")
         self.accuracy = ""
 
     def on_round(self, run: Run, record: RoundRecord) -> None:
-        for cid, why in record.failed.items():
-            self.console.print(f"[yellow]round {record.round}: client {cid} left out: {why}[/]", highlight=False)
-        for words in record.warnings:
-            self.console.print(f"[yellow]round {record.round}: {words}[/]", highlight=False)
+        left_out = [f"client {cid} left out: {why}" for cid, why in record.failed.items()]
+        for words in (*left_out, *record.warnings):
+            self.console.print(f"[yellow]round {record.round}: {words}[/]")
         if OWN.key in record.metrics:
             self.accuracy = f"accuracy {_percent(record.metrics[OWN.key].mean)}"
         seconds = sum(asdict(record.seconds).values())
-        numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s a round"
+        numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s per round"
         if record.epsilon is not None:
             numbers += f" · ε {record.epsilon:.3g}"
         if self.bars is not None:
             self.bars.update(self.task, completed=record.round, numbers=numbers)
         elif record.round % max(1, run.config.last_round // 10) == 0 or run.done:
-            self.console.print(f"round {record.round}/{run.config.last_round} · {numbers}", highlight=False)
+            self.console.print(f"round {record.round}/{run.config.last_round} · {numbers}")
 
     def on_end(self, run: Run) -> None:
         if self.bars is not None:
@@ -80,8 +67,7 @@ class Progress(Callback):
             count = f"{len(unstable)} clients" if len(unstable) > 1 else "a client"
             self.console.print(
                 f"[yellow]Not stable: the accuracy of {count} ({', '.join(map(str, unstable))}) fell by more than "
-                f"{100 * FALL:.0f} points between evaluations; a smaller --lr or a --clip may help.[/]",
-                highlight=False,
+                f"{100 * FALL:.0f} points between evaluations; a smaller --lr or a --clip may help.[/]"
             )
 
 
@@ -92,18 +78,18 @@ def summary(console: Console, run: Run) -> None:
     console.print(_table(result, f"{run.title}, round {result.last.round}, models as {run.site.moment}"))
     clients, caveat = run.federation.client_names, run.federation.caveat
     if (balance := Balance.of_run(result, clients)) is not None:
-        console.print(" ".join([f"{balance.sentence}.", *balance.remarks]), highlight=False)
-    if len(clients) <= LISTED_CLIENTS and any(name != str(client) for client, name in enumerate(clients)):
+        console.print(" ".join([f"{balance.sentence}.", *balance.remarks]))
+    if len(clients) <= 30 and any(name != str(client) for client, name in enumerate(clients)):
         listed = ", ".join(f"{client} {name}" for client, name in enumerate(clients))
-        console.print(escape(f"Clients: {listed}."), highlight=False)
+        console.print(escape(f"Clients: {listed}."))
     if caveat:
-        console.print(f"[yellow]{escape(caveat)}[/]", highlight=False)
+        console.print(f"[yellow]{escape(caveat)}[/]")
     if result.newcomers is not None:
-        console.print(_newcomers(result.newcomers), highlight=False)
+        console.print(_newcomers(result.newcomers))
     for line in _details(result):
-        console.print(f"[dim]{line}[/]", highlight=False)
+        console.print(f"[dim]{line}[/]")
     if run.folder is not None:
-        console.print(f"Run folder: [bold]{run.folder.path}[/]", highlight=False)
+        console.print(f"Run folder: [bold]{run.folder.path}[/]")
 
 
 def _table(result: Result, title: str) -> Table:
@@ -129,9 +115,7 @@ def _details(result: Result) -> Iterator[str]:
     chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
     yield f"Best round: {best.round} with {_percent(best.metrics[OWN.key].mean)} (chosen by {chosen})."
     others = [metric for metric in SHOWN if metric.better != "higher" and metric.key in last]
-    if others:
-        words = (f"{metric.label} {_number(metric, last[metric.key].mean)}" for metric in others)
-        yield "On own tests: " + ", ".join(words) + "."
+    yield f"On own tests: {', '.join(f'{each.label} {_number(each, last[each.key].mean)}' for each in others)}."
     if result.rule_against is not None and result.mean_against is not None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
         yield f"The step goes against {_percent(result.rule_against)} of the clients in a round{mean}."

@@ -21,11 +21,11 @@ def data(file: ConfigFile, *, given: Entries) -> int:
     from comity.engine import RunPlan
 
     federation = RunPlan(chosen).everyone
-    console = Console()
+    console = Console(highlight=False)
     console.print(describe(federation))
     for note in (*federation.notes, federation.caveat):
         if note:
-            console.print(note, highlight=False, markup=False)
+            console.print(note, markup=False)
     return 0
 
 

@@ -43,15 +43,14 @@ def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bo
     from comity.commands._terminal import interruptible, report_divergence
     from comity.engine import run
 
-    console = Console()
+    console = Console(highlight=False)
     callbacks = [] if quiet else [Progress(console)]
     with interruptible(console, "this round") as stopped:
         done = run(chosen, resume=resume, overwrite=overwrite, callbacks=callbacks, stop=stopped)
     if not done.done:
         console.print(
-            f"Stopped after round {done.server.round} of {chosen.last_round}. Go on with\n"
-            f"  comity run --resume --out {chosen.out}" + (" --allow-code" if code_in(chosen.plain()) else ""),
-            highlight=False,
+            f"Stopped after round {done.server.round} of {chosen.last_round}. Resume with\n"
+            f"  comity run --resume --out {chosen.out}" + (" --allow-code" if code_in(chosen.plain()) else "")
         )
         return 130
     if not quiet:

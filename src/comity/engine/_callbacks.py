@@ -1,13 +1,14 @@
 """What hangs on to a run: evaluation, files and checkpoints, and what users add."""
 
 from collections.abc import Iterable
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from comity._catalogue import imported
 from comity._errors import ComityError, install
-from comity._extensions import TRACKERS, load
+from comity._extensions import TRACKERS
 from comity._write import atomically
 from comity.config import LOCAL
 from comity.engine import _checkpoint
@@ -113,7 +114,7 @@ class Prune(Callback):
 def tracker(name: str, folder: RunFolder | None) -> Callback:
     """By the name that ``--track`` takes."""
     try:
-        made: Callback = load(TRACKERS[name])(folder)
+        made: Callback = resolve_name(TRACKERS[name])(folder)
     except ImportError as error:
         raise ComityError(f"{name} is not installed: {install(name)}") from error
     return made

@@ -6,11 +6,12 @@ it. One object serves one run: some hooks are called where clients work, others 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
 
 from torch import Tensor
 
-from comity._extensions import BY_OPTION, BY_RULE, load
+from comity._extensions import BY_OPTION, BY_RULE
 from comity._options import check
 from comity.config import Config, default
 from comity.data import ClientData, Federation
@@ -133,6 +134,6 @@ def extensions_of(config: Config, rule: Rule) -> list[Extension]:
     """The extensions of a run in the order in which they are applied, its own last."""
     wanted = [path for need, path in BY_RULE.items() if getattr(rule, need)]
     wanted += [path for option, path in BY_OPTION.items() if getattr(config, option) != default(option)]
-    found = [load(path).of(config) for path in wanted]
+    found = [resolve_name(path).of(config) for path in wanted]
     extensions: list[Extension] = [extension for extension in found if extension is not None]
     return extensions if config.extension is None else [*extensions, config.extension.build()]
