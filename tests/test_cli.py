@@ -22,7 +22,7 @@ import yaml
 import comity as package
 from comity import ComityError
 from comity.__main__ import main
-from comity._catalogue import described
+from comity._catalogue import KINDS, described
 from comity._errors import install
 from comity.commands import command, find
 from comity.config import Config, Overlay
@@ -77,7 +77,7 @@ def test_an_installation_is_light_and_has_one_version() -> None:
     assert [file for file in files if package.__version__ in file.read_text()] == [ROOT / "src/comity/__init__.py"]
 
 
-@pytest.mark.parametrize("kind", ["method", "rule", "model", "data", "partition"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "extension"])
 def test_lists_have_a_line_for_each(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     code, out, _ = comity(capsys, "list", kind if kind == "data" else f"{kind}s")
     assert code == 0

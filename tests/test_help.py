@@ -4,6 +4,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from comity import commands
 from comity._catalogue import KINDS, described
 from comity._options import options
 from comity.commands import COMMANDS, find
+from comity.commands.list import Kind
 from comity.config import Config
 from comity.studies import examples
 
@@ -41,7 +43,7 @@ PAGES = [
     ["flower", "new", "--help"],
     ["run", "--method", "Ditto", "--rule", "ConFREE", "--model", "mlp", "--data", "synthetic", "--help"],
     ["study", "--method", "FedAvg,Ditto", "--help"],
-    *(["list", kind] for kind in ("methods", "rules", "models", "data", "partitions", "examples")),
+    *(["list", kind] for kind in get_args(Kind)),
 ]
 
 
@@ -71,7 +73,7 @@ def test_pages_need_nothing_heavy(arguments: list[str]) -> None:
         (["table", "--fromat", "md"], "unknown option '--fromat'; did you mean --format?"),
         (
             ["list", "method"],
-            "KIND must be methods | rules | guards | models | data | partitions | examples, got 'method'",
+            "KIND must be methods | rules | guards | extensions | models | data | partitions | examples, got 'method'",
         ),
         (["data", "--lr", "3"], "unknown option '--lr'"),
         (["run", "--data", "fasion", "--guard", "mixture"], "unknown data set 'fasion'; did you mean fashion-mnist?"),

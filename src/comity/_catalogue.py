@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from comity._datasets import DATASETS, DataFiles
@@ -45,7 +46,7 @@ BASES = {
 TRAITS = ("validation", "refits", "brings_rule")
 """What a configuration must know of a method's or guard's class."""
 
-SUPPLIED = {"model": ("shape", "classes")}
+SUPPLIED = {"model": ("make", "shape", "classes")}
 """Arguments that comity itself hands to a component of a kind."""
 
 
@@ -67,14 +68,12 @@ class Description:
     def load(self) -> Callable[..., Any]:
         """Its class, or what else makes it."""
         given = self.given
-        if not self.path:
-            copied = given is not None and not isinstance(given, type) and not inspect.isroutine(given)
-            make = partial(copy.deepcopy, given) if copied else given or self.name
-            return partial(import_module("comity.nn").foreign, make)
-        module, _, attribute = self.path.rpartition(".")
-        found = getattr(import_module(module), attribute) if given is None else given
-        made: Callable[..., Any] = found if given is None or isinstance(found, type) else type(found)
-        return made
+        if self.path:
+            made: Callable[..., Any] = resolve_name(self.path) if given is None else _class_of(given)
+            return made
+        if given is not None and not isinstance(given, type) and not inspect.isroutine(given):
+            given = partial(copy.deepcopy, given)
+        return partial(resolve_name("comity.nn:foreign"), given or self.name)
 
 
 def user_code(kind: str, name: str, separator: str) -> Any:
@@ -97,8 +96,7 @@ def user_code(kind: str, name: str, separator: str) -> Any:
 def imported(kind: str, name: str, base: tuple[str, str]) -> type:
     """The class of the user's with this dotted path, which must be a subclass of ``base``; nothing is called."""
     found = user_code(kind, name, ".")
-    wanted = getattr(import_module(base[0]), base[1])
-    if not (isinstance(found, type) and issubclass(found, wanted)):
+    if not (isinstance(found, type) and issubclass(found, resolve_name(":".join(base)))):
         raise ComityError(f"{kind} {name!r} is not a subclass of {'.'.join(base)}")
     return found
 
@@ -117,20 +115,22 @@ def find(kind: str, name: Any) -> Description:
     if kind == "data":
         return describe(kind, name, DataFiles, "")
     if kind == "model" and ":" in name:
-        return _describe_foreign(name)
+        return describe(kind, name, read("comity.nn", "foreign"), "")
     if "." not in name:
         raise unknown(kind, name, paths(kind), hint="(or give the dotted path of your own class)")
     return describe(kind, name, imported(kind, name, BASES[kind]), name)
 
 
 def _describe_given(kind: str, given: Any) -> Description:
-    component = given if isinstance(given, type) else type(given)
-    if kind == "model" and is_foreign(given):
+    component = _class_of(given)
+    takes = inspect.signature(given).parameters.keys() if given is component else ()
+    if kind == "model" and not {"shape", "classes"} <= set(takes):
         maker = given if inspect.isroutine(given) else component
-        return replace(_describe_foreign(f"{maker.__module__}:{maker.__qualname__}"), given=given)
-    room, base = BASES.get(kind, ("", ""))
-    if not base or not issubclass(component, getattr(import_module(room), base)):
-        wanted = f", a subclass of {room}.{base} or an object of one" if base else ""
+        name = f"{maker.__module__}:{maker.__qualname__}"
+        return replace(describe(kind, name, read("comity.nn", "foreign"), ""), given=given)
+    base = ".".join(BASES.get(kind, ()))
+    if not base or not issubclass(component, resolve_name(base)):
+        wanted = f", a subclass of {base} or an object of one" if base else ""
         raise ComityError(f"{kind} must be a name or a mapping with `name`{wanted}, got {one_line(repr(given), 80)}")
     path = f"{component.__module__}.{component.__qualname__}"
     ours = next((name for name, each in paths(kind).items() if each == path), None)
@@ -142,14 +142,8 @@ def _describe_given(kind: str, given: Any) -> Description:
     return replace(description, options=own, given=given)
 
 
-def is_foreign(given: Any) -> bool:
-    """Whether a model that Python gave is no class that takes the shape of a sample and the number of classes."""
-    return not (isinstance(given, type) and set(SUPPLIED["model"]) <= inspect.signature(given).parameters.keys())
-
-
-def _describe_foreign(name: str) -> Description:
-    about = describe("model", name, read("comity.nn", "foreign"), "")
-    return Description(name, "", about.about, "", {key: about.options[key] for key in ("head",)})
+def _class_of(given: Any) -> type:
+    return given if isinstance(given, type) else type(given)
 
 
 _PAPER = re.compile(r"^Paper: (.+(?:\n(?!\w+:).+)*)", flags=re.MULTILINE)

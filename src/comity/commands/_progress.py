@@ -33,7 +33,8 @@ class Progress(Callback):
             self.console.print(f"Resuming after round {run.server.round}.")
         self.console.print(
             f"[bold]{title}[/] [dim]· {federation.name}, {len(federation)} clients, {federation.partition} · "
-            f"{config.model}, {run.site.model().size():,} parameters · {config.last_round} rounds, seed {config.seed}[/]"
+            f"{config.model}, {run.site.model().size():,} parameters · {config.last_round} rounds, "
+            f"seed {config.seed}[/]"
         )
         for note in () if config.is_local else federation.notes:
             self.console.print(f"[dim]{escape(note)}[/]")

@@ -4,12 +4,15 @@ import textwrap
 from typing import Literal
 
 from comity._catalogue import described
-from comity.commands._command import Command, page_width
+from comity._extensions import BY_OPTION
+from comity.commands._command import RUN_OPTIONS, Command, page_width
 from comity.config import read_yaml
 
+Kind = Literal["methods", "rules", "guards", "extensions", "models", "data", "partitions", "examples"]
 
-def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partitions", "examples"]) -> int:
-    """List what there is: methods, rules, guards, models, data sets, partitions or examples.
+
+def list_(kind: Kind) -> int:
+    """List what there is: methods, rules, guards, extensions, models, data sets, partitions or examples.
 
     The options of each are on the help page of comity run: comity run --method Ditto --help.
 
@@ -18,7 +21,7 @@ def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partiti
         comity list examples
 
     Options:
-        kind: methods, rules, guards, models, data, partitions or examples
+        kind: methods, rules, guards, extensions, models, data, partitions or examples
     """
     if kind == "examples":
         from comity.studies import examples
@@ -26,6 +29,11 @@ def list_(kind: Literal["methods", "rules", "guards", "models", "data", "partiti
         sentences = {name: " ".join(str(read_yaml(file).get("about", "")).split()) for name, file in examples().items()}
         folder = next(iter(examples().values())).parent
         note = f"comity reproduce NAME --scale desk, night or paper; the files are in {folder}"
+    elif kind == "extensions":
+        sentences = {f"--{each.name.replace('_', '-')}": each.help for each in RUN_OPTIONS if each.name in BY_OPTION}
+        note = (
+            "comity run --extension PATH applies your own, by the dotted path of a subclass of comity.engine.Extension"
+        )
     else:
         one = kind if kind == "data" else kind.removesuffix("s")
         sentences = {
