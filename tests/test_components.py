@@ -19,6 +19,7 @@ from comity._options import SAME, Count, NonNegative, Option, Range, Share, chec
 from comity.commands import command
 from comity.config import COMPONENTS, LOCAL_OPTIONS, Training
 from comity.data import Synthetic
+from comity.engine import Extension
 
 CONVERTED: list[tuple[Any, Any, Any]] = [
     ("3", int, 3),
@@ -197,28 +198,22 @@ def test_a_configuration_is_its_sections() -> None:
     assert [f.name for f in fields(Training)] == [name for name in sections if sections[name] == "local training"]
 
 
-EXTENSION = '''
-from dataclasses import dataclass
-
-from comity import engine
-
-@dataclass
-class Mine(engine.Extension):
+class Mine(Extension):
     """Mine."""
 
     strength: float = 0.5
-'''
 
 
-def test_an_extension_of_ones_own_is_named_with_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "extended.py").write_text(EXTENSION)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("comity.engine.Extension", type("Extension", (), {}), raising=False)
-    config = Config.of({"extension": "extended.Mine", "extension.strength": "0.25"})
-    assert config.plain()["extension"] == {"name": "extended.Mine", "strength": 0.25}
+@pytest.mark.parametrize("given", [f"{__name__}.Mine", Mine, Mine(strength=1)])
+def test_an_extension_of_ones_own_is_chosen_with_its_options(given: Any) -> None:
+    config = Config.of({"extension": given, "extension.strength": "0.25"})
+    assert config.plain()["extension"] == {"name": f"{__name__}.Mine", "strength": 0.25}
     assert config.key != Config().key
     assert Config.of(config.plain()) == config
     assert config.local_baseline().extension is None
+
+
+def test_what_is_no_extension_is_rejected() -> None:
     for entries, said in (
         ({"extension": "Mine"}, "unknown extension 'Mine'; there are none (or give the dotted path of your own class)"),
         ({"extension": "pathlib.Path"}, "extension 'pathlib.Path' is not a subclass of comity.engine.Extension"),

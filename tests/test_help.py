@@ -116,6 +116,14 @@ def test_a_page_names_every_option_with_its_help_and_two_examples(name: str) -> 
     assert command.description[0].endswith(".")
     assert len(command.examples) >= 2
     assert all(f"comity {name} " in example and example in words for example in command.examples)
+    for example in command.examples:
+        _, _, *arguments = example.replace("'", "").split()
+        values = command.parse(arguments)
+        given = {key: value for key, value in values.items() if key in command.run_options or "." in key}
+        if name in ("run", "data", "flower"):
+            Config.of(given)
+        if name == "reproduce":
+            assert values["example"] in examples()
 
 
 def test_ranges_are_told_once_and_with_the_default() -> None:
@@ -147,16 +155,3 @@ def test_a_page_shows_what_a_file_chooses(tmp_path: Path) -> None:
     assert "--method.lam" in page
     assert "\nrule CALM:\n" in page
     assert "\nrule ConFREE:\n" not in page
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_examples_on_pages_are_understood(name: str) -> None:
-    command = find(name)
-    for example in command.examples:
-        _, _, *arguments = example.replace("'", "").split()
-        values = command.parse(arguments)
-        given = {key: value for key, value in values.items() if key in command.run_options or "." in key}
-        if name in ("run", "data", "flower"):
-            Config.of(given)
-        if name == "reproduce":
-            assert values["example"] in examples()

@@ -95,10 +95,6 @@ def configured(text: bytes, allow_code: bool = False) -> Any:
 def test_files_of_options(made: dict[str, Any]) -> None:
     config = configured(yaml.safe_dump(made, allow_unicode=True).encode("utf-8", "surrogatepass"))
     assert isinstance(config, ComityError) or not code_in(made)
-
-
-@fuzz("files of options that may name code", entries())
-def test_files_that_may_name_code(made: dict[str, Any]) -> None:
     configured(yaml.safe_dump(made).encode(), allow_code=True)
 
 
