@@ -94,13 +94,13 @@ def area_under_curve(predicted: "ArrayLike", labels: "ArrayLike") -> float | Non
     return float(np.mean([_area(scores[:, label], labels == label) for label in held]))
 
 
-def _area(scores: "NDArray[Any]", is_own: "NDArray[np.bool]") -> "np.float64":
+def _area(scores: "NDArray[Any]", is_own: "NDArray[np.bool]") -> float:
     """From the sum of the ranks of a class's own samples; equal scores share the mean of their ranks."""
     import numpy as np
 
     _, place, times = np.unique(scores, return_inverse=True, return_counts=True)
     ranks, own = (times.cumsum() - (times - 1) / 2)[place], is_own.sum()
-    return (ranks[is_own].sum() / own - (own + 1) / 2) / (len(scores) - own)
+    return float((ranks[is_own].sum() / own - (own + 1) / 2) / (len(scores) - own))
 
 
 def expected_calibration_error(confidence: "ArrayLike", correct: "ArrayLike", bins: int = 15) -> float:

@@ -85,7 +85,7 @@ def refusal(server: Server) -> str:
     """Why a round is refused that changes nothing."""
     before = server.theta.clone()
     (refused,) = server.step().warnings
-    assert refused.startswith("round 1 is refused and changes nothing: ")
+    assert refused.startswith("round 1 is rejected and changes nothing: ")
     assert torch.equal(server.theta, before)
     return refused
 

@@ -69,7 +69,7 @@ class MaskedSums(Extension):
         try:
             return MaskedRound(server, self.clients, self.delta).combine(replies)
         except Refused as why:
-            server.record.warnings.append(f"round {server.round} is refused and changes nothing: {why}")
+            server.record.warnings.append(f"round {server.round} is rejected and changes nothing: {why}")
             return Combined(server.theta, None)
 
 
