@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -115,14 +115,14 @@ def test_names_are_found_in_any_spelling(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "extension"])
 def test_the_source_says_of_a_component_what_its_class_says(kind: str) -> None:
-    room, listed = KINDS[kind]
-    assert list(described(kind)) == list(getattr(import_module(room), listed))
+    listed = resolve_name(KINDS[kind][0])
+    assert list(described(kind)) == list(listed)
     for name, description in described(kind).items():
         assert description.about, name
         assert all(option.help for option in description.options.values()), name
         if paths(kind)[name]:
             component = description.load()
-            assert kind == "data" or component is getattr(import_module(room), listed)[name]
+            assert kind == "data" or component is listed[name]
             path = f"{component.__module__}.{component.__qualname__}"
             about = description.about if kind == "data" else ""
             assert describe(kind, name, component, path, about) == description
@@ -235,9 +235,8 @@ def ranges(to: Any) -> Iterator[Range]:
 
 def outside(allowed: Range, step: float) -> list[float]:
     """The nearest numbers that a range leaves out."""
-    ends = (allowed.above, allowed.below), (allowed.least, allowed.most)
-    nearest = [*ends[0], *(end if end is None else end + way * step for end, way in zip(ends[1], (-1, 1), strict=True))]
-    return [number for number in nearest if number is not None]
+    nearest = (allowed.above, allowed.below, allowed.least - step, allowed.most + step)
+    return [number for number in nearest if math.isfinite(number)]
 
 
 def whole_numbers(to: Any) -> bool:

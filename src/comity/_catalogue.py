@@ -23,25 +23,15 @@ from comity._options import Option, convert, options
 from comity._source import read, table
 
 KINDS = {
-    "data": ("comity.data", "DATASETS"),
-    "partition": ("comity.data", "PARTITIONS"),
-    "model": ("comity.nn", "MODELS"),
-    "method": ("comity.methods", "METHODS"),
-    "rule": ("comity.rules", "RULES"),
-    "guard": ("comity.guard", "GUARDS"),
-    "extension": ("comity.engine", ""),
+    "data": ("comity.data.DATASETS", ""),
+    "partition": ("comity.data.PARTITIONS", "comity.data.Partition"),
+    "model": ("comity.nn.MODELS", "torch.nn.Module"),
+    "method": ("comity.methods.METHODS", "comity.methods.Method"),
+    "rule": ("comity.rules.RULES", "comity.rules.Rule"),
+    "guard": ("comity.guard.GUARDS", "comity.guard.Guard"),
+    "extension": ("", "comity.engine.Extension"),
 }
-"""Every kind of component, and the table in which its room lists them; there are no built-in extensions."""
-
-BASES = {
-    "partition": ("comity.data", "Partition"),
-    "model": ("torch.nn", "Module"),
-    "method": ("comity.methods", "Method"),
-    "rule": ("comity.rules", "Rule"),
-    "guard": ("comity.guard", "Guard"),
-    "extension": ("comity.engine", "Extension"),
-}
-"""What a class of the user's must be a subclass of, by kind."""
+"""Every kind of component: the table that lists those of comity, and the class that a class of the user's inherits."""
 
 TRAITS = ("validation", "refits", "brings_rule")
 """What a configuration must know of a method's or guard's class."""
@@ -93,11 +83,11 @@ def user_code(kind: str, name: str, separator: str) -> Any:
         raise ComityError(f"{kind} {name!r} could not be imported: {error}") from error
 
 
-def imported(kind: str, name: str, base: tuple[str, str]) -> type:
+def imported(kind: str, name: str, base: str) -> type:
     """The class of the user's with this dotted path, which must be a subclass of ``base``; nothing is called."""
     found = user_code(kind, name, ".")
-    if not (isinstance(found, type) and issubclass(found, resolve_name(":".join(base)))):
-        raise ComityError(f"{kind} {name!r} is not a subclass of {'.'.join(base)}")
+    if not (isinstance(found, type) and issubclass(found, resolve_name(base))):
+        raise ComityError(f"{kind} {name!r} is not a subclass of {base}")
     return found
 
 
@@ -118,7 +108,7 @@ def find(kind: str, name: Any) -> Description:
         return describe(kind, name, read("comity.nn", "foreign"), "")
     if "." not in name:
         raise unknown(kind, name, paths(kind), hint="(or give the dotted path of your own class)")
-    return describe(kind, name, imported(kind, name, BASES[kind]), name)
+    return describe(kind, name, imported(kind, name, KINDS[kind][1]), name)
 
 
 def _describe_given(kind: str, given: Any) -> Description:
@@ -128,7 +118,7 @@ def _describe_given(kind: str, given: Any) -> Description:
         maker = given if inspect.isroutine(given) else component
         name = f"{maker.__module__}:{maker.__qualname__}"
         return replace(describe(kind, name, read("comity.nn", "foreign"), ""), given=given)
-    base = ".".join(BASES.get(kind, ()))
+    base = KINDS[kind][1]
     if not base or not issubclass(component, resolve_name(base)):
         wanted = f", a subclass of {base} or an object of one" if base else ""
         raise ComityError(f"{kind} must be a name or a mapping with `name`{wanted}, got {one_line(repr(given), 80)}")
@@ -169,8 +159,8 @@ def paths(kind: str) -> Mapping[str, str]:
     """The dotted path of every component of a kind that comes with comity, by name; of data sets that of the reader."""
     if kind == "data":
         return {name: info.reader and f"comity.data.sources.{info.reader}" for name, info in DATASETS.items()}
-    room, listed = KINDS[kind]
-    return table(room, listed) if listed else {}
+    listed = KINDS[kind][0]
+    return table(*listed.rsplit(".", 1)) if listed else {}
 
 
 @cache

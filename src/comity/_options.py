@@ -39,23 +39,18 @@ SAME = object()
 class Range:
     """Which numbers an option may be; NaN and infinity never are."""
 
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    below: float | None = None
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return math.isfinite(value) and (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
+        return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
         """“at least 0 and below 1”."""
         words = (("at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below))
-        return " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None) or "a finite number"
+        return " and ".join(f"{word} {bound:g}" for word, bound in words if math.isfinite(bound)) or "a finite number"
 
 
 Share = Annotated[float, Range(least=0, most=1)]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -99,7 +100,7 @@ def outside(to: Any) -> list[float]:
     kinds = [kind for kind in (to, *get_args(to)) if get_origin(kind) is Annotated]
     ranges = [item for kind in kinds for item in get_args(kind) if isinstance(item, Range)]
     found = [((each.least, -1), (each.most, 1), (each.above, 0), (each.below, 0)) for each in ranges]
-    return [bound + step for bounds in found for bound, step in bounds if bound is not None]
+    return [bound + step for bounds in found for bound, step in bounds if math.isfinite(bound)]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -127,4 +127,4 @@ def make_callbacks(callbacks: Iterable[Callback | str]) -> list[Callback]:
 
 def callback_class(name: str) -> type[Callback]:
     """The class with this dotted name."""
-    return imported("callback", name, ("comity.engine", "Callback"))
+    return imported("callback", name, "comity.engine.Callback")
