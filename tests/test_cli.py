@@ -66,11 +66,8 @@ def test_a_run_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert written["method"] == {"name": "Ditto", "lam": 0.5, "personal_epochs": None}
 
 
-def test_an_installation_is_light_and_has_one_version() -> None:
+def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    names = {re.split(r"[<>=]", dependency)[0] for dependency in project["project"]["dependencies"]}
-    known = {"torch", "numpy", "scipy", "safetensors", "msgspec", "rich", "PyYAML", "Jinja2", "filelock"}
-    assert names == known | {"typing_extensions"}
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/comity/__init__.py"
     files = [ROOT / "pyproject.toml", ROOT / "CITATION.cff", ROOT / "README.md", *ROOT.glob("src/comity/**/*.py")]
@@ -106,7 +103,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--config", "missing.yaml"], "config missing.yaml could not be read: No such file or directory"),
     (["--data", "torn"], "torn.npz"),
     (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
-    (["--resume"], "--resume: runs/fedavg-mean-synthetic-s0 holds no run to go on with"),
+    (["--resume"], "--resume: runs/fedavg-mean-synthetic-s0 holds no run to resume"),
     (["--lr", "-1e-3"], "lr must be above 0, got -0.001"),
     (["--rounds.fast", "1"], "--rounds has no options of its own, got --rounds.fast"),
     (["--quiet=yes"], "--quiet takes no value, got 'yes'"),
@@ -134,20 +131,6 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(
     assert told in err
     assert err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_folder_that_holds_a_run_is_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, folder = ["run", *SMALL, "--quiet"], Path("runs/fedavg-mean-synthetic-s0")
-    assert comity(capsys, *arguments) == (0, "", "")
-    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-    assert folder / "result.json" in before
-    code, _, err = comity(capsys, *arguments)
-    assert (code, "holds a run already" in err) == (2, True)
-    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
-    Path("y").mkdir()
-    Path("y/thesis.tex").write_text("precious")
-    code, _, err = comity(capsys, "run", *SMALL, "--out", "y", "--overwrite")
-    assert (code, "is not empty and holds no run" in err) == (2, True)
 
 
 def test_options_beside_a_file_win_and_another_name_drops_its_options() -> None:

@@ -128,22 +128,20 @@ def test_the_source_says_of_a_component_what_its_class_says(kind: str) -> None:
             assert describe(kind, name, component, path, about) == description
 
 
-def test_a_docstring_says_what_it_is_and_from_which_paper() -> None:
-    for doc, about, paper in (
+@pytest.mark.parametrize(
+    ("doc", "paper"),
+    [
         (
-            "One.\n\nPaper: Li et al., ICML 2021,\nAlgorithm 1.\nEquation: v ← v",
-            "One.",
+            "A sentence\nof two lines.\n\nPaper: Li et al., ICML 2021,\nAlgorithm 1.\nEquation: v",
             "Li et al., ICML 2021, Algorithm 1",
         ),
-        (
-            "A sentence\nof two lines.\n\nLi et al., AAAI 2025: more.",
-            "A sentence of two lines.",
-            "Li et al., AAAI 2025",
-        ),
-        ("Nobody's.", "Nobody's.", ""),
-    ):
-        description = describe("method", "Mine", type("Mine", (), {"__doc__": doc}), "mine.Mine")
-        assert (description.about, description.paper) == (about, paper)
+        ("A sentence of two lines.\n\nLi et al., AAAI 2025: more.", "Li et al., AAAI 2025"),
+        ("A sentence of two lines.", ""),
+    ],
+)
+def test_a_docstring_says_what_it_is_and_from_which_paper(doc: str, paper: str) -> None:
+    description = describe("method", "Mine", type("Mine", (), {"__doc__": doc}), "mine.Mine")
+    assert (description.about, description.paper) == ("A sentence of two lines.", paper)
 
 
 def test_a_component_is_complete_and_plain() -> None:

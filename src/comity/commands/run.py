@@ -71,7 +71,7 @@ def _resumed(entries: Entries, allow_code: bool) -> Config:
 
     folder = Path(str(entries.get("out") or _with_folder(Config.of(entries)).out))
     if not RunFolder(folder).started:
-        raise ComityError(f"--resume: {folder} holds no run to go on with")
+        raise ComityError(f"--resume: {folder} holds no run to resume")
     options = RunFolder(folder).options()
     if not allow_code:
         refuse_code(options, str(folder))
