@@ -40,7 +40,7 @@ def test_one_definition_of_local(tiny: Options, tmp_path: Path) -> None:
     assert config.local_baseline(on="train").val_share == 0.2
     assert alone.local_baseline().key == alone.key
     for other in ({"method": "FedAvg", "rule": "CALM", "moment": None}, {"server_lr": 0.5, "server_momentum": 0.9}):
-        assert config.with_(**other).alone().key == alone.key
+        assert config.with_(**other).local_baseline().key == alone.key
 
 
 def test_local_is_trained_once_and_then_taken_from_the_cache(options: Options, tmp_path: Path) -> None:
