@@ -26,7 +26,7 @@ from comity._catalogue import KINDS, described
 from comity._errors import install
 from comity.commands import command, find
 from comity.config import Config, Overlay
-from comity.engine import settled
+from comity.engine import RunPlan
 from comity.results import RunFolder, schema
 from comity.studies._grid import at_scale, expand
 from helpers import TINY
@@ -434,7 +434,7 @@ def test_tuning_says_what_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_device_is_the_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settled(Config()).device == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert RunPlan(Config()).config.device == ("cuda" if torch.cuda.is_available() else "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert settled(Config()).device == "cuda"
-    assert settled(Config(device="cpu")).device == "cpu"
+    assert RunPlan(Config()).config.device == "cuda"
+    assert RunPlan(Config(device="cpu")).config.device == "cpu"

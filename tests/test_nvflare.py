@@ -175,12 +175,12 @@ def test_in_the_simulator_with_a_site_that_sends_nonsense(tmp_path: Path) -> Non
     assert log.count("ConFREE() combined site-1, site-2, site-4") == 2
 
     from comity import Config
-    from comity.engine import federation_of
+    from comity.engine import RunPlan
 
     sys.path.insert(0, str(folder))
     from model import Net
 
-    clients = federation_of(Config(data="heart")).clients
+    clients = RunPlan(Config(data="heart")).everyone.clients
     ours = Net().state_dict()
     for _ in range(2):
         updates = []

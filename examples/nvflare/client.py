@@ -6,12 +6,12 @@ from model import Net
 from torch.nn.functional import cross_entropy
 
 from comity import Config
-from comity.engine import federation_of
+from comity.engine import RunPlan
 
 
 def main() -> None:
     flare.init()
-    hospitals = federation_of(Config(data="heart"))  # of the four each site takes its own
+    hospitals = RunPlan(Config(data="heart")).everyone  # of the four each site takes its own
     own = hospitals.clients[int(flare.get_site_name().rpartition("-")[2]) - 1]
     model = Net()
     while flare.is_running():
