@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 
 from comity import Config
-from comity.engine import Callback, Run, build, run
+from comity.engine import Callback, Run, RunPlan, run
 from comity.results import RoundRecord
 from round import BATCH, federation
 
@@ -57,7 +57,8 @@ def measure(clients: int, model: str, store: str, samples: int, rounds: int) -> 
             time.sleep(0.01)
 
     threading.Thread(target=watch, daemon=True).start()
-    _, server = build(Config(clients=clients, model=model, store=store, batch_size=BATCH, reference="none"), data)
+    config = Config(clients=clients, model=model, store=store, batch_size=BATCH, reference="none")
+    _, server = RunPlan(config, data).build()
     taken = [server.step().seconds for _ in range(rounds + 1)]
     taken = taken[1:] or taken
     done = True

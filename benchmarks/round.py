@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from comity import Config
 from comity.data import ClientData, Federation, Split
-from comity.engine import build
+from comity.engine import RunPlan
 from comity.nn import MODELS
 from comity.nn._net import Net
 
@@ -55,7 +55,7 @@ class Here:
 
     def __init__(self, data: Federation, model: str, method: str, workers: int = 0) -> None:
         options = {"model": model, "method": method, "lr": LR, "batch_size": BATCH, "workers": workers}
-        _, self.server = build(Config(clients=len(data), reference="none", **options), data)
+        _, self.server = RunPlan(Config(clients=len(data), reference="none", **options), data).build()
 
     def round(self) -> None:
         torch.set_num_threads(1)

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from comity import Config
-from comity.engine import run, site_of
+from comity.engine import run
+from helpers import site_of
 
 BRISK = {"lr": 0.1, "workers": 2, "reference": "none", "eval_every": 100}
 

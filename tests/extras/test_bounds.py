@@ -12,7 +12,7 @@ from comity._random import key_bytes
 from comity.compare import CONFLICT, LoadedStudy
 from comity.engine import Aggregation, Server
 from comity.methods import Client, Message, Method, Reply
-from comity.rules import Sketch, SketchedRows, Updates, against, capped
+from comity.rules import Sketch, Updates, against, capped
 from helpers import Options, assert_reproducible
 
 # Sketches.
@@ -47,7 +47,7 @@ def test_the_step_is_the_exact_combination_and_who_it_is_against_is_exact(
     found = run(**(tiny | {"rule": "ConFREE", "sketch": 16}))
     theta = found.site.initial
     for updates, record, weights in zip(seen, found.records, found.weights, strict=True):
-        assert isinstance(updates, SketchedRows)
+        assert updates.sketch is not None
         assert updates._key == key_bytes(0, "sketch", record.round)
         rows = torch.stack([updates.row(i) for i in range(len(updates))])
         exact = Updates(rows, layout=updates.layout, ids=updates.ids)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from comity import Config
-from comity.engine import Run, Server, build
-from helpers import keeps
+from comity.engine import Run, Server
+from comity.nn import Model
+from helpers import build, keeps
 
 
 def sgd_step(loss: Tensor, params: Sequence[Tensor], lr: float) -> None:
@@ -17,6 +18,12 @@ def sgd_step(loss: Tensor, params: Sequence[Tensor], lr: float) -> None:
     with torch.no_grad():
         for p, g in zip(params, grads, strict=True):
             p.add_(g, alpha=-lr)
+
+
+def loss_gradient(model: Model, x: Tensor, y: Tensor, *parts: str) -> Tensor:
+    """The gradient of the loss by the parameters of these parts, as one vector without buffers."""
+    grads = torch.autograd.grad(model.loss(x, y), model.parameters(*parts))
+    return torch.cat([grad.reshape(-1) for grad in grads])
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

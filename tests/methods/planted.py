@@ -7,7 +7,7 @@ import torch
 
 from comity import Config
 from comity.data import ClientData, Federation, Split
-from comity.engine import federation_of
+from helpers import federation_of
 
 GROUPS = 2
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from comity import ComityError, Config
 from comity._options import Range, options
-from comity.engine import build, run
+from comity.engine import run
 from comity.methods import METHODS, Message
-from helpers import client_of, unmoving_rule, used
+from helpers import build, client_of, unmoving_rule, used
 
 DIGITS: dict[str, Any] = {
     "partition": {"name": "dirichlet", "alpha": 0.1},

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import kept, same
+from by_hand import loss_gradient
 from torch import Tensor
 
 from comity import Config
 from comity.data import Split
-from comity.engine import Client, run, site_of
+from comity.engine import Client
 from comity.methods import APFL, Message
 from comity.nn import Model
-from helpers import client_of, used
+from helpers import client_of, site_of
 
 
 def client_in_float64(tiny: dict[str, Any], alpha: float = 0.5) -> tuple[Client, Model, Tensor]:
@@ -32,7 +32,7 @@ def client_in_float64(tiny: dict[str, Any], alpha: float = 0.5) -> tuple[Client,
 
 def gradient(model: Model, at: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
     model.write(at)
-    return model.gradient(*batch)
+    return loss_gradient(model, *batch)
 
 
 def test_alpha_moves_once_a_round_by_its_gradient(tiny: dict[str, Any]) -> None:
@@ -78,21 +78,3 @@ def test_alpha_stays_a_share(tiny: dict[str, Any], slope: float) -> None:
     client.keep["v"] = w + slope * (client.keep["v"] - w)
     APFL().fit(client, Message(theta=w))
     assert float(client.keep["alpha"]) in (0.0, 1.0)
-
-
-@pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "resnet4"])
-def test_alpha_fixed_at_1_is_local_beside_fedavg(tiny: dict[str, Any], model: Any) -> None:
-    """BatchNorm's statistics included: they are v's own."""
-    options = tiny | {"trainer": "autograd", "model": model, "rounds": 2, "clients": 3}
-    alone = run(**options, method="Local")
-    done = run(**options, method={"name": "APFL", "alpha": 1.0, "adaptive": False})
-    assert same(kept(done, "v"), kept(alone, "personal"))
-    assert same(used(done), used(alone))
-    assert torch.equal(done.server.theta, run(**options).server.theta)
-
-
-def test_alpha_fixed_at_0_is_fedavg(tiny: dict[str, Any]) -> None:
-    options = tiny | {"trainer": "autograd"}
-    done = run(**options, method={"name": "APFL", "alpha": 0.0, "adaptive": False})
-    fedavg = run(**options).server.theta
-    assert all(torch.equal(model, fedavg) for model in used(done))

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import noisy, same
+from by_hand import loss_gradient, noisy
 from torch import Tensor
 
 from comity import Config
 from comity.data import Split
-from comity.engine import Client, run, site_of
+from comity.engine import Client, run
 from comity.methods import Message
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, site_of, used
 
 
 def count_passes(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -43,25 +43,13 @@ def test_weights_descend_the_loss_of_the_mixed_model(tiny: dict[str, Any], top: 
     data = Split(client.data.train.x[chosen], client.data.train.y[chosen])
     for x, y in client.batches(1, data):
         model.write(torch.cat([theirs[:-size], mine + (theirs[-size:] - mine) * W]))
-        W = (W - 3.0 * model.gradient(x, y, *parts) * (theirs[-size:] - mine)).clamp(0, 1)
+        W = (W - 3.0 * loss_gradient(model, x, y, *parts) * (theirs[-size:] - mine)).clamp(0, 1)
     model.write(torch.cat([theirs[:-size], mine + (theirs[-size:] - mine) * W]))
 
     site.method.load(client, Message(theta=theirs))
     torch.testing.assert_close(client.keep["weights"], W, rtol=0, atol=1e-5)
     torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-5)
     assert torch.equal(client.model.read()[:-size], theirs[:-size])
-
-
-@pytest.mark.parametrize(("model", "top"), [({"name": "mlp", "widths": (16,)}, 1), ("resnet4", 1), ("resnet4", 3)])
-def test_with_all_weights_1_it_is_fedavg(tiny: dict[str, Any], model: Any, top: int) -> None:
-    options = tiny | {"model": model, "clients": 3, "participation": 0.6, "lr": 0.02}
-    fedavg = run(**options)
-    ones = run(**options, method={"name": "FedALA", "rate": 0.0, "top": top})
-    assert torch.equal(ones.server.theta, fedavg.server.theta)
-    assert same(used(ones), used(fedavg))
-    weights = [keep["weights"] for keep in keeps(ones).values() if "weights" in keep]
-    assert weights
-    assert all(bool((W == 1).all()) for W in weights)
 
 
 def test_nothing_is_adapted_before_the_client_has_a_model_of_its_own(tiny: dict[str, Any]) -> None:

@@ -7,9 +7,9 @@ from by_hand import sgd_step
 from torch import nn
 
 from comity import Config
-from comity.engine import run, site_of
+from comity.engine import run
 from comity.methods import Message
-from helpers import assert_same, client_of, keeps
+from helpers import client_of, keeps, site_of
 
 RESNET: dict[str, Any] = {"model": "resnet4", "rounds": 2, "clients": 3, "lr": 0.01}
 
@@ -17,12 +17,6 @@ RESNET: dict[str, Any] = {"model": "resnet4", "rounds": 2, "clients": 3, "lr": 0
 def shifted(tiny: dict[str, Any]) -> dict[str, Any]:
     """Clients whose images differ in brightness, which BatchNorm sees."""
     return tiny | RESNET | {"data": tiny["data"] | {"feature_shift": 2.0}}
-
-
-def test_without_batchnorm_it_is_fedavg_to_the_bit(tiny: dict[str, Any]) -> None:
-    for model in (tiny["model"], {"name": "vit-tiny", "depth": 1}):  # the transformer's LayerNorm is shared
-        options = tiny | {"model": model}
-        assert_same(run(**options, method="FedBN"), run(**options, method="FedAvg"))
 
 
 def test_batchnorm_stays_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
@@ -51,12 +45,3 @@ def test_batchnorm_stays_and_the_rest_is_averaged(tiny: dict[str, Any]) -> None:
         average += reply.theta * (len(client.data.train) / total)
         torch.testing.assert_close(keeps(done)[cid]["personal"], client.model.read("personal"), rtol=0, atol=0)
     torch.testing.assert_close(done.server.theta, average, rtol=0, atol=1e-6)
-
-
-def test_it_is_neither_fedavg_nor_fedavg_with_local_statistics(tiny: dict[str, Any]) -> None:
-    losses = {
-        tuple(run(**shifted(tiny), method=method, buffers=buffers).columns["loss"])
-        for method, buffers in (("FedBN", "average"), ("FedAvg", "average"), ("FedAvg", "local"))
-    }
-    assert len(losses) == 3
-    assert_same(run(**shifted(tiny), method="FedBN"), run(**shifted(tiny), method="FedBN", buffers="local"))

@@ -9,10 +9,9 @@ from by_hand import sgd_step
 from torch import Tensor, nn
 
 from comity import Config
-from comity.engine import site_of
 from comity.methods import Message
 from comity.methods.fedcp import mmd
-from helpers import client_of
+from helpers import client_of, site_of
 
 
 def logits_by_hand(net: nn.Module, z: Tensor, v: Tensor, gumbel: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from comity import Config
-from comity.engine import Server, build, run, site_of
+from comity.engine import Server
 from comity.methods import Reply
+from helpers import build, site_of
 
 METHODS = ["FedMGDA+", "FedFV"]
 
@@ -48,13 +49,3 @@ def test_fedfv_projects_by_rising_loss(tiny: dict[str, Any]) -> None:
     mean = projected.mean(0)
     expected = mean * U.mean(0).norm() / mean.norm()
     torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("method", "option"), [("FedMGDA+", {"eps": 0.3}), ("FedFV", {"alpha": 0.5, "tau": 2})])
-def test_it_is_fedavg_with_its_rule(tiny: dict[str, Any], method: str, option: dict[str, Any]) -> None:
-    options = opposed(tiny) | {"participation": 0.6}
-    done = run(**options, method={"name": method} | option)
-    ruled = run(**options, rule={"name": method} | option)
-    assert torch.equal(done.server.theta, ruled.server.theta)
-    assert done.columns == ruled.columns
-    assert not torch.equal(done.server.theta, run(**options).server.theta)

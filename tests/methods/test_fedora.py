@@ -11,12 +11,11 @@ from by_hand import drawn, kept, server_of, sgd_step
 from torch import Tensor
 
 from comity import Config
-from comity.engine import Client, Server, run, site_of
+from comity.engine import Client, Server, run
 from comity.methods import FEDORA, Message, Question
 from comity.methods.fedora import PulledReply
-from helpers import client_of, keeps
+from helpers import client_of, keeps, site_of
 
-RELEASED = {"name": "FEDORA"} | vars(FEDORA.released())
 SLIDES = vars(FEDORA.slides())
 DIGITS: dict[str, Any] = {
     "data": "digits",
@@ -312,19 +311,6 @@ def test_without_flow_it_is_local(tiny: dict[str, Any]) -> None:
     local = [keep["personal"] for keep in keeps(run(**options, method="Local", local_on="train")).values()]
     still = kept(run(**options, method={"name": "FEDORA"} | SLIDES | {"alpha": 0.0}), "own")
     torch.testing.assert_close(torch.stack(still), torch.stack(local), rtol=0, atol=1e-6)
-
-
-def test_it_is_neither_local_nor_fedavg() -> None:
-    """Few samples at two angles, where a client's validation loss gains from its group."""
-    partition = {"name": "rotated", "groups": 2, "samples_per_client": 20}
-    options = DIGITS | {"clients": 12, "partition": partition, "rounds": 4, "epochs": 4, "val_share": 0.2}
-    done = run(**options, method={"name": "FEDORA", "neighbours": 4})
-    assert max(done.records[-1].method["pull"].values()) > 0.1
-    models = torch.stack(kept(done, "own"))
-    local = [keep["personal"] for keep in keeps(run(**options, method="Local", local_on="train")).values()]
-    assert ((models - torch.stack(local)).norm(dim=1) > 0.01 * models.norm(dim=1)).any()
-    assert len(models.unique(dim=0)) == 12
-    assert not (models == run(**options).server.theta).all(1).any()
 
 
 def test_the_released_options() -> None:

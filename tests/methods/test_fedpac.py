@@ -11,10 +11,10 @@ from by_hand import sgd_step
 from torch import Tensor
 
 from comity import Config
-from comity.engine import Client, build, run, site_of
+from comity.engine import Client
 from comity.methods.fedpac import FedPACMessage, FedPACReply, head_weights
 from comity.nn import Model
-from helpers import client_of, used
+from helpers import build, client_of, site_of
 
 
 def means_by_hand(model: Model, client: Client, classes: int = 4) -> dict[int, Tensor]:
@@ -169,13 +169,3 @@ def test_heads_are_mixed_for_the_clients_they_belong_to(tiny: dict[str, Any]) ->
 
 
 # What it reduces to, and what it is not.
-
-
-def test_one_client_without_the_pull_is_fedrep(tiny: dict[str, Any]) -> None:
-    options = tiny | {"clients": 1}
-    alone = run(**options, method={"name": "FedPAC", "lam": 0.0, "head_lr": None})
-    fedrep = run(**options, method="FedRep")
-    assert torch.equal(alone.server.theta, fedrep.server.theta)
-    assert torch.equal(used(alone)[0], used(fedrep)[0])
-    pulled = run(**options, method={"name": "FedPAC", "lam": 1.0, "head_lr": None})
-    assert not torch.equal(pulled.server.theta, fedrep.server.theta)

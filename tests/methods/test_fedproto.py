@@ -9,22 +9,12 @@ import torch.nn.functional as F
 from by_hand import sgd_step
 
 from comity import Config
-from comity.engine import Client, build, run, site_of
+from comity.engine import Client, run
 from comity.methods import WHOLE, FedProto
 from comity.methods._prototypes import Prototypes
-from helpers import assert_same, client_of, used
+from helpers import build, client_of, site_of, used
 
 SKEWED = {"label_shift": 0.9}
-
-
-def test_without_pull_and_by_the_head_it_is_local_to_the_bit(tiny: dict[str, Any]) -> None:
-    options = tiny | {"data": tiny["data"] | SKEWED}
-    proto = run(**options, method={"name": "FedProto", "lam": 0, "answer": "head"})
-    assert "prototypes" in proto.server.store
-    proto.server.store.clear()
-    assert_same(proto, run(**options, method="Local"))
-    pulled = run(**options, method={"name": "FedProto", "answer": "head"})
-    assert pulled.columns != proto.columns
 
 
 def test_prototypes_are_means_over_all_samples_of_a_class(tiny: dict[str, Any]) -> None:

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comity import Config
-from comity.engine import Client, run, site_of
+from comity.engine import Client, run
 from comity.methods import Message
 from comity.methods.fedrod import balanced_softmax
 from comity.nn import Model
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, site_of, used
 
 HYPER = {"name": "FedROD", "head": "hypernetwork"}
 
@@ -80,13 +80,6 @@ def test_each_loss_moves_its_own_parts(tiny: dict[str, Any], head: str) -> None:
     torch.testing.assert_close(reply.theta, model.read("shared"), rtol=0, atol=1e-6)
     if head == "linear":
         torch.testing.assert_close(client.keep["personal"], model.read("own"), rtol=0, atol=1e-6)
-
-
-def test_without_the_prior_the_generic_model_is_fedavg(tiny: dict[str, Any]) -> None:
-    options = tiny | {"trainer": "autograd"}
-    fedavg = run(**options).server.theta
-    assert torch.equal(run(**options, method={"name": "FedROD", "gamma": 0.0}).server.theta, fedavg)
-    assert not torch.equal(run(**options, method="FedROD").server.theta, fedavg)
 
 
 def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: dict[str, Any]) -> None:

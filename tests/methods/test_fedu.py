@@ -6,9 +6,8 @@ import pytest
 import torch
 from by_hand import server_of
 
-from comity.engine import Server, run
+from comity.engine import Server
 from comity.methods import Reply
-from helpers import used
 
 
 def replies_of(server: Server, cids: list[int]) -> dict[int, Reply]:
@@ -57,17 +56,3 @@ def test_the_random_graph_is_symmetric_and_has_no_weak_edge(tiny: dict[str, Any]
     assert 0 < int((A == 0).sum()) - 12 < 12 * 11 / 2
     assert torch.equal(server_of(tiny | {"clients": 12}, "FedU", graph="random").store["A"], A)
     assert not torch.equal(server_of(tiny | {"clients": 12, "seed": 1}, "FedU", graph="random").store["A"], A)
-
-
-@pytest.mark.parametrize("model", [{"name": "mlp", "widths": (16,)}, "resnet4"])
-@pytest.mark.parametrize("participation", [1.0, 0.6])
-def test_step_0_is_local_and_another_is_not(tiny: dict[str, Any], model: Any, participation: float) -> None:
-    options = tiny | {"model": model, "rounds": 2, "participation": participation, "lr": 0.05}
-    alone = used(run(**options, method="Local"))
-    still = used(run(**options, method={"name": "FedU", "step": 0.0}))
-    assert all(torch.equal(a, b) for a, b in zip(still, alone, strict=True))
-    done = run(**options, method="FedU")
-    took_part = {cid for record in done.records for cid in record.cohort}
-    for cid, (a, b) in enumerate(zip(used(done), alone, strict=True)):
-        assert torch.equal(a, b) == (cid not in took_part)
-        assert torch.isfinite(a).all()

@@ -10,9 +10,10 @@ from by_hand import drawn, server_of
 from planted import group, planted
 from torch import Tensor
 
-from comity.engine import build, run
+from comity.engine import run
 from comity.methods import Reply
 from comity.methods._clusters import k_means
+from helpers import build
 
 TWO = {"name": "FeSEM", "clusters": 2}
 
@@ -113,17 +114,6 @@ def test_k_means_is_the_best_partition() -> None:
         best = min(map(spread, itertools.product((0, 1), repeat=9)))
         found = k_means(Q, 2, torch.Generator().manual_seed(seed))
         assert spread(tuple(found.tolist())) == pytest.approx(best, rel=1e-9)
-
-
-@pytest.mark.parametrize("method", ["FeSEM", "IFCA"])
-def test_one_cluster_is_fedavg(tiny: dict[str, Any], method: str) -> None:
-    part = tiny | {"participation": 0.6}
-    alone = run(**part, method={"name": method, "clusters": 1})
-    fedavg = run(**part)
-    assert torch.equal(alone.server.store["centres"][0], fedavg.server.theta)
-    assert alone.columns["L-acc"] == fedavg.columns["L-acc"]
-    two = run(**part, method={"name": method, "clusters": 2})
-    assert not torch.equal(two.server.store["centres"][0], fedavg.server.theta)
 
 
 @pytest.mark.parametrize("method", ["FeSEM", "IFCA"])

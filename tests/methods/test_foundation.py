@@ -6,10 +6,10 @@ import torch
 from by_hand import kept, same, sgd_step
 
 from comity import Config
-from comity.engine import run, site_of
+from comity.engine import run
 from comity.methods import Message
 from comity.results import Traffic
-from helpers import client_of
+from helpers import client_of, site_of
 
 
 def test_local_shares_nothing(tiny: dict[str, Any]) -> None:
@@ -23,12 +23,6 @@ def test_local_shares_nothing(tiny: dict[str, Any]) -> None:
         for x, y in client_of(site, 0, round).batches(1):
             sgd_step(model.loss(x, y), model.parameters(), tiny["lr"])
     assert torch.equal(kept(done)[0], model.read())
-
-
-def test_fedprox_without_its_leash_is_fedavg(tiny: dict[str, Any]) -> None:
-    fedavg = run(**tiny).server.theta
-    assert torch.equal(run(**tiny, method={"name": "FedProx", "mu": 0.0}).server.theta, fedavg)
-    assert not torch.equal(run(**tiny, method={"name": "FedProx", "mu": 0.1}).server.theta, fedavg)
 
 
 def test_fedprox_holds_clients_back(tiny: dict[str, Any]) -> None:
@@ -73,15 +67,6 @@ def test_lgfedavg_shares_the_head_alone(tiny: dict[str, Any]) -> None:
     bodies = kept(done)
     assert all(b.numel() == model.size("body") for b in bodies)
     assert not torch.equal(bodies[0], bodies[1])
-
-
-def test_ditto_without_its_leash_is_local_beside_fedavg(tiny: dict[str, Any]) -> None:
-    ditto = run(**tiny, method={"name": "Ditto", "lam": 0.0})
-    assert same(kept(ditto, "v"), kept(run(**tiny, method="Local")))
-    assert torch.equal(ditto.server.theta, run(**tiny).server.theta)
-    held = run(**tiny, method={"name": "Ditto", "lam": 1.0})
-    assert not same(kept(held, "v"), kept(ditto, "v"))
-    assert torch.equal(held.server.theta, ditto.server.theta)
 
 
 def test_ditto_is_anchored_at_the_received_model(tiny: dict[str, Any]) -> None:

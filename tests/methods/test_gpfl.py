@@ -8,10 +8,10 @@ from by_hand import sgd_step
 from torch import Tensor, nn
 
 from comity import Config
-from comity.engine import Site, run, site_of
+from comity.engine import Site, run
 from comity.methods import FedPer, Message
 from comity.nn import Model
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, site_of, used
 
 
 def valve_by_hand(net: nn.Module, z: Tensor, c: Tensor) -> Tensor:

@@ -10,9 +10,8 @@ from planted import group, planted
 from torch import Tensor
 
 from comity import Config
-from comity.engine import build, site_of
 from comity.methods.ifca import Centres, ClusterReply
-from helpers import client_of
+from helpers import build, client_of, site_of
 
 TWO = {"name": "IFCA", "clusters": 2}
 

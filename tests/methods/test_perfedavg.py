@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from comity import Config
-from comity.engine import site_of
 from comity.methods import Message, PerFedAvg
 from comity.nn import Model
-from helpers import client_of
+from helpers import client_of, site_of
 
 HESSIAN_FREE = {"name": "Per-FedAvg", "hessian": "hessian-free"}
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from comity import Config
-from comity.engine import Server, build, run
+from comity.engine import Server, run
 from comity.methods import Reply
-from helpers import keeps, used
+from helpers import build, keeps, used
 
 SMALL = {"name": "pFedHN", "width": 8, "hidden": 2}
 

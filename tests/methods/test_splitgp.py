@@ -10,10 +10,10 @@ from by_hand import noisy, sgd_step
 from torch import Tensor
 
 from comity import Config
-from comity.engine import run, site_of
+from comity.engine import run
 from comity.methods import Message
 from comity.nn import Model
-from helpers import client_of, keeps, used
+from helpers import client_of, keeps, site_of, used
 
 OWN = ("body", "exit")
 

@@ -11,11 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comity._errors import ComityError
-from comity.nn._cnn import CNN, CNN1d, CNNFedPG, LeNet5
-from comity.nn._mlp import MLP, Logistic
-from comity.nn._net import Net
+from comity.nn import CNN, MLP, CNN1d, CNNFedPG, LeNet5, Logistic, Net, ViTTiny
 from comity.nn._resnet import NFResNet18, ResNet4, ResNet10, ResNet18, ResNet34, _FreeBlock, _StandardConv
-from comity.nn._vit import ViTTiny
 
 ALL = [MLP, LeNet5, CNN, CNNFedPG, ResNet4, ResNet10, ResNet18, ResNet34, NFResNet18, ViTTiny]
 BATCHNORM = [ResNet4, ResNet10, ResNet18, ResNet34]
@@ -44,21 +41,14 @@ def small(kind: type[Net]) -> Net:
     return kind((1, 8, 8), 5, depth=3) if kind is ViTTiny else kind((1, 8, 8), 5)
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, (2, 17, 30), (1, 4, 4)], ids=str)
-@pytest.mark.parametrize("kind", ALL)
-def test_any_image_and_class_count(kind: type[Net], shape: tuple[int, int, int]) -> None:
-    net = on_paper(kind, shape, 7)
-    x = torch.empty(3, *shape, device="meta")
-    assert net.body(x).shape == (3, net.head.in_features)
-    assert net(x).shape == (3, 7)
-    assert net(x.to(memory_format=torch.channels_last)).shape == (3, 7)
+VECTORS_AND_SERIES = [(Logistic, (5,)), (MLP, (5,)), (MLP, (2, 9)), (CNN1d, (2, 9)), (CNN1d, (1, 4)), (CNN1d, (3, 999))]
 
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [(Logistic, (5,)), (MLP, (5,)), (MLP, (2, 9)), (CNN1d, (2, 9)), (CNN1d, (1, 4)), (CNN1d, (3, 999))],
+    [*((kind, shape) for kind in ALL for shape in (*SHAPES, (2, 17, 30), (1, 4, 4))), *VECTORS_AND_SERIES],
 )
-def test_vectors_and_series(kind: type[Net], shape: tuple[int, ...]) -> None:
+def test_any_sample_and_class_count(kind: type[Net], shape: tuple[int, ...]) -> None:
     net = on_paper(kind, shape, 7)
     x = torch.empty(3, *shape, device="meta")
     assert net.body(x).shape == (3, net.head.in_features)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from comity import Config
-from comity.engine import run, site_of
+from comity.engine import run
 from comity.nn import MODELS, Model, can_compile, chain_of
 from comity.nn._net import Net
-from helpers import assert_same, client_of
+from helpers import assert_same, client_of, site_of
 
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"batch_size": 100}], ids=str)
@@ -63,21 +63,6 @@ def test_who_trains_beside_a_client_changes_no_bit(
     beside = run(**options | {"method": method, "workers": workers}, trainer="compiled")
     assert data != "digits" or len({len(client.train) // 7 for client in beside.federation.clients}) > 5
     assert_same(beside, run(**options | {"method": method, "workers": 1}, trainer="compiled"))
-
-
-def test_a_client_that_fails_beside_others_fails_alone(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    site = site_of(Config(**tiny))
-    usual = type(site.method).load
-
-    def load(self: Any, client: Any, received: Any) -> None:
-        if client.id == 2 and client.verb == "fit":
-            raise ValueError("no data today")
-        usual(self, client, received)
-
-    monkeypatch.setattr(type(site.method), "load", load)
-    done = run(**(tiny | {"rounds": 1}))
-    assert done.records[0].failed == {2: "fit: ValueError: no data today"}
-    assert torch.equal(done.server.theta, run(**(tiny | {"rounds": 1, "workers": 3})).server.theta)
 
 
 @pytest.mark.parametrize("trainer", ["chain", "compiled"])

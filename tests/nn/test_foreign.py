@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import comity
 from comity import ComityError
 from comity.nn import Model, draws_random_numbers, foreign, with_head
-from helpers import assert_same
+from helpers import assert_reproducible, assert_same
 
 
 class Plain(nn.Module):
@@ -126,11 +126,7 @@ def test_dropout_gives_the_same_bits_for_any_number_of_workers_and_after_a_stop(
     assert not draws_random_numbers(Plain(2), (24,))
     assert not draws_random_numbers(Plain(2), (7,))  # it cannot even be tried
     options = {"data": "heart", "model": Dropping, "method": "Ditto", "rounds": 3, "reference": "none"}
-    one, two = (comity.run(workers=workers, **options) for workers in (1, 2))
-    assert_same(one, two)
-    stops = iter([False, True])
-    comity.run(workers=2, out=tmp_path, stop=lambda: next(stops), **options)
-    assert_same(one, comity.run(workers=2, out=tmp_path, resume=True, **options))
+    one = assert_reproducible(options | {"workers": 1}, tmp_path)
     other = comity.run(workers=1, seed=1, **options)
     assert not torch.equal(one.server.theta, other.server.theta)
 

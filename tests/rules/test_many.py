@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, SketchedRows, Updates, solvers
+from comity.rules import CALM, MGDA, CAGrad, ConFREE, FedMGDAPlus, Projection, Sketch, Updates, solvers
 from comity.rules import _block as block
 from comity.rules import _many as many
 from comity.rules import _rows as rows
@@ -80,7 +80,9 @@ def test_no_matrix_with_a_row_for_each_client_is_factored(monkeypatch):
 
 def test_many_clients_behind_sketches_have_the_bits_of_any_number_of_threads():
     U = updates("groups", MANY + 30, 3000).float()
-    found = [ConFREE().coefficients(SketchedRows(U, Sketch(64), b"key", threads=threads)) for threads in (1, 2, 4)]
+    found = [
+        ConFREE().coefficients(Updates(U, sketch=Sketch(64), key=b"key", threads=threads)) for threads in (1, 2, 4)
+    ]
     assert torch.equal(found[0].coefficients, found[1].coefficients)
     assert torch.equal(found[0].coefficients, found[2].coefficients)
     assert found[0].residual <= ConFREE.target

@@ -11,7 +11,7 @@ from rule_families import quick
 
 from comity import ComityError
 from comity._layout import Layout
-from comity.rules import CALM, MGDA, ConFREE, FedFV, LayerSketch, Sketch, SketchedRows, SketchedUpdates, Updates
+from comity.rules import CALM, MGDA, ConFREE, FedFV, LayerSketch, Sketch, SketchedUpdates, Updates
 
 LAYOUT = Layout([("wide", (70, 50)), ("bias", (7,)), ("folded", (3, 1500))])  # buckets of k = 128: 2,048
 KEY = b"key"
@@ -60,10 +60,10 @@ def test_the_size_follows_from_the_error_wanted():
 
 def test_a_layer_of_few_numbers_is_turned_and_its_products_are_exact():
     x = rows(6).double()
-    seen = SketchedRows(x, Sketch(128), KEY, layout=LAYOUT)
+    seen = Updates(x, sketch=Sketch(128), key=KEY, layout=LAYOUT)
     bias = x[:, 3500:3507]
     torch.testing.assert_close(seen.grams[1], bias @ bias.T, rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(seen.sketches._take(slice(128, 135)), bias, atol=0.1)  # and does not travel as it is
+    assert not torch.allclose(seen._seen._take(slice(128, 135)), bias, atol=0.1)  # and does not travel as it is
 
 
 def test_a_key_is_a_map_and_another_key_another():
@@ -79,14 +79,14 @@ def test_a_key_is_a_map_and_another_key_another():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_same_bits_alone_among_others_and_on_any_number_of_threads(dtype):
     x = rows(130).to(dtype)
-    seen = [SketchedRows(x, Sketch(128), KEY, layout=LAYOUT, threads=threads).sketches for threads in (1, 2, 4)]
+    seen = [Updates(x, sketch=Sketch(128), key=KEY, layout=LAYOUT, threads=threads)._seen for threads in (1, 2, 4)]
     assert torch.equal(seen[0].grams, seen[1].grams)
     assert torch.equal(seen[0].grams, seen[2].grams)
     alone = torch.stack([Sketch(128).sketch(row, LAYOUT, KEY).flatten() for row in x[[0, 63, 64, 129]]])
     assert torch.equal(alone, seen[0]._tensors[0][[0, 63, 64, 129]])
     base = rows(1, 9)[0].to(dtype)
-    models = SketchedRows(x + base, Sketch(128), KEY, layout=LAYOUT, base=base)
-    updates = SketchedRows((x + base) - base, Sketch(128), KEY, layout=LAYOUT)
+    models = Updates(x + base, sketch=Sketch(128), key=KEY, layout=LAYOUT, base=base)
+    updates = Updates((x + base) - base, sketch=Sketch(128), key=KEY, layout=LAYOUT)
     assert torch.equal(models.gram, updates.gram)
 
 
@@ -113,7 +113,7 @@ def test_rules_see_sketches_as_they_see_updates(rule):
     sketches = [turned.sketch(row, layout, KEY) for row in x]
     found = rule.coefficients(SketchedUpdates(sketches, turned, layout, losses=losses)).coefficients
     torch.testing.assert_close(found, exact.coefficients, rtol=1e-8, atol=1e-10)
-    seen = rule.apply(SketchedRows(x, Sketch(256), KEY, layout=layout, losses=losses))
+    seen = rule.apply(Updates(x, sketch=Sketch(256), key=KEY, layout=layout, losses=losses))
     assert seen.residual <= rule.target
     torch.testing.assert_close(seen.update, Updates(x, layout=layout).combine(seen.coefficients))
     assert not torch.allclose(seen.coefficients, exact.coefficients)
@@ -122,7 +122,7 @@ def test_rules_see_sketches_as_they_see_updates(rule):
 
 def test_identical_updates_have_identical_sketches():
     x = rows(1)[0]
-    seen = ConFREE().apply(SketchedRows(x.expand(5, -1), Sketch(32), KEY, layout=LAYOUT))
+    seen = ConFREE().apply(Updates(x.expand(5, -1), sketch=Sketch(32), key=KEY, layout=LAYOUT))
     torch.testing.assert_close(seen.update / seen.update.norm(), x / x.norm())
     assert torch.equal(seen.updates.gram, seen.updates.gram[0, 0].expand(5, 5))
 
@@ -130,11 +130,11 @@ def test_identical_updates_have_identical_sketches():
 def test_a_broken_update_is_named_and_the_others_stay():
     x = rows(5)
     x[2, 17] = math.nan
-    seen = SketchedRows(x, Sketch(64), KEY, layout=LAYOUT)
+    seen = Updates(x, sketch=Sketch(64), key=KEY, layout=LAYOUT)
     with pytest.warns(match="client 2 is dropped: 1 of its 8,007"):
         ids = seen.ids
     assert ids == (0, 1, 3, 4)
-    assert torch.equal(seen.gram, SketchedRows(x[[0, 1, 3, 4]], Sketch(64), KEY, layout=LAYOUT).gram)
+    assert torch.equal(seen.gram, Updates(x[[0, 1, 3, 4]], sketch=Sketch(64), key=KEY, layout=LAYOUT).gram)
 
 
 def test_what_sketches_cannot_do_is_refused():

@@ -7,7 +7,7 @@ from comity._errors import ComityError
 from comity._random import key_bytes
 from comity.config import Config
 from comity.engine import Aggregation, Extension, MakeUpdates
-from comity.rules import Sketch, SketchedRows, Updates, capped, check_sketch
+from comity.rules import Sketch, Updates, capped, check_sketch
 
 if TYPE_CHECKING:
     from comity.engine import RunPlan, Server, Site
@@ -35,7 +35,7 @@ class Sketches(Bound):
         check_sketch(self.sketch, plan.rule)
 
     def updates(self, server: "Server", aggregation: Aggregation, make: MakeUpdates) -> MakeUpdates:
-        return partial(SketchedRows, sketch=self.sketch, key=key_bytes(server.seed, "sketch", server.round))
+        return partial(Updates, sketch=self.sketch, key=key_bytes(server.seed, "sketch", server.round))
 
 
 class Caps(Bound):

@@ -22,7 +22,7 @@ from comity._layout import Layout
 from comity._random import key_bytes
 from comity.flower._replies import arrays_of, is_floating, metrics_of, sift
 from comity.flower._wire import tensor
-from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Sketch, check_sketch, conflict_rate, make_updates
+from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Sketch, Updates, check_sketch, conflict_rate
 
 STATISTICS = ("*running_mean", "*running_var")
 """BatchNorm's statistics are averaged: a rule could make a variance negative."""
@@ -158,10 +158,10 @@ class WithRule(Strategy):
             rows.append(layout.vector({name: tensor(arrays[name]) for name in names}).to(base).sub_(base))
         with catch_warnings():
             simplefilter("ignore", DroppedWarning)  # Flower's log reports it
-            updates = make_updates(
-                self.sketch,
-                self._key,
+            updates = Updates(
                 torch.stack(rows),
+                sketch=self.sketch,
+                key=self._key,
                 layout=layout,
                 sizes=[metrics_of(reply)[self._weighted_by] for reply in replies],
                 losses=[metrics_of(reply)[self.loss_key] for reply in replies] if self.rule.needs_losses else None,

@@ -1,14 +1,13 @@
 """What methods whose network has more parts than a body and a head have in common."""
 
-from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from comity._errors import ComityError
 from comity._layout import Layer, Layout
-from comity.methods._messages import Reply
-from comity.methods._sides import Server
+from comity.methods._method import Method, Reply, Server
 from comity.nn import BUFFERS
 from comity.rules import Mean
 
@@ -29,29 +28,36 @@ def linear_head(net: nn.Module, method: str) -> nn.Linear:
     return head
 
 
-def aggregate_parts(server: Server, replies: Mapping[int, Reply], *parts: str) -> Tensor:
-    """``theta`` after a round in which the run's rule acts on these parts and the others are plainly averaged."""
-    layout, theta = server.layout, server.theta.clone()
-    layers: dict[str, list[Layer]] = {}
-    for layer in layout.layers:
-        layers.setdefault(layer.name.partition(".")[0], []).append(layer)
-    places = {part: slice(inside[0].start, inside[-1].stop) for part, inside in layers.items()}
-    places[BUFFERS] = slice(layout.size, len(theta))
+class ByParts(Method):
+    """A method whose rule acts on the parts ``ruled``, while the other shared parts are plainly averaged."""
 
-    def take(vector: Tensor, chosen: list[str]) -> Tensor:
-        return torch.cat([vector[places[part]] for part in chosen])
+    ruled: ClassVar[tuple[str, ...]]
 
-    ruled, plain = [part for part in layers if part in parts], [part for part in layers if part not in parts]
-    for chosen, rule in (([*ruled, BUFFERS], None), (plain, Mean())):
-        if chosen:
-            combined = server.aggregate(
-                replies,
-                {cid: take(reply.theta, chosen) for cid, reply in replies.items()},
-                base=take(theta, chosen),
-                layout=Layout((layer.name, layer.shape) for part in chosen for layer in layers.get(part, ())),
-                rule=rule,
-            ).theta
-            sizes = [places[part].stop - places[part].start for part in chosen]
-            for part, piece in zip(chosen, torch.split(combined, sizes), strict=True):
-                theta[places[part]] = piece
-    return theta
+    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
+        layout, theta = server.layout, server.theta.clone()
+        layers: dict[str, list[Layer]] = {}
+        for layer in layout.layers:
+            layers.setdefault(layer.name.partition(".")[0], []).append(layer)
+        places = {part: slice(inside[0].start, inside[-1].stop) for part, inside in layers.items()}
+        places[BUFFERS] = slice(layout.size, len(theta))
+
+        def take(vector: Tensor, chosen: list[str]) -> Tensor:
+            return torch.cat([vector[places[part]] for part in chosen])
+
+        ruled, plain = (
+            [part for part in layers if part in self.ruled],
+            [part for part in layers if part not in self.ruled],
+        )
+        for chosen, rule in (([*ruled, BUFFERS], None), (plain, Mean())):
+            if chosen:
+                combined = server.aggregate(
+                    replies,
+                    {cid: take(reply.theta, chosen) for cid, reply in replies.items()},
+                    base=take(theta, chosen),
+                    layout=Layout((layer.name, layer.shape) for part in chosen for layer in layers.get(part, ())),
+                    rule=rule,
+                ).theta
+                sizes = [places[part].stop - places[part].start for part in chosen]
+                for part, piece in zip(chosen, torch.split(combined, sizes), strict=True):
+                    theta[places[part]] = piece
+        server.theta = theta

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comity._options import NonNegative
-from comity.methods._method import Client, Message, Method, Reply, Server
-from comity.methods._parts import aggregate_parts, linear_head
+from comity.methods._method import Client, Message, Reply
+from comity.methods._parts import ByParts, linear_head
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 LAM, LR = 5.0, 0.005  # the paper's
@@ -46,7 +46,7 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
     return signs @ kernel @ signs / len(x) ** 2
 
 
-class FedCP(Method):
+class FedCP(ByParts):
     """For every sample a gate decides which features go to the client's own head and which to the global one.
 
     Paper: Zhang et al., KDD 2023.
@@ -104,6 +104,3 @@ class FedCP(Method):
 
     def general(self, client: Client, received: Message) -> Tensor | None:
         return None
-
-    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
-        server.theta = aggregate_parts(server, replies, *self.ruled)

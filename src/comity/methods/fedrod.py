@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comity._options import Count, NonNegative
-from comity.methods._method import WHOLE, Client, Message, Method, Reply, Server
-from comity.methods._parts import aggregate_parts, linear_head
+from comity.methods._method import WHOLE, Client, Message, Reply
+from comity.methods._parts import ByParts, linear_head
 
 
 class _TwoHeads(nn.Module):
@@ -41,7 +41,7 @@ def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1
     return F.cross_entropy((logits + prior).masked_fill(counts == 0, absent), y)
 
 
-class FedROD(Method):
+class FedROD(ByParts):
     """A generic model trained as if classes were balanced, and on its features a head of the client's own beside it.
 
     Paper: Chen and Chao, ICLR 2022.
@@ -98,9 +98,6 @@ class FedROD(Method):
         super().load(client, received)
         client.model.write(torch.zeros(client.model.size("own")), "own")
         return client.model.read()
-
-    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
-        server.theta = aggregate_parts(server, replies, *self.ruled)
 
     def _generate(self, client: Client) -> None:
         """Put the head that the hypernetwork makes for this client in its place."""

@@ -3,8 +3,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comity._options import NonNegative
-from comity.methods._method import Client, Message, Method, Reply, Server
-from comity.methods._parts import Kept, aggregate_parts, linear_head
+from comity.methods._method import Client, Message, Reply
+from comity.methods._parts import ByParts, Kept, linear_head
 
 
 class _Valve(nn.Module):
@@ -35,7 +35,7 @@ class _Conditioned(nn.Module):
         return logits
 
 
-class GPFL(Method):
+class GPFL(ByParts):
     """Features for the client's own head, and beside them features that are guided by embeddings of the classes.
 
     Paper: Zhang et al., ICCV 2023.
@@ -92,9 +92,6 @@ class GPFL(Method):
 
         client.sgd(None, "body", "head", "embedding", "valve", loss=loss)
         return self.reply(client)
-
-    def merge(self, server: Server, replies: dict[int, Reply]) -> None:
-        server.theta = aggregate_parts(server, replies, *self.ruled)
 
 
 def _net(client: Client) -> _Conditioned:

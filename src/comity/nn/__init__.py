@@ -1,13 +1,12 @@
 """Models: the architectures of the papers, and a module seen as one vector."""
 
 from comity.nn._chain import Descent, Step, chain_of
-from comity.nn._cnn import CNN, CNN1d, CNNFedPG, LeNet5
 from comity.nn._compiled import can_compile, descend, outputs
 from comity.nn._foreign import draws_random_numbers, foreign, with_head
-from comity.nn._mlp import MLP, Logistic
 from comity.nn._model import BUFFERS, Model
 from comity.nn._net import Net
 from comity.nn._resnet import NFResNet18, ResNet4, ResNet10, ResNet18, ResNet34
+from comity.nn._small import CNN, MLP, CNN1d, CNNFedPG, LeNet5, Logistic
 from comity.nn._vit import ViTTiny
 
 MODELS = {
@@ -26,30 +25,14 @@ MODELS = {
 }
 """By the name on the command line."""
 
+# fmt: off
 __all__ = [
-    "BUFFERS",
-    "CNN",
-    "MLP",
-    "MODELS",
-    "CNN1d",
-    "CNNFedPG",
-    "Descent",
-    "LeNet5",
-    "Logistic",
-    "Model",
-    "NFResNet18",
-    "Net",
-    "ResNet4",
-    "ResNet10",
-    "ResNet18",
-    "ResNet34",
-    "Step",
-    "ViTTiny",
-    "can_compile",
-    "chain_of",
-    "descend",
-    "foreign",
-    "outputs",
-    "draws_random_numbers",
-    "with_head",
+    # a module as one vector
+    "Model", "Net", "BUFFERS", "foreign", "with_head", "draws_random_numbers",
+    # plain SGD without autograd
+    "Step", "Descent", "chain_of", "can_compile", "descend", "outputs",
+    # the architectures
+    "MODELS", "Logistic", "MLP", "CNN", "CNN1d", "CNNFedPG", "LeNet5", "NFResNet18", "ResNet4", "ResNet10", "ResNet18",
+    "ResNet34", "ViTTiny",
 ]
+# fmt: on

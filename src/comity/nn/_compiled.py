@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from comity._write import atomically
 from comity.nn._chain import Descent, Step, chain_of
-from comity.nn._cnn import LeNet5
 from comity.nn._model import Model
+from comity.nn._small import LeNet5
 
 CONV, POOL, RELU, FLAT, LINEAR = range(5)
 MOST_CHANNELS = 16

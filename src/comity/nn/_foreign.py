@@ -39,8 +39,16 @@ def with_head(net: nn.Module, shape: tuple[int, ...], classes: int, head: str | 
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
     if head is not None and head not in layers:
         raise unknown("linear layer, model.head", head, layers)
-    head = head or _found(net, layers, shape)
-    return Whole(net) if head is None else Headed(net, head, classes)
+    path = _found(net, layers, shape) if head is None else head
+    if path is None:
+        return Whole(net, NoHead())
+    last = layers[path]
+    owner, _, name = path.rpartition(".")
+    if path:
+        setattr(net.get_submodule(owner), name, nn.Identity())
+    if last.out_features != classes:
+        last = nn.Linear(last.in_features, classes, bias=last.bias is not None)
+    return Whole(net if path else nn.Identity(), last)  # the net may be that layer alone
 
 
 def _found(net: nn.Module, layers: dict[str, nn.Linear], shape: tuple[int, ...]) -> str | None:
@@ -100,27 +108,12 @@ class NoHead(nn.Identity):
 
 
 class Whole(nn.Module):
-    """A net that is all body, for methods that need no head."""
+    """A net without its last linear layer and that layer, or a net that is all body for methods that need no head."""
 
-    def __init__(self, net: nn.Module, head: nn.Module | None = None) -> None:
+    def __init__(self, net: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.body = _Features(net)
-        self.head = NoHead() if head is None else head
+        self.body, self.head = _Features(net), head
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x))
         return logits
-
-
-class Headed(Whole):
-    """A net without its last linear layer, and that layer, made anew if it is for another number of classes."""
-
-    def __init__(self, net: nn.Module, path: str, classes: int) -> None:
-        head = net.get_submodule(path)
-        assert isinstance(head, nn.Linear)
-        owner, _, name = path.rpartition(".")
-        if path:
-            setattr(net.get_submodule(owner), name, nn.Identity())
-        if head.out_features != classes:
-            head = nn.Linear(head.in_features, classes, bias=head.bias is not None)
-        super().__init__(net if path else nn.Identity(), head)  # the net may be that layer alone

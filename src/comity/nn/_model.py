@@ -156,11 +156,6 @@ class Model:
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(self.net(x), y)
 
-    def gradient(self, x: Tensor, y: Tensor, *names: str) -> Tensor:
-        """The gradient of the loss by the parameters of these parts, as one vector without buffers."""
-        grads = torch.autograd.grad(self.loss(x, y), self.parameters(*names))
-        return torch.cat([grad.reshape(-1) for grad in grads])
-
     def features(self, x: Tensor) -> Tensor:
         body = self.net.get_submodule("body")
         features: Tensor = body(x)

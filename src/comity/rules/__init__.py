@@ -7,11 +7,11 @@ tensor([0.6676, 1.0015])
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
-from comity.rules._rows import LONGEST_SQUARE, Updates, lower_products, mirrored, piece_width
-from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning
-from comity.rules._server_step import ServerStep
+from comity.rules._products import lower_products, mirrored, piece_width
+from comity.rules._rows import LONGEST_SQUARE, SketchedUpdates, Updates
+from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning, check_sketch
 from comity.rules._sketch import LayerSketch, Sketch
-from comity.rules._sketched import SketchedRows, SketchedUpdates, check_sketch, make_updates
+from comity.rules._step import ServerStep
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps, capped
 from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
@@ -71,6 +71,6 @@ __all__ = [
     # for updates that are held in another form
     "ClientUpdates", "Members", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
     # for rules that see sketches of updates
-    "Sketch", "LayerSketch", "SketchedUpdates", "SketchedRows", "make_updates", "check_sketch",
+    "Sketch", "LayerSketch", "SketchedUpdates", "check_sketch",
 ]
 # fmt: on

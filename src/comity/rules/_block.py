@@ -67,12 +67,6 @@ class GramBlock:
         """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
         return self.shares * self.present if by == "size" else np.where(self.ages == 0, 1.0, 0.0)
 
-    @property
-    def points(self) -> Array:
-        """The updates of all clients present as columns, first those of the members."""
-        members = self.A[:, self.ages == 0]
-        return np.hstack((members, np.zeros((len(self.A), self.present - members.shape[1]))))
-
 
 def factored(updates: ClientUpdates, layer: int | None) -> tuple[Array, Callable[[Integers, float], Array]]:
     """The squared lengths of all updates in a layer or in the model, and what makes A of some at a unit of length."""

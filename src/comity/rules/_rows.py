@@ -16,6 +16,8 @@ from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
 from comity.rules._many import MANY
+from comity.rules._products import at_least_float32, lower_products, mirrored, piece_width
+from comity.rules._sketch import Sketch
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps, shares_of
 
 T = TypeVar("T")
@@ -23,20 +25,9 @@ Trial = Callable[[Sequence[Tensor], Sequence[float], Collection[Id]], TriedSteps
 """Asks clients what multiples of steps (P,) would do to their losses, where those named last were left out."""
 Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]]
 
+NOT_OF_ONE_ROUND = "sketches of two rounds cannot be compared"
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
-_WIDEST = 32_768  # columns in a piece: float32 sums stay short, and the product outweighs the call
-_LARGEST = 2**22  # numbers in a piece: 16 MB of a matrix that may lie on disk
-_NARROWEST, _MOST = 2_048, 2**25  # columns of a piece at least, since cutting each row is a call, up to so many numbers
-_NARROW = 4_096  # columns up to which products are float64
 _MANY = 16  # pieces from which on several threads save more time than it takes to start them
-_BAND, _WIDE_BAND = 16, 64  # columns of a Gram matrix computed at once; what lies above the diagonal is mirrored
-_FEW = 64  # rows up to which the narrower bands are faster, in float32
-
-
-def piece_width(count: int) -> int:
-    """How many columns of ``count`` rows are read at once. Products have the same bits wherever they are cut alike."""
-    count = max(1, count)
-    return max(1, min(_WIDEST, max(_LARGEST // count, min(_NARROWEST, _MOST // count))))
 
 
 class Updates(ClientUpdates):
@@ -47,8 +38,9 @@ class Updates(ClientUpdates):
     A rule that remembers refers to rows and base for as long as it does, so they must not change after ``apply``.
     ``ages`` says how many rounds ago each was sent; absent clients, with an age above 0, come last, and their rows are
     updates in any case. ``threads`` read large matrices, torch's own number by default, and change no bit. ``trial``
-    asks clients what a step would do to their losses, for rules that want to know. A member whose shape is not the most
-    common one, or that is not finite, is dropped and named in ``dropped``; the others stay.
+    asks clients what a step would do to their losses, for rules that want to know. With ``sketch``, rules see sketches
+    of the rows, drawn from ``key``; the rows themselves are combined. A member whose shape is not the most common one,
+    or that is not finite, is dropped and named in ``dropped``; the others stay.
     """
 
     def __init__(
@@ -63,6 +55,8 @@ class Updates(ClientUpdates):
         base: Tensor | None = None,
         threads: int | None = None,
         trial: Trial | None = None,
+        sketch: Sketch | None = None,
+        key: bytes = b"",
     ) -> None:
         count = len(rows)
         if count == 0:
@@ -88,7 +82,7 @@ class Updates(ClientUpdates):
         if not ((members.sizes > 0) & members.sizes.isfinite())[: self._present].all():
             raise ComityError(f"sizes are {members.sizes.tolist()}; each must be positive")
         super().__init__(layout, members, {ids[i]: reason for i, reason in misshaped.items()})
-        self.base = base
+        self.base, self.sketch, self._key = base, sketch, None if sketch is None else key
         self._mean: Tensor | None = None
         """(P,) of all members by size, where it was made with the Gram matrices."""
         _warn(self.misshaped)
@@ -118,13 +112,15 @@ class Updates(ClientUpdates):
 
     def _multiply(self, mean: bool = False) -> Tensor:
         """Float32 products of pieces of columns, added up in float64."""
+        if self._seen is not self:
+            return self._seen._multiply()
         count, shares = len(self.members), shares_of(self.members.sizes)[None]
         average = self._mean = self._zeros(1)[0] if mean else None
         grams = torch.zeros(len(self.layout), count, count, dtype=torch.float64)
 
         def multiply(U: Tensor, layer: int, columns: slice) -> tuple[int, Tensor]:
             if average is not None:
-                U = _at_least_float32(U)
+                U = at_least_float32(U)
                 average[columns] = (shares.to(U) @ U)[0]
             return layer, lower_products(U).cpu()
 
@@ -134,8 +130,33 @@ class Updates(ClientUpdates):
 
     @property
     def _seen(self) -> "Updates":
-        """What rules see: these rows themselves."""
-        return self
+        """What rules see: these rows themselves, or sketches of them."""
+        return self if self._key is None else self._sketches
+
+    @cached_property
+    def _sketches(self) -> "SketchedUpdates":
+        """Of all members' rows."""
+        assert self.sketch is not None
+        assert self._key is not None
+        drawn = self.sketch.sketches(self._some, len(self.members), self.layout, self._key, self._threads)
+        return SketchedUpdates(drawn, self.sketch, self.layout, **vars(self.members))
+
+    def _some(self, rows: slice, columns: slice) -> Tensor:
+        part = torch.stack([row[columns] for row in self._given[rows]])
+        if self.base is not None:
+            part[: max(0, self._present - rows.start)] -= self.base[columns]
+        return part
+
+    @property
+    def squares(self) -> Tensor:
+        return self._squares[self._usable]
+
+    def gains(self, coefficients: Tensor) -> Tensor:
+        if self._seen is self:
+            return super().gains(coefficients)
+        step = self.combine(coefficients).double()  # exact, unlike what rules see: the rows are here
+        parts = self._sweep(lambda U, _, columns: (U.double() @ step[columns]).cpu())
+        return sum(parts, torch.zeros(len(self.members), dtype=torch.float64))[self._usable]
 
     def flat(self, layer: int | None) -> Tensor | None:
         seen = self._seen
@@ -170,7 +191,7 @@ class Updates(ClientUpdates):
         result, every = self._zeros(coefficients.shape[1]), len(self) == len(self.members)
 
         def combine(U: Tensor, layer: int, columns: slice) -> None:
-            U = _at_least_float32(U)
+            U = at_least_float32(U)
             U = U if every else U[self._usable]
             result[:, columns] = coefficients[layer if len(coefficients) > 1 else 0].to(U) @ U
 
@@ -234,12 +255,10 @@ class Updates(ClientUpdates):
         return both
 
     def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        return self._like(
-            rows, base=self.base, layout=self.layout, threads=self._threads, trial=self._trial, **vars(members)
-        )
-
-    def _like(self, rows: list[Tensor], **arguments: Any) -> "Updates":
-        return Updates(rows, **arguments)
+        how: dict[str, Any] = {"layout": self.layout, "base": self.base, "threads": self._threads, "trial": self._trial}
+        if self._key is not None:
+            how |= {"sketch": self.sketch, "key": self._key}
+        return Updates(rows, **how, **vars(members))
 
     @cached_property
     def _given(self) -> list[Tensor]:
@@ -284,24 +303,27 @@ class Updates(ClientUpdates):
         return in_order(on, pieces, self._threads if len(pieces) >= _MANY else None)
 
 
-def lower_products(U: Tensor) -> Tensor:
-    """(N, N) of the rows of a piece with each other, finite or not; what lies above the diagonal means nothing."""
-    # A layer with few columns may have a singular Gram matrix; in float64 it costs nothing and stays one.
-    U = U.double() if U.shape[1] <= _NARROW else _at_least_float32(U)
-    G = torch.empty(len(U), len(U), dtype=U.dtype, device=U.device)
-    band = _BAND if len(U) <= _FEW and U.dtype == torch.float32 else _WIDE_BAND
-    for i in range(0, len(U), band):
-        torch.mm(U[i:], U[i : i + band].mT, out=G[i:, i : i + band])
-    return G
+class SketchedUpdates(Updates):
+    """Updates of which only sketches (N, L, k) are known: rules find coefficients, and rows are combined elsewhere.
 
+    The Gram matrices are those of the sketches, which estimate the updates'. What ``combine`` makes is the sketch of
+    the combination. ``layout`` is that of the updates, and ``sketch`` is what sketched them; the other arguments are
+    those of `Updates`.
+    """
 
-def mirrored(G: Tensor) -> Tensor:
-    """Symmetric, from what lies below the diagonal and on it."""
-    return G.tril() + G.tril(-1).mT
+    def __init__(self, sketches: Tensor | Sequence[Tensor], sketch: Sketch, layout: Layout, **others: Any) -> None:
+        rows = torch.stack(list(sketches)) if isinstance(sketches, Sequence) and sketches else torch.as_tensor(sketches)
+        if rows.shape[1:] != (len(layout), sketch.k):
+            wanted = f"{len(layout)} layers of {sketch.k} numbers"
+            raise ComityError(f"sketches have shape {tuple(rows.shape[1:])}; with this layout they are {wanted}")
+        super().__init__(rows.flatten(1), layout=Layout((layer.name, (sketch.k,)) for layer in layout.layers), **others)
+        self.sketch, self.original = sketch, layout
 
+    def given(self, i: int) -> Tensor:
+        raise ComityError(NOT_OF_ONE_ROUND)
 
-def _at_least_float32(U: Tensor) -> Tensor:
-    return U if U.dtype in (torch.float32, torch.float64) else U.float()
+    def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> Updates:
+        raise ComityError(NOT_OF_ONE_ROUND)
 
 
 def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, dict[int, str]]:

@@ -19,9 +19,10 @@ from comity._threads import one_thread
 from comity.rules._block import By as By
 from comity.rules._block import GramBlock as GramBlock
 from comity.rules._block import factored
-from comity.rules._length import Length, with_length
 from comity.rules._many import MANY
-from comity.rules._rows import Rows, Updates
+from comity.rules._rows import NOT_OF_ONE_ROUND, Rows, Updates
+from comity.rules._sketch import Sketch
+from comity.rules._step import Length, with_length
 from comity.rules._updates import ClientUpdates, Id
 from comity.rules.solvers import Solution
 
@@ -277,6 +278,12 @@ class Rule(_Declared):
             elif value != parameter.default:
                 shown.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def check_sketch(sketch: Sketch | None, rule: Rule) -> None:
+    """Reject a sketch for a rule that compares updates with those of earlier rounds."""
+    if sketch is not None and rule.remembers:
+        raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
 
 
 def _layer_lengths(layout: Layout, vector: Tensor) -> Tensor:

@@ -1,5 +1,3 @@
-"""A rule that finds itself."""
-
 from dataclasses import KW_ONLY, field, replace
 
 import torch
@@ -8,9 +6,9 @@ from torch import Tensor
 from comity._components import Component
 from comity._errors import ComityError
 from comity._options import Count, Positive, ShareAboveZero
-from comity.rules._length import FACTORS, Length, harmed
 from comity.rules._rows import Updates
 from comity.rules._rule import Combination, Rule, Scope
+from comity.rules._step import FACTORS, Length, harmed
 from comity.rules._updates import ClientUpdates, TriedSteps
 
 

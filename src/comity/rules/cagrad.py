@@ -1,5 +1,3 @@
-"""CAGrad."""
-
 from dataclasses import KW_ONLY
 
 import numpy as np

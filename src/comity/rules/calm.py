@@ -1,5 +1,3 @@
-"""CALM, the aggregation of FedCALM."""
-
 from dataclasses import KW_ONLY
 from typing import Literal
 

@@ -1,5 +1,3 @@
-"""ConFREE."""
-
 from dataclasses import KW_ONLY
 from typing import Annotated, Literal
 

@@ -1,5 +1,3 @@
-"""The global direction of FedPG."""
-
 from dataclasses import KW_ONLY
 from typing import Literal
 

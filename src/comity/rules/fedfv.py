@@ -1,5 +1,3 @@
-"""FedFV."""
-
 import math
 from dataclasses import field
 

@@ -1,5 +1,3 @@
-"""FedMGDA+."""
-
 from dataclasses import KW_ONLY, field
 
 import numpy as np

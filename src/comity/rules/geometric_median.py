@@ -1,5 +1,3 @@
-"""The geometric median."""
-
 from dataclasses import KW_ONLY
 
 import numpy as np
@@ -30,8 +28,8 @@ class GeometricMedian(Rule):
 
     def solve(self, block: GramBlock) -> Solution:
         weights = block.weights(self.by)
-        still = block.points.shape[1] - len(weights)
-        missing = max(block.present - weights.sum(), 0.0)  # what clients whose update is 0 count
+        still = block.present - len(weights)  # clients whose update is 0
+        missing = max(block.present - weights.sum(), 0.0)  # what they count
         shares = np.append(weights, np.full(still, missing / max(still, 1))) / block.present
-        best = geometric_median(block.points, shares)
+        best = geometric_median(np.hstack((block.A, np.zeros((len(block.A), still)))), shares)
         return Solution(best.x[: len(weights)], best.residual)

@@ -1,5 +1,3 @@
-"""The plain mean."""
-
 from dataclasses import KW_ONLY, field
 
 import torch

@@ -1,5 +1,3 @@
-"""MGDA."""
-
 from dataclasses import KW_ONLY
 
 import numpy as np

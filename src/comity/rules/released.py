@@ -1,5 +1,3 @@
-"""ConFREE as its authors' code has it."""
-
 import math
 from dataclasses import field
 

@@ -1,5 +1,3 @@
-"""Any weighting of TorchJD."""
-
 import re
 from dataclasses import KW_ONLY
 from typing import Any
@@ -8,8 +6,8 @@ import numpy as np
 import torch
 
 from comity._errors import ComityError, install, unknown
-from comity.rules._length import Length
 from comity.rules._rule import GramBlock, Rule, Scope
+from comity.rules._step import Length
 from comity.rules.solvers import Solution
 
 

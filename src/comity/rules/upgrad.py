@@ -1,5 +1,3 @@
-"""UPGrad."""
-
 from dataclasses import KW_ONLY
 
 from comity.rules._rule import By, GramBlock, Rule
