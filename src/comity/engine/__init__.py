@@ -44,24 +44,3 @@ __all__ = [
     "columns_of", "summaries", "transfer_of", "cohort_size", "write_tensors",
 ]
 # fmt: on
-
-
-# shim
-def site_of(config, federation=None, trainer=None):
-    return RunPlan(config.with_(trainer=trainer) if trainer else config, federation).site
-
-
-def settled(config, federation=None):
-    return RunPlan(config, federation).config
-
-
-def federation_of(config, dataset=None):
-    return RunPlan(config, dataset=dataset).everyone
-
-
-def build(config, federation=None, link=threads, trainer=None):
-    return RunPlan(config.with_(trainer=trainer) if trainer else config, federation, link).build()
-
-
-def verbs_for(config):
-    return RunPlan(config).verbs

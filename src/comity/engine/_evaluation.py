@@ -77,7 +77,6 @@ class Judgement:
         return self.received.by_class
 
 
-
 def judged_model(
     client: Client, method: Method[Any, Any], received: Question, moment: Literal["received", "fitted"]
 ) -> Tensor:

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from functools import cache
 from inspect import Signature, getdoc, signature
 from logging import INFO, WARNING
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -156,6 +156,7 @@ class WithRule(Strategy):
         for reply in replies:
             arrays = arrays_of(reply)
             rows.append(layout.vector({name: tensor(arrays[name]) for name in names}).to(base).sub_(base))
+        losses = [cast(float, metrics_of(reply).get(self.loss_key)) for reply in replies]
         with catch_warnings():
             simplefilter("ignore", DroppedWarning)  # Flower's log reports it
             updates = Updates(
@@ -163,8 +164,8 @@ class WithRule(Strategy):
                 sketch=self.sketch,
                 key=self._key,
                 layout=layout,
-                sizes=[metrics_of(reply)[self._weighted_by] for reply in replies],
-                losses=[metrics_of(reply)[self.loss_key] for reply in replies] if self.rule.needs_losses else None,
+                sizes=[cast(float, metrics_of(reply)[self._weighted_by]) for reply in replies],
+                losses=losses if self.rule.needs_losses else None,
                 ids=[reply.metadata.src_node_id for reply in replies],
             )
             dropped = {int(node): why for node, why in updates.dropped.items()}
