@@ -24,7 +24,11 @@ DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
-TUTORIALS = {"docs/own-method.md": "mymethod", "docs/own-rule.md": "myrule"}
+TUTORIALS = {
+    "docs/own-method.md": "mymethod",
+    "docs/own-rule.md": "myrule",
+    "docs/own-extension.md": "myextension",
+}
 PYTHON = [page for page in PAGES if "```python\n" in (DOCS.parent / page).read_text() and page not in TUTORIALS]
 SMALL: dict[str, Any] = {"rounds": 1, "clients": 4, "model": {"name": "mlp", "widths": (8,)}, "eval_every": 1}
 
