@@ -28,11 +28,12 @@ def cut(tiny: Options, tmp_path: Path) -> Path:
 
 def test_a_folder_that_holds_another_run_is_rejected(tiny: Options, tmp_path: Path) -> None:
     run(**tiny, out=tmp_path / "x")
-    other = tiny | {"lr": 0.2}
+    before, other = contents(tmp_path / "x"), tiny | {"lr": 0.2}
     with pytest.raises(ComityError, match=r"another configuration \(lr differ\)"):
         run(**other, out=tmp_path / "x", resume=True)
     with pytest.raises(ComityError, match="holds a run already; give --resume"):
         run(**tiny, out=tmp_path / "x")
+    assert contents(tmp_path / "x") == before
     assert_same(run(**other, out=tmp_path / "x", overwrite=True), run(**other))
 
 

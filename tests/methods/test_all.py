@@ -15,7 +15,7 @@ from comity import ComityError, Config
 from comity._options import Range, options
 from comity.engine import run
 from comity.methods import METHODS, Message
-from helpers import build, client_of, unmoving_rule, used
+from helpers import build, client_of, keeps, unmoving_rule, used
 
 DIGITS: dict[str, Any] = {
     "partition": {"name": "dirichlet", "alpha": 0.1},
@@ -53,6 +53,18 @@ def test_any_rule_takes_the_place_of_its_average(tiny: dict[str, Any], method: s
     certified = [record.rule.residual for record in ruled.records]
     assert max(certified) <= 1e-8
     assert ruled.result.last != plain.result.last
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_client_that_is_not_sampled_keeps_its_state(tiny: dict[str, Any], method: str) -> None:
+    options = tiny | {"clients": 6, "participation": 0.5}
+    first, second = run(**options | {"rounds": 1}, method=method), run(**options | {"rounds": 2}, method=method)
+    before, after = keeps(first), keeps(second)
+    absent = before.keys() - second.records[1].cohort
+    assert absent
+    for cid in absent:
+        assert before[cid].keys() == after[cid].keys()
+        assert all(torch.equal(before[cid][name], after[cid][name]) for name in before[cid])
 
 
 @pytest.mark.parametrize("method", METHODS)
