@@ -10,7 +10,10 @@ BY_OPTION = {
     "guard": "comity.guard.extension:Guarding",
     "masked": "comity.privacy.extension:MaskedSums",
 }
-"""By option, in the order in which they are applied. One that is at its default switches nothing on."""
+"""By option, in the order in which they are applied. One that is at its default switches nothing on.
+
+A settled configuration always has a number of ``refit`` rounds, so ``Refit.of`` is asked for every run.
+"""
 
 BY_RULE = {
     "needs_losses": "comity.extras.losses:Losses",

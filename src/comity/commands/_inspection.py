@@ -44,7 +44,7 @@ def show(found: Inspection, console: Console) -> None:
 
 
 def _answer(found: Inspection) -> str:
-    """Whom the plain mean would harm."""
+    """Clients whose loss the plain mean would increase."""
     mean, count = found.mean, len(found.ids)
     if not mean.harmed:
         return f"The plain mean would harm none of the {count} clients." if count > 1 else "It is merged as it is."

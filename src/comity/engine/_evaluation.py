@@ -60,6 +60,12 @@ class Judgement:
     """Predictions of the common model for the client's own tests."""
     notes: dict[str, float | None] = field(default_factory=dict)
 
+    def mix(self, predict: Predict, predicted: Tensor) -> None:
+        """Evaluate these predictions of several models in place of those of one."""
+        self.predict, self.predicted, self.one_model = predict, predicted, None
+        for name in ("correct", "losses"):
+            vars(self).pop(name, None)
+
     @property
     def labels(self) -> Tensor:
         return self.client.data.test.y

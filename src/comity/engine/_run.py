@@ -93,7 +93,7 @@ class Run:
     @property
     def excluded(self) -> list[int]:
         """Clients whose own scores do not count."""
-        return sorted(frozenset[int]().union(*(extension.excluded for extension in self.site.extensions)))
+        return sorted(self.server.excluded)
 
     @property
     def own_rule(self) -> bool:

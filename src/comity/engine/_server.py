@@ -43,9 +43,9 @@ class Server:
         """Places in theta of what must not be negative."""
         self.server_step = ServerStep(config.server_lr, config.server_momentum)
         self.seed, self._rate = config.seed, site.training.rate
-        excluded = frozenset[int]().union(*(extension.excluded for extension in self.extensions))
-        self.scored = [cid for cid in link.clients if cid not in excluded]
-        """Clients whose scores count."""
+        self.excluded = frozenset[int]().union(*(extension.excluded for extension in self.extensions))
+        """Clients whose own scores do not count."""
+        self.scored = [cid for cid in link.clients if cid not in self.excluded]
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
         """What the rule remembers, by group."""

@@ -22,7 +22,7 @@ from comity.engine._tests import TestPool
 from comity.engine._trainer import Autograd, trainer_for
 from comity.engine._verbs import Call, Verb, verbs_of
 from comity.methods import Method, Payload, Reply
-from comity.metrics import COUNTS, METRICS
+from comity.metrics import COUNTS, METRICS, Metric
 from comity.nn import Model, draws_random_numbers
 
 _DRAWING = threading.Lock()
@@ -43,7 +43,7 @@ class Site:
         self.config, self.federation, self.method, self.extensions = config, federation, method, tuple(extensions)
         self.training, self.seed, self.device = Training.of(config), config.seed, config.device
         self.moment = config.moment or method.moment
-        self.metrics = (*METRICS, *COUNTS, *(metric for each in extensions for metric in each.metrics))
+        self.metrics = metrics_of(extensions)
         self.verbs = verbs_for(method, self.extensions)
         self.baselines: dict[str, LocalModels] = {}
         """Local baselines by the samples that they learnt from, ``all`` or ``train``."""
@@ -145,12 +145,16 @@ class Site:
             return work(call)
 
 
+def metrics_of(extensions: Sequence[Extension]) -> tuple[Metric, ...]:
+    """Everything that is measured of a client's model, with what extensions add."""
+    return (*METRICS, *COUNTS, *(metric for extension in extensions for metric in extension.metrics))
+
+
 def verbs_for(method: Method[Any, Any], extensions: Sequence[Extension] = ()) -> dict[str, Verb]:
     """All that the clients of a run can be asked to do, by name."""
     message = method.message_type
-    metrics = (*METRICS, *COUNTS, *(metric for each in extensions for metric in each.metrics))
-    own = (Verb("fit", message, method.reply_type, _fit), evaluate_verb(message, metrics), export_verb(message))
-    verbs = verbs_of(method, own)
+    evaluate = evaluate_verb(message, metrics_of(extensions))
+    verbs = verbs_of(method, (Verb("fit", message, method.reply_type, _fit), evaluate, export_verb(message)))
     for extension in extensions:
         verbs = extension.verbs(verbs)
     return verbs

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from comity._errors import ComityError
 from comity._random import key_bytes
 from comity.config import Config
 from comity.engine import Aggregation, Extension, MakeUpdates
@@ -54,12 +53,6 @@ class Caps(Bound):
 
 class Clipping(Bound):
     """Updates that are longer than the round's median are scaled down to it."""
-
-    def attach(self, plan: "RunPlan", site: "Site") -> None:
-        if plan.config.masked:
-            raise ComityError(
-                "this cannot run masked: the server cannot clip what it does not see; leave clip_updates out"
-            )
 
     def updates(self, server: "Server", aggregation: Aggregation, make: MakeUpdates) -> MakeUpdates:
         def clipped(*rows: Any, **about: Any) -> Updates:

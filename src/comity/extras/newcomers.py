@@ -45,9 +45,9 @@ class Newcomers(Extension):
         )
         for on in dict.fromkeys([*needed, *(on for each in run.site.extensions for on in each.baselines)]):
             plan = run.plan.local_baseline(on, everyone=True)
-            scores, _, baselines[on] = serve(plan, *plan.build())
+            scores, _, baselines[on] = serve(plan, *plan.build(), {})
             local = scores if on in needed else local
-        scores, failed, _ = serve(run.plan, run.site.serving(run.plan.everyone, baselines), run.server)
+        scores, failed, _ = serve(run.plan, run.site, run.server, baselines)
         columns = columns_of(scores, run.site.metrics) if scores else {}
         alone = {cid: score.own for cid, score in local.items()}
         newcomers = Record(
@@ -63,12 +63,11 @@ Served = tuple[dict[int, Any], dict[int, str], LocalModels]
 """The newcomers' scores, who could not be served and why, and the models of those who could."""
 
 
-def serve(plan: "RunPlan", site: "Site", server: "Server") -> Served:
-    """Have the newcomers join. ``site`` and ``server`` stay as they are."""
+def serve(plan: "RunPlan", site: "Site", server: "Server", baselines: dict[str, LocalModels]) -> Served:
+    """Have the newcomers join, who have these local baselines. ``site`` and ``server`` stay as they are."""
     config, method, everyone = plan.config, site.method, plan.everyone
     cids = range(len(plan.federation), len(everyone))
-    if len(site.federation) < len(everyone):
-        site = site.serving(everyone, site.baselines)
+    site = site.serving(everyone, baselines)
     link = Threads(site, server.link.workers, clients=server.clients)
     now, rounds = server.round, config.newcomer_rounds
     if config.is_local:  # they are given nothing: they train as the others did

@@ -23,7 +23,6 @@ from comity.engine import (
     LocalModels,
     Predict,
     Verb,
-    hits,
     judged_model,
     predictor,
 )
@@ -78,15 +77,14 @@ class Guarding(Extension):
         """Evaluate what the client uses under its guard; note the federated model's accuracy beside it."""
         site, client, cid = judgement.site, judgement.client, judgement.client.id
         weights, bound = self.weights(site, client, judgement.model, judgement.common)
-        unguarded = float(hits(judgement.predicted, client.data.test).double().mean())
+        unguarded = float(judgement.correct.double().mean())
         judgement.notes |= {"unguarded": unguarded, "own_weight": float(weights[0]), "bound": bound}
         own = own_models(site, client)
         experts: list[Predict] = [partial(own.predict, cid), judgement.predict]
         known = [own.on_own(cid, client.data.test), judgement.predicted]
         if len(weights) > 2 and judgement.common is not None and judgement.by_common is not None:
             experts, known = [*experts, predictor(client, judgement.common)], [*known, judgement.by_common]
-        judgement.predict, judgement.predicted = mixed(experts, weights), mixture(known, weights)
-        judgement.one_model = None
+        judgement.mix(mixed(experts, weights), mixture(known, weights))
 
     def weights(
         self, site: "Site", client: Client, model: Tensor, common: Tensor | None
