@@ -32,7 +32,7 @@ def test_table_holds_the_counts_and_fits_80_columns() -> None:
 def test_clients_and_classes_by_name() -> None:
     text = re.sub(" +", " ", printed(federate(load("heart"))))
     assert "client train test no yes" in text
-    assert "Long Beach 140 60 51 149" in text
+    assert "Long Beach 133 67 51 149" in text
     hostile = Dataset("mine", np.zeros((8, 2)), np.arange(8) // 2 % 2, columns={"client": ["[red]a", "<b>"] * 4})
     assert "[red]a" in printed(federate(hostile))
 
@@ -40,11 +40,23 @@ def test_clients_and_classes_by_name() -> None:
 def test_where_accuracy_means_little() -> None:
     assert federate(load("heart")).caveat == ""
     y, client = np.array([0] * 40 + [0, 1] * 20 + [0, 1] * 4), np.repeat(["Bern", "Basel", "Chur"], [40, 40, 8])
-    federation = federate(Dataset("mine", np.zeros((88, 2)), y, columns={"client": client}))
-    assert federation.caveat == (
+    data = Dataset("mine", np.zeros((88, 2)), y, columns={"client": client})
+    assert federate(data).caveat == (
         "Accuracy means little for clients Bern (1 of 3) which hold one class; and Chur (1 of 3) which have fewer "
-        "than 10 test samples."
+        "than 10 test samples in all 3 folds together, so their verdict is probably undecided."
     )
+    drawn = Dataset("mine", np.zeros((60, 2)), np.arange(60) % 2)
+    assert "fewer than 10 test samples, so their verdict" in federate(drawn, clients=3).caveat
+    whole = Dataset("mine", np.zeros((60, 2)), np.arange(60) % 2, columns={"client": np.repeat([0, 1, 2], 20)})
+    assert federate(whole).caveat == ""  # 6 or 7 tests in each fold, 20 in all of them
+
+
+def test_one_client_has_nobody_to_join() -> None:
+    x, y = np.zeros((60, 2)), np.arange(60) % 2
+    one = Dataset("mine", x, y, columns={"client": ["Bern"] * 60})
+    assert federate(one).warnings == ("There is one client (Bern): there is nobody to join.",)
+    assert federate(Dataset("mine", x, y), clients=1).warnings == ("There is one client (0): there is nobody to join.",)
+    assert federate(Dataset("mine", x, y), clients=2).warnings == ()
 
 
 def test_table_is_short_with_many_classes_or_clients() -> None:

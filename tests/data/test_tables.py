@@ -121,6 +121,16 @@ def test_bad_tables_are_named(tmp_path: Path, text: str, line: str) -> None:
     fails(line, written(tmp_path, text))
 
 
+@pytest.mark.parametrize(("numbers", "questioned"), [(9, False), (10, True), (44, True)])
+def test_a_target_that_looks_like_a_quantity_is_questioned(tmp_path: Path, numbers: int, questioned: bool) -> None:
+    rows = "".join(f"{row % 7},{18 + row % numbers}\n" for row in range(200))
+    path = written(tmp_path, "a,BMI\n" + rows)
+    question = f"The target BMI has {numbers} different numbers: are they classes? If not, make bins of it."
+    assert read(path, target="BMI").warnings == ((question,) if questioned else ())
+    words = written(tmp_path, "a,BMI\n" + rows.replace(",", ",group "))
+    assert read(words, target="BMI").warnings == ()
+
+
 def test_many_classes_are_classes_where_each_has_rows_enough(tmp_path: Path) -> None:
     rows = "".join(f"{row % 7},{18 + row % 60}\n" for row in range(1200))
     assert load(written(tmp_path, "a,y\n" + rows)).classes == 60

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from comity._errors import ComityError, one_line
+from comity._uneven import are_uneven
 
 Ints = NDArray[np.int64]
 MOST_CLASSES = 100_000
@@ -40,6 +41,8 @@ class Dataset:
     notes: tuple[str, ...] = ()
     """What was made of the data where they left it open, a line each, for whoever looks at them."""
     centred: bool = True
+    warnings: tuple[str, ...] = ()
+    """What is probably not meant, a line each."""
 
     def __post_init__(self) -> None:
         name = one_line(self.name, 200)
@@ -83,6 +86,14 @@ class Dataset:
     def owner(self) -> NDArray[Any] | None:
         """Whose each sample is, if the data set says it: the clients where no partition is named."""
         return self.columns.get("client", self.columns.get("domain"))
+
+    def uneven(self, by_client: bool) -> bool:
+        """Whether classes are uneven, over all samples or, with ``by_client``, for the clients that the data name."""
+        who = np.zeros(len(self), np.int64)
+        if by_client and self.owner is not None:
+            who = np.unique(self.owner, return_inverse=True)[1]
+        cells = np.bincount(who * self.classes + self.y, minlength=(int(who.max()) + 1) * self.classes)
+        return are_uneven(cells.reshape(-1, self.classes).tolist())
 
 
 def check_classes(name: str, classes: int) -> None:

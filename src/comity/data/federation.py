@@ -16,6 +16,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._options import Count, CountOrZero, ShareBelowOne, ShareBetween, check_arguments
 from comity._random import numpy_generator
+from comity._uneven import are_uneven
 from comity.config import CLIENTS
 from comity.data._dataset import Dataset, Ints
 from comity.data.partitions.base import Partition, Share
@@ -48,6 +49,14 @@ class ClientData:
     test: Split
     val_unseen: bool = field(default=True, kw_only=True)
     """Whether training leaves the validation samples out."""
+    test_ids: Ints = field(default_factory=lambda: np.empty(0, np.int64), kw_only=True)
+    """The index of each test sample in the data set; by default the tests are numbered from 0."""
+
+    def __post_init__(self) -> None:
+        if not len(self.test_ids):
+            object.__setattr__(self, "test_ids", np.arange(len(self.test)))
+        if len(self.test_ids) != len(self.test):
+            raise ComityError(f"client {self.id}: got {len(self.test_ids)} test_ids for {len(self.test)} test samples")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +79,12 @@ class Federation:
     """What was made of the data where they left it open, a line each."""
     tests_drawn: bool = False
     """Whether each seed draws its own tests from a client's samples."""
+    folds: int = 0
+    """Number of consecutive seeds that together test each sample once; 0 where tests are drawn or given."""
+    warnings: tuple[str, ...] = ()
+    """What is probably not meant, a line each."""
+    known_uneven: bool | None = None
+    """Whether the data set's classes are uneven; ``None`` for clients that were given."""
 
     def __post_init__(self) -> None:
         for name, count in (("client_names", len(self.clients)), ("class_names", self.classes)):
@@ -105,11 +120,18 @@ class Federation:
         return self.count("train") + self.count("val") + self.count("test")
 
     @property
+    def uneven(self) -> bool:
+        """Whether classes are so uneven that balanced accuracy decides by default; not at all for synthetic data."""
+        return are_uneven(self.counts.tolist()) if self.known_uneven is None else self.known_uneven
+
+    @property
     def caveat(self) -> str:
         """Which clients' accuracy means little, in a sentence; empty where there are none."""
-        tests, held = self.count("test").sum(1), (self.counts > 0).sum(1)
+        tests, held = (self.counts if self.folds else self.count("test")).sum(1), (self.counts > 0).sum(1)
         few = (tests > 0) & (tests < FEW_TESTS) & (held != 1)
-        found = ((held == 1, "which hold one class"), (few, f"which have fewer than {FEW_TESTS} test samples"))
+        together = f" in all {self.folds} folds together" if self.folds else ""
+        words = f"which have fewer than {FEW_TESTS} test samples{together}, so their verdict is probably undecided"
+        found = ((held == 1, "which hold one class"), (few, words))
         reasons = []
         for chosen, words in found:
             names = np.array(self.client_names)[chosen]
@@ -144,13 +166,16 @@ def federate(
 
     ``partition`` None stands for the data set's own, or IID where it has none; ``clients`` None for those that the
     data set names, or 20. ``test_share`` is taken from the client's samples, ``val_share`` from what then remains, both
-    with the client's class mix. A data set that says itself which samples are for testing keeps that split. Samples
-    are standardised by what the others have, without the last clients that are ``newcomers``.
+    with the client's class mix. Clients of the data set's own are split into ``folds_for(test_share)`` folds, one per
+    seed, so that as many consecutive seeds test each sample once. A data set that says itself which samples are for
+    testing keeps that split. Samples are standardised by what the others have, without the last clients that are
+    ``newcomers``.
     """
     check_arguments(federate, "", clients=clients, test_share=test_share, val_share=val_share, newcomers=newcomers)
     if clients is None:
         clients = natural_clients(dataset) if partition is None or isinstance(partition, Natural) else None
         clients = clients or CLIENTS
+    drawn_anew = isinstance(dataset, Synthetic)  # then no sample is in the data of two seeds
     if isinstance(dataset, Synthetic):
         dataset = dataset.draw(clients, seed)
     if clients * 2 > len(dataset):
@@ -166,23 +191,29 @@ def federate(
 
     shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
     _check(shares, dataset, partition, clients)
-    splits = [_split(k, share, dataset, seed, test_share, val_share) for k, share in enumerate(shares)]
+    tests_drawn = all(share.test is None for share in shares)
+    folds = folds_for(test_share) if tests_drawn and isinstance(partition, Natural) and not drawn_anew else 0
+    splits = [_split(k, share, dataset, seed, test_share, val_share, folds) for k, share in enumerate(shares)]
     taking_part = [part for train, val, _ in splits[: max(1, clients - newcomers)] for part in (train, val)]
     scale = _standardiser(dataset.x, np.concatenate(taking_part)) if dataset.standardise else None
+    names = tuple(share.name or str(k) for k, share in enumerate(shares))
     federation = Federation(
         name=dataset.name,
         shape=dataset.shape,
         classes=dataset.classes,
         clients=tuple(
-            ClientData(k, *(_tensors(dataset, index, share, scale) for index in split))
+            ClientData(k, *(_tensors(dataset, index, share, scale) for index in split), test_ids=split[2])
             for k, (share, split) in enumerate(zip(shares, splits, strict=True))
         ),
         seed=seed,
         partition=str(partition),
-        client_names=tuple(share.name or str(k) for k, share in enumerate(shares)),
+        client_names=names,
         class_names=tuple(dataset.class_names),
         notes=dataset.notes,
-        tests_drawn=all(share.test is None for share in shares),
+        tests_drawn=tests_drawn,
+        folds=folds,
+        warnings=dataset.warnings + ((f"There is one client ({names[0]}): there is nobody to join.",) * (clients == 1)),
+        known_uneven=not drawn_anew and dataset.uneven(by_client=isinstance(partition, Natural)),
     )
     vars(federation)["fingerprint"] = fingerprint(dataset)
     return federation
@@ -192,7 +223,9 @@ def fingerprint(dataset: Dataset) -> str:
     """The same for the same samples, labels and columns, whatever file they come from."""
     columns = [array for name in sorted(dataset.columns) for array in (np.array(name), dataset.columns[name])]
     scaled = [np.array("standardise")] if dataset.standardise else []
-    return _checksum([dataset.x, dataset.y, *columns, *scaled], dataset.classes)
+    # earlier versions drew the tests of natural clients: their runs are not continued or compared with
+    folded = [np.array("folds")] if dataset.owner is not None and "test" not in dataset.columns else []
+    return _checksum([dataset.x, dataset.y, *columns, *scaled, *folded], dataset.classes)
 
 
 def _checksum(arrays: Sequence[NDArray[Any]], classes: int) -> str:
@@ -218,9 +251,9 @@ def _check(shares: Sequence[Share], dataset: Dataset, partition: Partition, clie
 
 
 def _split(
-    id: int, share: Share, dataset: Dataset, seed: int, test_share: float, val_share: float
+    id: int, share: Share, dataset: Dataset, seed: int, test_share: float, val_share: float, folds: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Which samples a client trains on, validates with and is tested on."""
+    """Which samples a client trains on, validates with and is tested on; ``folds`` 0: tests are drawn by each seed."""
     random = numpy_generator(seed, "split", id)
     train, test = share.index, share.test
     if test is None:
@@ -228,7 +261,11 @@ def _split(
             raise ComityError(
                 f"partition: client {id} got {len(train)} samples; a client needs 2, one to train on and one to test"
             )
-        train, test = stratified(train, dataset.y, test_share, random)
+        if folds:
+            repetition, fold = divmod(seed, folds)
+            train, test = split_fold(train, dataset.y, folds, fold, numpy_generator(repetition, "folds", id))
+        else:
+            train, test = stratified(train, dataset.y, test_share, random)
     if not len(train) or not len(test):
         raise ComityError(
             f"data {dataset.name}: client {id} has {len(train)} train and {len(test)} test samples; 1 of each at least"
@@ -241,6 +278,23 @@ def _split(
             )
         train, val = stratified(train, dataset.y, val_share, random)
     return train, val, test
+
+
+def folds_for(test_share: float) -> int:
+    """The number of folds of which one is about ``test_share`` of the samples."""
+    return max(2, round(1 / test_share))
+
+
+def split_fold(index: Ints, y: Ints, folds: int, fold: int, random: np.random.Generator) -> tuple[Ints, Ints]:
+    """Split ``index``, of 2 samples at least, into all other folds and this one.
+
+    The same ``random`` gives the same folds: each sample is in one of them, and their sizes differ by at most 1, in
+    each class and overall. With fewer samples than folds, each fold is one sample, some of them in two folds.
+    """
+    shuffled = random.permutation(index)
+    by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
+    out = np.arange(len(index)) % folds == fold % len(index)
+    return np.sort(by_class[~out]), np.sort(by_class[out])
 
 
 def stratified(index: Ints, y: Ints, share: float, random: np.random.Generator) -> tuple[Ints, Ints]:

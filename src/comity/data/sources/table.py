@@ -22,6 +22,8 @@ CLIENTS = ("client", "hospital", "site", "centre", "center", "clinic", "institut
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-", "."}
 ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|index|number|nr|no)$|^unnamed", re.IGNORECASE)
 MOST_CATEGORIES = 50
+MANY_NUMBERS = 10
+"""From so many different whole numbers a target may be a quantity."""
 ROWS_A_CLASS = 20
 """Whole numbers of more than MOST_CATEGORIES values that have fewer rows each are a quantity, as an age is."""
 TEXT = 20
@@ -107,7 +109,7 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
     if blank_rows:
         columns = {column: [cells[row] for row in known] for column, cells in columns.items()}
 
-    y, class_names = _classes(target, columns[target])
+    y, class_names, question = _classes(target, columns[target])
     features: list[NDArray[np.float32]] = []
     numbers, categories, blanks, left_out = 0, 0, 0, []
     for column in (column for column in columns if column not in owned):
@@ -133,9 +135,8 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
         *([f"left out: {', '.join(left_out)}"] if left_out else []),
     ]
     clients = {} if client is None else {"client": _names(columns[client])}
-    return Dataset(
-        name, x, y, len(class_names), clients, class_names, notes=tuple(one_line(f"{name}: {note}") for note in notes)
-    )
+    shown = tuple(one_line(f"{name}: {note}") for note in notes)
+    return Dataset(name, x, y, len(class_names), clients, class_names, notes=shown, warnings=question)
 
 
 def _chosen(option: str, given: str | None, columns: Iterable[str], usual: Sequence[str]) -> str | None:
@@ -168,7 +169,8 @@ def _names(cells: Cells) -> NDArray[Any]:
     return np.array([one_line(cell, 100) for cell in cells])
 
 
-def _classes(target: str, cells: Cells) -> tuple[NDArray[np.int64], list[str]]:
+def _classes(target: str, cells: Cells) -> tuple[NDArray[np.int64], list[str], tuple[str, ...]]:
+    """Each row's class, the names of the classes, and a question where they look like a quantity."""
     names, y = np.unique(_names(cells), return_inverse=True)
     quantity = len(names) > MOST_CATEGORIES and len(y) < ROWS_A_CLASS * len(names)
     if _numbers(cells) is not None and (names.dtype.kind == "U" or quantity):
@@ -180,7 +182,9 @@ def _classes(target: str, cells: Cells) -> tuple[NDArray[np.int64], list[str]]:
         raise ComityError(
             f"data.target: {target} has {len(names)} different values in {len(y)} rows; a class needs two"
         )
-    return y, [str(name) for name in names]
+    question = f"The target {target} has {len(names)} different numbers: are they classes? If not, make bins of it."
+    doubtful = names.dtype.kind == "i" and len(names) >= MANY_NUMBERS
+    return y, [str(name) for name in names], (one_line(question),) * doubtful
 
 
 def _features(column: str, cells: Cells) -> tuple[NDArray[np.float32] | None, str]:
