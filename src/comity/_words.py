@@ -18,6 +18,11 @@ def listed(parts: Iterable[str]) -> str:
     return f"{', '.join(head)} and {last}" if head else last
 
 
+def capital(text: str) -> str:
+    """The text with a capital at its beginning; the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def counted(count: int, noun: str) -> str:
     """“1 seed”, “2 seeds”."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

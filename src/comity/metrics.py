@@ -46,20 +46,26 @@ class Metric:
     """Whether one client may have it and another not."""
     undefined: bool = False
     """Whether it may be undefined for a client: then it is stored as NaN, and means leave it out."""
-    count: bool = False
-    """Whether it is a number of test samples: a whole number from 0 to all of them."""
+    averaged: bool = True
+    """Whether its mean over clients is reported; if not, it is kept for each client alone."""
+    points: int = 1
+    """What gains in it are multiplied by where people see them: 100 for shares, which are shown in points."""
 
     def __post_init__(self) -> None:
         if not self.field:
             object.__setattr__(self, "field", self.key.replace("-", "_").lower())
+        if self.unit == "%":
+            object.__setattr__(self, "points", 100)
+
+    def gain(self, value: float, reference: float) -> float:
+        """How much better a value is than a reference; positive where it is better."""
+        return reference - value if self.better == "lower" else value - reference
 
     def measure(self, judgement: "Judgement") -> float | None:
         return self.compute(judgement) if self.compute else judgement.notes.get(self.field)
 
-    def objection(self, value: float, tests: int) -> str | None:
+    def objection(self, value: float) -> str | None:
         """Why a reply cannot hold this value; NaN and infinity are honest losses of a model that diverged."""
-        if self.count:
-            return None if 0 <= value <= tests else f"that is {value}; there are {tests} tests"
         if math.isfinite(self.high):
             if self.low <= value <= self.high:
                 return None
@@ -67,40 +73,88 @@ class Metric:
         return f"that is {value:g}; it must not be negative" if self.low == 0 and value < 0 else None
 
 
-def balanced_accuracy(correct: "ArrayLike", labels: "ArrayLike") -> float | None:
-    """Per-class recall averaged over the classes in ``labels``; ``None`` where they hold a single class."""
+WORST_LOSS = 100.0
+"""Nats that a sample's log-loss counts at most in scores, also where a model diverged."""
+
+
+def class_weights(labels: "NDArray[Any]") -> "NDArray[Any]":
+    """For each sample, n / (classes × samples of its class): every class in ``labels`` weighs the same."""
     import numpy as np
 
-    labels = np.asarray(labels)
-    samples, hits = np.bincount(labels), np.bincount(labels, np.asarray(correct))
-    held = samples.nonzero()[0]
-    return None if len(held) < 2 else float((hits[held] / samples[held]).sum() / len(held))
+    samples = np.bincount(labels)
+    return np.asarray(len(labels) / (np.count_nonzero(samples) * samples[labels]))
 
 
-def area_under_curve(predicted: "ArrayLike", labels: "ArrayLike") -> float | None:
-    """Area under the ROC curve, averaged over the classes in ``labels``, each against the rest; ties count half.
+def unit(name: str, labels: "NDArray[Any]") -> float:
+    """The largest difference that one test can make between two models, by metrics that count hits; else 0."""
+    return 1.0 if name == "accuracy" else float(class_weights(labels).max()) if name == "balanced" else 0.0
 
-    ``predicted`` are log-probabilities (samples, classes). ``None`` where ``labels`` hold a single class, or where a
-    model that diverged gives every class the probability 0.
+
+def balanced_decisions(predicted: "NDArray[Any]", shares: "NDArray[Any]") -> "NDArray[Any]":
+    """The classes that balanced accuracy asks for: argmax p(y|x)/π(y), where π are the class shares a model expects.
+
+    A class with share 0 is not predicted.
     """
     import numpy as np
 
-    scores, labels = np.asarray(predicted), np.asarray(labels)
-    held = np.bincount(labels).nonzero()[0]
-    if len(held) < 2 or not np.isfinite(scores.max(1)).all():
-        return None
-    if scores.shape[1] == 2:  # their difference: a float has no room for a probability that is nearly 1
-        scores, held = scores - scores[:, ::-1], held[:1]
-    return float(np.mean([_area(scores[:, label], labels == label) for label in held]))
+    held = shares > 0
+    return np.asarray(np.where(held, predicted - np.log(np.where(held, shares, 1)), -np.inf).argmax(1))
 
 
-def _area(scores: "NDArray[Any]", is_own: "NDArray[np.bool]") -> float:
-    """From the sum of the ranks of a class's own samples; equal scores share the mean of their ranks."""
+def scores(name: str, predicted: "ArrayLike", labels: "ArrayLike", shares: "ArrayLike") -> "NDArray[Any] | None":
+    """Each sample's score by a deciding metric, higher is better; their mean is the metric, or minus the metric.
+
+    ``predicted`` are log-probabilities (samples, classes), ``shares`` the class shares that the model expects, for
+    balanced accuracy. ``None`` where the metric is undefined: balanced accuracy and AUC of tests of a single class.
+    """
     import numpy as np
 
-    _, place, times = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks, own = (times.cumsum() - (times - 1) / 2)[place], is_own.sum()
-    return float((ranks[is_own].sum() / own - (own + 1) / 2) / (len(scores) - own))
+    predicted, labels, shares = np.asarray(predicted, dtype=float), np.asarray(labels), np.asarray(shares, dtype=float)
+    if name == "accuracy":
+        return np.asarray(predicted.argmax(1) == labels, dtype=float)
+    if name == "log-loss":
+        losses = -predicted[np.arange(len(labels)), labels]
+        return np.asarray(-np.minimum(np.nan_to_num(losses, nan=WORST_LOSS), WORST_LOSS))
+    if name == "brier":
+        return np.asarray(-((np.exp(predicted) - np.eye(predicted.shape[1])[labels]) ** 2).sum(1))
+    if np.count_nonzero(np.bincount(labels)) < 2:
+        return None
+    if name == "balanced":
+        return np.asarray(class_weights(labels) * (balanced_decisions(predicted, shares) == labels))
+    return _placements(predicted, labels)
+
+
+def _placements(predicted: "NDArray[Any]", labels: "NDArray[Any]") -> "NDArray[Any] | None":
+    """Each sample's part in the area under the ROC curve (DeLong's placements), so scaled that their mean is the area.
+
+    The area is averaged over the classes in ``labels``, each against the rest; ties count half. ``None`` where a model
+    that diverged gives every class the probability 0.
+    """
+    import numpy as np
+
+    held = np.bincount(labels).nonzero()[0]
+    if not np.isfinite(predicted.max(1)).all():
+        return None
+    if predicted.shape[1] == 2:  # their difference: a float has no room for a probability that is nearly 1
+        predicted, held = predicted - predicted[:, ::-1], held[:1]
+    parts = []
+    for label in held:
+        own = labels == label
+        above = _shares_below(predicted[:, label], own)
+        area = above[own].mean()
+        parts.append(area + (above - area) * len(labels) / np.where(own, own.sum(), (~own).sum()))
+    return np.asarray(np.mean(parts, axis=0))
+
+
+def _shares_below(values: "NDArray[Any]", own: "NDArray[np.bool]") -> "NDArray[Any]":
+    """For each own sample the share of the others below it, for each other one the share of own ones above it."""
+    import numpy as np
+
+    def below(of: "NDArray[Any]", among: "NDArray[Any]") -> "NDArray[Any]":
+        ordered = np.sort(among)
+        return (np.searchsorted(ordered, of, "left") + np.searchsorted(ordered, of, "right")) / (2 * len(among))
+
+    return np.where(own, below(values, values[~own]), 1 - below(values, values[own]))
 
 
 def expected_calibration_error(confidence: "ArrayLike", correct: "ArrayLike", bins: int = 15) -> float:
@@ -119,7 +173,7 @@ def expected_calibration_error(confidence: "ArrayLike", correct: "ArrayLike", bi
 _SHARE: dict[str, Any] = {"unit": "%", "low": 0, "high": 1}
 _LOSS: dict[str, Any] = {"digits": 3, "low": 0, "better": "lower"}
 _BY_CLASS: dict[str, Any] = {"optional": True, "undefined": True}
-_COUNT: dict[str, Any] = {"better": "neither", "optional": True, "count": True}
+_KEPT: dict[str, Any] = {"better": "neither", "optional": True, "undefined": True, "averaged": False}
 _CLIENTS = "mean over the clients whose tests hold more than one class"
 
 OWN = Metric(
@@ -134,8 +188,9 @@ OWN = Metric(
 BALANCED = Metric(
     "balanced-acc",
     "balanced accuracy",
-    f"Accuracy on own tests in which each class counts the same, {_CLIENTS}",
-    lambda judged: balanced_accuracy(judged.correct.cpu(), judged.labels.cpu()) if judged.by_class else None,
+    "Accuracy on own tests in which each class counts the same and the model decides accordingly: it predicts the "
+    f"class with the largest p(y|x) / π(y), π its mean prediction on the client's other samples; {_CLIENTS}",
+    lambda judged: judged.mean_score("balanced"),
     field="balanced",
     **_SHARE,
     **_BY_CLASS,
@@ -144,11 +199,22 @@ AUC = Metric(
     "AUC",
     "AUC",
     f"Area under the ROC curve on own tests, of several classes each against the rest, {_CLIENTS}",
-    lambda judged: area_under_curve(judged.predicted.cpu(), judged.labels.cpu()) if judged.by_class else None,
+    lambda judged: judged.mean_score("auc"),
     digits=3,
     low=0,
     high=1,
     **_BY_CLASS,
+)
+BRIER = Metric(
+    "Brier",
+    "Brier score",
+    "Mean over clients of the squared distance between predicted probabilities and the truth on their own tests",
+    lambda judged: judged.mean_score("brier"),
+    digits=3,
+    low=0,
+    high=2,
+    better="lower",
+    optional=True,
 )
 LOSS = Metric(
     "loss",
@@ -202,31 +268,83 @@ OWN_WEIGHT = Metric(
 BOUND = Metric(
     "bound",
     "bound",
-    "Upper bound of the guard on the error above that of the client's own model",
+    "Upper bound of the guard certified on the loss above that of the local baseline, by the metric that decides; "
+    "undefined for clients that use the local baseline",
     low=-1,
     high=1,
     better="neither",
     optional=True,
+    undefined=True,
 )
-ONLY_LOCAL = Metric(
-    "only-local", "only local correct", "Own tests that only the local baseline predicts correctly", **_COUNT
+CONSTANT = Metric(
+    "constant",
+    "constant models",
+    "Share of the clients whose model gives all of their tests the same class, though these hold several",
+    lambda judged: judged.constant,
+    digits=0,
+    better="neither",
+    **_SHARE,
+    optional=True,
 )
-ONLY_JOINED = Metric(
-    "only-joined",
-    "only joined correct",
-    "Own tests that only the client's model in this run predicts correctly",
-    **_COUNT,
+MAJORITY = Metric(
+    "majority",
+    "majority class",
+    "The deciding metric of a model that always answers with the client's class shares",
+    optional=True,
+    undefined=True,
+    better="neither",
+)
+MIXED = Metric(
+    "mixed",
+    "two local models mixed",
+    "The deciding metric of two local models whose predictions are averaged",
+    optional=True,
+    undefined=True,
+    better="neither",
+)
+GAIN = Metric(
+    "gain", "gain", "Gain over the local model on own tests, by the deciding metric", low=-1e2, high=1e2, **_KEPT
+)
+SQUARES = Metric("gain-squares", "squares", "Mean square of the tests' gains", low=0, high=1e12, **_KEPT)
+ABSOLUTE = Metric("gain-absolute", "absolute", "Mean absolute value of the tests' gains", low=0, high=1e6, **_KEPT)
+FOURTH = Metric("gain-fourth", "fourth powers", "Mean fourth power of the tests' gains", low=0, high=1e24, **_KEPT)
+LEAST = Metric(
+    "gain-least", "least", "Smallest absolute gain of a test that is not 0; 0 where all are", low=0, high=1e6, **_KEPT
+)
+UNIT = Metric(
+    "gain-unit", "unit", "Largest gain that one test can make, by metrics that count hits", low=0, high=1e7, **_KEPT
 )
 
+DECIDING = {"accuracy": OWN, "balanced": BALANCED, "log-loss": LOSS, "brier": BRIER, "auc": AUC}
+"""The metrics that may decide who is better, by the names that ``--metric`` takes."""
+VALIDATED = {"accuracy": VALIDATION, "log-loss": VALIDATION_LOSS} | {
+    name: Metric(
+        f"val-{metric.key}",
+        f"validation {metric.label}",
+        f"{metric.label} on the client's validation samples, where it decides",
+        field=f"validation_{name}",
+        unit=metric.unit,
+        digits=metric.digits,
+        low=metric.low,
+        high=metric.high,
+        better=metric.better,
+        optional=True,
+        undefined=metric.undefined,
+    )
+    for name, metric in DECIDING.items()
+    if name not in ("accuracy", "log-loss")
+}
+"""The same on validation samples."""
+
 METRICS = (
-    *(OWN, BALANCED, AUC, LOSS, VALIDATION, VALIDATION_LOSS, SOME, ALL, COMMON, CALIBRATION),
-    *(UNGUARDED, OWN_WEIGHT, BOUND),
+    *(OWN, BALANCED, AUC, BRIER, LOSS, *VALIDATED.values(), SOME, ALL, COMMON, CALIBRATION, CONSTANT),
+    *(UNGUARDED, OWN_WEIGHT, BOUND, MAJORITY, MIXED),
 )
 """All metrics, in the order of files and tables."""
-COUNTS = (ONLY_LOCAL, ONLY_JOINED)
-"""Numbers of test samples, stored beside the metrics and never averaged."""
+EVIDENCE = (GAIN, SQUARES, ABSOLUTE, FOURTH, LEAST, UNIT)
+"""What the test for harm needs of each client, stored beside the metrics and never averaged."""
 
 
 def by_key() -> dict[str, Metric]:
     """Metrics by their names in files."""
-    return {metric.key: metric for metric in (*COUNTS, *METRICS)}
+    return {metric.key: metric for metric in (*METRICS, *EVIDENCE)}
