@@ -10,7 +10,7 @@ import pytest
 
 from comity import ComityError
 from comity.compare import LoadedStudy
-from comity.metrics import METRICS, OWN, Metric
+from comity.metrics import EVIDENCE, OWN, Metric
 from comity.results import (
     CELLS,
     Conflict,
@@ -63,8 +63,9 @@ def with_(file: str, **changes: Any) -> Any:
         ("result.json", with_("result.json", clients__x=[1, 2, 3]), "has a column 'x', which is not known"),
         ("result.json", with_("result.json", clients__client=[0, 1, 1]), "has a client twice"),
         ("result.json", with_("result.json", clients__AUC=[0, 1, 2]), "AUC has a value outside its range"),
-        ("result.json", with_("result.json", transfer__harmed=[0]), "transfer names others as harmed"),
-        ("result.json", with_("result.json", transfer__gain={"0": 3}), "Expected `float` <= 1"),
+        ("result.json", with_("result.json", transfer__metric="luck"), "Invalid enum value 'luck'"),
+        ("result.json", with_("result.json", transfer__clients={"0": 3}), "Expected `object`, got `int`"),
+        ("result.json", with_("result.json", transfer__margin=-1), "Expected `float` >= 0"),
         ("result.json", with_("result.json", last__metrics__x={}), "missing required field `mean`"),
         ("result.json", with_("result.json", last__metrics__rare=SUMMARY), "a metric 'rare', which is not known"),
         ("config.yaml", "a: [", "config.yaml is not YAML"),
@@ -162,5 +163,5 @@ def test_metrics_of_an_extension_are_columns_after_the_others(tmp_path: Path) ->
     assert (run.info.metrics, run.metrics["rare"].label) == ([rare], "rare classes")
     with (tmp_path / "clients.csv").open() as stream:
         header, first, *_ = csv.reader(stream)
-    assert header[-3:] == [METRICS[-1].key, "rare", "name"]
+    assert header[-3:] == [EVIDENCE[-1].key, "rare", "name"]
     assert dict(zip(header, first, strict=True))["rare"] == "0.25"

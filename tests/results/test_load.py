@@ -76,10 +76,10 @@ def test_a_study_comes_back(tiny: dict[str, Any], tmp_path: Path) -> None:
     made = comity.study(**options, method=["FedRep", "FedAvg"], out=tmp_path / "x")
     study = comity.load(str(tmp_path / "x"))
     assert isinstance(study, LoadedStudy)
-    assert [run.title for run in study.runs] == ["Local", "FedRep + Mean", "FedAvg + Mean"]  # the study's order
-    assert repr(study) == f"LoadedStudy(3 runs, {tmp_path / 'x'})"
+    assert [run.title for run in study.runs] == ["Local", "Local, repeated", "FedRep + Mean", "FedAvg + Mean"]
+    assert repr(study) == f"LoadedStudy(4 runs, {tmp_path / 'x'})"
     assert study.table().markdown() == made.table().markdown() == (tmp_path / "x" / "table.md").read_text()
-    assert study.table()._repr_markdown_().startswith("|  | accuracy |")
+    assert study.table()._repr_markdown_().startswith("|  | accuracy | gain over local training |")
     assert (study.failed, study.tuning) == ({}, [])
 
 
@@ -88,7 +88,7 @@ def test_a_folder_of_runs_is_a_study_too(tiny: dict[str, Any], tmp_path: Path) -
         comity.run(**(tiny | {"reference": "auto", "rounds": 1}), method=method, out=tmp_path / method)
     study = comity.load(tmp_path)
     assert isinstance(study, LoadedStudy)
-    assert [run.title for run in study.runs] == ["Local", "FedAvg + Mean", "FedRep + Mean"]
+    assert [run.title for run in study.runs] == ["Local", "Local, repeated", "FedAvg + Mean", "FedRep + Mean"]
     with pytest.raises(ComityError, match="does not exist"):
         comity.load(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()

@@ -1,5 +1,7 @@
 """Run and study folders: writing them, reading them back and checking what was read. None of it needs torch.
 
+samples   the score of each test sample
+transfer  what joining changed for each client
 schema    names of files and columns, and the records in them
 records   records as JSON and back
 folder    writing and reading the files of a folder
@@ -16,9 +18,11 @@ from comity.results.run import Flat, LoadedRun, flatten, show
 from comity.results.schema import (
     CELLS, CHECKPOINT, CONFIG, FALL, FALLEN_TESTS, LOG, RESULT, ROUNDS, RUNS, SCHEMA, TEST_SAMPLES, TRAINING_SAMPLES,
     TUNING, ZERO,
-    Against, Best, Columns, Conflict, Cosines, Evaluation, MetricInfo, Metrics, Newcomers, PartitionTable, PlannedRun,
-    Result, RoundRecord, RuleNote, RunInfo, Seconds, Summary, Traffic, Transfer, Trial, Tuned, Verdict, Weights,
+    Against, Best, Columns, Conflict, Cosines, Evaluation, MetricInfo, Metrics, Newcomers,
+    PartitionTable, PlannedRun, Result, RoundRecord, RuleNote, RunInfo, Seconds, Summary, Traffic,
+    Trial, Tuned, Verdict, Weights,
 )
+from comity.results.transfer import ClientScores, Gain, State, Transfer
 
 __all__ = [
     # folders
@@ -29,9 +33,9 @@ __all__ = [
     "CELLS", "CHECKPOINT", "CONFIG", "FALL", "FALLEN_TESTS", "LOG", "RESULT", "ROUNDS", "RUNS", "SCHEMA",
     "TEST_SAMPLES", "TRAINING_SAMPLES", "TUNING", "ZERO",
     # records
-    "Against", "Best", "Columns", "Conflict", "Cosines", "Evaluation", "MetricInfo", "Metrics", "Newcomers",
-    "PartitionTable", "PlannedRun", "Result", "RoundRecord", "RuleNote", "RunInfo", "Seconds", "Summary", "Traffic",
-    "Transfer", "Trial", "Tuned", "Verdict", "Weights",
+    "Against", "Best", "ClientScores", "Columns", "Conflict", "Cosines", "Evaluation", "Gain", "MetricInfo", "Metrics",
+    "Newcomers", "PartitionTable", "PlannedRun", "Result", "RoundRecord", "RuleNote", "RunInfo", "Seconds", "State",
+    "Summary", "Traffic", "Transfer", "Trial", "Tuned", "Verdict", "Weights",
 ]
 # isort: on
 # fmt: on

@@ -75,7 +75,7 @@ class Checks:
                 self._summaries(each, name)
             self.columns(columns, name)
             clients = set(map(int, columns[schema.CLIENT]))
-            known = transfer is None or clients.issuperset(transfer.gain)
+            known = transfer is None or clients.issuperset(transfer.clients)
             require(known, f"{name}: transfer refers to unknown client ids")
             require(clients.isdisjoint(seen), f"{name}: a malicious client is judged, or a client twice")
             seen |= clients
@@ -94,7 +94,7 @@ class Checks:
             require(known, f"{name} has a column {column[:40]!r}, which is not known")
             require(len(values) == len(ids), f"{name}: {column} is not there for each client")
             metric = self.metrics.get(column)
-            if metric is not None and not metric.count:
+            if metric is not None:
                 _check_values(values, metric, name)
             elif column != schema.CLIENT:
                 require(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -24,6 +24,10 @@ from comity.config import Config, read_yaml
 from comity.results import schema
 from comity.results.records import from_json, to_json
 from comity.results.schema import Columns, Cosines, PartitionTable, PlannedRun, Result, RoundRecord, RunInfo, Weights
+from comity.results.transfer import ClientScores
+
+if TYPE_CHECKING:
+    from comity.results.samples import Samples
 
 T = TypeVar("T")
 Rows = list[dict[str, float | None]]
@@ -103,6 +107,12 @@ class RunFolder(_Folder):
         if not self.finished:
             raise ComityError(f"{self.path} holds no finished run")
         return self._read(Result, schema.RESULT)
+
+    def samples(self) -> "Samples | None":
+        """The score of each test; ``None`` where the clients were elsewhere."""
+        from comity.results.samples import read_samples  # lists and errors do not wait for numpy
+
+        return read_samples(self / schema.SAMPLES)
 
     def rounds(self) -> list[RoundRecord]:
         return list(_records(RoundRecord, self / schema.ROUNDS))
@@ -234,6 +244,11 @@ class RunFolder(_Folder):
             to_disk(self / name)
         to_disk(self.path)
         return marks
+
+    def add_samples(self, scores: Mapping[int, ClientScores]) -> None:
+        from comity.results.samples import write_samples
+
+        write_samples(self / schema.SAMPLES, scores)
 
     def add_result(self, result: Result) -> None:
         self._write(schema.RESULT, result)

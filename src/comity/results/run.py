@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING, Any
 from comity import metrics
 from comity._errors import ComityError
 from comity._options import options as declared
-from comity.config import LOCAL, LOCAL_OPTIONS, Config, Overlay, refuse_code
+from comity.config import ACCURACY, LOCAL, LOCAL_OPTIONS, Config, Overlay, refuse_code
 from comity.metrics import Metric
 from comity.results import check, schema
 from comity.results.check import Checks, DamagedRun
 from comity.results.folder import RunFolder
-from comity.results.records import plain
+from comity.results.records import plain, require
 from comity.results.schema import Columns, Cosines, PartitionTable, Result, RoundRecord, RunInfo, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from comity.results.samples import Samples
 
 
 MOST_UNKNOWN = 10_000
 """Clients of a run that has neither a partition nor an evaluation to count them by."""
 Flat = dict[str, Any]
 """Options of a run, flat: ``rule`` is a name and ``rule.c`` an option of the rule."""
-_UNDECISIVE = {option.name for option in declared(Config).values() if not option.decides} | {"seed"}
+_UNDECISIVE = {option.name for option in declared(Config).values() if not option.decides} | {"seed", "training_seed"}
 
 
 def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
@@ -77,7 +79,7 @@ class LoadedRun:
 
     def check(self, thorough: bool = False) -> None:
         """Refuse a run that a table would need numbers of that are not there, or not true; ``thorough``: or a page."""
-        _ = self.options, self.decisive, self.result, self.partition
+        _ = self.options, self.decisive, self.result, self.partition, self.samples
         if thorough:
             _ = self.records, self.evaluation
             clients = self.options["clients"]
@@ -161,6 +163,24 @@ class LoadedRun:
             if columns:
                 self._checks.columns(columns, schema.CLIENTS)
         return columns
+
+    @cached_property
+    def samples(self) -> "Samples | None":
+        """The score of each test; ``None`` where the clients were elsewhere, or the run is not finished."""
+        with self._reading():
+            found = self.folder.samples() if self.finished else None
+            require(found is None or found.keys() <= set(self.client_ids), f"{schema.SAMPLES} has unknown clients")
+        return found
+
+    @property
+    def deciding(self) -> str:
+        """The name of the metric that decides."""
+        return str(self.options.get("metric") or ACCURACY)
+
+    @property
+    def repeats_local(self) -> bool:
+        """Whether this is local training repeated with another training seed."""
+        return self.local and self.options.get("training_seed") is not None
 
     @property
     def client_ids(self) -> list[int]:

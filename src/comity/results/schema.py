@@ -13,8 +13,9 @@ from msgspec import Meta, Struct
 
 from comity.metrics import Metric, by_key
 from comity.results.records import Cosine, Cost, Count, Fixed, Real, Record, Share, Size, require
+from comity.results.transfer import Transfer
 
-SCHEMA = 3
+SCHEMA = 4
 
 # Files of a run folder.
 INFO = "run.json"
@@ -25,6 +26,7 @@ WEIGHTS = "weights.jsonl"
 COSINES = "cosines.jsonl"
 CLIENTS = "clients.csv"
 RESULT = "result.json"
+SAMPLES = "samples.safetensors"
 CHECKPOINT = "checkpoint/state.safetensors"
 MODELS = "models"
 LOCAL_CACHE = ".local"
@@ -128,18 +130,16 @@ class PartitionTable(Fixed, kw_only=True, frozen=True):
     class_names: list[str] = []
     tests_drawn: bool = False
     """Whether each seed draws its own tests from a client's samples."""
+    folds: Count = 0
+    """Number of consecutive seeds that together test each sample once; 0 where there are no folds."""
+    is_uneven: bool = False
+    """Whether balanced accuracy decides by default."""
 
     def __post_init__(self) -> None:
         whole = all(len(row) == self.classes for row in self.counts)
         require(whole, f"counts should have {self.classes} numbers for each client")
         named = (self.client_names, len(self.counts)), (self.class_names, self.classes)
         require(all(len(names) in (0, count) for names, count in named), "names are not one for each")
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether accuracy leaves much open: of two classes, or where one has over twice the samples of another."""
-        totals = [total for total in map(sum, zip(*self.counts, strict=True)) if total]
-        return self.classes == 2 or max(totals, default=0) > 2 * min(totals, default=0)
 
 
 class Summary(Fixed, kw_only=True, frozen=True):
@@ -295,32 +295,6 @@ class Best(Evaluation, kw_only=True, frozen=True):
     """Methods must not be compared by a best round that test accuracy chose."""
 
 
-class Transfer(Fixed, kw_only=True, frozen=True):
-    """What joining changed for each client, against Local under the same conditions."""
-
-    local: Share
-    """Local's mean accuracy."""
-    relative_accuracy: Real
-    positive_transfer: Share
-    """Share of the clients that gain."""
-    harmed: list[int]
-    gain: dict[int, Annotated[float, Meta(ge=-1, le=1)]]
-    beyond_chance: list[int] = []
-    """Harmed clients whose loss is more than the luck of their test samples."""
-    only_local: dict[int, Count] = {}
-    only_joined: dict[int, Count] = {}
-    """By client: test samples that only Local, and only the model of this run, got right; empty if not counted."""
-    local_on: Literal["all", "train"] = "all"
-    """Whether Local learnt from all samples of a client, or not from its validation samples."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        worse = sorted(client for client, value in self.gain.items() if value < -ZERO)
-        require(sorted(self.harmed) == worse, "transfer names others as harmed")
-        require(set(worse).issuperset(self.beyond_chance), "transfer: who is harmed beyond chance is not harmed")
-        require(self.only_local.keys() == self.only_joined.keys(), "transfer has counts of different clients")
-
-
 class Newcomers(Fixed, kw_only=True, frozen=True):
     """Clients that were held out of training and joined after it."""
 
@@ -388,6 +362,8 @@ class Tuned(Fixed, kw_only=True, frozen=True):
     chosen_by: str
     seeds: list[int]
     tried: list[Trial]
+    unit: Literal["%", ""] = "%"
+    """``%``: scores are shares, shown in percent."""
 
     @property
     def at_an_end(self) -> bool:
