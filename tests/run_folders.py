@@ -7,11 +7,16 @@ from typing import Any
 import numpy as np
 
 from comity.compare import transfer
-from comity.metrics import ALL, LOSS, OWN, SOME, VALIDATION
+from comity.config import Config
+from comity.metrics import ALL, DECIDING, EVIDENCE, LOSS, METRICS, OWN, SOME, VALIDATION
 from comity.results import (
     SCHEMA,
+    TEST_SAMPLES,
+    TRAINING_SAMPLES,
     Against,
     Best,
+    ClientScores,
+    Columns,
     Conflict,
     Cosines,
     Evaluation,
@@ -55,6 +60,8 @@ RULES: dict[str, dict[str, Any]] = {
     "CALM": {"C": 10.0, "eps": 0.1},
 }
 METHODS: dict[str, dict[str, Any]] = {"FedRep": {"head_epochs": 1}, "Ditto": {"lam": 1.0}}
+JUDGED = ("metric", "margin")
+"""Options that a client is judged by."""
 COST = {"bytes": Traffic(down=1_000_000, up=500_000), "seconds": Seconds(train=0.5, aggregate=0.25, evaluate=0.1)}
 """Of a round."""
 
@@ -79,13 +86,19 @@ def make(
     only: tuple[Sequence[int], Sequence[int]] | None = None,
     metrics_too: Mapping[str, float] | None = None,
     info: Mapping[str, Any] | None = None,
+    samples: Mapping[int, ClientScores] | None = None,
+    names: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    columns_too: Mapping[str, Sequence[float]] | None = None,
+    control: Columns | None = None,
 ) -> Path:
     """A run whose clients end with ``accuracy``; ``alone`` is what they reach without the others.
 
     ``done`` rounds of ``rounds``: the run is still under way. ``thorough``: with weights, cosines and partition.
     ``validation``: accuracy in a validation split, which then chose the best round. ``only``: how many tests of each
     client only Local, and only the run's model, got right. ``metrics_too``: further metrics of every client. ``info``:
-    more of ``run.json``.
+    more of ``run.json``. ``samples``: the score of each test. ``names`` of clients and classes. ``columns_too``:
+    further columns of the last evaluation, such as the metric that decides, which ``alone`` then is of. ``control``:
+    the last evaluation of local training repeated.
     """
     clients, last = len(accuracy), rounds if done is None else done
     local = method == "Local"
@@ -113,13 +126,18 @@ def make(
     )
     folder.open(about, config, resume=False, overwrite=True)
     random = np.random.default_rng(0 if same_partition else seed)
-    classes = 10
+    classes = len(names[1]) or 10
     counts = (random.dirichlet([0.2] * classes, clients) * random.integers(30, 200, (clients, 1))).astype(int)
     if thorough:
         how = "Dirichlet(alpha=0.1)"
-        folder.add_partition(PartitionTable(name="digits", partition=how, classes=classes, counts=counts.tolist()))
+        own = {"client_names": list(names[0]), "class_names": list(names[1])}
+        folder.add_partition(
+            PartitionTable(name="digits", partition=how, classes=classes, counts=counts.tolist(), **own)
+        )
     sizes = [int(size) for size in counts.sum(1)]
     columns = {"client": list(range(clients)), "n_train": sizes, "n_test": [tests] * clients}
+    own_columns = {name: list(values) for name, values in (columns_too or {}).items()}
+    columns |= {name: own_columns.pop(name) for name in (TRAINING_SAMPLES, TEST_SAMPLES) if name in own_columns}
     for number in range(1, last + 1):
         now = np.array(accuracy)
         if number < last:
@@ -130,6 +148,7 @@ def make(
         if number == last or (options or {}).get("general_every") == 1:
             metrics |= {SOME.key: _summary(0.8 * now), ALL.key: _summary(0.6 * now)}
             metrics |= {name: _summary(np.full(clients, value)) for name, value in (metrics_too or {}).items()}
+            metrics |= summaries_of(own_columns)
         record = RoundRecord(
             round=number,
             cohort=list(range(clients)),
@@ -141,8 +160,12 @@ def make(
         weights, cosines = _sample(record, layers if not local else (), rule, random, number in (1, last))
         folder.add_round(record, weights if thorough else (), cosines if thorough else ())
     if done is None:
-        joined = columns | {OWN.key: list(accuracy), LOSS.key: [1 - value for value in accuracy]}
-        folder.add_result(result_of(joined, alone, rounds, metrics, local=local, only=only))
+        joined = columns | {OWN.key: list(accuracy), LOSS.key: [1 - value for value in accuracy]} | more
+        joined |= {} if alone is None else gains_of(accuracy, alone, tests, only)
+        joined |= own_columns
+        folder.add_result(result_of(joined, alone, rounds, metrics, local=local, config=config, control=control))
+        if samples is not None:
+            folder.add_samples(samples)
     return path
 
 
@@ -179,8 +202,8 @@ def _sample(
     return weights, [Cosines(round=record.round, group="", ids=ids, cosines=cosine.round(4).tolist())]
 
 
-def _summary(values: np.ndarray[Any, Any]) -> Summary:
-    worst = np.sort(values)[: max(1, -(-len(values) // 10))]
+def _summary(values: np.ndarray[Any, Any], lower: bool = False) -> Summary:
+    worst = np.sort(values)[:: -1 if lower else 1][: max(1, -(-len(values) // 10))]
     mean = float(values.mean())
     return Summary(mean=mean, std=float(values.std()), samples=mean, worst10=float(worst.mean()))
 
@@ -190,6 +213,28 @@ def metrics_of(accuracy: np.ndarray[Any, Any], validation: float | None = None) 
     return metrics if validation is None else metrics | {VALIDATION.key: _summary(np.full(len(accuracy), validation))}
 
 
+def summaries_of(columns: Mapping[str, Sequence[float]]) -> Metrics:
+    """Of the metrics among these columns; clients without a number do not count."""
+    known = {name: np.array(values)[~np.isnan(values)] for name, values in columns.items()}
+    averaged = {metric.key: metric for metric in METRICS}
+    return {
+        name: _summary(values, averaged[name].better == "lower")
+        for name, values in known.items()
+        if name in averaged and len(values)
+    }
+
+
+def gains_of(
+    accuracy: Sequence[float], alone: Sequence[float], tests: int, only: tuple[Sequence[int], Sequence[int]] | None
+) -> dict[str, list[float]]:
+    """What each client gains over local training, as the sums that its evaluation holds."""
+    gains = [joined - local for joined, local in zip(accuracy, alone, strict=True)]
+    differ = [sum(pair) / tests for pair in zip(*only, strict=True)] if only else [abs(gain) for gain in gains]
+    least = [float(share > 0) for share in differ]
+    columns = (gains, differ, differ, differ, least, [1.0] * len(gains))  # a test gains or loses 1, or nothing
+    return {metric.key: column for metric, column in zip(EVIDENCE, columns, strict=True)}
+
+
 def result_of(
     columns: dict[str, list[Any]],
     alone: Sequence[float] | None,
@@ -197,19 +242,16 @@ def result_of(
     metrics: Metrics,
     *,
     local: bool = False,
-    only: tuple[Sequence[int], Sequence[int]] | None = None,
+    config: Mapping[str, Any] | None = None,
+    control: Columns | None = None,
 ) -> Result:
-    by_client = (dict(zip(columns["client"], counts, strict=True)) for counts in only or ())
+    decided = Config(**{"metric": "accuracy"} | {key: (config or {})[key] for key in JUDGED if key in (config or {})})
+    key = DECIDING[decided.metric or ""].key
+    baseline = {} if alone is None else {"client": columns["client"], key: list(alone)}
     return Result(
         last=Evaluation(round=rounds, metrics=metrics),
         best=Best(round=rounds, metrics=metrics, chosen_by="validation" if VALIDATION.key in metrics else "test"),
-        transfer=None
-        if alone is None
-        else transfer(
-            dict(zip(columns["client"], columns[OWN.key], strict=True)),
-            dict(zip(columns["client"], alone, strict=True)),
-            *by_client,
-        ),
+        transfer=transfer(columns, baseline, control or {}, decided),
         clients=columns,
         malicious=[],
         conflict_rate=None if local else 0.3,

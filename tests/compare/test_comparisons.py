@@ -2,18 +2,18 @@
 
 import math
 import shutil
-from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import t, ttest_1samp
+from scipy.stats import ttest_1samp
 
 from comity import ComityError
-from comity.compare import COLUMNS, Balance, Difference, LoadedStudy, Spread, holm, transfer
-from comity.results import PlannedRun, StudyFolder, Transfer
+from comity.compare import COLUMNS, Difference, LoadedStudy, Spread, holm, transfer
+from comity.config import Config
+from comity.metrics import OWN
+from comity.results import PlannedRun, StudyFolder
 from run_folders import make
 
 
@@ -23,35 +23,35 @@ def table(*paths: Path, base: str | None = None) -> dict[str, dict[str, str]]:
     return {line.label: {column.heading: str(line.entries[column.name]) for column in COLUMNS} for line in made.lines}
 
 
+def between(numbers: dict[int, float], base: dict[int, float]) -> Difference | None:
+    return Difference.between(Spread.of(numbers), Spread.of(base))
+
+
 def test_differences() -> None:
-    def between(numbers: dict[int, float], base: dict[int, float]) -> Difference | None:
-        return Difference.between(Spread.of(numbers), Spread.of(base))
-
     assert between({0: 0.5}, {1: 0.4}) is None
-    assert between({0: 0.5, 1: 0.9}, {0: 0.4}) == Difference(pytest.approx(0.1), None, 1)  # type: ignore[arg-type]
+    one = Difference(pytest.approx(0.1), None, None, None, 1)  # type: ignore[arg-type]
+    assert between({0: 0.5, 1: 0.9}, {0: 0.4}) == one
+    assert one.direction == "unknown"
     # 0.1 + 0.2 is not 0.3 in floats, which is no gain
-    assert between({0: 0.1 + 0.2, 1: 0.1 + 0.2}, {0: 0.3, 1: 0.3}).verdict == "noise"  # type: ignore[union-attr]
+    assert between({0: 0.1 + 0.2, 1: 0.1 + 0.2}, {0: 0.3, 1: 0.3}).direction == "noise"  # type: ignore[union-attr]
     assert Spread.of({0: math.nan}) is None
+    lower = Difference.between(Spread.of({0: 0.2, 1: 0.3}), Spread.of({0: 0.4, 1: 0.5}), -1)  # a loss that fell
+    assert lower is not None
+    assert (lower.mean, lower.direction) == (pytest.approx(0.2), "gain")
 
 
-def test_p_values_and_seeds_are_those_of_the_paired_t_test() -> None:
+def test_p_values_and_intervals_are_those_of_the_paired_t_test() -> None:
     random = np.random.default_rng(0)
     for seeds in (2, 3, 8):
         values = random.normal(0.5, 1, seeds)
-        difference = Difference.of(Spread.of(dict(enumerate(values.tolist()))))
+        difference = between(dict(enumerate(values.tolist())), dict.fromkeys(range(seeds), 0.0))
         assert difference is not None
-        assert difference.p_value == pytest.approx(ttest_1samp(values, 0).pvalue, rel=1e-9)
-    sure = Difference(2.0, 0.0, 3)
-    assert (sure.p_value, sure.seeds_needed()) == (0.0, 2)
-    assert Difference(2.0, None, 1).p_value is None
-    assert Difference(0.0, 1.0, 3).seeds_needed() is None
-    # mean 1 and standard deviation 1 have an effect of 1: ten seeds have 80 % power (Cohen's tables), nine have not
-    unit = Difference(1.0, float(t.ppf(0.975, 3)) / 2, 4)
-    assert unit.seeds_needed() == 10
-    assert unit.seeds_needed(10) > 10  # type: ignore[operator]
-    tried = random.standard_normal((20_000, 10)) + 1
-    assert np.mean(ttest_1samp(tried, 0, axis=1).pvalue <= 0.05) == pytest.approx(0.8, abs=0.01)
-    assert Difference(0.1, unit.half, 4).seeds_needed() is None
+        right = ttest_1samp(values, 0)
+        assert difference.p_value == pytest.approx(right.pvalue, rel=1e-9)
+        assert (difference.low, difference.high) == pytest.approx(tuple(right.confidence_interval(0.95)))
+    sure = between({0: 2.0, 1: 2.0, 2: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert sure is not None
+    assert (sure.p_value, sure.low, sure.high, sure.direction) == (0.0, 2.0, 2.0, "gain")
 
 
 def test_holm_corrects_for_the_number_of_comparisons() -> None:
@@ -63,68 +63,49 @@ def test_holm_corrects_for_the_number_of_comparisons() -> None:
     assert wrong == pytest.approx(0.05, abs=0.012)  # of ten that are all chance, any is called real
 
 
-def test_who_gains_and_who_is_harmed() -> None:
-    found = transfer({0: 0.6, 1: 0.5, 2: 0.3, 3: 0.1, 4: math.nan, 9: 1.0}, {0: 0.5, 1: 0.5, 2: 0.6, 3: 0.0, 4: 0.5})
+def test_what_one_run_notes_of_its_clients() -> None:
+    joined = {"client": [0, 1, 2, 3, 4, 9], OWN.key: [0.6, 0.5, 0.3, 0.1, math.nan, 1.0]}
+    local = {"client": [0, 1, 2, 3, 4], OWN.key: [0.5, 0.5, 0.6, 0.0, 0.5]}
+    found = transfer(joined, local, {}, Config(metric="accuracy"))
     assert found is not None
     assert found.gain == pytest.approx({0: 0.1, 1: 0.0, 2: -0.3, 3: 0.1})
-    assert found.harmed == [2]
+    assert found.worse == []  # without the sums of its tests no loss is shown
+    assert {each.state for each in found.clients.values()} == {"undecided"}
+    assert math.isnan(found.mean.low)
     assert found.local == pytest.approx(0.4)
     assert found.positive_transfer == 0.5
-    assert found.relative_accuracy == pytest.approx((0.2 + 0 - 0.5) / 3)  # client 3 has no hit alone
-    assert transfer({0: 0.5}, {1: 0.5}) is None
+    assert found.relative_accuracy == pytest.approx((0.2 + 0 - 0.5) / 3)  # client 3 has no hit in local training
+    assert transfer({"client": [0], OWN.key: [0.5]}, {"client": [1], OWN.key: [0.5]}, {}, Config()) is None
 
 
-def balance(transfers: Mapping[int, Transfer | None], **options: Any) -> Balance:
-    """Of transfers that are known."""
-    found = Balance.of({seed: known for seed, known in transfers.items() if known}, **options)
-    assert found is not None
-    return found
+def test_a_client_that_loses_many_tests_is_worse_and_one_that_keeps_them_is_not(tmp_path: Path) -> None:
+    joined, local = [0.2, 0.8, 0.79], [0.8, 0.8, 0.8]
+    only = [120, 0, 2], [0, 0, 0]  # of 200 tests each
+    for seed in range(3):
+        make(tmp_path / f"{seed}", joined, alone=local, seed=seed, tests=200, only=only, same_partition=True)
+    (cell,) = LoadedStudy(tmp_path).cells
+    assert [(row.client, row.seed) for row in cell.clients] == [(0, None), (2, None), (1, None)]
+    assert {row.client: row.state for row in cell.clients} == {0: "worse", 1: "not worse", 2: "undecided"}
+    for seed in range(3):
+        make(tmp_path / f"{seed}", joined, alone=local, seed=seed, tests=200, only=only)
+    (cell,) = LoadedStudy(tmp_path).cells  # each seed has clients of its own
+    assert [str(row) for row in cell.with_state("worse")] == [f"0 of seed {seed}" for seed in range(3)]
+    assert len(cell.clients) == 9
 
 
-def test_clients_of_several_seeds_are_pooled_unless_they_are_the_same() -> None:
-    alone, joined = {3: 0.5, 4: 0.5}, {0: {3: 0.4, 4: 1.0}, 1: {3: 0.8, 4: 0.6}}
-    transfers = {seed: transfer(accuracy, alone) for seed, accuracy in joined.items()}
-    pooled, averaged = (balance(transfers, same_clients=same) for same in (False, True))
-    assert (pooled.clients, pooled.gaining, [str(harm) for harm in pooled.harmed]) == (4, 3, ["3 of seed 0"])
-    assert pooled.sentence == "3 of 4 clients gain over training alone, 1 looks worse (client 3 of seed 0)"
-    assert pooled.remarks == [
-        "The 4 clients are those of 2 seeds, each with its own partition.",
-        "Most is lost by client 3 of seed 0: 10.0 points.",
-        "Whether that is more than the chance of a few test samples was not counted.",
-    ]
-    assert (averaged.clients, averaged.gaining, averaged.harmed) == (2, 2, [])
-    assert averaged.sentence == "2 of 2 clients gain over training alone, nobody looks worse"
-    assert Balance.of({}, same_clients=True) is None
-
-
-def test_harm_is_told_from_chance() -> None:
-    alone, joined = {0: 0.8, 1: 0.8, 2: 0.8}, {0: 0.7, 1: 0.4, 2: 0.8}
-    known = transfer(joined, alone, {0: 12, 1: 45, 2: 3}, {0: 2, 1: 5, 2: 3})  # of 100 tests each
-    assert known is not None
-    assert known.harmed == [0, 1]
-    assert known.beyond_chance == [0, 1]  # 12 against 2 has p = 0.0065
-    slight = transfer(joined, alone, {0: 12, 1: 6, 2: 3}, {0: 8, 1: 4, 2: 3})
-    assert slight is not None
-    assert (slight.harmed, slight.beyond_chance) == ([0, 1], [])
-    told = balance({0: known}, same_clients=True)
-    assert told.counted
-    assert [harm.client for harm in told.beyond_chance] == [1, 0]
-    start = "0 of 3 clients gain over training alone, 2 look worse"
-    assert told.sentence == f"{start}, 2 beyond chance (clients 0 and 1)"
-    assert told.named == "Clients 1 (−40.0, beyond chance), 0 (−10.0, beyond chance)"
-    named = balance({0: known}, same_clients=True, names={0: ["Cleveland", "Budapest", "Zurich"]})
-    assert named.sentence.endswith("2 beyond chance (clients Cleveland and Budapest)")
-    # the same clients in two seeds: twice the mean of their p-values, so one seed's evidence alone does not do
-    both = balance({0: known, 1: slight}, same_clients=True)
-    assert [harm.client for harm in both.harmed] == [1, 0]
-    assert both.beyond_chance == []
-    assert both.sentence == f"{start}, none beyond chance"
-    # where seeds draw their own tests, what all of them say together counts
-    drawn = balance(dict.fromkeys(range(4), known), same_clients=True, test_share=0.3)
-    assert [harm.client for harm in drawn.beyond_chance] == [1, 0]
-    # side by side, each seed's clients speak for themselves
-    pooled = balance({0: known, 1: slight}, same_clients=False)
-    assert {str(harm) for harm in pooled.beyond_chance} == {"1 of seed 0", "0 of seed 0"}
+def test_lower_is_better_of_a_loss(tmp_path: Path) -> None:
+    options = {"metric": "log-loss"}
+    make(tmp_path / "local", [0.5] * 3, method="Local", options=options)  # whose losses are 0.5
+    make(tmp_path / "good", [0.8] * 3, options=options)
+    make(tmp_path / "bad", [0.1] * 3, rule="ConFREE", options=options)
+    _, good, bad = LoadedStudy(tmp_path).cells
+    assert good.mean_gain is not None
+    assert bad.mean_gain is not None
+    assert good.mean_gain.mean == pytest.approx(0.3)
+    assert bad.mean_gain.mean == pytest.approx(-0.4)
+    assert bad.difference is not None
+    assert bad.difference.mean == pytest.approx(-0.7)
+    assert good.local_values(good.runs[0]) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.5})
 
 
 def test_cells_are_what_differs_and_settings_the_conditions_that_do(tmp_path: Path) -> None:
@@ -146,8 +127,8 @@ def test_the_base_is_the_same_method_with_the_plain_mean(tmp_path: Path) -> None
         make(tmp_path / f"m{lam}", [accuracy] * 4, method="Ditto", options=options)
         make(tmp_path / f"c{lam}", [accuracy + lam / 10] * 4, method="Ditto", rule="ConFREE", options=options)
     found = table(tmp_path)
-    assert found["Ditto (lam=0.5) + ConFREE"]["difference to Mean"] == "+5.00 (one seed)"
-    assert found["Ditto (lam=1.0) + ConFREE"]["difference to Mean"] == "+10.00 (one seed)"
+    assert found["Ditto (lam=0.5) + ConFREE"]["difference to Mean"] == "+5.00 (no interval)"
+    assert found["Ditto (lam=1.0) + ConFREE"]["difference to Mean"] == "+10.00 (no interval)"
     assert LoadedStudy(tmp_path).base_remark == ""
 
 
@@ -160,8 +141,8 @@ def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_fo
         *("FedRep + Mean (by=size)", "FedRep + Mean (by=uniform)", "FedRep + ConFREE")
     ]
     found = table(tmp_path)
-    assert found["FedRep + ConFREE"]["difference to Mean"] == "+10.00 (one seed)"
-    assert found["FedRep + Mean (by=uniform)"]["difference to Mean"] == "+5.00 (one seed)"
+    assert found["FedRep + ConFREE"]["difference to Mean"] == "+10.00 (no interval)"
+    assert found["FedRep + Mean (by=uniform)"]["difference to Mean"] == "+5.00 (no interval)"
     remark = (
         "There are several means, Mean (by=size) and Mean (by=uniform); differences are to "
         "Mean (by=size), --base chooses another."
@@ -175,8 +156,8 @@ def test_of_several_means_the_one_by_size_is_the_base_unless_another_is_asked_fo
     entries = {line.label: str(line.entries["difference"]) for line in asked.lines}
     assert entries == {
         "FedRep + Mean (by=uniform)": "–",
-        "FedRep + Mean (by=size)": "−5.00 (one seed)",
-        "FedRep + ConFREE": "+5.00 (one seed)",
+        "FedRep + Mean (by=size)": "−5.00 (no interval)",
+        "FedRep + ConFREE": "+5.00 (no interval)",
     }
     with pytest.raises(ComityError, match=r"unknown base 'mean'; known: ConFREE, Mean \(by=size\), Mean"):
         LoadedStudy(tmp_path, base="mean").table()
@@ -193,10 +174,8 @@ def test_local_is_found_in_the_cache(tmp_path: Path) -> None:
     assert [cell.label for cell in study.cells] == ["Local", "FedRep + Mean"]
     local, mine = study.cells
     assert list(local.runs) == [1]
-    known = mine.transfer(mine.runs[1])
-    assert known is not None
-    assert known.gain == pytest.approx({0: 0.2, 1: 0.1, 2: 0.0, 3: -0.1})
-    assert known.harmed == [3]
+    assert mine.local_values(mine.runs[1]) == {0: 0.4, 1: 0.5, 2: 0.6, 3: 0.7}
+    assert mine.clients == []  # it has no result of its own yet
     assert len(study.settings) == 1
 
 

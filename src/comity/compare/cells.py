@@ -1,20 +1,27 @@
 """Cells and settings: runs that differ by their seed alone, and cells under the same conditions.
 
-Every comparison with Local is made here, once, and so is the count of clients that gain.
+Every comparison with local training is made here, once: one row per client, and the mean over clients.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
 
 from comity._labels import titled
 from comity._overlay import owner
-from comity.compare.harm import Balance, transfer
+from comity.compare.clients import ClientTable
+from comity.compare.harm import STATES, ClientRow, Key, bounded, mean_gain, of_columns, of_samples, training_luck
 from comity.compare.statistics import Difference, Spread
-from comity.config import LOCAL
-from comity.metrics import OWN
-from comity.results import Flat, LoadedRun, Transfer
+from comity.config import ACCURACY, LOCAL
+from comity.metrics import CONSTANT, DECIDING, Metric
+from comity.metrics import GAIN as GAIN_SUM
+from comity.results import TEST_SAMPLES, TRAINING_SAMPLES, Flat, LoadedRun, State
+
+if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
+    from comity.compare.evidence import Estimate, Evidence
 
 
 @dataclass(eq=False)
@@ -75,58 +82,136 @@ class Cell:
         return Spread.of({run.seed: number(run) for run in self.finished})
 
     @cached_property
-    def accuracy(self) -> Spread | None:
-        """Mean over clients of each client's accuracy on its own tests in the last round, in percent."""
-        return self.spread(lambda run: 100 * run.metric(OWN.key))
+    def value(self) -> Spread | None:
+        """The metric that decides: mean over clients in the last round, in the unit that people see."""
+        metric = self.setting.metric
+        return self.spread(lambda run: metric.points * run.metric(metric.key))
 
     @cached_property
     def difference(self) -> Difference | None:
-        """To the base, in points."""
-        return Difference.between(self.accuracy, self.base.accuracy) if self.base is not None else None
+        """To the base; positive where this cell is better."""
+        return None if self.base is None else self.against(self.base)
 
-    # Against training alone.
+    def against(self, other: "Cell") -> Difference | None:
+        """The mean difference to another cell of the setting; positive where this cell is better."""
+        metric = self.setting.metric
+        if pairs := self._evidence(other):
+            mean = mean_gain(self.setting.control, pairs, shared=1.0)
+            return Difference.of(mean, metric.points, len(self._seeds(other)))
+        return Difference.between(self.value, other.value, -1 if metric.better == "lower" else 1)
 
-    def alone(self, run: LoadedRun) -> dict[int, float]:
-        """Accuracy of each client alone: as the run noted it, or from the Local of the same seed; empty if neither."""
-        noted = run.result.transfer if run.result is not None else None
+    def _seeds(self, other: "Cell") -> list[int]:
+        return [run.seed for run in self.finished if run.seed in other.runs and other.runs[run.seed].finished]
+
+    def _evidence(self, other: "Cell") -> "dict[Key, Evidence] | None":
+        """The scores of single tests beside those of another cell."""
+        seeds = self._seeds(other)
+        first, second = ({seed: cell.runs[seed] for seed in seeds} for cell in (self, other))
+        return of_samples(first, second, pooled=self.setting.pooled)
+
+    # Against local training.
+
+    @cached_property
+    def _compared(self) -> "tuple[list[int], dict[Key, Evidence]]":
+        return ([], {}) if self.local else self.setting.against_local({run.seed: run for run in self.finished})
+
+    @property
+    def compared(self) -> list[LoadedRun]:
+        """The runs that are compared with local training."""
+        return [self.runs[seed] for seed in self._compared[0]]
+
+    @property
+    def evidence(self) -> "dict[Key, Evidence]":
+        """What is known of each client's gain over local training."""
+        return self._compared[1]
+
+    @cached_property
+    def gain(self) -> "Estimate | None":
+        """Mean over clients of what they gain over local training."""
+        return mean_gain(self.setting.control, self.evidence) if self.evidence else None
+
+    @cached_property
+    def luck(self) -> float:
+        """How much training luck moves two tests of a run together."""
+        return training_luck(self.setting.control, self.evidence)
+
+    @property
+    def state(self) -> State | None:
+        """Of the whole federation."""
+        from comity.compare.evidence import state_of_mean
+
+        return None if self.gain is None else state_of_mean(self.gain, self.setting.margin)
+
+    @property
+    def mean_gain(self) -> Difference | None:
+        """The same in the unit that people see; without an interval where only values are known."""
+        metric, local = self.setting.metric, self.setting.local
+        if self.gain is not None:
+            return Difference.of(self.gain, metric.points, len(self.compared))
+        sign = -1 if metric.better == "lower" else 1
+        return None if local is None or self.local else Difference.between(self.value, local.value, sign)
+
+    @cached_property
+    def clients(self) -> list[ClientRow]:
+        """One row per client over all repetitions, those with a shown loss first, then by gain; empty without Local."""
+        from comity.compare.evidence import estimate, states
+
+        if not self.evidence:
+            return []
+        count, name = len(self.evidence), self.setting.deciding
+        estimates = {key: bounded(estimate(each, self.luck, count), name) for key, each in self.evidence.items()}
+        state = states(estimates, self.setting.margin)
+        rows = [self._row(key, estimates[key], state[key]) for key in estimates]
+        return sorted(rows, key=lambda row: (STATES.index(row.state) > 0, row.gain, row.seed or 0, row.client))
+
+    def _row(self, key: Key, known: "Estimate", state: State) -> ClientRow:
+        client, seed = key
+        runs = [run for run in self.compared if seed in (None, run.seed) and client in run.client_ids]
+        metric = self.setting.metric
+        value = self._mean(runs, metric.key, client)
+        tests = [run.samples[client].id for run in runs if run.samples is not None and client in run.samples]
+        count = len(set().union(*(ids.tolist() for ids in tests))) if tests else self._mean(runs, TEST_SAMPLES, client)
+        table = runs[0].partition
+        name = table.client_names[client] if table is not None and client < len(table.client_names) else ""
+        return ClientRow(
+            client=client,
+            seed=seed,
+            name=name,
+            train=self._mean(runs, TRAINING_SAMPLES, client),
+            tests=int(count),
+            value=value,
+            local=value + known.gain if metric.better == "lower" else value - known.gain,
+            gain=known.gain,
+            low=known.low,
+            high=known.high,
+            state=state,
+            detectable=known.detectable,
+            constant=self._mean(runs, CONSTANT.key, client) == 1,
+        )
+
+    @staticmethod
+    def _mean(runs: Sequence[LoadedRun], column: str, client: int) -> float:
+        values = [v for run in runs if not math.isnan(v := run.by_client(column).get(client, math.nan))]
+        return fmean(values) if values else math.nan
+
+    @property
+    def client_table(self) -> ClientTable:
+        setting = f" at {self.setting.label}" if self.setting.label else ""
+        return ClientTable(f"{self.label}{setting}", self.clients, self.setting.metric)
+
+    def with_state(self, state: State) -> list[ClientRow]:
+        return [row for row in self.clients if row.state == state]
+
+    def local_values(self, run: LoadedRun) -> dict[int, float]:
+        """The deciding metric of each client's local model, as the run noted it or from the Local of the same seed."""
+        metric, noted = self.setting.metric, run.result.transfer if run.result is not None else None
+        values = run.by_client(metric.key)
         if noted is not None:
-            joined = run.by_client(OWN.key)
-            return {client: joined[client] - gain for client, gain in noted.gain.items() if client in joined}
+            sign = -1 if metric.better == "lower" else 1
+            return {client: values[client] - sign * gain for client, gain in noted.gain.items() if client in values}
         local = self.setting.local
         other = local.runs.get(run.seed) if local is not None and not self.local else None
-        return other.by_client(OWN.key) if other is not None and other.finished else {}
-
-    def transfer(self, run: LoadedRun) -> Transfer | None:
-        """What joining changed for each client so far; ``None`` where nobody knows how they do alone."""
-        noted = run.result.transfer if run.result is not None else None
-        return noted if noted is not None else transfer(run.by_client(OWN.key), self.alone(run))
-
-    @cached_property
-    def transfers(self) -> dict[int, Transfer]:
-        """Of the finished runs, by seed."""
-        found = {run.seed: self.transfer(run) for run in self.finished}
-        return {seed: known for seed, known in found.items() if known is not None and known.gain}
-
-    @cached_property
-    def gain(self) -> Difference | None:
-        """Mean over clients of what they gain over training alone, in points."""
-        means = {seed: sum(known.gain.values()) / len(known.gain) for seed, known in self.transfers.items()}
-        return Difference.of(Spread.of({seed: 100 * mean for seed, mean in means.items()}))
-
-    @cached_property
-    def balance(self) -> Balance | None:
-        """How many clients gain and which are harmed."""
-        tables = {seed: self.runs[seed].partition for seed in self.transfers}
-        known = [table for table in tables.values() if table is not None]
-        all_known = len(known) == len(tables)
-        drawn = all_known and all(table.tests_drawn for table in known)
-        shares = {float(self.runs[seed].options["test_share"]) for seed in tables} if drawn else set()
-        return Balance.of(
-            self.transfers,
-            same_clients=all_known and all(table == known[0] for table in known),  # client 3 is the same in all seeds
-            names={seed: table.client_names for seed, table in tables.items() if table is not None},
-            test_share=shares.pop() if len(shares) == 1 else None,
-        )
+        return other.by_client(metric.key) if other is not None and other.finished else {}
 
 
 @dataclass(eq=False)
@@ -136,22 +221,82 @@ class Setting:
     options: Flat
     label: str
     cells: list[Cell] = field(default_factory=list)
+    repeated: dict[int, LoadedRun] = field(default_factory=dict)
+    """Local training with another training seed, by seed."""
 
     @property
     def local(self) -> Cell | None:
         return next((cell for cell in self.cells if cell.local), None)
 
     @property
-    def local_on(self) -> Literal["all", "train"]:
-        """Whether Local learns from a client's validation samples too, or nobody has any."""
-        held_out = any(run.options.get("val_share") for cell in self.cells for run in cell.runs.values())
-        return "train" if held_out and self.options.get("local_on") != "all" else "all"
+    def runs(self) -> list[LoadedRun]:
+        return [run for cell in self.cells for run in cell.runs.values()]
 
     @property
-    def noted_local(self) -> Spread | None:
-        """Mean accuracy of the clients alone, in percent, as the finished runs noted it."""
-        noted: dict[int, float] = {}
-        for cell in self.cells:
-            for seed, known in cell.transfers.items():
-                noted.setdefault(seed, 100 * known.local)
-        return Spread.of(dict(sorted(noted.items())))
+    def deciding(self) -> str:
+        """The name of the metric that decides."""
+        return str(self.options.get("metric") or ACCURACY)
+
+    @property
+    def metric(self) -> Metric:
+        return DECIDING[self.deciding]
+
+    @property
+    def margin(self) -> float:
+        """The largest loss that still counts as not worse."""
+        return max((float(run.options.get("margin", 0.02)) for run in self.runs), default=0.02)
+
+    @cached_property
+    def pooled(self) -> bool:
+        """Whether each seed has a partition of its own: then client 3 of one seed is not client 3 of another."""
+        tables = {run.seed: run.partition for run in self.runs}
+        known = list(tables.values())
+        return len(tables) > 1 and any(table is None or table != known[0] for table in known)
+
+    def repetitions(self, runs: int) -> int:
+        """How many of so many runs test the same sample."""
+        folds = next((run.partition.folds for run in self.runs if run.partition is not None), 0)
+        return -(-runs // folds) if folds else runs
+
+    def against_local(self, runs: Mapping[int, LoadedRun]) -> "tuple[list[int], dict[Key, Evidence]]":
+        """The seeds of the runs that are compared with local training, and the evidence of each client.
+
+        It comes from the scores of single tests. Where these are missing, or there is a single run, it comes from the
+        sums that the runs note, as in ``result.json``.
+        """
+        local = self._finished_local
+        noted = {seed: run.evaluation for seed, run in sorted(runs.items()) if GAIN_SUM.key in run.evaluation}
+        both = {seed: run for seed, run in sorted(runs.items()) if seed in local}
+        several = len(noted.keys() | both.keys()) > 1
+        if (several or not noted) and (found := of_samples(both, local, pooled=self.pooled)):
+            return list(both), found
+        if self.pooled:
+            each = ((seed, of_columns([columns])) for seed, columns in noted.items())
+            return list(noted), {(client, seed): e for seed, found in each for client, e in found.items()}
+        known = of_columns(list(noted.values()), self.repetitions(len(noted)))
+        return list(noted), {(client, None): each for client, each in known.items()}
+
+    @property
+    def _finished_local(self) -> dict[int, LoadedRun]:
+        return {run.seed: run for run in self.local.finished} if self.local is not None else {}
+
+    @property
+    def _finished_repeated(self) -> dict[int, LoadedRun]:
+        return {seed: run for seed, run in self.repeated.items() if run.finished}
+
+    @cached_property
+    def control(self) -> "dict[Key, Evidence]":
+        """Local training repeated, beside local training: what training luck alone does."""
+        return self.against_local(self._finished_repeated)[1]
+
+    @cached_property
+    def mixed(self) -> "dict[Key, Evidence]":
+        """Two local models mixed, beside one."""
+        runs = self._finished_repeated, self._finished_local
+        return of_samples(*runs, pooled=self.pooled, column="mixed") or {}
+
+    @property
+    def local_on(self) -> Literal["all", "train"]:
+        """Whether Local learns from a client's validation samples too, or nobody has any."""
+        held_out = any(run.options.get("val_share") for run in self.runs)
+        return "train" if held_out and self.options.get("local_on") != "all" else "all"

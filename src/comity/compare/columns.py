@@ -1,14 +1,15 @@
 """The columns of a study's table: what each number is, where it comes from, and how it is written."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from comity import metrics
-from comity._words import number
+from comity._words import MOST_LISTED, counted, listed, number
 from comity.compare.cells import Cell
-from comity.compare.harm import Balance
+from comity.compare.harm import STATES, ClientRow
 from comity.compare.statistics import Difference, Spread
 from comity.config import MEAN
 from comity.metrics import Metric
@@ -16,7 +17,7 @@ from comity.results import LoadedRun, Result
 
 T = TypeVar("T")
 Shown = Literal["always", "page", "asked"]
-Mark = Literal["", "gain", "loss", "noise", "one seed", "best"]
+Mark = Literal["", "gain", "loss", "noise", "unknown", "best"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,18 @@ class Column(Generic[T]):
     """What it shows of a cell; ``None`` where that is not known."""
     shown: Shown = "always"
     """CSV has every column. The page also has those that would make a terminal too narrow."""
+    deciding: bool = field(default=False, kw_only=True)
+    """Whether it is in the unit of the metric that decides."""
     parts: ClassVar[tuple[str, ...]]
     """What CSV has of it beside the value."""
 
     def entry(self, cell: Cell) -> Entry:
         found = self.of(cell)
-        return NOTHING if found is None else self.show(found)
+        return NOTHING if found is None else self.by(cell.setting.metric).show(found)
+
+    def by(self, metric: Metric) -> Self:
+        """The column where this metric decides: one that is no share has digits of its own."""
+        return replace(self, digits=metric.digits) if self.deciding and metric.unit != "%" else self
 
     def show(self, found: T) -> Entry:
         raise NotImplementedError
@@ -92,43 +99,38 @@ class ConflictColumn(SpreadColumn):
 
 
 class DifferenceColumn(Column[Difference]):
-    """A difference that is paired by seed, with its 95 % confidence interval."""
+    """A mean difference with its 95 % confidence interval."""
 
     parts: ClassVar[tuple[str, ...]] = ("low", "high", "verdict")
 
     def show(self, found: Difference) -> Entry:
-        mean, verdict = found.mean, found.verdict
-        parts = (found.low, found.high, verdict)
+        mean, direction = found.mean, found.direction
+        parts = (found.low, found.high, direction)
         if found.low is None or found.high is None:
-            title = "One seed cannot tell a difference from noise"
-            return Entry(self.number(mean, sign=True), "(one seed)", mean, parts, verdict, title)
-        arrow = {"gain": "↑", "loss": "↓"}.get(verdict)
-        text = f"{arrow} {self.number(abs(mean))}" if arrow else f"≈ {self.number(mean)}"
+            title = "One seed has no interval: the difference may be noise"
+            return Entry(self.number(mean, sign=True), "(no interval)", mean, parts, direction, title)
         low, high = self.number(found.low), self.number(found.high)
-        title = f"95 % interval from {low} to {high} points, {found.seeds} paired seeds"
-        title += ": inside the noise" if verdict == "noise" else ""
-        return Entry(text, f"[{low}, {high}]", mean, parts, verdict, title)
+        title = f"95 % CI from {low} to {high}, {counted(found.seeds, 'seed')}"
+        title += ": not significant" if direction == "noise" else ""
+        return Entry(self.number(mean, sign=True), f"[{low}, {high}]", mean, parts, direction, title)
 
 
-class GainingColumn(Column[Balance]):
-    """How many of the clients gain."""
+class StatesColumn(Column[list[ClientRow]]):
+    """How many clients are worse, undecided and not worse."""
 
-    parts: ClassVar[tuple[str, ...]] = ("of",)
+    parts: ClassVar[tuple[str, ...]] = ("undecided", "not worse", "of")
 
-    def show(self, found: Balance) -> Entry:
-        return Entry(str(found.gaining), f"of {found.clients}", found.gaining, (found.clients,))
+    def show(self, found: list[ClientRow]) -> Entry:
+        counts = Counter(row.state for row in found)
+        worse, undecided, fine = (counts[state] for state in STATES)
+        title = f"worse: {listed(map(str, _worse(found)))}" if worse else "no client is shown to be worse"
+        mark: Mark = "loss" if worse else ""
+        return Entry(f"{worse} / {undecided} / {fine}", "", worse, (undecided, fine, len(found)), mark, title)
 
 
-class HarmedColumn(Column[Balance]):
-    """How many of the clients do worse than alone, and how many of these by more than chance."""
-
-    parts: ClassVar[tuple[str, ...]] = ("of", "beyond chance")
-
-    def show(self, found: Balance) -> Entry:
-        count, sure = len(found.harmed), len(found.beyond_chance) if found.counted else None
-        small = f"of {found.clients}" + (f", {sure} beyond chance" if count and sure is not None else "")
-        mark: Mark = "" if not count else "noise" if sure == 0 else "loss"
-        return Entry(str(count), small, count, (found.clients, sure), mark, found.named)
+def _worse(rows: list[ClientRow]) -> list[str]:
+    names = [str(row) for row in rows if row.state == "worse"]
+    return [*names[:MOST_LISTED], "…"] if len(names) > MOST_LISTED else names
 
 
 Numbers = Callable[[Cell], Spread | None]
@@ -156,6 +158,16 @@ def metric_column(metric: Metric, name: str = "", shown: Shown = "page") -> Spre
     )
 
 
+def _deciding(how: str) -> Numbers:
+    """A summary of the metric that decides."""
+
+    def numbers(cell: Cell) -> Spread | None:
+        metric = cell.setting.metric
+        return cell.spread(lambda run: metric.points * run.metric(metric.key, how))
+
+    return numbers
+
+
 def _best(result: Result) -> float | None:
     """Only where validation chose it: chosen by test it compares nothing."""
     return result.best.metrics[metrics.OWN.key].mean if result.best.chosen_by == "validation" else None
@@ -167,108 +179,113 @@ def _newcomers(result: Result) -> float | None:
 
 
 def _newcomers_gain(result: Result) -> float | None:
-    own, late = _newcomers(result), result.newcomers
-    return 100 * own - 100 * late.transfer.local if own is not None and late and late.transfer else None
+    late = result.newcomers.transfer if result.newcomers is not None else None
+    return None if late is None else metrics.DECIDING[late.metric].points * late.mean.gain
 
 
 def _relative(cell: Cell) -> Spread | None:
-    return Spread.of({seed: 100 * each.relative_accuracy for seed, each in cell.transfers.items()})
+    shares = {run.seed: t.relative_accuracy for run in cell.finished if run.result and (t := run.result.transfer)}
+    return Spread.of({seed: 100 * share for seed, share in shares.items()})
 
 
-_POOLED = "of the clients of all seeds where each seed has a partition of its own"
+def _gaining(cell: Cell) -> Spread | None:
+    shares = {run.seed: t.positive_transfer for run in cell.finished if run.result and (t := run.result.transfer)}
+    return Spread.of({seed: 100 * share for seed, share in shares.items()})
 
-ACCURACY = SpreadColumn(
-    *("accuracy", "accuracy", "%", 2),
-    "Mean over clients of the accuracy on their own tests in the last round, ± standard deviation over seeds",
-    _metric(metrics.OWN),
-)
+
+ACCURACY = metric_column(metrics.OWN, "accuracy", "always")
+VALUES = {
+    "accuracy": ACCURACY,
+    "balanced": metric_column(metrics.BALANCED, "balanced", "asked"),
+    "log-loss": metric_column(metrics.LOSS, "log-loss", "asked"),
+    "brier": metric_column(metrics.BRIER, "Brier", "asked"),
+    "auc": metric_column(metrics.AUC, "AUC", "asked"),
+}
+"""The columns of the metrics that may decide, by the names that ``--metric`` takes."""
 DIFFERENCE = DifferenceColumn(
     *("difference", f"difference to {MEAN}", "points", 2),
-    "Points of accuracy more than the same method with the plain mean, or the rule that was asked for, paired by seed, "
-    "with a 95 % interval; ≈ and grey where the interval holds zero",
+    "Gain over the same method with the plain mean, or the rule that was asked for, by the metric that decides, with a "
+    "95 % confidence interval; grey where the interval holds zero",
     lambda cell: cell.difference,
+    deciding=True,
 )
 WORST = SpreadColumn(
     *("worst10", "worst tenth", "%", 1),
-    "Mean accuracy of the tenth of the clients that do worst",
-    _metric(metrics.OWN, "worst10"),
+    "Mean of the tenth of the clients that do worst, by the metric that decides",
+    _deciding("worst10"),
+    deciding=True,
 )
 GAIN = DifferenceColumn(
-    *("gain", "gain over Local", "points", 2),
-    "Points of accuracy more than when each client trains alone, mean over clients, with a 95 % interval",
-    *(lambda cell: cell.gain, "page"),
+    *("gain", "gain over local training", "points", 2),
+    "Gain over local training by the metric that decides, mean over clients, with a 95 % confidence interval that "
+    "accounts for overlapping test sets",
+    lambda cell: cell.mean_gain,
+    deciding=True,
 )
-HARMED = HarmedColumn(
-    *("harmed", "clients harmed", "", 0),
-    f"Clients that do worse than alone; {_POOLED}; beyond chance: by more than the luck of their test samples (exact "
-    "McNemar test by client, Benjamini–Hochberg over clients at 5 %)",
-    lambda cell: cell.balance,
+CLIENTS = StatesColumn(
+    *("worse", "worse / undecided / not worse", "", 0),
+    "Clients for which a loss is shown (Benjamini–Hochberg at 5 %), clients that are undecided, and clients for which "
+    "a loss above the margin is excluded; of the clients of all seeds where each seed has its own partition",
+    lambda cell: cell.clients or None,
 )
-BY_CLASS = (
-    metric_column(metrics.BALANCED, "balanced", "asked"),
-    metric_column(metrics.AUC, shown="asked"),
-)
-"""Shown unasked where accuracy leaves much open: of two classes, and of classes of very different size."""
 CONFLICT = ConflictColumn(
     *("conflict", "conflict", "%", 0),
     "Share of pairs of clients whose updates have a negative cosine, mean over layers and rounds; ± the share that "
     "sketches are expected to judge wrongly",
-    _result(lambda result: result.conflict_rate),
-    with_std=False,
+    *(_result(lambda result: result.conflict_rate), "asked", False),
 )
 COLUMNS: tuple[Column[Any], ...] = (
-    *(ACCURACY, DIFFERENCE, GAIN),
-    GainingColumn(
-        *("gaining", "clients that gain", "", 0),
-        f"Clients that do better than alone (positive transfer); {_POOLED}",
-        lambda cell: cell.balance,
-    ),
-    HARMED,
-    metric_column(metrics.UNGUARDED, shown="always"),
+    *VALUES.values(),
+    *(GAIN, CLIENTS, DIFFERENCE, WORST),
     SpreadColumn(
-        *("best", "best round", "%", 2), "Accuracy in the best round, where validation chose that round", _result(_best)
+        *("gaining", "clients that gain", "%", 0),
+        "Share of the clients whose metric is above that of local training (positive transfer), by chance or not",
+        *(_gaining, "asked", False),
+    ),
+    metric_column(metrics.UNGUARDED, shown="asked"),
+    SpreadColumn(
+        *("best", "best round", "%", 2),
+        "Accuracy in the best round, where validation chose that round",
+        *(_result(_best), "asked"),
     ),
     SpreadColumn(
         *("samples", "over samples", "%", 2),
-        "Share of all clients' tests that are answered right: each test counts the same, not each client",
-        *(_metric(metrics.OWN, "samples"), "page"),
+        "Accuracy over the tests of all clients: each test counts the same, not each client",
+        *(_metric(metrics.OWN, "samples"), "asked"),
     ),
-    WORST,
     SpreadColumn(
-        *("relative", "relative to Local", "%", 1),
-        "Relative accuracy: mean over clients of (accuracy − alone) / alone",
-        _relative,
+        *("relative", "relative to local", "%", 1),
+        "Relative gain: mean over clients of gain / local metric",
+        *(_relative, "asked"),
     ),
-    *BY_CLASS,
     SpreadColumn(
         *("newcomers", "newcomers", "%", 2),
         "Mean accuracy of clients that joined after training, on their own tests, ± standard deviation over seeds",
         _result(_newcomers),
     ),
     SpreadColumn(
-        *("newcomers_gain", "newcomers over Local", "points", 2),
-        "Points of accuracy that newcomers have more than when they train alone for as many rounds as the others did",
-        *(_result(_newcomers_gain, 1), "page"),
+        *("newcomers_gain", "newcomers' gain", "points", 2),
+        "Gain of newcomers over local training for as many rounds as the others trained",
+        *(_result(_newcomers_gain, 1), "asked"),
     ),
-    metric_column(metrics.LOSS, "log-loss"),
-    metric_column(metrics.CALIBRATION),
+    metric_column(metrics.CALIBRATION, shown="asked"),
+    metric_column(metrics.CONSTANT, shown="asked"),
     SpreadColumn(
         *("against", "step against", "%", 0),
-        "Share of the clients whose own update the aggregated step points against, mean over rounds",
-        *(_result(lambda result: result.rule_against), "page", False),
+        "Share of the clients whose loss the aggregated step increases to first order, mean over rounds",
+        *(_result(lambda result: result.rule_against), "asked", False),
     ),
     CONFLICT,
     SpreadColumn(
-        *("MB", "MB a round", "", 2),
-        "Megabytes sent and received by all clients of a round together",
-        _result(lambda result: (result.bytes_per_round.down + result.bytes_per_round.up) / 1e6, 1),
-        with_std=False,
+        *("MB", "MB per round", "", 2),
+        "Megabytes sent and received by all clients together in a round",
+        *(_result(lambda result: (result.bytes_per_round.down + result.bytes_per_round.up) / 1e6, 1), "asked", False),
     ),
     SpreadColumn(
-        *("seconds", "s a round", "", 2),
+        *("seconds", "s per round", "", 2),
         "Seconds of training and aggregation on the machine that it ran on",
         _result(lambda result: (result.seconds.train + result.seconds.aggregate) / result.last.round, 1),
-        with_std=False,
+        *("asked", False),
     ),
     SpreadColumn(
         *("std", "std over clients", "points", 1),

@@ -14,7 +14,8 @@ def compared(flat: Flat) -> set[str]:
 
     Where Local learns from all of them, how many the others hold out is their own choice.
     """
-    return {"method", "rule", "guard", "refit"} | ({"val_share"} if flat.get("local_on") == "all" else set())
+    held_out = {"val_share"} if flat.get("local_on") == "all" else set()
+    return {"method", "rule", "guard", "guard_split", "refit"} | held_out
 
 
 def of_cell(flat: Flat) -> Flat:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from comity.results import DamagedRun, Flat, LoadedRun, PlannedRun, RunFolder, S
 
 if TYPE_CHECKING:
     from comity.compare.table import Table
+    from comity.compare.verdict import Verdict
 
 
 class LoadedStudy:
@@ -110,7 +112,10 @@ class LoadedStudy:
         settings: dict[str, Setting] = {}
         for run in sorted(self.runs, key=lambda run: run.local):  # Local last: it finds the settings that it serves
             for setting in self._settings_of(run, settings):
-                self._cell_of(run, setting).runs[run.seed] = run
+                if run.repeats_local:
+                    setting.repeated[run.seed] = run
+                else:
+                    self._cell_of(run, setting).runs[run.seed] = run
         for setting in settings.values():
             for cell in setting.cells:
                 base = next(iter(self._base_candidates(cell)), cell)
@@ -173,6 +178,20 @@ class LoadedStudy:
         taken = dict.fromkeys(means[0].rule_label for means in several)
         return f"There are several means, {listed(every)}; differences are to {listed(taken)}, --base chooses another."
 
+    @cached_property
+    def verdict(self) -> "Verdict":
+        """Whether to join: that of the setting with the clearest answer in favour, where there are several."""
+        from comity.compare.verdict import Verdict, verdict_of
+
+        found = [verdict_of(setting) for setting in self.settings]
+        order = ("Join", "Join with the guard", "Undecided", "Train locally")
+        best = min(found, key=lambda each: order.index(each.title), default=Verdict("Undecided", "No run.", None, []))
+        if len(found) < 2:
+            return best
+        counts = {title: sum(each.title == title for each in found) for title in order}
+        words = listed(f"{title} in {count}" for title, count in counts.items() if count)
+        return replace(best, evidence=f"{best.evidence} Of {len(found)} settings: {words}.")
+
     def table(self) -> "Table":
         from comity.compare.table import Table
 
@@ -192,22 +211,25 @@ def _key_of(options: Flat) -> str:
 
 def _unique(runs: Iterable[LoadedRun]) -> list[LoadedRun]:
     """Each run once, from a folder where it is finished if there is one."""
-    found: dict[tuple[str, int], LoadedRun] = {}
+    found: dict[tuple[str, int, bool], LoadedRun] = {}
     for run in runs:
-        key = (_key_of(run.decisive), run.seed)
+        key = (_key_of(run.decisive), run.seed, run.repeats_local)
         if key not in found or (run.finished and not found[key].finished):
             found[key] = run
     return list(found.values())
 
 
 def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | None]) -> list[LoadedRun]:
-    """The Local that goes with each run, from the caches beside them, where it is not among the runs itself."""
-    missing = {_local_key(run) for run in runs if not run.local} - {_local_key(run) for run in runs if run.local}
+    """The local baseline of each run, and that repeated, from the caches beside them, where they are not among them."""
+    wanted = {(_local_key(run), repeated) for run in runs if not run.local for repeated in (False, True)}
+    missing = wanted - {(_local_key(run), run.repeats_local) for run in runs if run.local}
     found = []
-    for cache in dict.fromkeys(run.path.resolve().parent / schema.LOCAL_CACHE for run in runs):
+    around = [folder for run in runs for folder in (run.path.resolve().parent, run.path.resolve())]
+    for cache in dict.fromkeys(folder / schema.LOCAL_CACHE for folder in around):
         for folder in sorted(cache.glob("*")):
-            if missing and RunFolder(folder).started and (run := read(folder)) and _local_key(run) in missing:
-                missing.remove(_local_key(run))
+            run = read(folder) if missing and RunFolder(folder).started else None
+            if run is not None and (key := (_local_key(run), run.repeats_local)) in missing:
+                missing.remove(key)
                 found.append(run)
     return found
 

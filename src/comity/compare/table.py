@@ -9,26 +9,33 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import one_line, unknown
 from comity._labels import titled
 from comity._words import MOST_LISTED, counted, listed
 from comity.compare.cells import Cell, Setting
-from comity.compare.columns import ACCURACY, BY_CLASS, COLUMNS, DIFFERENCE, HARMED, NOTHING, Column, Entry, columns_of
+from comity.compare.columns import CLIENTS, COLUMNS, DIFFERENCE, GAIN, NOTHING, VALUES, WORST, Column, Entry, columns_of
+from comity.compare.harm import mean_gain
+from comity.compare.statistics import Difference, Spread
 from comity.compare.study import LoadedStudy
-from comity.config import LOCAL, MEAN
-from comity.metrics import AUC
-from comity.results import FALL, TUNING, Flat, Tuned, show
+from comity.config import BALANCED, LOCAL, MEAN
+from comity.metrics import MAJORITY, MIXED
+from comity.results import FALL, TUNING, Flat, LoadedRun, Tuned, show
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table as RichTable
 
-KEPT = (ACCURACY.name, DIFFERENCE.name, HARMED.name)
-"""Columns that a narrow terminal shows in any case."""
+    from comity.compare.evidence import Evidence
+
+MOST_COLUMNS = 7
+"""Of the text forms, names included, unless columns are asked for."""
+KEPT = (GAIN.name, CLIENTS.name)
+"""Columns that a narrow terminal shows in any case, beside the metric that decides."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,11 @@ class Line:
     remark: str = ""
     """“2 of 3 seeds”."""
     cell: Cell | None = None
-    """``None`` for Local as other runs noted it."""
+    """``None`` for a reference: the majority class, local training repeated, two local models mixed."""
 
     @property
     def local(self) -> bool:
-        return self.cell is None or self.cell.local
+        return self.cell is not None and self.cell.local
 
     @property
     def label(self) -> str:
@@ -91,20 +98,28 @@ class Table:
     """How to read it."""
     remarks: list[str]
     """What a reader must know of these runs."""
+    deciding: list[str] = field(default_factory=list)
+    """The columns of the metrics that decide."""
 
     @classmethod
     def of(cls, study: LoadedStudy) -> "Table":
         """Of the finished runs."""
-        heading = f"difference to {study.base_label}"
-        changed: dict[str, Column[Any]] = {}
-        if any(run.partition is not None and run.partition.is_uneven for run in study.runs):
-            changed = {column.name: replace(column, shown="always") for column in BY_CLASS}
-        changed[DIFFERENCE.name] = replace(DIFFERENCE, heading=heading)
+        deciding = [VALUES[name] for name in dict.fromkeys(setting.deciding for setting in study.settings)]
+        changed: dict[str, Column[Any]] = {each.name: replace(each, shown="always") for each in deciding}
+        changed[DIFFERENCE.name] = replace(DIFFERENCE, heading=f"difference to {study.base_label}")
+        if any(setting.metric.unit != "%" for setting in study.settings):
+            changed[WORST.name] = replace(WORST, unit="")
         columns = tuple(changed.get(column.name, column) for column in columns_of(study.runs))
+        columns = tuple(sorted(columns, key=lambda column: column.name not in [each.name for each in deciding]))
         made = [Block(s, study.varying.of(s.options), _lines(s, study, columns)) for s in study.settings]
         blocks = [block for block in made if block.lines]
         lines = [line for block in blocks for line in block.lines]
-        used = tuple(column for column in columns if any(line.entries[column.name] != NOTHING for line in lines))
+        kept = {each.name for each in deciding}
+        kept |= {column.name for column in columns if any(line.entries[column.name] != NOTHING for line in lines)}
+        used = [column for column in columns if column.name in kept]
+        shown = [column for column in used if column.shown == "always"]
+        for column in shown[MOST_COLUMNS - 1 :]:
+            used[used.index(column)] = replace(column, shown="page")
         remarks = [study.base_remark] if study.base_remark else []
         for option in sorted(study.tuned_training):
             remarks += _choices(option, [search for search in study.tuning if search.option == option])
@@ -114,15 +129,19 @@ class Table:
         jumpy = {cell.label for cell in study.cells for run in cell.finished if run.result and run.result.unstable}
         if jumpy:
             remarks.append(
-                f"Training was not stable, a client's accuracy fell by more than {100 * FALL:.0f} points between two "
-                f"evaluations: {', '.join(sorted(jumpy))}."
+                f"Unstable training: with {', '.join(sorted(jumpy))} a client's accuracy dropped by more than "
+                f"{100 * FALL:.0f} points between evaluations."
             )
+        constant = {cell.client_table.title: sum(row.constant for row in cell.clients) for cell in study.cells}
+        if any(constant.values()):
+            counts = (f"{label}: {counted(count, 'client')}" for label, count in constant.items() if count)
+            remarks.append(f"Models that give every test of a client the same class: {', '.join(counts)}.")
         trainers = {run.info.trainer: None for cell in study.cells for run in cell.finished if run.info.trainer}
         if len(trainers) > 1:
             names = ", ".join(one_line(trainer, 40) for trainer in sorted(trainers))
             remarks.append(f"Runs used different trainers: {names}; last digits may differ.")
         remarks += [f"A damaged run is not in the table: {what}" for what in study.damaged.values()]
-        return cls(blocks, used, _legend(lines, study.base_label), remarks)
+        return cls(blocks, tuple(used), _legend(study, lines), remarks, [column.name for column in deciding])
 
     @property
     def lines(self) -> list[Line]:
@@ -130,31 +149,20 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        return [*self.legend, *self.reference, *self.of_one_class, *self.remarks]
+        return [*self.legend, *self.reference, *self.remarks]
 
     @property
     def reference(self) -> list[str]:
         """Which Local gains and harm are measured against."""
-        words = {"all": "all samples of a client but its tests", "train": "no validation samples either"}
-        compared = [b.setting.local_on for b in self.blocks if any(line.cell and line.cell.balance for line in b.lines)]
+        words = {"all": "all samples of a client but its tests", "train": "all but tests and validation samples"}
+        settings = [block.setting for block in self.blocks]
+        compared = [each.local_on for each in settings if any(cell.evidence for cell in each.cells)]
         counts = {kind: compared.count(kind) for kind in dict.fromkeys(compared)}
         return [
-            f"Local, the reference, learns from {words[kind]}"
+            f"Local training, the reference, uses {words[kind]}"
             + (f" ({count} of {len(compared)} settings)." if len(counts) > 1 else ".")
             for kind, count in counts.items()
         ]
-
-    @property
-    def of_one_class(self) -> list[str]:
-        """How many clients the columns in which each class counts the same leave out."""
-        if not {column.name for column in self.on_page} & {column.name for column in BY_CLASS}:
-            return []
-        runs = [run for line in self.lines if line.cell for run in line.cell.finished]
-        counts = {(sum(map(math.isnan, areas)), len(areas)) for run in runs if (areas := run.evaluation.get(AUC.key))}
-        most, clients = max(counts, default=(0, 0))
-        many = f"up to {most}" if len(counts) > 1 else str(most)
-        words = f"Balanced accuracy and AUC leave out {many} of {clients} clients, whose tests hold one class."
-        return [words] if most else []
 
     @property
     def shown(self) -> list[Column[Any]]:
@@ -163,17 +171,16 @@ class Table:
 
     @property
     def on_page(self) -> list[Column[Any]]:
-        """Whom it harms stands beside the accuracy, where a phone shows it too."""
-        shown = [column for column in self.columns if column.shown != "asked"]
-        return sorted(shown, key=lambda column: (ACCURACY.name, HARMED.name, column.name).index(column.name))
+        """The columns of the page; those beyond the ones of the text forms are shown on request."""
+        return sorted(self.columns, key=lambda column: column.shown != "always")
 
     def only(self, names: Sequence[str]) -> "Table":
-        """With these columns, by their names in CSV; accuracy and its difference come first in any case."""
+        """With these columns, by their names in CSV; the metric that decides and its gain come first in any case."""
         known = {column.name: column for column in (*COLUMNS, *self.columns)}
         for name in names:
             if name not in known:
                 raise unknown("column", name, known)
-        first = [column.name for column in self.columns if column.name in (ACCURACY.name, DIFFERENCE.name)]
+        first = [column.name for column in self.columns if column.name in (*self.deciding, GAIN.name)]
         chosen = [known[name] for name in dict.fromkeys((*first, *names))]
         return replace(self, columns=tuple(replace(column, shown="always") for column in chosen))
 
@@ -238,7 +245,7 @@ class Table:
             return max((Measurement.get(console, unbound, block).maximum for block in drawn), default=0)
 
         kept = self.shown
-        droppable = [column for column in kept if column.name not in KEPT]
+        droppable = [column for column in kept if column.name not in (*self.deciding, *KEPT)]
         while droppable and width(kept) > options.max_width:
             kept.remove(droppable.pop())
         for block in self.blocks:
@@ -253,12 +260,14 @@ class Table:
 def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]]) -> list[Line]:
     cells = [cell for cell in setting.cells if cell.finished]
     most = max((len(cell.finished) for cell in study.cells), default=0)
-    best = max((cell.accuracy.mean for cell in cells if cell.accuracy and not cell.local), default=math.nan)
+    column = VALUES[setting.deciding]
+    values = [cell.value.mean for cell in cells if cell.value and not cell.local]
+    best = (min if setting.metric.better == "lower" else max)(values, default=math.nan)
     lines = []
     for cell in cells:
         entries = {column.name: column.entry(cell) for column in columns}
-        if not cell.local and entries[ACCURACY.name].value == best:
-            entries[ACCURACY.name] = replace(entries[ACCURACY.name], mark="best")
+        if not cell.local and cell.value and cell.value.mean == best:
+            entries[column.name] = replace(entries[column.name], mark="best")
         seeds = [run.seed for run in cell.finished]
         lines.append(
             Line(
@@ -272,9 +281,30 @@ def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]])
                 cell=cell,
             )
         )
-    if lines and not any(line.local for line in lines) and (noted := setting.noted_local):
-        entries = {column.name: NOTHING for column in columns} | {ACCURACY.name: ACCURACY.show(noted)}
-        lines.insert(0, Line(LOCAL, "", list(noted.by_seed), entries))
+    local = sum(line.local for line in lines)
+    return [*lines[:local], *_references(setting, columns, any(cell.guarded for cell in cells)), *lines[local:]]
+
+
+def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool) -> list[Line]:
+    """What every comparison needs beside local training: the majority class, training luck, and mixing alone."""
+    metric, column = setting.metric, VALUES[setting.deciding]
+    local = setting.local
+    repeated = [run for run in setting.repeated.values() if run.finished]
+    rows: list[tuple[str, list[LoadedRun], str, Mapping[Any, Evidence]]] = [
+        (MAJORITY.label, local.finished if local else [], MAJORITY.key, {}),
+        (f"{LOCAL}, repeated", repeated, metric.key, setting.control),
+        (MIXED.label, repeated if guarded else [], MIXED.key, setting.mixed),
+    ]
+    lines = []
+    for name, runs, key, evidence in rows:
+        values = Spread.of({run.seed: metric.points * run.metric(key) for run in runs})
+        if values is None:
+            continue
+        entries = {each.name: NOTHING for each in columns} | {column.name: column.show(values)}
+        if evidence:
+            mean = mean_gain(setting.control, evidence)
+            entries[GAIN.name] = GAIN.by(metric).show(Difference.of(mean, metric.points, len(runs)))
+        lines.append(Line(name, "", sorted(values.by_seed), entries))
     return lines
 
 
@@ -291,23 +321,27 @@ def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
     return told + ([f"A better {option} may lie beyond those that were tried for {listed(ends)}."] if ends else [])
 
 
-def _legend(lines: list[Line], base: str) -> list[str]:
+def _legend(study: LoadedStudy, lines: list[Line]) -> list[str]:
+    if not lines:
+        return []
     seeds = sorted({seed for line in lines for seed in line.seeds})
-    if len(seeds) == 1:
-        over_seeds = f"One seed ({seeds[0]}): no standard deviation and no interval; a difference may be noise."
-    else:
-        over_seeds = (
-            f"Mean ± standard deviation over {len(seeds)} seeds ({', '.join(map(str, seeds))}). Differences to {base} "
-            "are paired by seed, with a 95 % confidence interval (Student's t); ≈: the interval holds 0, so the "
-            "difference is inside the noise."
-        )
-    numbers = (
-        "Accuracy: mean over clients of each client's model on its own tests, last round, in percent; differences in "
-        "points. Relative to Local: mean over clients of (accuracy − Local) / Local. Clients harmed: those that do "
-        "worse than alone, of the clients of all seeds where each seed has a partition of its own; beyond chance: by "
-        "more than the luck of their test samples. Seconds: training and aggregation."
-    )
-    return [over_seeds, numbers]
+    settings = study.settings
+    metrics = listed(dict.fromkeys(setting.metric.label for setting in settings))
+    margins = {(setting.metric.points * setting.margin, setting.metric.unit == "%") for setting in settings}
+    largest = [f"{margin:g}{' points' if share else ''}" for margin, share in sorted(margins)]
+    folds = {run.partition.folds for setting in settings for run in setting.runs if run.partition is not None} - {0}
+    chosen = BALANCED in {setting.deciding for setting in settings}
+    chosen = chosen and any(run.partition is not None and run.partition.is_uneven for run in study.runs)
+    uneven = " (classes are uneven)" if chosen else ""
+    over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"One seed ({seeds[0]})"
+    folded = f", {min(folds)} folds per repetition" if folds else ""
+    return [
+        f"{over}{folded}. The metric that decides is {metrics}{uneven}: mean over clients, last round"
+        + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
+        "Gains and differences have 95 % confidence intervals that account for overlapping tests and training luck. "
+        "A client is worse if its loss is significant after correction for all clients, and not worse if a loss "
+        f"of more than {listed(largest)} is excluded.",
+    ]
 
 
 _LATEX = {
@@ -329,7 +363,7 @@ def _latex(text: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
 
 
-_STYLES = {"gain": "green", "loss": "red", "noise": "dim", "one seed": "dim", "best": "bold"}
+_STYLES = {"gain": "green", "loss": "red", "noise": "dim", "unknown": "dim", "best": "bold"}
 
 
 def _drawn(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
@@ -341,9 +375,14 @@ def _drawn(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
     drawn = RichTable(title=block.title or None, title_justify="left", title_style="bold", **look)
     drawn.add_column("", overflow="fold")  # rather a name on two lines than a number that is cut off
     for column in columns:
-        drawn.add_column(column.heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
+        heading = column.heading.replace(" /", "\N{NO-BREAK SPACE}/")
+        entries = (str(line.entries[column.name]) for line in block.lines)
+        width = max(map(len, (*entries, *heading.split(" "))))
+        wrapped = "\n".join(wrap(heading, width)).replace("\N{NO-BREAK SPACE}", " ")
+        drawn.add_column(wrapped, justify="right", no_wrap=True)
     for i, line in enumerate(block.lines):
         texts = [Text(str(e), style=_STYLES.get(e.mark, "")) for e in (line.entries[c.name] for c in columns)]
-        last = i + 1 == len(block.lines) or not block.lines[i + 1].under
+        following = block.lines[i + 1] if i + 1 < len(block.lines) else None
+        last = following is None or not (following.under or following.cell is None)
         drawn.add_row(Text(f"  {line.name}" if line.under else line.name), *texts, end_section=last)
     return drawn

@@ -1,0 +1,145 @@
+"""One row per client, in the forms that people and programs read."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from comity._words import capital, counted, number
+from comity.compare.harm import ClientRow, by_client
+from comity.metrics import CONSTANT, DECIDING, Metric
+from comity.results import TEST_SAMPLES, TRAINING_SAMPLES, Newcomers, Result
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+HEADINGS = ("client", "samples", "local → joined", "gain [95 % CI]", "state")
+WRAPPED = ("client", "state")
+"""Columns whose words may stand below each other where a terminal is narrow."""
+MOST_ROWS = 20
+"""Rows that a terminal shows; the others are counted."""
+
+
+@dataclass(frozen=True)
+class ClientTable:
+    """The clients of one configuration, those with a shown loss first."""
+
+    title: str
+    rows: Sequence[ClientRow]
+    metric: Metric
+
+    @classmethod
+    def of_result(cls, title: str, result: Result | Newcomers, names: Sequence[str] = ()) -> "ClientTable | None":
+        """Of one run; ``None`` where it was compared with no local baseline."""
+        transfer = result.transfer
+        if transfer is None:
+            return None
+        metric = DECIDING[transfer.metric]
+        keys = (metric.key, TRAINING_SAMPLES, TEST_SAMPLES, CONSTANT.key)
+        values, train, tests, constant = (by_client(result.clients, key) for key in keys)
+        rows = [
+            ClientRow(
+                client=client,
+                seed=None,
+                name=names[client] if client < len(names) else "",
+                train=train[client],
+                tests=int(tests[client]),
+                value=values[client],
+                local=values[client] + (each.gain if metric.better == "lower" else -each.gain),
+                gain=each.gain,
+                low=each.low,
+                high=each.high,
+                state=each.state,
+                detectable=math.inf if math.isnan(each.detectable) else each.detectable,
+                constant=constant.get(client) == 1,
+            )
+            for client, each in transfer.clients.items()
+        ]
+        return cls(title, sorted(rows, key=lambda row: (row.state != "worse", row.gain, row.client)), metric)
+
+    def texts(self, row: ClientRow) -> tuple[str, ...]:
+        """The cells of one row, in the order of ``HEADINGS``."""
+        metric = self.metric
+        digits = 1 if metric.unit == "%" else metric.digits
+        unit = " %" if metric.unit == "%" else ""
+        value, local = (number(metric.points * each, digits) for each in (row.value, row.local))
+        gain, low, high = (number(metric.points * each, digits, sign=True) for each in (row.gain, row.low, row.high))
+        known = math.isfinite(row.low) and math.isfinite(row.high)
+        return (
+            str(row),
+            f"{row.train:.0f} + {row.tests}",
+            f"{local} → {value}{unit}",
+            f"{gain} [{low}, {high}]" if known else gain,
+            self.state(row),
+        )
+
+    def state(self, row: ClientRow) -> str:
+        """“undecided (≥ 12)”: beside an undecided client stands the smallest loss that would be found."""
+        if row.state != "undecided":
+            return row.state
+        digits = 0 if self.metric.unit == "%" else self.metric.digits - 1
+        found = f"≥ {number(self.metric.points * row.detectable, digits)}" if math.isfinite(row.detectable) else "none"
+        return f"undecided ({found})"
+
+    @property
+    def note(self) -> str:
+        points = " in points" if self.metric.unit == "%" else ""
+        words = f"Samples: training + test. {capital(self.metric.label)}, and gain{points}."
+        if any(row.state == "undecided" for row in self.rows):
+            words += " In brackets: the smallest loss that these tests would find (power 80 %)."
+        return words
+
+    # Its forms.
+
+    def markdown(self) -> str:
+        ruler = "|---|---:|---:|---:|---|"
+        rows = [" | ".join(cell.replace("|", "\\|") for cell in self.texts(row)) for row in self.rows]
+        lines = [f"| {' | '.join(HEADINGS)} |", ruler, *(f"| {row} |" for row in rows)]
+        return "\n".join([*([f"**{self.title}**", ""] if self.title else []), *lines]) + "\n"
+
+    def csv_rows(self) -> Iterator[list[object]]:
+        for row in self.rows:
+            yield [self.title, *vars(row).values()]
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.box import SIMPLE
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        drawn = RichTable(
+            title=self.title or None, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0)
+        )
+        drawn.pad_edge = drawn.show_edge = False
+        shown = self.rows[:MOST_ROWS]
+        texts = list(map(self.texts, shown))
+        columns = {heading: [row[i] for row in texts] for i, heading in enumerate(HEADINGS)}
+        if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
+            del columns["samples"]  # rather than a number that is cut off
+        for heading in columns:
+            side: Literal["left", "right"] = "left" if heading in WRAPPED else "right"
+            drawn.add_column(heading, justify=side, no_wrap=heading not in WRAPPED, overflow="fold")
+        styles = {"worse": "red", "not worse": "green", "undecided": "dim"}
+        for row, (*cells, state) in zip(shown, zip(*columns.values(), strict=True), strict=True):
+            drawn.add_row(*map(Text, cells), Text(state, style=styles[row.state]))
+        yield drawn
+        if len(self.rows) > MOST_ROWS:
+            yield Text(f"… and {counted(len(self.rows) - MOST_ROWS, 'more client')}.", style="dim")
+        yield Text(self.note, style="dim")
+
+
+def _narrowest(heading: str, cells: Sequence[str]) -> int:
+    """Characters that a column needs on a terminal, with the gap behind it."""
+    texts = [heading, *cells]
+    return 2 + max(map(len, " ".join(texts).split() if heading in WRAPPED else texts))
+
+
+def clients_csv(tables: Sequence[ClientTable]) -> str:
+    """One row for each client and configuration, in full precision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["configuration", *ClientRow.__dataclass_fields__])
+    for table in tables:
+        writer.writerows(table.csv_rows())
+    return text.getvalue()
