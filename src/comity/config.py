@@ -54,6 +54,14 @@ LOCAL = "Local"
 """The method that every run is compared with: each client trains alone."""
 MEAN = DEFAULTS["rule"]
 """The rule that other rules are compared with."""
+REPEATED = 1_000_003
+"""Makes the training seed of a repeated local baseline: by exclusive or, so that it differs from all usual seeds."""
+ACCURACY = "accuracy"
+"""The metric that decides where nothing speaks for another."""
+BALANCED = "balanced"
+"""The metric that decides where classes are uneven."""
+SEARCHED = 0.2
+"""Share of the training samples that a search holds out for validation, unless ``val_share`` is set."""
 AUTO = "auto"
 """A learning rate that is not known yet: a study of each method chooses it by validation."""
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
@@ -75,7 +83,11 @@ class Data:
     )
     clients: Count | None = option(None, f"number of clients; by default those that the data name, or {CLIENTS}")
     newcomers: CountOrZero = option(0, "number of clients, the last ones, that join only after training")
-    test_share: ShareBetween = option(0.3, "share of a client's samples that is held out for testing")
+    test_share: ShareBetween = option(
+        0.3,
+        "share of a client's samples that is held out for testing; where the data name the clients, consecutive seeds "
+        "test the folds of a cross-validation, 3 by default",
+    )
     val_share: ShareBelowOne = option(0.0, "share of the rest that is held out for validation; some methods need one")
 
 
@@ -114,7 +126,13 @@ class Learning:
         local=None,
     )
     guard: Any = option(
-        None, "what keeps clients from being worse off than with local training; `comity list guards`", local=None
+        None, "what each client uses after training, chosen on held-out samples; `comity list guards`", local=None
+    )
+    guard_split: bool = option(
+        False,
+        "leave a part of the validation samples to others than the guard; a study sets it where it tunes",
+        local=False,
+        silent=True,
     )
     refit: CountOrZero | None = option(
         None, "final rounds that train on validation samples too; by default 10 % under the guard mixture", local=0
@@ -173,6 +191,12 @@ class Evaluation:
         "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round only, never for no S and G",
     )
     s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests count in S-acc (FedPG's c)")
+    metric: Literal["accuracy", "balanced", "log-loss", "brier", "auc"] | None = option(
+        None, "metric that decides who is better; by default accuracy, or balanced accuracy where classes are uneven"
+    )
+    margin: NonNegative = option(
+        0.02, "largest loss that still counts as not worse; 0.02 is 2 points of accuracy", decides=False
+    )
     moment: Literal["received", "fitted"] | None = option(
         None, "evaluate models as received or as fitted; by default as the method says", local=None
     )
@@ -183,6 +207,12 @@ class Evaluation:
     reference: str = option(
         "auto", "local baseline: auto (trained once and cached), none, or a run folder", decides=False, local="none"
     )
+    control: str = option(
+        "auto",
+        "local training repeated, which shows training luck: auto (trained once and cached), none, or a run folder",
+        decides=False,
+        local="none",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +222,12 @@ class Running:
     section: ClassVar[str] = "running"
 
     seed: int = option(0, "decides every random number")
+    training_seed: int | None = option(
+        None,
+        "decides the random numbers of training alone, such as initial model and batches; by default the seed",
+        local=None,
+        silent=True,
+    )
     workers: CountOrZero = option(0, "clients trained in parallel; 0 for one per core", decides=False)
     device: str = option("auto", "torch device; auto is cuda where there is one, else cpu")
     trainer: Literal["auto", "autograd", "chain", "compiled"] = option(
@@ -224,8 +260,9 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
             object.__setattr__(self, name, value)
         _check(self)
         if not self.val_share:  # written down here: which samples are held out decides the numbers
-            users = [chosen for chosen in (self.guard, self.method) if chosen]
-            object.__setattr__(self, "val_share", max(user.trait("validation", 0.0) for user in users))
+            others = max(self.method.trait("validation", 0.0), SEARCHED * self.guard_split)
+            own = 0.0 if self.guard is None else self.guard.trait("validation", 0.0)  # the guard shares with nobody
+            object.__setattr__(self, "val_share", round(own + others, 9))
         if self.refit is None:
             refits = self.guard is not None and self.guard.trait("refits", False)
             object.__setattr__(self, "refit", -(-self.rounds // 10) if refits else 0)
@@ -263,11 +300,17 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 
     def title(self, own_rule: bool) -> str:
         """What the run is called: ``FedAvg, guarded + Mean``; ``own_rule``: no rule can be chosen for it."""
-        return titled(str(self.method), "" if own_rule else str(self.rule), self.guard and str(self.guard))
+        method = f"{LOCAL}, repeated" if self.is_local and self.training_seed is not None else str(self.method)
+        return titled(method, "" if own_rule else str(self.rule), self.guard and str(self.guard))
 
     @property
     def is_local(self) -> bool:
         return bool(self.method.name == LOCAL)
+
+    @property
+    def seed_for_training(self) -> int:
+        """The seed of all random numbers of training; data, splits and evaluation follow ``seed``."""
+        return self.seed if self.training_seed is None else self.training_seed
 
     @property
     def last_round(self) -> int:
@@ -283,12 +326,15 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         every = self.general_every
         return every != "never" and (round >= self.last_round or (every > 0 and round % every == 0))
 
-    def local_baseline(self, on: Literal["all", "train"] | None = None) -> "Config":
+    def local_baseline(self, on: Literal["all", "train"] | None = None, *, repeat: bool = False) -> "Config":
         """The run that this one is compared with: each client trains alone, under the same conditions.
 
-        ``on``: which of its samples it learns from, by default ``local_on``.
+        ``on``: which of its samples it learns from, by default ``local_on``. ``repeat``: with another training seed,
+        which shows how much of a difference is luck of training.
         """
         changes = {**LOCAL_OPTIONS, "local_on": on or self.local_on}
+        if repeat:
+            changes["training_seed"] = self.seed ^ REPEATED
         if changes["local_on"] == "all":
             changes["val_share"] = 0.0  # the same Local for every share that other methods hold out
         return self.with_(**changes)
@@ -336,7 +382,10 @@ def _check(config: Config) -> None:
     if config.guard is not None and config.reference == "none":
         raise ComityError(f"guard {config.guard} needs each client's own model; leave reference out")
     if config.guard is not None and config.local_on != "all":
-        raise ComityError(f"guard {config.guard} needs local_on all, got {config.local_on}")
+        raise ComityError(
+            f"guard {config.guard} needs local_on all, got {config.local_on}; lr auto, and tuning of other options of "
+            "local training, is for runs without a guard"
+        )
     if config.steps is not None and config.epochs != default("epochs"):
         raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
     if config.dp_noise and not config.masked:

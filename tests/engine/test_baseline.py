@@ -10,7 +10,7 @@ import comity
 from comity import ComityError, Config
 from comity.__main__ import main
 from comity.engine import run
-from comity.results import RunFolder
+from comity.results import LoadedRun, RunFolder
 from helpers import Options
 
 
@@ -25,7 +25,8 @@ def test_harm_is_measured_against_local(options: Options) -> None:
     gains = [a - b for a, b in zip(joined.columns["L-acc"], alone.columns["L-acc"], strict=True)]
     transfer = joined.result.transfer
     assert transfer is not None
-    assert transfer.harmed == [cid for cid, gain in enumerate(gains) if gain < 0]
+    assert transfer.gain == pytest.approx(dict(enumerate(gains)))
+    assert transfer.mean.gain == pytest.approx(sum(gains) / len(gains))
     assert transfer.positive_transfer == sum(gain > 0 for gain in gains) / len(gains)
     assert transfer.local == pytest.approx(sum(alone.columns["L-acc"]) / len(gains))
 
@@ -43,14 +44,20 @@ def test_one_definition_of_local(tiny: Options, tmp_path: Path) -> None:
         assert config.with_(**other).local_baseline().key == alone.key
 
 
-def test_local_is_trained_once_and_then_taken_from_the_cache(options: Options, tmp_path: Path) -> None:
+def test_local_and_its_repetition_are_trained_once_and_then_taken_from_the_cache(
+    options: Options, tmp_path: Path
+) -> None:
     first = run(**options, out=tmp_path / "a")
-    (cached,) = (tmp_path / ".local").iterdir()
-    written = (cached / "result.json").stat().st_mtime_ns
+    cached, again = sorted((tmp_path / ".local").iterdir(), key=lambda path: LoadedRun(path).repeats_local)
+    assert [LoadedRun(path).repeats_local for path in (cached, again)] == [False, True]
+    written = {path: (path / "result.json").stat().st_mtime_ns for path in (cached, again)}
     second = run(**options, out=tmp_path / "b", method="FedRep")
-    assert (cached / "result.json").stat().st_mtime_ns == written
-    by_path = run(**(options | {"reference": str(cached)}), out=tmp_path / "c")
+    assert {path: (path / "result.json").stat().st_mtime_ns for path in (cached, again)} == written
+    by_path = run(**(options | {"reference": str(cached), "control": str(again)}), out=tmp_path / "c")
     assert first.local == second.local == by_path.local
+    assert first.control == second.control == by_path.control
+    assert first.result.transfer == by_path.result.transfer
+    assert first.control["L-acc"] != first.local["L-acc"]
     for more, words in (
         ({"reference": str(tmp_path / "nowhere")}, "nowhere holds no finished run"),
         ({"reference": str(cached), "clients": 4}, r"has 5 clients, this run 4"),
@@ -62,6 +69,7 @@ def test_local_is_trained_once_and_then_taken_from_the_cache(options: Options, t
 
 def test_each_trainer_has_a_baseline_of_its_own(options: Options, tmp_path: Path) -> None:
     trainers = ("compiled", "autograd", "autograd")
+    options |= {"control": "none"}
     runs = [run(**options, out=tmp_path / f"{place}", trainer=name) for place, name in enumerate(trainers)]
     cached = list((tmp_path / ".local").iterdir())
     assert sorted(RunFolder(path).info().trainer.split()[0] for path in cached) == ["autograd", "compiled"]
@@ -72,6 +80,7 @@ def test_each_trainer_has_a_baseline_of_its_own(options: Options, tmp_path: Path
 
 @pytest.mark.parametrize("damage", ["result", "information", "checkpoint", "configuration"])
 def test_a_damaged_cached_local_is_trained_again(options: Options, tmp_path: Path, damage: str) -> None:
+    options |= {"control": "none"}
     first = run(**options, out=tmp_path / "a")
     (cached,) = (tmp_path / ".local").iterdir()
     if damage == "information":

@@ -192,6 +192,7 @@ def test_the_folder_holds_everything(tiny: Options, tmp_path: Path) -> None:
     folder = tmp_path / "x"
     done = run(**tiny, out=folder, save_models=True, eval_every=2, general_every=2, val_share=0.2)
     files = "checkpoint clients.csv config.yaml cosines.jsonl models partition.json result.json rounds.jsonl run.json"
+    files += " samples.safetensors"
     assert sorted(p.name for p in folder.iterdir()) == [*files.split(), "weights.jsonl"]
     assert Config.load(folder / "config.yaml") == done.config
     assert_same(done, run(Config.load(folder / "config.yaml").with_(out=None)))

@@ -105,7 +105,7 @@ def test_a_sites_own_data_are_loaded_where_they_are(tiny: dict[str, Any], tmp_pa
     done = over(InProcessGrid(client_app(config, own), config.clients), config.with_(out=tmp_path / "run"), own)
     here = run(config)
     assert torch.equal(done.server.theta, here.server.theta)
-    assert sorted(loaded) == sorted(2 * list(range(config.clients)))  # for the run and for Local
+    assert sorted(loaded) == sorted(3 * list(range(config.clients)))  # the run, local training, and that repeated
     assert done.columns == {key: value for key, value in here.columns.items() if key not in ("S-acc", "G-acc")}
     assert len(done.federation) == config.clients
     assert done.federation.counts.sum() == 0  # the server has no data

@@ -51,7 +51,7 @@ def test_local_is_trained_over_the_grid_too(tiny: dict[str, Any]) -> None:
     config = Config(**(tiny | {"method": "FedRep", "reference": "auto"}))
     there, grid = on_grid(config)
     assert there.result.transfer == run(config).result.transfer
-    assert len(grid.contexts[grid.node_of(0)].state) == 2  # what FedRep keeps, and what Local does
+    assert len(grid.contexts[grid.node_of(0)].state) == 3  # what FedRep keeps, Local, and Local repeated
 
 
 def test_a_guard_works_at_the_sites(tiny: dict[str, Any]) -> None:

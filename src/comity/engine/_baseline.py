@@ -7,10 +7,9 @@ from comity._errors import ComityError
 from comity._labels import slug
 from comity.data import Federation
 from comity.engine._checkpoint import SavedStates
-from comity.engine._evaluation import by_client
 from comity.engine._local_models import LocalModels
 from comity.metrics import OWN
-from comity.results import RunFolder, schema
+from comity.results import Columns, RunFolder, schema
 
 if TYPE_CHECKING:
     from comity.engine._plan import RunPlan
@@ -18,23 +17,26 @@ if TYPE_CHECKING:
 
 
 class Baseline(NamedTuple):
-    accuracy: dict[int, float]
+    columns: Columns
+    """Its last evaluation."""
     models: LocalModels | None
     """``None`` where they were not kept."""
 
 
-def train_baseline(runner: "Runner", run: "Run", on: Literal["all", "train"], resume: bool) -> Baseline | None:
+def train_baseline(
+    runner: "Runner", run: "Run", on: Literal["all", "train"], resume: bool, repeats: Baseline | None = None
+) -> Baseline | None:
     """A local baseline under the same conditions as a run; ``None`` if its training was stopped.
 
-    It is cached beside the run folder for the same data and trainer. While another process trains it, its end is
-    waited for. A federation, link or class that Python gave leaves no trace in the configuration, so such a baseline
-    is kept in the run's own folder.
+    ``repeats``: the baseline that this one repeats with another training seed, and is compared with. It is cached
+    beside the run folder for the same data and trainer. While another process trains it, its end is waited for. A
+    federation, link or class that Python gave leaves no trace in the configuration, so such a baseline is kept in the
+    run's own folder.
     """
-    plan, out = run.plan.local_baseline(on), run.config.out
+    plan, out = run.plan.local_baseline(on, repeat=repeats is not None), run.config.out
     if out is None:
-        done = runner.perform(runner.assemble(plan, run), False, False)
-        models = LocalModels(done.site, done.server.link.states())
-        return Baseline(by_client(done.columns), models) if done.done else None
+        done = runner.perform(_assemble(runner, plan, run, repeats), False, False)
+        return Baseline(done.columns, LocalModels(done.site, done.server.link.states())) if done.done else None
     name = slug(f"{plan.config.key}-{run.federation.fingerprint}-{plan.trainer}")
     folder = RunFolder((out if plan.is_given else out.parent) / schema.LOCAL_CACHE / name)
     with folder.locked(runner.stop) as held:
@@ -42,14 +44,21 @@ def train_baseline(runner: "Runner", run: "Run", on: Literal["all", "train"], re
             return None
         if plan.is_given and not resume:
             folder.clear()
-        return _in_folder(runner, run, plan.at(folder.path), folder)
+        return _in_folder(runner, run, plan.at(folder.path), folder, repeats)
+
+
+def _assemble(runner: "Runner", plan: "RunPlan", run: "Run", repeats: Baseline | None) -> "Run":
+    assembled = runner.assemble(plan, run)
+    if repeats is not None:
+        assembled.compare_with(repeats)
+    return assembled
 
 
 def _in_folder(
-    runner: "Runner", run: "Run", plan: "RunPlan", folder: RunFolder, again: bool = False
+    runner: "Runner", run: "Run", plan: "RunPlan", folder: RunFolder, repeats: Baseline | None, again: bool = False
 ) -> Baseline | None:
     """The baseline that a folder holds, trained to its end; from the beginning where its files are damaged."""
-    trained = None if folder.finished else runner.assemble(plan, run)
+    trained = None if folder.finished else _assemble(runner, plan, run, repeats)
     try:
         if trained is not None and not runner.perform(trained, True, False).done:
             return None
@@ -59,7 +68,7 @@ def _in_folder(
             raise
         warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
         folder.clear()  # it is only a cache
-        return _in_folder(runner, run, plan, folder, again=True)
+        return _in_folder(runner, run, plan, folder, repeats, again=True)
 
 
 def read_baseline(folder: RunFolder, plan: "RunPlan", federation: Federation) -> Baseline:
@@ -73,5 +82,5 @@ def read_baseline(folder: RunFolder, plan: "RunPlan", federation: Federation) ->
     if data and data != federation.fingerprint:
         raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
     if not (checkpoint := folder / schema.CHECKPOINT).exists():
-        return Baseline(by_client(result.clients), None)
-    return Baseline(by_client(result.clients), LocalModels(plan.site, SavedStates(checkpoint)))
+        return Baseline(result.clients, None)
+    return Baseline(result.clients, LocalModels(plan.site, SavedStates(checkpoint)))

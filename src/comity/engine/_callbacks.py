@@ -88,6 +88,8 @@ class WriteFolder(Callback):
 
     def on_end(self, run: "Run") -> None:
         if run.done:
+            if run.site.test_scores:
+                self.folder.add_samples(run.site.test_scores)
             self.folder.add_result(run.result)
 
 
@@ -107,7 +109,8 @@ class Prune(Callback):
     """Removes the checkpoint of a finished run: result, records and models stay. Local's stays, for others to use."""
 
     def on_end(self, run: "Run") -> None:
-        if run.done and run.folder is not None and not run.config.is_local:
+        used = run.config.is_local and run.config.training_seed is None
+        if run.done and run.folder is not None and not used:
             (run.folder / schema.CHECKPOINT).unlink(missing_ok=True)
 
 

@@ -3,19 +3,31 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from comity.compare import transfer
+from comity.config import BALANCED
 from comity.data import Split
 from comity.engine._client import Client, ClientState, hits, losses
 from comity.engine._verbs import Call, Verb
 from comity.methods import Method, Payload, Question
-from comity.metrics import COUNTS, METRICS, ONLY_JOINED, ONLY_LOCAL, OWN, Metric
-from comity.results import Columns, Summary, Transfer
+from comity.metrics import (
+    DECIDING,
+    EVIDENCE,
+    METRICS,
+    OWN,
+    VALIDATED,
+    Metric,
+    balanced_decisions,
+    scores,
+    unit,
+)
+from comity.results import ClientScores, Columns, Summary
 
 if TYPE_CHECKING:
     from comity.engine._site import Site
@@ -29,14 +41,13 @@ def scores_type(metrics: Iterable[Metric]) -> type[Payload]:
     kinds: dict[str, Any] = {"n_train": int, "n_test": int}
     defaults: dict[str, float | None] = {}
     for metric in metrics:
-        kind = int if metric.count else float
-        kinds[metric.field] = kind if metric.always else kind | None
+        kinds[metric.field] = float if metric.always else float | None
         defaults[metric.field] = math.nan if metric.always else None
     about = {"__annotations__": kinds, "__module__": __name__, "__doc__": "How good a client's own model is."}
     return type("Scores", (Payload,), defaults | about)
 
 
-Scores = scores_type((*METRICS, *COUNTS))
+Scores = scores_type((*METRICS, *EVIDENCE))
 
 
 @dataclass(eq=False)
@@ -63,7 +74,7 @@ class Judgement:
     def mix(self, predict: Predict, predicted: Tensor) -> None:
         """Evaluate these predictions of several models in place of those of one."""
         self.predict, self.predicted, self.one_model = predict, predicted, None
-        for name in ("correct", "losses"):
+        for name in ("correct", "losses", "constant", "shares"):
             vars(self).pop(name, None)
 
     @property
@@ -79,8 +90,47 @@ class Judgement:
         return losses(self.predicted, self.client.data.test)
 
     @property
-    def by_class(self) -> bool:
-        return self.received.by_class
+    def deciding(self) -> str:
+        """The name of the metric that decides."""
+        return self.site.metric
+
+    def expected_shares(self, predict: Predict) -> NDArray[np.float64]:
+        """The class shares that a model expects: its mean prediction on the client's samples but the tests.
+
+        For a local model these are the client's own shares; a common model expects those of the federation. Each is
+        corrected for its own, so that neither is constant by construction. A class that the client does not hold has 0.
+        """
+        data = self.site.federation.clients[self.client.id]
+        splits = [split for split in (data.train, data.val) if len(split)]
+        held = torch.bincount(torch.cat([split.y for split in splits]), minlength=self.predicted.shape[1]) > 0
+        mean = torch.cat([predict(split) for split in splits]).double().exp().mean(0).clamp(min=1e-12)
+        return torch.where(held, mean, torch.zeros_like(mean)).cpu().numpy()
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        return self.expected_shares(self.predict)
+
+    def scores(
+        self, predicted: Tensor, name: str, shares: Callable[[], NDArray[np.float64]], split: Split | None = None
+    ) -> NDArray[np.float64] | None:
+        """Each sample's score by a metric, on the client's own tests or on a split."""
+        labels = (split or self.client.data.test).y
+        return scores(name, predicted.cpu(), labels.cpu(), shares() if name == BALANCED else ())
+
+    def mean_score(self, name: str) -> float | None:
+        """A metric of the client's own tests; ``None`` where it was not asked for or is undefined."""
+        asked = self.received.by_class or name == self.deciding
+        return _value(self.scores(self.predicted, name, lambda: self.shares), name) if asked else None
+
+    @cached_property
+    def constant(self) -> float | None:
+        """Whether the model gives all tests of several classes the same class; ``None`` where it was not asked for."""
+        if not self.received.by_class:
+            return None
+        predicted = self.predicted.double().cpu().numpy()
+        balanced = self.deciding == BALANCED
+        decided = balanced_decisions(predicted, self.shares) if balanced else predicted.argmax(1)
+        return float(bool((self.labels != self.labels[0]).any()) and bool((decided == decided[0]).all()))
 
 
 def judged_model(
@@ -105,15 +155,21 @@ def evaluate(site: "Site", client: Client, received: Question) -> Payload:
         judgement.notes["common"] = _share(hits(judgement.by_common, data.test))
     for extension in site.extensions:
         extension.judge(judgement)
-    _compare_with_baseline(judgement)
+    if received.by_class:
+        _compare_with_local(judgement)
     if len(data.val) and data.val_unseen:
         predicted = federated(data.val)
         judgement.notes["validation"] = _share(hits(predicted, data.val))
         judgement.notes["validation_loss"] = float(losses(predicted, data.val).mean())
+        deciding = VALIDATED[judgement.deciding].field
+        if deciding not in judgement.notes:
+            shares = partial(judgement.expected_shares, federated)
+            found = judgement.scores(predicted, judgement.deciding, shares, data.val)
+            judgement.notes[deciding] = _value(found, judgement.deciding)
     if received.general:
         alike = judgement.one_model
         some, everybody = site.tests.general(
-            client.id, judgement.predict, alike, site.seed, common=alike is not None and common is alike
+            client.id, judgement.predict, alike, site.config.seed, common=alike is not None and common is alike
         )
         judgement.notes |= {"some": some, "all": everybody}
     values = {metric.field: metric.measure(judgement) for metric in site.metrics}
@@ -121,14 +177,39 @@ def evaluate(site: "Site", client: Client, received: Question) -> Payload:
     return site.verbs["evaluate"].reply.of({"n_train": len(data.train), "n_test": len(data.test)} | known)
 
 
-def _compare_with_baseline(judgement: Judgement) -> None:
-    """Count the tests that only one of both gets right, the local baseline or the client's model in this run."""
-    site, cid, data = judgement.site, judgement.client.id, judgement.client.data
+def _value(found: NDArray[np.float64] | None, name: str) -> float | None:
+    """A metric from the scores of samples, rounding errors out of its range removed; ``None`` where it is undefined."""
+    metric = DECIDING[name]
+    return None if found is None else min(max(metric.gain(float(found.mean()), 0.0), metric.low), metric.high)
+
+
+def _compare_with_local(judgement: Judgement) -> None:
+    """Score each test of the client's model, compare it with the local model, and note what the test for harm needs."""
+    site, client, name = judgement.site, judgement.client, judgement.deciding
+    test, mixed = client.data.test, None
+    shares = torch.from_numpy(site.class_shares(client.id))
+    majority = judgement.scores(shares.log().expand(len(test), -1), name, shares.numpy)
+    judgement.notes["majority"] = _value(majority, name)
+    mine = judgement.scores(judgement.predicted, name, lambda: judgement.shares)
     baseline = site.baselines.get(site.reference)
-    if baseline is not None and baseline.has(cid):
-        alone, joined = hits(baseline.on_own(cid, data.test), data.test), judgement.correct
-        judgement.notes["only_local"] = int((alone & ~joined).sum())
-        judgement.notes["only_joined"] = int((joined & ~alone).sum())
+    if mine is not None and baseline is not None and baseline.has(client.id):
+        own = partial(baseline.on_own, client.id)
+        local, expected = own(test), partial(judgement.expected_shares, own)
+        compared = judgement.scores(local, name, expected)
+        if compared is not None:
+            difference = mine - compared
+            size = np.abs(difference)
+            means = (float(each.mean()) for each in (difference, size**2, size, size**4))
+            values = (*means, float(size[size > 0].min(initial=size.max())), unit(name, test.y.cpu().numpy()))
+            judgement.notes |= {each.field: value for each, value in zip(EVIDENCE, values, strict=True)}
+        if site.config.is_local:  # local training repeated
+            both = torch.stack([local, judgement.predicted]).logsumexp(0) - math.log(2)
+            mixed = judgement.scores(both, name, lambda: (expected() + judgement.shares) / 2)
+            judgement.notes["mixed"] = _value(mixed, name)
+    if mine is not None:
+        two = judgement.predicted.shape[1] == 2
+        probability = judgement.predicted[:, 1].double().exp().cpu().numpy() if two else None
+        site.test_scores[client.id] = ClientScores(client.data.test_ids, test.y.cpu().numpy(), mine, mixed, probability)
 
 
 def predictor(client: Client, model: Tensor) -> Predict:
@@ -159,11 +240,11 @@ def evaluate_verb(message: type[Question], metrics: Iterable[Metric]) -> Verb:
         if values["n_train"] < 0:
             return f"sent n_train that is {values['n_train']}; it must not be negative"
         for name, value in values.items():
-            if name in by_field and (why := by_field[name].objection(value, values["n_test"])) is not None:
+            if name in by_field and (why := by_field[name].objection(value)) is not None:
                 return f"sent {name} {why}"
         return None
 
-    reply = Scores if metrics == (*METRICS, *COUNTS) else scores_type(metrics)
+    reply = Scores if metrics == (*METRICS, *EVIDENCE) else scores_type(metrics)
     optional = frozenset(metric.field for metric in metrics if metric.optional)
     checks = frozenset(by_field)
     return Verb(
@@ -223,18 +304,9 @@ def by_client(columns: Columns, name: str = OWN.key) -> dict[int, float]:
     return {int(cid): value for cid, value in zip(columns["client"], columns[name], strict=True)}
 
 
-def transfer_of(columns: Columns, local: Mapping[int, float], local_on: Literal["all", "train"]) -> Transfer | None:
-    """What joining changed for the clients of an evaluation, against their accuracies in the local baseline."""
-    counts = (
-        {cid: int(number) for cid, number in by_client(columns, name).items()} if name in columns else {}
-        for name in (ONLY_LOCAL.key, ONLY_JOINED.key)
-    )
-    return transfer(by_client(columns), local, *counts, local_on=local_on)
-
-
 def summaries(columns: Columns, metrics: Iterable[Metric]) -> dict[str, Summary]:
     """Every metric of an evaluation over all clients."""
-    return {metric.key: summarise(columns, metric) for metric in metrics if not metric.count and metric.key in columns}
+    return {metric.key: summarise(columns, metric) for metric in metrics if metric.averaged and metric.key in columns}
 
 
 def summarise(columns: Columns, metric: Metric) -> Summary:

@@ -12,10 +12,9 @@ import torch
 from comity._components import Component
 from comity._errors import ComityError
 from comity._random import generator
-from comity.config import CLIENTS, MODEL, PARTITION, Config, default
+from comity.config import ACCURACY, BALANCED, CLIENTS, MODEL, PARTITION, Config, default
 from comity.data import (
     DATASETS,
-    ClientData,
     Dataset,
     Federation,
     Split,
@@ -72,16 +71,21 @@ class RunPlan:
             config = config.with_(device="cuda" if torch.cuda.is_available() else "cpu")
         if federation is not None and config.clients not in (None, len(federation)):
             raise ComityError(f"clients is {config.clients}, but the federation that was given has {len(federation)}")
-        if config.clients is not None and config.model is not None:
+        if None not in (config.clients, config.model, config.metric):
             return config
-        clients, dimensions = None, 3
+        clients, dimensions, uneven = None, 3, False
         known = DATASETS.get(config.data.name)
         if federation is not None:
-            clients, dimensions = len(federation), len(federation.shape)
+            clients, dimensions, uneven = len(federation), len(federation.shape), federation.uneven
         elif known is None or not known.images:
             own = config.partition is None or config.partition.name == "natural"
             clients, dimensions = natural_clients(self.dataset) if own else None, len(self.dataset.shape)
-        return config.with_(clients=config.clients or clients or CLIENTS, model=config.model or MODEL[dimensions])
+            uneven = not isinstance(self.dataset, Synthetic) and self.dataset.uneven(by_client=own)
+        return config.with_(
+            clients=config.clients or clients or CLIENTS,
+            model=config.model or MODEL[dimensions],
+            metric=config.metric or (BALANCED if uneven else ACCURACY),
+        )
 
     # Data.
 
@@ -158,7 +162,7 @@ class RunPlan:
         """All that clients need; the same on every machine of a federation."""
         config, federation = self.config, self.federation
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(generator(config.seed, "initial model").initial_seed())
+            torch.manual_seed(generator(config.seed_for_training, "initial model").initial_seed())
             net = config.model.build(shape=federation.shape, classes=federation.classes)
             net = with_head(net, federation.shape, federation.classes)
         site = Site(config, federation, net, self.method, self.extensions)
@@ -177,9 +181,14 @@ class RunPlan:
 
     # Plans that follow from this one.
 
-    def local_baseline(self, on: Literal["all", "train"] | None = None, *, everyone: bool = False) -> "RunPlan":
-        """The plan of the local baseline, on the same data; ``everyone``: with those who join after training."""
-        config = self.config.local_baseline(on)
+    def local_baseline(
+        self, on: Literal["all", "train"] | None = None, *, everyone: bool = False, repeat: bool = False
+    ) -> "RunPlan":
+        """The plan of the local baseline, on the same data.
+
+        ``everyone``: with those who join after training; ``repeat``: with another training seed.
+        """
+        config = self.config.local_baseline(on, repeat=repeat)
         if everyone:
             return RunPlan(config, self.everyone)
         if self.given is not None:
@@ -217,7 +226,7 @@ def _on_device(federation: Federation, device: str) -> Federation:
 
     if device == "cpu":
         return federation
-    clients = [ClientData(c.id, moved(c.train), moved(c.val), moved(c.test)) for c in federation.clients]
+    clients = [replace(c, train=moved(c.train), val=moved(c.val), test=moved(c.test)) for c in federation.clients]
     there = replace(federation, clients=tuple(clients))
     vars(there)["fingerprint"] = federation.fingerprint
     return there

@@ -7,8 +7,9 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from comity.engine._evaluation import by_client, transfer_of
-from comity.metrics import LOSS, OWN, VALIDATION
+from comity.compare import transfer as transfer
+from comity.engine._evaluation import by_client
+from comity.metrics import DECIDING, LOSS, VALIDATED
 from comity.results import FALL, FALLEN_TESTS, Best, Columns, Evaluation, Result, Seconds, Traffic
 
 if TYPE_CHECKING:
@@ -20,9 +21,12 @@ def result_of(run: "Run") -> Result:
     records = run.records
     evaluated = [record for record in records if record.metrics]
     last = evaluated[-1]
-    validated = [record for record in evaluated if VALIDATION.key in record.metrics]
-    chosen_by = VALIDATION.key if validated else OWN.key
-    best = max(validated or evaluated, key=lambda record: record.metrics[chosen_by].mean)
+    metric = VALIDATED[run.site.metric]
+    validated = [record for record in evaluated if metric.key in record.metrics]
+    metric = metric if validated else DECIDING[run.site.metric]
+    sign = -1 if metric.better == "lower" else 1
+    known = validated or [record for record in evaluated if metric.key in record.metrics]
+    best = max(known, key=lambda record: sign * record.metrics[metric.key].mean)
     rates = [record.conflict.rate for record in records if record.conflict is not None]
     against = [record.against for record in records if record.against is not None and record.against.clients]
     return Result(
@@ -33,7 +37,7 @@ def result_of(run: "Run") -> Result:
             general_error=best.general_error,
             chosen_by="validation" if validated else "test",
         ),
-        transfer=None if run.local is None else transfer_of(run.columns, run.local, run.config.local_on),
+        transfer=None if run.local is None else transfer(run.columns, run.local, run.control, run.config),
         clients=run.columns,
         malicious=run.excluded,
         conflict_rate=sum(rates) / len(rates) if rates else None,

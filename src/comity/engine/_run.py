@@ -64,8 +64,10 @@ class Run:
     """The newest evaluation, a list over clients for each metric, as in ``clients.csv``."""
     accuracy: dict[int, float] = field(default_factory=dict)
     """Each client's accuracy in the newest evaluation, also where that was before a resume."""
-    local: dict[int, float] | None = None
-    """Each client's accuracy when it trains alone."""
+    local: Columns | None = None
+    """The evaluation of the local baseline."""
+    control: Columns = field(default_factory=dict)
+    """The evaluation of local training repeated."""
     stopping: bool = False
     """Whether the run ends with this round although it is not done."""
     _result: Result | None = field(default=None, init=False, repr=False)
@@ -109,8 +111,8 @@ class Run:
         return self.server.round >= self.config.last_round
 
     def compare_with(self, baseline: Baseline) -> None:
-        """Compare each client's accuracy with its own in a local baseline."""
-        self.local = baseline.accuracy
+        """Compare each client's model with its own in a local baseline."""
+        self.local = baseline.columns
         if baseline.models is not None:
             self.site.add_baseline(self.site.reference, baseline.models)
 
@@ -207,9 +209,13 @@ class Runner:
         run.id = run.id if part_of is None else part_of.id
         run.folder = None if plan.config.out is None else RunFolder(plan.config.out)
         run.callbacks = [*_own_callbacks(run), *self.callbacks]
-        if plan.config.reference not in ("auto", "none"):
-            folder = RunFolder(Path(plan.config.reference))
-            run.compare_with(read_baseline(folder, plan.local_baseline(), run.federation))
+        for option in ("reference", "control"):
+            if (path := getattr(plan.config, option)) not in ("auto", "none"):
+                found = read_baseline(RunFolder(Path(path)), plan.local_baseline(), run.federation)
+                if option == "reference":
+                    run.compare_with(found)
+                else:
+                    run.control = found.columns
         return run
 
     def perform(self, run: Run, resume: bool, overwrite: bool) -> Run:
@@ -258,6 +264,10 @@ class Runner:
             if (found := train_baseline(self, run, config.local_on, resume)) is None:
                 return False
             run.compare_with(found)
+            if config.control == "auto":
+                if (again := train_baseline(self, run, config.local_on, resume, repeats=found)) is None:
+                    return False
+                run.control = again.columns
         for on in dict.fromkeys(on for extension in run.site.extensions for on in extension.baselines):
             if (found := train_baseline(self, run, on, resume)) is None:
                 return False
@@ -300,6 +310,8 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
             client_names=list(federation.client_names),
             class_names=list(federation.class_names),
             tests_drawn=federation.tests_drawn,
+            folds=federation.folds,
+            is_uneven=federation.uneven,
         )
     )
     saved = _checkpoint.read(folder / CHECKPOINT, run.server, run.key) if resume else None

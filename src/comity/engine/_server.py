@@ -42,7 +42,7 @@ class Server:
         self.variances = model.variances("shared")
         """Places in theta of what must not be negative."""
         self.server_step = ServerStep(config.server_lr, config.server_momentum)
-        self.seed, self._rate = config.seed, site.training.rate
+        self.seed, self._rate = site.seed, site.training.rate
         self.excluded = frozenset[int]().union(*(extension.excluded for extension in self.extensions))
         """Clients whose own scores do not count."""
         self.scored = [cid for cid in link.clients if cid not in self.excluded]

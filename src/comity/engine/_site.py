@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from comity._random import generator
-from comity.config import Config
+from comity.config import ACCURACY, Config
 from comity.data import ClientData, Federation
 from comity.engine._client import Client, ClientState
 from comity.engine._evaluation import evaluate_verb, export_verb
@@ -22,8 +24,9 @@ from comity.engine._tests import TestPool
 from comity.engine._trainer import Autograd, trainer_for
 from comity.engine._verbs import Call, Verb, verbs_of
 from comity.methods import Method, Payload, Reply
-from comity.metrics import COUNTS, METRICS, Metric
+from comity.metrics import EVIDENCE, METRICS, Metric
 from comity.nn import Model, draws_random_numbers
+from comity.results import ClientScores
 
 _DRAWING = threading.Lock()
 """Held while a client works with a net that draws random numbers: torch has one generator for all threads."""
@@ -41,9 +44,13 @@ class Site:
         extensions: Sequence[Extension] = (),
     ) -> None:
         self.config, self.federation, self.method, self.extensions = config, federation, method, tuple(extensions)
-        self.training, self.seed, self.device = Training.of(config), config.seed, config.device
+        self.training, self.seed, self.device = Training.of(config), config.seed_for_training, config.device
         self.moment = config.moment or method.moment
         self.metrics = metrics_of(extensions)
+        self.metric = config.metric or ACCURACY
+        """The name of the metric that decides."""
+        self.test_scores: dict[int, ClientScores] = {}
+        """By client: the scores of single tests in the newest whole evaluation. They do not leave the site."""
         self.verbs = verbs_for(method, self.extensions)
         self.baselines: dict[str, LocalModels] = {}
         """Local baselines by the samples that they learnt from, ``all`` or ``train``."""
@@ -71,6 +78,12 @@ class Site:
     def tests(self) -> TestPool:
         return TestPool.of(self.federation, self.config)
 
+    def class_shares(self, cid: int) -> NDArray[np.float64]:
+        """The shares of the classes in a client's samples, without its tests."""
+        data = self.federation.clients[cid]
+        counts = torch.bincount(torch.cat([data.train.y, data.val.y]), minlength=self.federation.classes)
+        return (counts / counts.sum()).double().cpu().numpy()
+
     def add_baseline(self, on: str, models: LocalModels) -> None:
         """Give the clients their models of a local baseline."""
         self.baselines[on] = models
@@ -81,7 +94,7 @@ class Site:
         vars(site).pop("tests", None)
         replaced = (extension.for_newcomers() for extension in self.extensions)
         site.extensions = tuple(extension for extension in replaced if extension is not None)
-        site.federation, site.baselines = everyone, baselines
+        site.federation, site.baselines, site.test_scores = everyone, baselines, {}
         return site
 
     def data(self, cid: int, round: int) -> ClientData:
@@ -147,7 +160,7 @@ class Site:
 
 def metrics_of(extensions: Sequence[Extension]) -> tuple[Metric, ...]:
     """Everything that is measured of a client's model, with what extensions add."""
-    return (*METRICS, *COUNTS, *(metric for extension in extensions for metric in extension.metrics))
+    return (*METRICS, *EVIDENCE, *(metric for extension in extensions for metric in extension.metrics))
 
 
 def verbs_for(method: Method[Any, Any], extensions: Sequence[Extension] = ()) -> dict[str, Verb]:

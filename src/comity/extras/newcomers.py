@@ -8,10 +8,10 @@ from msgspec import structs
 from comity._errors import ComityError
 from comity.config import Config
 from comity.data import Federation
-from comity.engine import ClientState, Extension, LocalModels, Threads, cohort_size, columns_of, summaries, transfer_of
+from comity.engine import ClientState, Extension, LocalModels, Threads, cohort_size, columns_of, summaries, transfer
 from comity.methods import Question
+from comity.results import Columns, Result
 from comity.results import Newcomers as Record
-from comity.results import Result
 
 if TYPE_CHECKING:
     from comity.engine import Run, RunPlan, Server, Site
@@ -39,21 +39,20 @@ class Newcomers(Extension):
     def after_training(self, run: "Run", result: Result) -> Result:
         """How newcomers fare, beside what they have when they train by themselves."""
         config, baselines = run.config, dict[str, LocalModels]()
-        local: dict[int, Any] = {}
+        local: Columns = {}
         needed: list[Literal["all", "train"]] = (
             [] if config.reference == "none" or config.is_local else [config.local_on]
         )
         for on in dict.fromkeys([*needed, *(on for each in run.site.extensions for on in each.baselines)]):
             plan = run.plan.local_baseline(on, everyone=True)
             scores, _, baselines[on] = serve(plan, *plan.build(), {})
-            local = scores if on in needed else local
+            local = columns_of(scores, run.site.metrics) if on in needed and scores else local
         scores, failed, _ = serve(run.plan, run.site, run.server, baselines)
         columns = columns_of(scores, run.site.metrics) if scores else {}
-        alone = {cid: score.own for cid, score in local.items()}
         newcomers = Record(
             clients=columns,
             metrics=summaries(columns, run.site.metrics) if columns else {},
-            transfer=transfer_of(columns, alone, config.local_on) if columns else None,
+            transfer=transfer(columns, local, {}, config) if columns and local else None,
             failed=failed,
         )
         return structs.replace(result, newcomers=newcomers)

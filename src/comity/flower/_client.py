@@ -93,7 +93,10 @@ class _ClientApp(ClientApp):
         config = RunPlan(config, federation).config
         if self._fit_mods:
             _check_mods(config)
-        return {each.key: each for each in (config, *_alone(config))}
+        runs = [config, *_alone(config)]
+        if not config.is_local and config.reference == config.control == "auto":
+            runs.append(config.local_baseline(repeat=True))
+        return {each.key: each for each in runs}
 
     def _on_parameters(self, mod: Mod, call_next: ClientAppCallable, message: Message, context: Context) -> Message:
         """Apply a mod to the parameters alone, and address its errors to the server (Flower addresses some elsewhere).
@@ -218,7 +221,7 @@ def _secrets_of(secrets: str | None) -> dict[str, object]:
 def _alone(config: Config) -> list[Config]:
     """The local baselines that a run is compared with or that its extensions need."""
     if config.is_local:
-        return []
+        return [] if config.training_seed is None else [config.local_baseline()]
     more = dict.fromkeys(on for extension in RunPlan(config).extensions for on in extension.baselines)
     return [config.local_baseline(), *(config.local_baseline(on=on) for on in more)]
 

@@ -18,7 +18,7 @@ from comity.engine import Callback, Link, Run, Site, run
 from comity.flower._app import OURS, config_of
 from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
-from comity.metrics import OWN
+from comity.metrics import DECIDING, OWN
 from comity.results import RoundRecord, RunFolder
 
 
@@ -133,5 +133,6 @@ class Logged(Callback):
     def on_end(self, run: Run) -> None:
         transfer = run.result.transfer if run.done else None
         if transfer is not None:
-            harmed = ", ".join(map(str, transfer.harmed)) or "none"
-            log(INFO, "Mean accuracy of local training: %.4f; harmed clients: %s", transfer.local, harmed)
+            worse = ", ".join(map(str, transfer.worse)) or "none"
+            what = DECIDING[transfer.metric].label
+            log(INFO, "Mean %s of local training: %.4f; clients shown to be worse: %s", what, transfer.local, worse)
