@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from comity.guard import Certified, Mixture, mixture_weights
+from comity.guard import Certified, HeldOut, Mixture, mixture_weights
 
 
 def predictions(right: NDArray[np.bool_], labels: NDArray[np.int64], classes: int = 3) -> NDArray[np.float64]:
@@ -16,14 +16,14 @@ def predictions(right: NDArray[np.bool_], labels: NDArray[np.int64], classes: in
 def test_without_samples_the_own_model_is_used() -> None:
     nothing, labels, random = np.zeros((3, 0, 4)), np.zeros(0, dtype=np.int64), np.random.default_rng(0)
     for guard in (Mixture(), Certified()):
-        assert guard.choose(nothing, labels, random).weights.tolist() == [1.0, 0.0, 0.0]
+        assert guard.choose(HeldOut(nothing, labels), random).weights.tolist() == [1.0, 0.0, 0.0]
 
 
 def test_the_mixture_is_the_posterior_mean() -> None:
     random = np.random.default_rng(1)
     probabilities, labels = random.dirichlet(np.ones(4), (2, 30)), random.integers(0, 4, 30)
     expected = mixture_weights(probabilities[:, np.arange(30), labels].T).weights
-    assert Mixture().choose(probabilities, labels, random).weights == pytest.approx(expected)
+    assert Mixture().choose(HeldOut(probabilities, labels), random).weights == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("own", "joined", "wanted"), [(0.6, 0.95, "joined"), (0.9, 0.6, "own")])
@@ -31,10 +31,14 @@ def test_certified_uses_what_is_shown_to_be_better(own: float, joined: float, wa
     random = np.random.default_rng(2)
     labels = random.integers(0, 3, 400)
     probabilities = np.stack([predictions(random.random(400) < p, labels) for p in (own, joined)])
-    choice = Certified().choose(probabilities, labels, random)
+    choice = Certified().choose(HeldOut(probabilities, labels), random)
     assert (choice.weights[1] > 0.5) == (wanted == "joined")
-    assert choice.bound is not None
-    assert choice.bound <= 0.02
+    if wanted == "own":  # the local baseline itself
+        assert choice.weights.tolist() == [1, 0]
+        assert choice.bound is None
+    else:
+        assert choice.bound is not None
+        assert choice.bound <= 0.02
 
 
 @pytest.mark.slow
@@ -45,6 +49,49 @@ def test_certified_breaks_its_promise_no_more_often_than_it_says() -> None:
         labels = random.integers(0, 3, 200)
         luck = random.random(200)
         own, joined = predictions(luck < 0.84, labels), predictions(luck < 0.80, labels)
-        weights = guard.choose(np.stack([own, joined]), labels, random).weights
+        weights = guard.choose(HeldOut(np.stack([own, joined]), labels), random).weights
         broken += bool(weights[1] > 0.5)
     assert broken / trials <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / trials)
+
+
+def held_out(labels: NDArray[np.int64], *experts: NDArray[np.float64], metric: str) -> HeldOut:
+    """The same samples stand for training samples, of which only shares and mean predictions matter here."""
+    probabilities = np.stack(experts)
+    return HeldOut(probabilities, labels, metric, 1.0, lambda: (probabilities, labels))
+
+
+def test_certified_follows_balanced_accuracy() -> None:
+    """The own model never finds the rare class. Right in nine of ten cases, by accuracy it is hard to beat."""
+    random = np.random.default_rng(4)
+    labels = (random.random(4000) < 0.1).astype(np.int64)
+    constant = np.tile([0.9, 0.1], (4000, 1))
+    found = np.where(random.random(4000) < 0.85, labels, 1 - labels)
+    other = np.asarray(0.15 + 0.7 * np.eye(2)[found])
+    by_accuracy, by_class = (
+        Certified().choose(held_out(labels, constant, other, metric=metric), random)
+        for metric in ("accuracy", "balanced")
+    )
+    assert by_accuracy.weights[0] > 0.5  # the mixture at most, which decides as the own model does
+    assert by_class.weights[1] > 0.5
+    assert by_class.bound is not None
+    assert -0.5 < by_class.bound < 0
+
+
+@pytest.mark.parametrize("metric", ["brier", "log-loss"])
+def test_certified_bets_on_probabilities(metric: str) -> None:
+    """Two models with the same decisions, of which the other is better calibrated; bounds are in the metric's unit."""
+    random = np.random.default_rng(5)
+    labels = random.integers(0, 3, 3000)
+    right = random.random(3000) < 0.7
+    answers = np.where(right, labels, (labels + 1) % 3)
+    own, other = (np.asarray((1 - p) / 2 + (p - (1 - p) / 2) * np.eye(3)[answers]) for p in (0.99, 0.7))
+    assert Certified().choose(held_out(labels, own, other, metric="accuracy"), random).weights[0] == 1
+    choice = Certified().choose(held_out(labels, own, other, metric=metric), random)
+    assert choice.weights[1] > 0.5
+    assert choice.bound is not None
+    expected = {
+        "brier": lambda p, q: 0.7 * ((1 - p) ** 2 + 2 * q**2) + 0.3 * (p**2 + (1 - q) ** 2 + q**2),
+        "log-loss": lambda p, q: -0.7 * np.log(p) - 0.3 * max(-5, np.log(q)),
+    }[metric]
+    difference = expected(0.7, 0.15) - expected(0.99, 0.005)
+    assert difference < choice.bound < difference / 2

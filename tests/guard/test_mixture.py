@@ -198,3 +198,30 @@ def test_what_is_no_probability_is_rejected(given):
 def test_impossible_likelihoods_are_rejected(given):
     with pytest.raises(ComityError, match="likelihoods must"):
         posterior(given)
+
+
+@given(likelihoods(1, 8), st.data())
+@settings(max_examples=60, deadline=None)
+def test_whole_powers_are_repeated_samples(rows, data):
+    powers = data.draw(arrays(int, len(rows), elements=st.integers(0, 3)))
+    found, repeated = posterior(rows, powers=powers), posterior(np.repeat(rows, powers, axis=0))
+    assert found.weights == pytest.approx(repeated.weights, abs=found.error + 1e-9)
+    assert found.log_evidence == pytest.approx(repeated.log_evidence, abs=found.error + 1e-9)
+
+
+@given(likelihoods(1, 20).filter(lambda rows: rows.shape[1] == 2), st.data())
+@settings(max_examples=60, deadline=None)
+def test_with_powers_the_error_is_reported_honestly(rows, data):
+    """Against a rule with far more points: the product is no polynomial, and rows of 0 make it singular at an end."""
+    powers = data.draw(arrays(float, len(rows), elements=st.floats(0.1, 5)))
+    found = posterior(rows, powers=powers)
+    scaled, _ = mixture._scaled(rows)
+    nodes, log_weights = mixture._simplex_rule(2, 4096, 1.0)
+    mass = np.exp(log_weights + mixture._log_powers(scaled, powers, nodes))
+    assert found.weights == pytest.approx(mass @ nodes / mass.sum(), abs=found.error + 1e-12)
+
+
+def test_powers_that_do_not_fit_are_rejected():
+    for powers in ([1.0], [1.0, -1.0], [1.0, math.inf]):
+        with pytest.raises(ComityError, match="powers must be a finite number"):
+            mixture_weights([[0.5, 0.5], [0.2, 0.8]], powers)

@@ -1,9 +1,9 @@
-"""A client's guard against losing by joining: mathematics on its own held-out samples, and its place in a run.
+"""A client's guard: what it uses after training, decided on its own held-out samples, and the guard's place in a run.
 
-- ``mixture``: weights that mix the predictions of the client's own model with those of others; the expected log-loss is
-  at most that of the client's own model + (K−1)/(n+1).
-- ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than the client's own by more than
-  a margin.
+- ``mixture``: weights that mix the predictions of the client's own model with those of others; in expectation the
+  log-loss is at most that of the client's own model, which has not seen the held-out samples either, + (K−1)/(n+1).
+- ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than a reference by more than a
+  margin.
 - ``guards``: what a client does with both: ``--guard mixture`` and ``--guard certified``.
 - ``extension``: how a run lets clients do it. The engine loads it when a run has a guard; all else needs no torch.
 """
@@ -17,13 +17,13 @@ from comity.guard.certificate import (
     certify,
     exact_test,
 )
-from comity.guard.guards import GUARDS, Certified, Choice, Guard, Mixture
+from comity.guard.guards import GUARDS, Certified, Choice, Guard, HeldOut, Mixture
 from comity.guard.mixture import Posterior, excess_risk_bound, mixture_weights, posterior, regret_bound
 
 # fmt: off
 __all__ = [
     # what a client does
-    "GUARDS", "Guard", "Mixture", "Certified", "Choice",
+    "GUARDS", "Guard", "Mixture", "Certified", "HeldOut", "Choice",
     # the mixture
     "mixture_weights", "posterior", "Posterior", "regret_bound", "excess_risk_bound",
     # the certificate

@@ -40,7 +40,8 @@ class Evidence:
     p_value: float
     """Of "μ ≥ margin"."""
     upper_bound: float
-    """μ is at most this, with a probability of at least 1 − delta over the calibration samples."""
+    """μ is at most this, with a probability of at least 1 − delta over the calibration samples: for this candidate by
+    itself. For one that was selected on the same samples see ``Certificate.bound``."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,32 @@ class Certificate:
 
     released: str | None
     verdicts: dict[str, Verdict]
+    bound: float | None
+    """The risk of the released model is above the reference by at most this, with a probability of at least 1 − delta,
+    selection included: the margin where a candidate failed, else the greatest upper bound of all candidates (Hsu and
+    Berger 1999). ``None`` where no candidate is released."""
 
 
-def certify(own: ArrayLike, candidates: Mapping[str, ArrayLike], margin: float, delta: float) -> Certificate:
+def certify(
+    own: ArrayLike, candidates: Mapping[str, ArrayLike], margin: float, delta: float, benefit: float = 0.0
+) -> Certificate:
     """Test the candidates in the order given and choose the model to release.
 
     ``own`` and each candidate are losses on the same calibration samples: booleans (whether the model was wrong) or
-    numbers from 0 to 1. The guarantee: with a probability of at least 1 − delta over the calibration samples, the risk
-    of the released model is at most that of the client's own + margin. It needs models, their order and the margin to
-    be fixed before the calibration samples were looked at, and these to be drawn like future ones.
+    numbers from 0 to 1. The reference is the risk of the client's own model − ``benefit``, which stands for a model
+    that is better than the own one by that much. The guarantee: with a probability of at least 1 − delta over the
+    calibration samples, the risk of the released model is at most the reference + margin. It needs models, their order,
+    the margin and the benefit to be fixed before the calibration samples were looked at, and these to be drawn like
+    future ones.
 
     Each candidate is tested at the full delta until one fails; those after it are not certified. So a wrong certificate
     has a probability of at most delta for all candidates together, and any choice among the certified ones is safe. The
-    one with the lowest calibration loss is released if that is lower than the own model's.
+    one with the lowest calibration loss is released if that is lower than the own model's − benefit.
     """
     _check_options(margin, delta)
+    if not 0 <= benefit < 1:
+        raise ComityError(f"benefit must be at least 0 and below 1, got {benefit}")
+    limit = max(margin - benefit, -1 + BOUND_STEP)
     own_losses = _losses(own, "own")
     verdicts: dict[str, Verdict] = {}
     passing = True
@@ -84,14 +96,16 @@ def certify(own: ArrayLike, candidates: Mapping[str, ArrayLike], margin: float, 
         difference = losses.astype(float) - own_losses
         if losses.dtype == bool:
             worse, better = int((difference > 0).sum()), int((difference < 0).sum())
-            evidence = exact_test(worse, better, len(losses), margin, delta)
+            evidence = exact_test(worse, better, len(losses), limit, delta)
         else:
-            evidence = betting_test(difference, margin, delta)
+            evidence = betting_test(difference, limit, delta)
         passing = passing and evidence.p_value <= delta
         verdicts[name] = Verdict(float(difference.mean()) if len(losses) else 0.0, evidence, passing)
-    improving = [name for name, verdict in verdicts.items() if verdict.certified and verdict.difference < 0]
+    improving = [name for name, verdict in verdicts.items() if verdict.certified and verdict.difference < -benefit]
     released = min(improving, key=lambda name: verdicts[name].difference, default=None)
-    return Certificate(released, verdicts)
+    greatest = max((verdict.evidence.upper_bound for verdict in verdicts.values()), default=1.0) + benefit
+    bound = None if released is None else min(margin, greatest) if passing else margin
+    return Certificate(released, verdicts, bound)
 
 
 def exact_test(worse: int, better: int, samples: int, margin: float, delta: float) -> Evidence:

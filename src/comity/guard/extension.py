@@ -1,19 +1,24 @@
-"""The guard in a run: each client mixes its own model with the federated one, by its validation samples.
+"""The guard in a run: each client chooses what it uses, by validation samples of its own.
 
-The client's own model is the local baseline. Nothing of it travels, and the federated model is the same with a guard
-and without.
+The client's own model is the local baseline: the one that was trained without the validation samples while these are
+compared on, the one that was trained on all samples where the client uses nothing else. Nothing of it travels. Where a
+method, a rule or a search uses validation samples too, the guard has a part of them to itself.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from comity._errors import ComityError
 from comity._random import numpy_generator
-from comity.config import Config
+from comity.config import SEARCHED, Config
+from comity.data import ClientData, Split
 from comity.engine import (
     Call,
     Client,
@@ -26,11 +31,12 @@ from comity.engine import (
     judged_model,
     predictor,
 )
+from comity.guard.guards import HeldOut
 from comity.methods import Payload
 from comity.nn import Model
 
 if TYPE_CHECKING:
-    from comity.engine import Run, Site
+    from comity.engine import Run, RunPlan, Site
 
 
 class Weighed(Payload):
@@ -47,10 +53,31 @@ class Guarding(Extension):
     guard: Any
     last_round: int
     """After this round clients choose, and keep what they chose."""
+    share: float = field(default=1.0, init=False)
+    """The guard's share of the validation samples; the rest is left to the method, the rule or a search."""
+    seed: int = field(default=0, init=False)
+    _parts: dict[int, tuple[Split, Split]] = field(default_factory=dict, init=False)
+    """By client: the guard's validation samples, and those of others."""
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
         return cls(guard=config.guard.build(), last_round=config.rounds)
+
+    def attach(self, plan: "RunPlan", site: "Site") -> None:
+        config = plan.config
+        others = max(config.method.trait("validation", 0.0), SEARCHED * (config.guard_split or plan.rule.tries_steps))
+        self.share, self.seed = self.guard.validation / (self.guard.validation + others), config.seed
+
+    def client_data(self, data: ClientData, round: int) -> ClientData:
+        """Leave the guard's samples to the guard, until they are training samples."""
+        if self.share == 1 or not data.val_unseen:
+            return data
+        if data.id not in self._parts:
+            order = numpy_generator(self.seed, "guard's samples", data.id).permutation(len(data.val))
+            halves = np.split(order, [int(self.share * len(order))])
+            mine, theirs = (torch.from_numpy(np.sort(places)).to(data.val.y.device) for places in halves)
+            self._parts[data.id] = _chosen(data.val, mine), _chosen(data.val, theirs)
+        return replace(data, val=self._parts[data.id][1])
 
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
         verb = Verb("weigh", verbs["fit"].message, Weighed, self._weigh, judges=True)
@@ -63,15 +90,19 @@ class Guarding(Extension):
             server.ask_clients("weigh", server.questions(server.scored))
 
     def _weigh(self, call: Call) -> tuple[Payload, ClientState]:
-        """Choose by the client's validation samples; the client keeps what it chose."""
-        site, client = call.site, call.client("weigh")
-        keep = dict(client.keep)
+        """Choose by the client's validation samples; the client keeps what it chose.
+
+        Where the method trains on the way, it draws the random numbers of ``evaluate``: what is weighed is what is
+        evaluated and exported.
+        """
+        site, client = call.site, call.client("evaluate")
+        before = client.snapshot()
         model = judged_model(client, site.method, call.received, site.moment)
         weights, bound = self.weights(site, client, model, site.method.general(client, call.received))
-        client.engine_keep["guard"] = weights
+        before.engine["guard"] = weights
         if bound is not None:
-            client.engine_keep["guard.bound"] = torch.tensor(bound, dtype=torch.float64)
-        return Weighed(own_weight=float(weights[0])), ClientState(keep, client.engine_keep)
+            before.engine["guard.bound"] = torch.tensor(bound, dtype=torch.float64)
+        return Weighed(own_weight=float(weights[0])), before
 
     def judge(self, judgement: Judgement) -> None:
         """Evaluate what the client uses under its guard; note the federated model's accuracy beside it."""
@@ -79,7 +110,7 @@ class Guarding(Extension):
         weights, bound = self.weights(site, client, judgement.model, judgement.common)
         unguarded = float(judgement.correct.double().mean())
         judgement.notes |= {"unguarded": unguarded, "own_weight": float(weights[0]), "bound": bound}
-        own = own_models(site, client)
+        own = own_models(site, client, weights)
         experts: list[Predict] = [partial(own.predict, cid), judgement.predict]
         known = [own.on_own(cid, client.data.test), judgement.predicted]
         if len(weights) > 2 and judgement.common is not None and judgement.by_common is not None:
@@ -99,34 +130,51 @@ class Guarding(Extension):
             return kept, None if bound is None else float(bound)
         if not client.data.val_unseen:  # it dropped out when the others chose; now nothing is held out any more
             return torch.tensor([1.0, 0.0], dtype=torch.float64), None
-        val = client.data.val
+        val, train = self._parts[client.id][0] if client.id in self._parts else client.data.val, client.data.train
+        own = partial(_models_of(site, "train").on_own, client.id)
         models = [model] if common is None or torch.equal(common, model) else [model, common]
-        predicted = [own_models(site, client).on_own(client.id, val)]
-        predicted += [predictor(client, each)(val) for each in models]
-        probabilities = torch.stack(predicted).double().exp().clamp(max=1).cpu().numpy()
-        random = numpy_generator(site.seed, "guard", client.id)
-        choice = self.guard.choose(probabilities, val.y.cpu().numpy(), random)
+        experts: list[Predict] = [own, *(predictor(client, each) for each in models)]
+        seen = len(train) / (len(train) + len(site.federation.clients[client.id].val))
+        held = HeldOut(*_predictions(experts, val), site.metric, seen, partial(_predictions, experts, train))
+        choice = self.guard.choose(held, numpy_generator(site.config.seed, "guard", client.id))
         return torch.from_numpy(choice.weights), choice.bound
 
     def saved_models(self, run: "Run", cid: int, about: dict[str, str]) -> Iterator[tuple[str, Model, Tensor]]:
         """The client's own model, and the weights of both."""
         state = run.server.link.states().get(cid)
+        on = "all" if run.config.refit else "train"
         if state is not None and "guard" in state.engine:
             about["weights"] = " ".join(map(str, state.engine["guard"].tolist()))
-        own = _models_of(run.site, val_unseen=not run.config.refit)
+            on = _samples(state.engine["guard"], val_unseen=not run.config.refit)
+        own = _models_of(run.site, on)
         yield "own", own.site.model(), own.vector(cid)
 
 
-def own_models(site: "Site", client: Client) -> LocalModels:
-    """The clients' own models: trained on all samples once the federated model has seen them too."""
-    return _models_of(site, client.data.val_unseen)
+def own_models(site: "Site", client: Client, weights: Tensor) -> LocalModels:
+    """The clients' own models that go with these weights."""
+    return _models_of(site, _samples(weights, client.data.val_unseen))
 
 
-def _models_of(site: "Site", val_unseen: bool) -> LocalModels:
-    models = site.baselines.get("train" if val_unseen else "all")
+def _samples(weights: Tensor, val_unseen: bool) -> str:
+    """What the own model was trained on: all samples where it is used by itself, or the federated one was too."""
+    return "train" if val_unseen and float(weights[0]) < 1 else "all"
+
+
+def _models_of(site: "Site", on: str) -> LocalModels:
+    models = site.baselines.get(on)
     if models is None:
         raise ComityError("the guard needs each client's own model; leave --reference auto")
     return models
+
+
+def _chosen(split: Split, places: Tensor) -> Split:
+    return Split(split.x[places], split.y[places])
+
+
+def _predictions(experts: Sequence[Predict], split: Split) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Each expert's probabilities (experts, samples, classes), and the labels."""
+    predicted = torch.stack([expert(split) for expert in experts])
+    return predicted.double().exp().clamp(max=1).cpu().numpy(), split.y.cpu().numpy()
 
 
 def mixed(experts: Sequence[Predict], weights: Tensor) -> Predict:

@@ -1,20 +1,28 @@
 """How a client decides, on its own held-out samples, what to use beside or instead of the federated model."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comity._options import ShareBelowOne, ShareBetween, check
+from comity.config import ACCURACY, BALANCED
 from comity.guard.certificate import certify
 from comity.guard.mixture import mixture_weights
+from comity.metrics import balanced_decisions, class_weights, scores
 
 Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 OWN = 0
 """The place of the client's own model among the experts; the federated one follows."""
+LOG_LOSS_LIMIT = 5.0
+"""Nats at which a certificate cuts off the log-loss of a sample, which must be bounded: a probability of 0.7 %."""
+BRIER_LIMIT = 2.0
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,81 @@ class Choice:
 
     weights: Array
     bound: float | None = None
-    """The error is above that of the client's own model by at most this share of samples, with the promised
-    probability; ``None`` where nothing is promised."""
+    """The guard's upper bound of the loss above that of the local baseline, with the promised probability; ``None``
+    where the client uses the local baseline, or no probability is promised."""
+
+
+def _no_samples() -> tuple[Array, Labels]:
+    return np.zeros((1, 0, 1)), np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Samples of a client that no expert has seen, and the metric that decides there."""
+
+    probabilities: Array
+    """(experts, samples, classes): each expert's predictions."""
+    labels: Labels
+    metric: str = ACCURACY
+    seen: float = 1.0
+    """Share of the local baseline's training samples that the client's own model was trained on."""
+    train: Callable[[], tuple[Array, Labels]] = _no_samples
+    """The same predictions and labels for the samples that the client's own model was trained on."""
+
+    def part(self, places: NDArray[np.int64]) -> "HeldOut":
+        return replace(self, probabilities=self.probabilities[:, places], labels=self.labels[places])
+
+    @property
+    def experts(self) -> int:
+        return len(self.probabilities)
+
+    @property
+    def mixture(self) -> Array:
+        """The posterior mean of the weights; by class-weighted log-loss where balanced accuracy decides."""
+        powers = class_weights(self.labels) if self.metric == BALANCED else None
+        return mixture_weights(of_labels(self.probabilities, self.labels), powers).weights
+
+
+class Losses:
+    """The loss of each sample by the metric that decides, divided by ``scale`` so that it is from 0 to 1.
+
+    Accuracy counts errors, as booleans. So does AUC, which is no mean over samples. Balanced accuracy counts the errors
+    of its own decisions, weighted by the class shares of the training samples, so that nothing about the losses depends
+    on the samples that they are measured on. Log-loss is cut off at ``LOG_LOSS_LIMIT``.
+    """
+
+    def __init__(self, held: HeldOut) -> None:
+        self.metric = held.metric if held.metric in (BALANCED, "brier", "log-loss") else ACCURACY
+        self.held = held
+        limits = {"brier": BRIER_LIMIT, "log-loss": LOG_LOSS_LIMIT}
+        self.scale = float(self._by_class.max()) if self.metric == BALANCED else limits.get(self.metric, 1.0)
+
+    @cached_property
+    def _by_class(self) -> Array:
+        """The weight of an error in each class; 0 for classes without training samples, which no model predicts."""
+        probabilities, labels = self.held.train()
+        weights = np.zeros(probabilities.shape[2])
+        weights[labels] = class_weights(labels)
+        return weights
+
+    @cached_property
+    def _expected(self) -> Array:
+        """(experts, classes): mean predictions on the training samples; 0 for classes without any."""
+        expected = np.maximum(self.held.train()[0].mean(1), 1e-12)
+        return np.where(self._by_class > 0, expected, 0.0)
+
+    def __call__(self, weights: Array, probabilities: Array, labels: Labels) -> Array | NDArray[np.bool_]:
+        mixed = np.tensordot(weights, probabilities, 1)
+        if self.metric == ACCURACY:
+            return np.asarray(mixed.argmax(1) != labels)
+        with np.errstate(divide="ignore"):
+            predicted = np.log(mixed)
+        if self.metric == BALANCED:
+            wrong = balanced_decisions(predicted, weights @ self._expected) != labels
+            return np.asarray(self._by_class[labels] * wrong / self.scale)
+        lost = scores(self.metric, predicted, labels, ())
+        assert lost is not None
+        return np.clip(-lost / self.scale, 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,54 +120,62 @@ class Guard(ABC):
     def __post_init__(self) -> None:
         check(self, "guard")
 
-    def choose(self, probabilities: Array, labels: NDArray[np.int64], random: np.random.Generator) -> Choice:
-        """From each expert's probabilities (experts, samples, classes) for samples that none of them has seen."""
-        experts, samples, _ = probabilities.shape
-        if samples == 0:  # nothing speaks for anybody else's model
-            return Choice(only(OWN, experts), None)
-        return self.weigh(probabilities, labels, random)
+    def choose(self, held: HeldOut, random: np.random.Generator) -> Choice:
+        """From the experts' predictions for samples that none of them has seen.
+
+        With all weight on its own model, a client uses the local baseline, which was trained on all of its samples.
+        """
+        if not len(held.labels):  # no evidence for any other model
+            return Choice(only(OWN, held.experts), None)
+        return self.weigh(held, random)
 
     @abstractmethod
-    def weigh(self, probabilities: Array, labels: NDArray[np.int64], random: np.random.Generator) -> Choice:
+    def weigh(self, held: HeldOut, random: np.random.Generator) -> Choice:
         """As ``choose``, with one sample at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Guard):
-    """Mix the predictions of the client's own model with those of the federated one, by how well each foretells.
+    """Mix the predictions of the client's own model and the federated one, with weights found on held-out samples.
 
     Paper: Cover, Mathematical Finance 1991 (universal portfolios).
 
     Equation: p(y|x) = Σ_k ŵ_k p_k(y|x), where ŵ is the posterior mean of the weights under a uniform prior, given the
-    labels of n held-out samples. Its expected log-loss is at most that of the client's own model + ln((n+K)/(n+1)).
+    labels of n held-out samples. In expectation its log-loss is at most that of the own model trained without the
+    held-out samples + ln((n+K)/(n+1)). This says nothing about accuracy.
 
     Departures:
         - When the weights are known, both models are fitted on the held-out samples too (``--refit``); the bound is
           about the models before that.
+        - Where balanced accuracy decides, each class weighs the same in the log-loss; no bound is proved for that.
     """
 
     refits = True
 
-    def weigh(self, probabilities: Array, labels: NDArray[np.int64], random: np.random.Generator) -> Choice:
-        return Choice(mixture_weights(of_labels(probabilities, labels)).weights)
+    def weigh(self, held: HeldOut, random: np.random.Generator) -> Choice:
+        return Choice(held.mixture)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certified(Guard):
-    """Use what was shown on untouched samples not to be worse than the client's own model, else the own model.
+    """Use a model that a test on untouched samples certified, else the local baseline trained on all samples.
 
     Paper: Angelopoulos et al., Annals of Applied Statistics 2025 (Learn then Test).
 
-    Equation: P(error of what is used ≤ error of the own model + margin) ≥ 1 − delta, for each client. The mixture is
-    weighed on one half of the held-out samples. The other half tests first the mixture, then the federated model, each
-    at level delta, and the first that fails ends the testing.
+    Equation: P(loss of what is used ≤ loss of the own model − b + margin) ≥ 1 − delta for each client that does not
+    use the local baseline itself. The own model is trained without the held-out samples; b estimates how much better
+    the local baseline is, which is trained on all. The mixture is weighed on one half of the held-out samples. The
+    other half tests first the mixture, then the federated model, each at level delta; the first failure ends the tests.
 
     Departures:
-        - Nothing is fitted on the held-out samples afterwards: the promise is about the models that were tested.
+        - Nothing is fitted on the held-out samples afterwards, unless ``--refit`` asks for it: the promise is about the
+          models that were tested.
+        - b is (1 − n/N)·(held-out loss − training loss)/2 for an own model trained on n of N samples, by the first
+          half: the local loss falls as 1/n to a limit midway between both losses. This is an estimate, not a bound.
 
     Options:
-        delta: how often the promise may be broken
-        margin: how much worse than alone counts as no worse, as a share of samples
+        delta: how often the certificate may be wrong
+        margin: how much above that of the local baseline the loss may be, in the unit of the metric that decides
     """
 
     validation = 0.4
@@ -94,18 +183,33 @@ class Certified(Guard):
     delta: ShareBetween = 0.05
     margin: ShareBelowOne = 0.02
 
-    def weigh(self, probabilities: Array, labels: NDArray[np.int64], random: np.random.Generator) -> Choice:
-        experts, samples, _ = probabilities.shape
-        order = random.permutation(samples)
-        first, untouched = order[: samples // 2], order[samples // 2 :]
-        candidates = {"mixture": mixture_weights(of_labels(probabilities[:, first], labels[first])).weights}
-        candidates |= {f"expert {k}": only(k, experts) for k in range(OWN + 1, experts)}
-        wrong = {name: errors(weights, probabilities, labels)[untouched] for name, weights in candidates.items()}
-        own = errors(only(OWN, experts), probabilities, labels)[untouched]
-        certificate = certify(own, wrong, self.margin, self.delta)
-        if certificate.released is None:
-            return Choice(only(OWN, experts), 0.0)
-        return Choice(candidates[certificate.released], certificate.verdicts[certificate.released].evidence.upper_bound)
+    def weigh(self, held: HeldOut, random: np.random.Generator) -> Choice:
+        order = random.permutation(len(held.labels))
+        first, untouched = (held.part(half) for half in np.split(order, [len(order) // 2]))
+        candidates = {"mixture": first.mixture}
+        candidates |= {f"expert {k}": only(k, held.experts) for k in range(OWN + 1, held.experts)}
+        losses = Losses(held)
+        lost = {name: losses(each, untouched.probabilities, untouched.labels) for name, each in candidates.items()}
+        own = losses(only(OWN, held.experts), untouched.probabilities, untouched.labels)
+        certificate = certify(own, lost, self.margin / losses.scale, self.delta, benefit(first, losses))
+        if certificate.released is None or certificate.bound is None:
+            return Choice(only(OWN, held.experts))
+        return Choice(candidates[certificate.released], max(-1.0, certificate.bound * losses.scale))
+
+
+def benefit(held: HeldOut, losses: Losses) -> float:
+    """How much the own model's loss would fall if it were trained on all samples of the client, estimated.
+
+    Local loss falls as 1/n to a limit that lies midway between the losses on training and on held-out samples, as for
+    a model with a fixed number of parameters. One more held-out sample counts as lost: few samples say little.
+    """
+    if held.seen >= 1:
+        return 0.0
+    own, count = only(OWN, held.experts), len(held.labels)
+    unseen = (float(losses(own, held.probabilities, held.labels).sum()) + 1) / (count + 1)
+    probabilities, labels = held.train()
+    seen = float(losses(own, probabilities, labels).mean()) if len(labels) else 0.0
+    return max(0.0, (1 - held.seen) * (min(unseen, 1.0) - seen) / 2)
 
 
 def only(expert: int, experts: int) -> Array:
@@ -113,14 +217,9 @@ def only(expert: int, experts: int) -> Array:
     return np.asarray(np.eye(experts)[expert])
 
 
-def of_labels(probabilities: Array, labels: NDArray[np.int64]) -> Array:
+def of_labels(probabilities: Array, labels: Labels) -> Array:
     """(samples, experts): what each expert gave to the true label."""
     return np.asarray(probabilities[:, np.arange(len(labels)), labels].T)
-
-
-def errors(weights: Array, probabilities: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """On which samples a mixture is wrong."""
-    return np.asarray(np.tensordot(weights, probabilities, 1).argmax(1) != labels)
 
 
 GUARDS: dict[str, type[Guard]] = {"mixture": Mixture, "certified": Certified}

@@ -14,8 +14,11 @@ validation samples that no expert was trained or chosen on (proofs in docs/guard
   ``regret_bound(n, K, concentration)``, with equality for some sequence. For Dirichlet(½) that is at most
   ½ ln(πn + 1) for two experts and exactly ln(2n + 1) for three.
 
-The integrals are computed exactly: Πᵢ(w·pᵢ) is a polynomial of degree n, and Gauss rules integrate polynomials without
-error. All terms are positive, so nothing cancels; logarithms keep products of thousands of factors from vanishing.
+Without powers the integrals are computed exactly: Πᵢ(w·pᵢ) is a polynomial of degree n, and Gauss rules integrate
+polynomials without error. All terms are positive, so nothing cancels; logarithms keep products of thousands of factors
+from vanishing. With powers cᵢ, for class-weighted log-loss Σᵢ −cᵢ ln w·pᵢ, the product is no polynomial: the number of
+points is doubled until the result changes by less than ``TOLERANCE`` or there are ``LAST_ORDER``, and the last change
+is reported as the error. Neither bound is proved with powers.
 """
 
 from dataclasses import dataclass
@@ -36,6 +39,8 @@ FLOOR = 1e-12
 on it; it only keeps a sample to which every expert gave 0 from making all losses infinite."""
 TOLERANCE = 1e-9
 FIRST_ORDER = 32
+LAST_ORDER = 512
+"""Points along each axis at which a rule for products with powers is not refined further."""
 ROWS_PER_LOGARITHM = 16
 """The product of so many factors, none below 1e-14, is still far from the smallest float."""
 
@@ -54,35 +59,41 @@ class Posterior:
     """Points of the Gauss rule along each axis."""
 
 
-def mixture_weights(probabilities: ArrayLike) -> Posterior:
-    """Weights of K experts from the (n, K) probabilities they gave to the true labels of n validation samples."""
+def mixture_weights(probabilities: ArrayLike, powers: ArrayLike | None = None) -> Posterior:
+    """Weights of K experts from the (n, K) probabilities they gave to the true labels of n validation samples.
+
+    ``powers``: how much each sample's log-loss counts; 1 by default.
+    """
     given = np.asarray(probabilities, dtype=float)
     if given.ndim != 2 or not np.all((given >= 0) & (given <= 1)):
         raise ComityError("probabilities must be an array of samples × experts with numbers from 0 to 1")
-    return posterior(np.maximum(given, FLOOR))
+    return posterior(np.maximum(given, FLOOR), powers=powers)
 
 
-def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM) -> Posterior:
+def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM, *, powers: ArrayLike | None = None) -> Posterior:
     """The posterior of mixture weights w under a Dirichlet prior, where sample i has the likelihood w·(row i).
 
-    Entries may be any numbers that are not negative, but each row needs a positive one.
+    Entries may be any numbers that are not negative, but each row needs a positive one. With ``powers`` sample i has
+    the likelihood (w·(row i))^powers[i].
     """
-    rows, log_scale = _scaled(likelihoods)
+    rows, log_greatest = _scaled(likelihoods)
     samples, experts = rows.shape
-    exact = (samples + 3) // 2  # points enough for the degree n + 1 of the numerator
-    order, before = min(exact, FIRST_ORDER), np.full(experts + 1, np.inf)
+    each = None if powers is None else _powers(powers, samples)
+    log_scale = float(log_greatest.sum() if each is None else log_greatest @ each)
+    exact = (samples + 3) // 2 if each is None else None  # points enough for the degree n + 1 of the numerator
+    order, before = min(exact or FIRST_ORDER, FIRST_ORDER), np.full(experts + 1, np.inf)
     while True:
         nodes, log_weights = _simplex_rule(experts, order, concentration)
-        log_mass = log_weights + _log_products(rows, nodes)
+        log_mass = log_weights + (_log_products(rows, nodes) if each is None else _log_powers(rows, each, nodes))
         log_evidence = logsumexp(log_mass)
         weights = np.exp(log_mass - log_evidence) @ nodes
         now = np.append(weights, log_evidence)
-        error = float(np.abs(now - before).max())
-        if order == exact:
-            error = (samples + order) * 2**-50  # nothing but rounding is left
-        if order == exact or error <= TOLERANCE:
+        rounding = (samples + order) * 2**-50  # which is all that is left of the error of an exact rule
+        error = rounding if order == exact else max(rounding, float(np.abs(now - before).max()))
+        finest = order == (exact or LAST_ORDER)
+        if finest or error <= TOLERANCE:
             return Posterior(weights / weights.sum(), float(log_evidence + log_scale), error, order)
-        order, before = min(exact, 2 * order), now
+        order, before = min(exact or 2 * order, 2 * order), now
 
 
 def regret_bound(samples: int, experts: int, concentration: float = UNIFORM) -> float:
@@ -99,15 +110,22 @@ def excess_risk_bound(samples: int, experts: int) -> float:
     return float(np.log((samples + experts) / (samples + 1)))
 
 
-def _scaled(likelihoods: ArrayLike) -> tuple[Array, float]:
-    """Rows with 1 as their greatest entry, and the logarithm of what they were divided by."""
+def _scaled(likelihoods: ArrayLike) -> tuple[Array, Array]:
+    """Rows with 1 as their greatest entry, and the logarithm of what each was divided by."""
     given = np.asarray(likelihoods, dtype=float)
     if given.ndim != 2 or given.shape[1] == 0 or not np.all(np.isfinite(given) & (given >= 0)):
         raise ComityError("likelihoods must be an array of samples × experts with finite numbers of at least 0")
     greatest = given.max(axis=1, keepdims=True)
     if not np.all(greatest > 0):
         raise ComityError("likelihoods must have a number above 0 for each sample")
-    return given / greatest, float(np.log(greatest).sum())
+    return given / greatest, np.asarray(np.log(greatest[:, 0]))
+
+
+def _powers(given: ArrayLike, samples: int) -> Array:
+    powers = np.asarray(given, dtype=float)
+    if powers.shape != (samples,) or not np.all(np.isfinite(powers) & (powers >= 0)):
+        raise ComityError("powers must be a finite number of at least 0 for each sample")
+    return powers
 
 
 def _log_products(rows: Array, nodes: Array) -> Array:
@@ -115,6 +133,15 @@ def _log_products(rows: Array, nodes: Array) -> Array:
     total = np.zeros(len(nodes))
     for start in range(0, len(rows), ROWS_PER_LOGARITHM):
         total += np.log(np.prod(rows[start : start + ROWS_PER_LOGARITHM] @ nodes.T, axis=0))
+    return total
+
+
+def _log_powers(rows: Array, powers: Array, nodes: Array) -> Array:
+    """ln Πᵢ(w·pᵢ)^powers[i] at every node w."""
+    total = np.zeros(len(nodes))
+    for start in range(0, len(rows), ROWS_PER_LOGARITHM):
+        some = slice(start, start + ROWS_PER_LOGARITHM)
+        total += powers[some] @ np.log(rows[some] @ nodes.T)
     return total
 
 
