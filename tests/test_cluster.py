@@ -22,7 +22,7 @@ from comity.studies import Show, study
 from comity.studies._crew import Crew, Inbox, Job, Message, execute
 from comity.studies._grid import expand, local_of, part
 from comity.studies._plan import ray_address
-from comity.studies._ray import Place, packed, run_remote, unpack
+from comity.studies._ray import Place, baselines_of, packed, run_remote, unpack
 from test_study import BROKEN, numbers, record_begun
 
 
@@ -62,8 +62,8 @@ def test_shards_make_the_same_study_with_each_local_once(
     study(**small, out=whole)
     expected, began[:] = sorted(began), []
     second = study(**small, out=sharded, shard="2/2")
-    assert sorted(began) == ["fedavg-mean-s1", "fedrep-mean-s1", "local-s1"]
-    assert "3 of 6 runs are not finished" in second.table().markdown()
+    assert sorted(began) == ["fedavg-mean-s1", "fedrep-mean-s1", "local-repeated-s1", "local-s1"]
+    assert "4 of 8 runs are not finished" in second.table().markdown()
     study(**small, out=sharded, shard="1/2")
     assert sorted(began) == expected
     assert numbers(sharded) == numbers(whole)
@@ -94,7 +94,7 @@ def test_shards_that_share_a_local_train_it_once(small: dict[str, Any], tmp_path
     assert [process.returncode for process in begun] == [0, 0], told
     lines = (tmp_path / "x" / "runs" / "local-s0" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, 151))
-    assert len(list((tmp_path / "x" / "runs").iterdir())) == 3
+    assert len(list((tmp_path / "x" / "runs").iterdir())) == 4  # local training, that repeated, and two methods
 
 
 # Workers that are lost.
@@ -124,7 +124,7 @@ def test_a_lost_worker_costs_its_run_a_retry_and_nothing_else() -> None:
     local, unlucky, doomed, other = (
         Job(Config(out=Path(name)), name) for name in ("local", "unlucky", "doomed", "other")
     )
-    after = Job(Config(out=Path("after")), "after", needs=local)
+    after = Job(Config(out=Path("after")), "after", needs=(local,))
     deaths = ["local", "local", "unlucky", "doomed", "doomed", "doomed"]
     heard: list[tuple[str, Message]] = []
     jobs = [local, unlucky, doomed, other, after]
@@ -183,13 +183,14 @@ def test_a_node_with_a_disk_of_its_own_sends_the_run_back(
     home.mkdir()
     monkeypatch.chdir(home)
     study(**small | {"seeds": 1}, keep_checkpoints=True, out=Path("x"))
-    folder, local = Path("x/runs/fedavg-mean-s0"), Path("x/runs/local-s0")
+    folder = Path("x/runs/fedavg-mean-s0")
     order = {"config": RunFolder(folder).options(), "callbacks": []}
-    expected, given = packed(folder), packed(local)
+    expected, given = packed(folder), {path: packed(Path(path)) for path in baselines_of(order)}
+    assert [Path(path).name for path in given] == ["local-s0", "local-repeated-s0"]
     place = Place(str(node), "x", "a token that is not there")
 
     monkeypatch.chdir(tmp_path)
-    assert list(run_remote(order, place, None)) == [{"wants": "the Local that the run is measured against"}]
+    assert list(run_remote(order, place, None)) == [{"wants": "the local baselines that the run is compared with"}]
     *rounds, end = run_remote(order, place, given)
     assert [message["round"] for message in rounds] == [1, 2]
     assert end["end"] == "done"

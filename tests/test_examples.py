@@ -16,7 +16,9 @@ def test_each_cell_is_a_configuration_that_builds(name: str) -> None:
         cells = expand(at_scale(entries, scale))
         assert len({cell.key for cell in cells}) == len(cells)
         for cell in cells:
-            without_data = cell.with_(clients=cell.clients or 2, model=cell.model or "mlp", device="cpu")
+            without_data = cell.with_(
+                clients=cell.clients or 2, model=cell.model or "mlp", metric="accuracy", device="cpu"
+            )
             assert RunPlan(without_data).rule
             if cell.partition is not None:  # of some data sets each client has its own
                 cell.partition.build()

@@ -14,8 +14,10 @@ from contextlib import suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -27,7 +29,7 @@ from comity.__main__ import main
 from comity.compare import LoadedStudy
 from comity.engine import Callback, Run, RunPlan, _plan
 from comity.methods import Client, Method, Payload, Reply
-from comity.metrics import ONLY_JOINED, ONLY_LOCAL, OWN, VALIDATION
+from comity.metrics import DECIDING, EVIDENCE, OWN, VALIDATED, VALIDATION
 from comity.results import CHECKPOINT, SCHEMA, RunFolder, RunInfo, Summary
 from comity.rules import Mean, Rule
 from comity.studies import Show, _study, study
@@ -214,6 +216,7 @@ def numbers(out: Path) -> dict[str, Any]:
         result = json.loads((folder / "result.json").read_text())
         found[folder.name] = {k: v for k, v in result.items() if k not in ("seconds", "written")}
         found[f"{folder.name}/clients"] = (folder / "clients.csv").read_text()
+        found[f"{folder.name}/samples"] = (folder / "samples.safetensors").read_bytes()
     with (out / "table.csv").open() as file:
         rows = [{k: v for k, v in row.items() if "seconds" not in k} for row in csv.DictReader(file)]
     return found | {"table": rows}
@@ -254,7 +257,7 @@ def test_a_study_leaves_ordinary_runs_with_local_once_a_seed(done: tuple[dict[st
     assert sorted(path.name for path in (out / "runs").iterdir()) == sorted(
         f"{name}-s{seed}"
         for seed in (0, 1)
-        for name in ("local", "fedavg-mean", "fedrep-mean", f"fedavg-{other}", f"fedrep-{other}")
+        for name in ("local", "local-repeated", "fedavg-mean", "fedrep-mean", f"fedavg-{other}", f"fedrep-{other}")
     )
     files = {"study.yaml", "cells.json", "runs", "table.md", "table.tex", "table.csv"}
     assert {path.name for path in out.iterdir()} == files
@@ -267,7 +270,29 @@ def test_a_study_leaves_ordinary_runs_with_local_once_a_seed(done: tuple[dict[st
     alone = comity.run(Config.load(folder / "config.yaml").with_(out=None, reference="none"))
     kept = RunFolder(folder).result().clients
     assert alone.columns == {name: kept[name] for name in alone.columns}
-    assert kept.keys() - alone.columns.keys() == {ONLY_LOCAL.key, ONLY_JOINED.key}  # which need a Local to compare with
+    assert kept.keys() - alone.columns.keys() == {each.key for each in EVIDENCE}  # which need a Local to compare with
+
+
+def test_local_training_is_repeated_once_a_seed_and_compared_with_local_training(
+    done: tuple[dict[str, Any], Path],
+) -> None:
+    _, out = done
+    (setting,) = LoadedStudy(out).settings
+    local = setting.local
+    assert local is not None
+    assert {seed: run.path.name for seed, run in setting.repeated.items()} == {
+        seed: f"local-repeated-s{seed}" for seed in (0, 1)
+    }
+    for seed, repeated in setting.repeated.items():
+        mine, first = repeated.samples, local.runs[seed].samples
+        assert mine is not None
+        assert first is not None
+        assert all(np.array_equal(mine[client].id, first[client].id) for client in first)  # the same tests
+        assert any(not np.array_equal(mine[client].score, first[client].score) for client in first)
+        assert repeated.metric("mixed") == pytest.approx(fmean(repeated.by_client("mixed").values()))
+    names = [line.name for line in LoadedStudy(out).table().lines]
+    assert names[:3] == ["Local", "majority class", "Local, repeated"]
+    assert "two local models mixed" not in names  # which stands beside a guard
 
 
 def test_what_is_done_is_not_done_again_and_a_study_may_grow(
@@ -282,7 +307,7 @@ def test_what_is_done_is_not_done_again_and_a_study_may_grow(
     grown = {"method": "FedAvg,FedRep,FedPer", "rule": "Mean", "sweep": {"participation": [1.0, 0.6]}, "seeds": 1}
     study(**options | grown)
     # cells that had another name before are known by their configuration
-    new = ["fedavg-mean", "fedper-mean", "fedrep-mean", "local"]
+    new = ["fedavg-mean", "fedper-mean", "fedrep-mean", "local", "local-repeated"]
     assert sorted(began) == sorted(
         ["fedper-mean-participation1.0-s0", *(f"{name}-participation0.6-s0" for name in new)]
     )
@@ -313,7 +338,7 @@ def test_side_by_side_gives_the_same_numbers_and_a_failing_cell_does_not_stop_th
     one = study(**small, method=["FedAvg", BROKEN, "FedRep"], seeds=2, out=tmp_path / "one")
     mistakes = {f"{BROKEN} + Mean, seed {seed}": "ZeroDivisionError: my [own] mistake" for seed in (0, 1)}
     assert one.failed == mistakes
-    assert "2 of 8 runs are not finished" in one.table().markdown()
+    assert "2 of 10 runs are not finished" in one.table().markdown()
     assert any("in fit" in run.traceback for run in one.planned.values())
 
     methods = ["FedAvg", BROKEN, "dying.Dying", "FedRep"]
@@ -322,7 +347,7 @@ def test_side_by_side_gives_the_same_numbers_and_a_failing_cell_does_not_stop_th
     assert two.failed == mistakes | {f"dying.Dying + Mean, seed {seed}": killed for seed in (0, 1)}
     for folder in (*tmp_path.glob("*/runs/*broken*"), *tmp_path.glob("*/runs/*dying*")):
         shutil.rmtree(folder)
-    assert len(list((tmp_path / "two" / "runs").iterdir())) == 6
+    assert len(list((tmp_path / "two" / "runs").iterdir())) == 8
     assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
 
 
@@ -370,7 +395,7 @@ def test_without_its_local_a_run_is_not_begun(
 
     monkeypatch.setattr(Local, "fit", fail, raising=False)
     result = study(**small, out=tmp_path / "x")
-    assert result.failed["FedAvg + Mean, seed 0"] == "its Local failed: MemoryError: too large"
+    assert result.failed["FedAvg + Mean, seed 0"] == "its local baseline failed: MemoryError: too large"
     monkeypatch.undo()
     assert study(**small, out=tmp_path / "x").failed == {}
 
@@ -424,7 +449,7 @@ Plant = Callable[[Scores], list[Config]]
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """Replace runs by ``scores``, validation and test accuracy by configuration; returns the list of those done."""
+    """Replace runs by ``scores``, the metric in validation and test accuracy; returns the list of those done."""
     done: list[Config] = []
 
     def execute(
@@ -446,9 +471,10 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
             folder = RunFolder(job.config.out)
             folder.open(info, job.config.plain(), resume=False, overwrite=False)
             validation, test = scores(job.config)
+            deciding = str(job.config.metric)
+            values = {VALIDATED[deciding].key: validation, OWN.key: test, DECIDING[deciding].key: test}
             metrics = {
-                name: Summary(mean=value, std=0.0, samples=value, worst10=value)
-                for name, value in ((VALIDATION.key, validation), (OWN.key, test))
+                name: Summary(mean=value, std=0.0, samples=value, worst10=value) for name, value in values.items()
             }
             folder.add_result(result_of({"client": [0], "n_test": [9], OWN.key: [test]}, None, 2, metrics, local=local))
             ends[job] = {"end": "done"}
@@ -484,7 +510,7 @@ def test_tuning_goes_by_validation_where_test_says_the_opposite(
     assert "1 searches, at most 18 runs" in console.file.getvalue()  # type: ignore[attr-defined]
     other = OTHER.lower().replace("_", "-")
     assert {run.path.name for run in result.runs} == {
-        f"{name}-s{seed}" for name in ("local", "fedavg-mean", f"fedavg-{other}") for seed in (0, 1)
+        f"{name}-s{seed}" for name in ("local", "local-repeated", "fedavg-mean", f"fedavg-{other}") for seed in (0, 1)
     }
     for run in result.runs:
         assert run.options["val_share"] == (0.0 if run.local else 0.2)  # alone, nobody needs to hold samples out
@@ -496,6 +522,42 @@ def test_tuning_goes_by_validation_where_test_says_the_opposite(
     ran.clear()
     assert study(**options).tuning == result.tuning
     assert ran == []
+
+
+@pytest.mark.parametrize(("metric", "chosen"), [("accuracy", 0.9), ("balanced", 0.9), ("log-loss", 0.1)])
+def test_tuning_goes_by_the_metric_that_decides(
+    small: dict[str, Any], tmp_path: Path, plant: Plant, metric: str, chosen: float
+) -> None:
+    """The score grows with the value, which is good of an accuracy and bad of a loss."""
+    plant(lambda config: (config.rule.options["strength"], 0.5))
+    options = small | {"rule": OTHER, "reference": "none", "metric": metric, "tune": {"rule.strength": [0.1, 0.5, 0.9]}}
+    result = study(**options, out=tmp_path / "x")
+    (search,) = result.tuning
+    assert search.chosen == chosen
+    assert search.chosen_by.startswith(f"validation {DECIDING[metric].label} in the last round")
+    assert [(trial.value, trial.validation) for trial in search.tried] == [(v, v) for v in (0.1, 0.5, 0.9)]
+    assert search.unit == DECIDING[metric].unit
+    assert result.verdict.title == "Undecided"
+    assert result.verdict.evidence.startswith("Without a local baseline nobody can say whether joining helps.")
+
+
+@pytest.mark.parametrize("metric", ["balanced", "log-loss"])
+def test_a_real_search_by_another_metric(small: dict[str, Any], tmp_path: Path, metric: str) -> None:
+    options = small | {"metric": metric, "tune": {"lr": [0.01, 0.3]}, "val_share": 0.3}
+    result = study(**options, out=tmp_path / "x")
+    assert result.failed == {}
+    validated = VALIDATED[metric]
+    for search in result.tuning:
+        scores = {trial.value: trial.validation for trial in search.tried}
+        best = (min if validated.better == "lower" else max)(scores.values())
+        assert scores[search.chosen] == best
+    (setting,) = result.settings
+    local, joined = setting.cells
+    assert [search.cell for search in result.tuning] == ["Local", joined.label]
+    (repeated,) = setting.repeated.values()
+    assert repeated.options["lr"] == local.runs[0].options["lr"]  # or it would not be the same training again
+    assert joined.clients
+    assert setting.control.keys() == joined.evidence.keys()
 
 
 def test_tuning_keeps_to_its_budget(small: dict[str, Any], tmp_path: Path, plant: Plant) -> None:
@@ -535,12 +597,12 @@ def test_a_real_search(small: dict[str, Any], tmp_path: Path) -> None:
     scores = {trial.value: trial.validation for trial in search.tried}
     assert set(scores) == {0.1, 10.0}
     assert scores[search.chosen] == max(scores.values())
-    ditto = result.runs[1]
+    (ditto,) = (run for run in result.runs if not run.local)
     assert ditto.options["method"]["lam"] == search.chosen
     assert ditto.metric(VALIDATION.key) == scores[search.chosen]
     assert ditto.result is not None
     assert ditto.result.transfer is not None
-    assert "best round" in result.table().markdown()
+    assert "best round" in result.table().only(["best"]).markdown()
 
 
 def test_the_learning_rate_of_each_method_and_of_local(
@@ -553,13 +615,15 @@ def test_the_learning_rate_of_each_method_and_of_local(
     result = study(**options)
     chosen = {"Local": 0.01, "FedAvg + Mean": 0.1, "FedRep + Mean": 0.05}
     assert {search.cell: search.chosen for search in result.tuning} == chosen
-    assert sorted(run.options["lr"] for run in result.runs) == [0.01, 0.01, 0.05, 0.05, 0.1, 0.1]
+    assert sorted(run.options["lr"] for run in result.runs) == [0.01] * 4 + [0.05] * 2 + [0.1] * 2  # Local twice
     (setting,) = result.settings
     local, fedavg, fedrep = setting.cells
     assert local.local
     for cell in (fedavg, fedrep):
-        assert cell.gain is not None
-        assert cell.gain.mean == pytest.approx(100 * (best[cell.method] - 0.01))  # 0.4 + rate, against Local's 0.41
+        assert cell.mean_gain is not None
+        assert cell.mean_gain.mean == pytest.approx(
+            100 * (best[cell.method] - 0.01)
+        )  # 0.4 + rate, against Local's 0.41
     told = "lr was chosen by validation: Local 0.01, FedAvg + Mean 0.1, FedRep + Mean 0.05."
     assert told in result.table().markdown()
     monkeypatch.setattr("comity.compare.table.MOST_LISTED", 2)
@@ -583,10 +647,11 @@ def test_a_learning_rate_that_is_left_to_validation(small: dict[str, Any], tmp_p
     chosen = {"Local": 0.01, "FedAvg + Mean": 0.3}
     assert {search.cell: search.chosen for search in result.tuning} == chosen
     assert [[trial.value for trial in search.tried] for search in result.tuning] == 2 * [LEARNING_RATES]
-    assert len(done) == 2 * len(LEARNING_RATES)
+    runs = 2 * len(LEARNING_RATES) + 1  # and local training repeated, with what was chosen for local training
+    assert len(done) == runs
     assert "A better lr may lie beyond those that were tried for FedAvg + Mean." in result.table().remarks
     again = study(tmp_path / "x" / "study.yaml")
-    assert len(done) == 2 * len(LEARNING_RATES)
+    assert len(done) == runs
     assert again.table().markdown() == result.table().markdown()
     with pytest.raises(ComityError, match="two ways to choose lr"):
         study(**options, tune={"lr": [0.1, 0.2]})
@@ -648,10 +713,10 @@ def test_a_study_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["study", *arguments, "--sweep", "data.classes=3,4", "--out", "x"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert "20/20" in out
+    assert "24/24" in out
     assert out.count(f"+ {OTHER}") >= 4
     assert "x, with table.md" in out
-    assert len(list(Path("x/runs").iterdir())) == 20
+    assert len(list(Path("x/runs").iterdir())) == 24
     assert main(["table", "x", "--format", "csv"]) == 0
     assert capsys.readouterr().out == Path("x/table.csv").read_text()
     assert main(["table", "x/runs/local-classes3-s0", "x/runs/fedavg-mean-classes3-s0"]) == 0
@@ -746,8 +811,8 @@ def test_examples_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_demo_at_a_smaller_scale(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
     assert main(["reproduce", "demo", "--rounds", "1", "--seeds", "1", "--jobs", "1"]) == 0
     assert {path.name for path in (elsewhere / "studies" / "demo-desk" / "runs").iterdir() if path.name[0] != "."} == {
-        *("local-s0", "fedavg-mean-s0", "fedavg-confree-s0", "fedavg-mean-mixture-s0"),
-        *("fedrep-mean-s0", "fedrep-mean-mixture-s0"),
+        *("local-s0", "local-repeated-s0", "fedavg-mean-s0", "fedavg-confree-s0", "fedcalm-s0", "fedora-s0"),
+        *("fedpg-s0", "fedavg-mean-mixture-s0", "fedrep-mean-mixture-s0"),
     }
     assert "FedAvg, guarded" in capsys.readouterr().out
 

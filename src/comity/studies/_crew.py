@@ -24,8 +24,8 @@ Message = dict[str, Any]
 class Job:
     config: Config
     title: str
-    needs: "Job | None" = None
-    """The Local that this run is compared with, which must be done before."""
+    needs: "tuple[Job, ...]" = ()
+    """The local baselines that this run is compared with, which must be done before."""
     callbacks: tuple[str, ...] = ()
     """Dotted names of ``Callback`` classes, which are made where the run is done."""
 
@@ -88,13 +88,13 @@ def execute(
     def following() -> Job | None:
         """The next run that may start; a run whose Local failed fails with it."""
         for job in list(waiting):
-            before = {"end": "done"} if job.needs is None else ends.get(job.needs, {"end": "waiting"})
-            if before["end"] == "done":
+            before = [ends.get(needed, {"end": "waiting"}) for needed in job.needs]
+            if failed := next((each for each in before if each["end"] == "failed"), None):
+                waiting.remove(job)
+                listen(job, failed | {"error": f"its local baseline failed: {failed['error']}"})
+            elif all(each["end"] == "done" for each in before):
                 waiting.remove(job)
                 return job
-            if before["end"] == "failed":
-                waiting.remove(job)
-                listen(job, before | {"error": f"its Local failed: {before['error']}"})
         return None
 
     if crew is None:

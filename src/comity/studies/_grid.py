@@ -22,7 +22,7 @@ from comity._options import Count, convert
 from comity._options import options as declared
 from comity._overlay import DEFAULTS, owner
 from comity.compare import Varying, compared, in_words
-from comity.config import COMPONENTS, LOCAL, UNNAMED, Config, Entries, Overlay, Training, default
+from comity.config import COMPONENTS, LOCAL, SEARCHED, UNNAMED, Config, Entries, Overlay, Training, default
 from comity.results import Flat, flatten
 
 SCALES = ("desk", "night", "paper")
@@ -37,9 +37,6 @@ MOST_CELLS = 10_000
 
 TRAINING = tuple(declared(Training))
 """Options of local training. Where one is tuned, Local is tuned too."""
-
-VALIDATION = 0.2
-"""Share of the training samples that a search holds out for validation, unless the study sets ``val_share``."""
 
 
 def examples() -> dict[str, Path]:
@@ -140,9 +137,11 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
             with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
             setting = Overlay(conditions, with_options) | swept
             for chosen, seed in product(_lines(setting), seeds):
-                config = _config(setting | chosen | {"seed": seed}, known)
+                guarded = tuned and chosen["guard"] not in (None, "none")
+                split = {"guard_split": True} if guarded else {}  # the guard's samples choose no options
+                config = _config(setting | chosen | {"seed": seed} | split, known)
                 if tuned and not config.val_share and not (config.is_local and config.local_on == "all"):
-                    config = config.with_(val_share=VALIDATION)
+                    config = config.with_(val_share=SEARCHED)
                 cells.setdefault(config.key, config)
                 _few(len(cells), entries)
     for key, options in sorted(known.items()):
@@ -163,6 +162,20 @@ def _few(cells: int, entries: Mapping[str, Any]) -> None:
 def local_of(config: Config) -> Config:
     """Local under the same conditions. In a study it is a run like the others, and saves what they save."""
     return config.local_baseline().with_(save_models=config.save_models, track=config.track)
+
+
+def repeated_of(config: Config) -> Config:
+    """The same local baseline with another training seed: the floor of training luck."""
+    return config.local_baseline(repeat=True).with_(reference="auto" if config.reference == "auto" else "none")
+
+
+def is_repeated(config: Config) -> bool:
+    return config.is_local and config.training_seed is not None
+
+
+def apart_from_seeds(config: Config) -> Config:
+    """The same for the runs of all seeds, and for local training repeated as for local training."""
+    return config.with_(seed=0, training_seed=None if config.is_local else config.training_seed)
 
 
 def has_own_rule(config: Config) -> bool:
@@ -189,8 +202,13 @@ def part(cells: Sequence[Config], shard: str) -> list[Config]:
 
 
 def locals_of(cells: Iterable[Config]) -> list[Config]:
-    """The Local that each of these is compared with, every one once."""
-    return list({(local := local_of(cell)).key: local for cell in cells if cell.reference == "auto"}.values())
+    """The local baseline that each of these is compared with, and that repeated, every one once."""
+    found: dict[str, Config] = {}
+    for cell in cells:
+        if cell.reference == "auto":
+            baselines = [local_of(cell), *([repeated_of(cell)] if cell.control == "auto" else [])]
+            found |= {each.key: each for each in baselines if each.key not in found}
+    return list(found.values())
 
 
 class Names:
@@ -207,12 +225,14 @@ class Names:
     def title(self, config: Config) -> str:
         flat = self._flat(config)
         names = [self.varying.label(flat, kind) for kind in ("method", "rule") if kind in flat]
+        names = [f"{LOCAL} repeated"] if is_repeated(config) else names
         setting = in_words(self.varying.of(flat))
         return ", ".join([titled(*names), *([setting] if setting else []), f"seed {config.seed}"])
 
     def slug(self, config: Config, *more: str) -> str:
         flat = self._flat(config)
         words = [str(flat[kind]) for kind in ("method", "rule") if kind in flat]
+        words += ["repeated"] if is_repeated(config) else []
         words += [str(config.guard)] if config.guard is not None else []
         varying = self.varying.of(flat, *sorted(compared(flat))) | self.varying.of(flat)
         for key, value in varying.items():
@@ -257,7 +277,7 @@ def _config(entries: Entries, known: dict[str, set[str]]) -> Config:
                 continue
         kept[key] = value
     if Component.parse("method", kept["method"]).name == LOCAL:
-        kept = {key: value for key, value in kept.items() if owner(key) not in ("guard", "refit")}
+        kept = {key: value for key, value in kept.items() if owner(key) not in ("guard", "guard_split", "refit")}
     config = Config.of(kept)
     if config.is_local:
         return local_of(config)  # so that it is the Local that others are compared with

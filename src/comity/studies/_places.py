@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from comity._options import options as declared
 from comity.config import Config
 from comity.results import RunFolder, other_configuration, other_data, schema
 from comity.studies._grid import Names
@@ -37,7 +38,7 @@ class Places:
             elif there is not None:  # left by an earlier study
                 if not self.overwrite:
                     old, new = RunFolder(folder).options(), config.plain()
-                    differ = {key for key in new if new[key] != old.get(key)} - {"out", "workers", "reference"}
+                    differ = {key for key in new if new[key] != old.get(key) and declared(Config)[key].decides}
                     raise other_configuration(folder, [key for key in new if key in differ])
                 shutil.rmtree(folder)
                 del self.folders[there]

@@ -35,7 +35,7 @@ class StudyPlan:
         self.cells = self.runs.settled(cells)
         if training:  # all are compared with the best Local
             every = [*locals_of(self.cells), *self.cells]
-            self.cells = list({cell.key: cell.with_(reference="none") for cell in every}.values())
+            self.cells = list({cell.key: cell.with_(reference="none", control="none") for cell in every}.values())
         if any(cell.reference not in ("auto", "none") for cell in self.cells):
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
         keep = convert(entries.get("keep_checkpoints", False), bool, "keep_checkpoints")

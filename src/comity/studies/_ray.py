@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -107,8 +107,8 @@ class RayWorker:
             while "end" not in message:
                 message = ray.get(next(self._task))
                 if message.get("wants"):
-                    local = packed(Path(order["config"]["reference"]))
-                    self._task = self.cluster.run.remote(order, place, local)
+                    baselines = {path: packed(Path(path)) for path in baselines_of(order)}
+                    self._task = self.cluster.run.remote(order, place, baselines)
                     continue
                 if (files := message.pop("files", None)) is not None:
                     unpack(files, Path(order["config"]["out"]), Path(place.study))
@@ -124,7 +124,12 @@ class RayWorker:
                 self.cluster.ray.cancel(self._task, force=True)
 
 
-def run_remote(order: dict[str, Any], place: Place, local: Files | None) -> Iterator[Message]:
+def baselines_of(order: dict[str, Any]) -> list[str]:
+    """The folders of the local baselines that a run is compared with."""
+    return [path for name in ("reference", "control") if (path := str(order["config"][name])) not in ("auto", "none")]
+
+
+def run_remote(order: dict[str, Any], place: Place, baselines: dict[str, Files] | None) -> Iterator[Message]:
     """On a node: do one run under the study's path and yield its messages, the last one with its files if need be."""
     if place.versions != VERSIONS:
         differ = "a node has comity {} and torch {}, the study {} and {}".format(*VERSIONS, *place.versions)
@@ -132,14 +137,15 @@ def run_remote(order: dict[str, Any], place: Place, local: Files | None) -> Iter
         return
     os.makedirs(place.cwd, exist_ok=True)
     os.chdir(place.cwd)
-    out, reference, shared = Path(order["config"]["out"]), str(order["config"]["reference"]), place.shared()
-    if not shared and reference not in ("auto", "none") and not RunFolder(reference).finished:
-        if local is None:
-            yield {"wants": "the Local that the run is measured against"}
-            return
-        with locked(Path(place.study) / schema.LOCK, "", lambda: False):  # another task may do the same
-            if not RunFolder(reference).finished:
-                unpack(local, Path(reference), Path(place.study))
+    out, shared = Path(order["config"]["out"]), place.shared()
+    missing = [] if shared else [path for path in baselines_of(order) if not RunFolder(path).finished]
+    if missing and baselines is None:
+        yield {"wants": "the local baselines that the run is compared with"}
+        return
+    with locked(Path(place.study) / schema.LOCK, "", lambda: False) if missing else nullcontext():
+        for path in missing:  # another task may have done the same
+            if not RunFolder(path).finished and baselines is not None:
+                unpack(baselines[path], Path(path), Path(place.study))
     messages: SimpleQueue[Message] = SimpleQueue()
     Thread(target=work, args=(order, messages.put, lambda: False), daemon=True).start()
     while "end" not in (message := messages.get()):

@@ -12,7 +12,7 @@ from comity._threads import one_thread
 from comity.config import Config
 from comity.engine import RunPlan, run
 from comity.studies._crew import reason
-from comity.studies._grid import locals_of
+from comity.studies._grid import apart_from_seeds, locals_of
 from comity.studies._show import Show, duration
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Runs:
         for cell in cells:  # other seeds would fail in the same way
             data = (cell.data, cell.data_dir, cell.partition, cell.clients, cell.newcomers)
             about = repr((*data, cell.test_share, cell.val_share))
-            settings.setdefault(about, {}).setdefault(cell.with_(seed=0).key, cell)
+            settings.setdefault(about, {}).setdefault(apart_from_seeds(cell).key, cell)
         for same in settings.values():
             federation = self.plan(next(iter(same.values()))).everyone
             for cell in same.values():
@@ -70,7 +70,7 @@ class Runs:
 
     def time_one_round(self, config: Config) -> tuple[float, float, float]:
         """Seconds to train and aggregate a round, to evaluate it, and to do so with S-acc and G-acc; without guard."""
-        quiet = {"track": (), "guard": None, "reference": "none", "out": None, "eval_every": 1}
+        quiet = {"track": (), "guard": None, "reference": "none", "control": "none", "out": None, "eval_every": 1}
         asked = count()
         done = run(plan=self.plan(config.with_(**quiet)), stop=lambda: next(asked) > 0)
         seconds = copy(done.records[0].seconds)
@@ -93,7 +93,7 @@ def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show) 
     measured: dict[str, Sequence[float]] = {}
     total = 0.0
     for key, config in configs.items():
-        similar, last = config.with_(seed=0).key, config.last_round
+        similar, last = apart_from_seeds(config).key, config.last_round
         if similar not in measured:
             title = plan.names.title(config).rpartition(", seed")[0]
             try:

@@ -10,13 +10,14 @@ from typing import Any
 
 from comity._components import plain
 from comity._errors import ComityError
+from comity._words import counted
 from comity._write import locked, write_text
 from comity.compare import LoadedStudy
-from comity.config import Config, Entries, read_yaml
-from comity.metrics import VALIDATION
+from comity.config import ACCURACY, Config, Entries, read_yaml
+from comity.metrics import DECIDING, VALIDATED
 from comity.results import LoadedRun, PlannedRun, RunFolder, StudyFolder, Trial, Tuned, schema
 from comity.studies._crew import Crew, Job, Message, execute
-from comity.studies._grid import at_scale, local_of, locals_of, override
+from comity.studies._grid import at_scale, local_of, locals_of, override, repeated_of
 from comity.studies._places import Places
 from comity.studies._plan import StudyPlan
 from comity.studies._show import Show
@@ -106,7 +107,7 @@ class _Study:
                 self.places.place(config)  # rejects what is in the way
             self.show.say(
                 f"{f'Shard {plan.shard}: ' if plan.shard else ''}{len(plan.asked)} cells and "
-                f"{len(locals_of(plan.asked))} times Local, "
+                f"{counted(len(locals_of(plan.asked)), 'local baseline')}, "
                 + ("on Ray, " if plan.on_ray else f"{plan.most} runs side by side, ")
                 + f"workers in each: {plan.workers}."
             )
@@ -158,13 +159,16 @@ class _Study:
         for key, config in wanted.items():
             if self.places.finished(config):
                 continue
-            folder, local = self.places.place(config), local_of(config)
+            folder, baselines = self.places.place(config), {"reference": local_of(config)}
             ready = config.with_(out=folder, workers=plan.workers)
-            compared = config.reference == "auto" and local.key != key
-            if compared:
-                ready = ready.with_(reference=str(self.places.place(local)))
+            if not config.is_local and config.control == "auto":
+                baselines["control"] = repeated_of(config)
+            if config.reference != "auto" or local_of(config).key == key:
+                baselines = {}
+            ready = ready.with_(**{option: str(self.places.place(each)) for option, each in baselines.items()})
             title = f"trying {folder.name}" if folder.parent.name == schema.TRIALS else plan.names.title(config)
-            jobs[key] = Job(ready, title, jobs.get(local.key) if compared else None, plan.callbacks)
+            needs = tuple(jobs[each.key] for each in baselines.values() if each.key in jobs)
+            jobs[key] = Job(ready, title, needs, plan.callbacks)
         self.show.begin(list(jobs.values()), len(wanted) - len(jobs))
         try:
             crew = self.crew if min(plan.most, len(jobs)) > 1 or plan.on_ray else None
@@ -186,8 +190,7 @@ class _Study:
             batch = [(s, value, group.trials(s, value)) for group, s in under_way for value in s.wanted()]
             if not batch:
                 for tuned in (self.tuned(*pair) for pair in searches):
-                    best = max((trial.validation or 0 for trial in tuned.tried), default=0)
-                    how = f"{100 * best:.2f} % on validation samples, of {len(tuned.tried)} values"
+                    how = f"by {tuned.chosen_by.split(' in ')[0]}, of {len(tuned.tried)} values"
                     self.show.say(f"  {tuned.option} for {tuned.cell}: {tuned.chosen} ({how})")
                 return
             for search, value, cells in batch:
@@ -201,18 +204,24 @@ class _Study:
             self.folder.write_tuning([self.tuned(*pair) for pair in searches])
 
     def validation(self, config: Config) -> float:
-        """Validation accuracy; NaN for a run that failed."""
-        done = self.places.finished(config)
-        return LoadedRun(self.places.place(config)).metric(VALIDATION.key) if done else math.nan
+        """The metric that decides on validation samples, higher is better; NaN for a run that failed."""
+        if not self.places.finished(config):
+            return math.nan
+        metric = VALIDATED[config.metric or ACCURACY]
+        return metric.gain(LoadedRun(self.places.place(config)).metric(metric.key), 0.0)
 
     def tuned(self, group: Group, search: Search) -> Tuned:
+        name = group.cells[0].metric or ACCURACY
+        metric = DECIDING[name]
+        tried = {value: None if math.isnan(score) else metric.gain(score, 0.0) for value, score in search.tried.items()}
         return Tuned(
             cell=self.plan.names.title(group.cells[0]).rpartition(",")[0],
             option=search.key,
             chosen=search.chosen,
-            chosen_by="validation accuracy in the last round, mean over clients and seeds",
+            chosen_by=f"validation {metric.label} in the last round, mean over clients and seeds",
             seeds=[cell.seed for cell in group.tried],
-            tried=[Trial(value=v, validation=None if math.isnan(s) else s) for v, s in search.tried.items()],
+            tried=[Trial(value=value, validation=score) for value, score in tried.items()],
+            unit="%" if metric.unit == "%" else "",
         )
 
     def note(self) -> None:

@@ -1,4 +1,4 @@
-"""The search for an option's value by validation accuracy, never by test."""
+"""The search for an option's value by validation, never by test."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity.config import AUTO, Config, Entries, Overlay
-from comity.studies._grid import TRAINING, has_own_rule, section
+from comity.studies._grid import TRAINING, apart_from_seeds, has_own_rule, is_repeated, section
 
 Value = Any
 MOST_STEPS = 1000
@@ -81,7 +81,7 @@ class Search:
     most: int
     """How many values may be tried."""
     tried: dict[Value, float] = field(default_factory=dict)
-    """Mean validation accuracy over clients and seeds; NaN where a run failed."""
+    """Validation by the metric that decides, higher is better, mean over clients and seeds; NaN where a run failed."""
 
     def wanted(self) -> list[Value]:
         """The values to try next; empty when the search is over."""
@@ -115,8 +115,8 @@ class Group:
 
     @property
     def tried(self) -> list[Config]:
-        """The cells that values are tried on."""
-        return self.cells[: self.seeds]
+        """The cells that values are tried on; local training repeated takes what is chosen for local training."""
+        return [cell for cell in self.cells if not is_repeated(cell)][: self.seeds]
 
     @property
     def current(self) -> Search | None:
@@ -136,7 +136,9 @@ class Group:
         """The runs by which a value is judged, with what earlier searches chose."""
         earlier = self.searches[: self.searches.index(search)]
         chosen = {each.key: each.chosen for each in earlier} | {search.key: value}
-        return [config.with_(**chosen) for config in self.tried]
+        tried = [config.with_(**chosen) for config in self.tried]
+        # Rounds on all samples leave none for validation; under a guard they follow when all is chosen.
+        return [config.with_(refit=0) if config.guard is not None else config for config in tried]
 
     def settled(self) -> list[Config]:
         """The cells as the searches leave them."""
@@ -157,7 +159,7 @@ def groups(
         there = [key for key in spaces if key in Overlay(vars(config))]
         there = [key for key in there if not (key.startswith("rule.") and has_own_rule(config))]
         searches = [Search(key, _typed(config, key, spaces[key]), len(spaces[key])) for key in there]
-        found.setdefault(config.with_(seed=0).key, Group([], searches, seeds)).cells.append(config)
+        found.setdefault(apart_from_seeds(config).key, Group([], searches, seeds)).cells.append(config)
     for key in spaces:
         if not any(search.key == key for group in found.values() for search in group.searches):
             raise ComityError(f"tune {key}: no method or rule of this study has this option")
