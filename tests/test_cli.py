@@ -56,7 +56,8 @@ def test_a_run_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     )
     assert (code, err) == (0, "")
     assert "Ditto + Mean" in out
-    assert "gain over training alone" in out
+    assert "local training in accuracy (95 % CI" in " ".join(out.split())
+    assert "local → joined" in out
     assert "Run folder: runs/x" in out
     config = Config.of(RunFolder(tmp_path / "runs" / "x").options())
     assert config.method.options == {"lam": 0.5, "personal_epochs": None}
@@ -88,6 +89,18 @@ def test_data_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "digits · Dirichlet(alpha=0.3, min_partition_size=10) · seed 0" in out
     assert "1,797 samples" in out
+
+
+@pytest.mark.parametrize("command", ["data", "run"])
+def test_warnings_before_a_run(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{row % 7},{row % 12},Bern\n" for row in range(120))
+    (tmp_path / "mine.csv").write_text("a,label,site\n" + rows)
+    options = ["--rounds", "1", "--out", str(tmp_path / "run")] if command == "run" else []
+    code, out, err = comity(capsys, command, "--data", str(tmp_path / "mine.csv"), *options)
+    assert code == 0
+    said = " ".join((out + err).split())
+    assert said.count("The target label has 12 different numbers: are they classes?") == 1
+    assert said.count("There is one client (Bern): there is nobody to join.") == 1
 
 
 BAD: list[tuple[list[str], str]] = [
@@ -363,9 +376,9 @@ def test_a_dry_run_counts_and_measures_and_writes_nothing(
     study = ["study", *STUDY, "--method", "FedAvg,FedRep", "--rule", "Mean,MGDA", "--seeds", "2", "--out", "x"]
     assert main([*study, "--eval-every", "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("10 runs to do; 1 side by side")
+    assert out.startswith("12 runs to do; 1 side by side")
     assert "a round of FedRep + MGDA: 3.00 s, 3 rounds" in out
-    assert out.endswith("About 85 s in all.\n")  # 10 runs, 3 rounds of 2 s, evaluations of 1 s and 1.5 s
+    assert out.endswith("About 2 min in all.\n")  # 12 runs, 3 rounds of 2 s, evaluations of 1 s and 1.5 s
     assert list(tmp_path.iterdir()) == []
     assert main([*study, "--tune", "rule.scale=0.5,1", "--val-share", "0.2", "--dry-run"]) == 2
 
@@ -376,7 +389,7 @@ def test_a_dry_run_really_tries_a_round_and_does_not_count_what_is_done(
     study = ["study", *STUDY, "--method", "FedAvg", "--guard", "mixture", "--out", "x"]
     assert main([*study, "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("2 runs to do")
+    assert out.startswith("3 runs to do")
     assert list(tmp_path.iterdir()) == []
     assert main([*study, "--quiet"]) == 0
     assert main([*study, "--dry-run"]) == 0
@@ -417,7 +430,7 @@ def test_a_long_study_tries_a_round_of_each_first(
 
 def test_finished_runs_of_a_study_leave_no_checkpoint_unless_asked_to(tmp_path: Path) -> None:
     study = ["study", *STUDY, "--method", "FedAvg", "--quiet"]
-    for out, kept in (("x", ["local"]), ("y", ["fedavg", "local"])):
+    for out, kept in (("x", ["local"]), ("y", ["fedavg", "local", "local"])):
         assert main([*study, "--out", out, *(["--keep-checkpoints"] if "fedavg" in kept else [])]) == 0
         checkpoints = (tmp_path / out / schema.RUNS).glob(f"*/{schema.CHECKPOINT}")
         assert sorted(file.parents[1].name.partition("-")[0] for file in checkpoints) == kept
@@ -428,7 +441,7 @@ def test_tuning_says_what_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
     study = ["study", *STUDY, "--method", "FedAvg", "--rule", "MGDA", "--tune", "rule.cap=0.5,1", "--out", "x"]
     assert main(study) == 0
     assert re.search(
-        r"  rule\.cap for FedAvg \+ MGDA: [\d.]+ \(\d+\.\d\d % on validation samples, of 2 values\)",
+        r"  rule\.cap for FedAvg \+ MGDA: [\d.]+ \(by validation accuracy, of 2 values\)",
         capsys.readouterr().out,
     )
 

@@ -10,12 +10,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from comity.compare import Balance
+from comity._uneven import RULE
+from comity._words import capital
+from comity.commands._terminal import show_title
+from comity.compare import ClientTable, LoadedStudy
+from comity.config import BALANCED
 from comity.engine import Callback, Run
-from comity.metrics import BOUND, METRICS, OWN, OWN_WEIGHT, VALIDATION, VALIDATION_LOSS, Metric
+from comity.metrics import BOUND, CONSTANT, DECIDING, MAJORITY, METRICS, MIXED, OWN, OWN_WEIGHT, VALIDATED, Metric
 from comity.results import FALL, Newcomers, Result, RoundRecord
 
-SHOWN = [each for each in METRICS if each not in (VALIDATION, VALIDATION_LOSS, OWN_WEIGHT, BOUND)]
+SHOWN = [each for each in METRICS if each not in (*VALIDATED.values(), OWN_WEIGHT, BOUND, CONSTANT, MAJORITY, MIXED)]
 """Metrics of the summary, where a run has them."""
 
 
@@ -28,7 +32,7 @@ class Progress(Callback):
 
     def on_start(self, run: Run) -> None:
         config, federation = run.config, run.federation
-        title = "Local, for comparison" if config.is_local else run.title
+        title = f"{run.title}, for comparison" if config.is_local else run.title
         if run.server.round:
             self.console.print(f"Resuming after round {run.server.round}.")
         self.console.print(
@@ -36,8 +40,15 @@ class Progress(Callback):
             f"{config.model}, {run.site.model().size():,} parameters · {config.last_round} rounds, "
             f"seed {config.seed}[/]"
         )
+        if not config.is_local:
+            label = capital(DECIDING[run.site.metric].label)
+            uneven = federation.uneven and run.site.metric == BALANCED
+            why = f", because classes are uneven ({RULE})" if uneven else ""
+            self.console.print(f"[dim]{label} decides{why}; --metric chooses another metric.[/]")
         for note in () if config.is_local else federation.notes:
             self.console.print(f"[dim]{escape(note)}[/]")
+        for warning in () if config.is_local else federation.warnings:
+            self.console.print(f"[yellow]{escape(warning)}[/]")
         if self.console.is_terminal:
             columns = (MofNCompleteColumn(), BarColumn(bar_width=30), "{task.fields[numbers]} ·", TimeRemainingColumn())
             self.bars = Bars("round", *columns, "left", console=self.console, transient=True)
@@ -50,9 +61,9 @@ class Progress(Callback):
         for words in (*left_out, *record.warnings):
             self.console.print(f"[yellow]round {record.round}: {words}[/]")
         if OWN.key in record.metrics:
-            self.accuracy = f"accuracy {_percent(record.metrics[OWN.key].mean)}"
+            self.accuracy = f"accuracy {_percent(record.metrics[OWN.key].mean)} · "
         seconds = sum(asdict(record.seconds).values())
-        numbers = f"{self.accuracy} · loss {record.train_loss:.3f} · {seconds:.2f} s per round"
+        numbers = f"{self.accuracy}loss {record.train_loss:.3f} · {seconds:.2f} s per round"
         if record.epsilon is not None:
             numbers += f" · ε {record.epsilon:.3g}"
         if self.bars is not None:
@@ -73,16 +84,16 @@ class Progress(Callback):
 
 
 def summary(console: Console, run: Run) -> None:
-    """The result in a table, the answer in a sentence, and where everything is."""
+    """The verdict, one row per client, the metrics, and where everything is."""
     result = run.result
     console.print()
-    console.print(_table(result, f"{run.title}, round {result.last.round}, models as {run.site.moment}"))
+    if run.folder is not None and result.transfer is not None:
+        show_title(console, LoadedStudy(run.folder.path).verdict)
     clients, caveat = run.federation.client_names, run.federation.caveat
-    if (balance := Balance.of_run(result, clients)) is not None:
-        console.print(" ".join([f"{balance.sentence}.", *balance.remarks]))
-    if len(clients) <= 30 and any(name != str(client) for client, name in enumerate(clients)):
-        listed = ", ".join(f"{client} {name}" for client, name in enumerate(clients))
-        console.print(escape(f"Clients: {listed}."))
+    if (rows := ClientTable.of_result("", result, clients)) is not None:
+        console.print(rows)
+        console.print()
+    console.print(_table(result, f"{run.title}, round {result.last.round}, models as {run.site.moment}"))
     if caveat:
         console.print(f"[yellow]{escape(caveat)}[/]")
     if result.newcomers is not None:
@@ -98,23 +109,26 @@ def _table(result: Result, title: str) -> Table:
     table.add_column("")
     for column in ("mean", "± std", "worst tenth", "over samples"):
         table.add_column(column, justify="right")
-    for metric in (metric for metric in SHOWN if metric.better == "higher"):
+    deciding = DECIDING[result.transfer.metric] if result.transfer is not None else OWN
+    for metric in (metric for metric in SHOWN if metric.better == "higher" or metric is deciding):
         if (measured := result.last.metrics.get(metric.key)) is not None:
             words = metric.label
             if metric.undefined and (left_out := sum(map(math.isnan, result.clients[metric.key]))):
                 words += f", without {left_out} of one class"
             numbers = (measured.mean, measured.std, measured.worst10, measured.samples)
             table.add_row(words, *(_number(metric, number) for number in numbers))
-    if result.transfer is not None:
-        alone = "Local: each alone" + ("" if result.transfer.local_on == "all" else ", without validation samples")
-        table.add_row(alone, _percent(result.transfer.local), "", "", "")
+    if (transfer := result.transfer) is not None:
+        table.add_row(f"{deciding.label}, local training", _number(deciding, transfer.local), "", "", "")
     return table
 
 
 def _details(result: Result) -> Iterator[str]:
     best, cost, last = result.best, result.bytes_per_round, result.last.metrics
     chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
-    yield f"Best round: {best.round} with {_percent(best.metrics[OWN.key].mean)} (chosen by {chosen})."
+    deciding = DECIDING[result.transfer.metric] if result.transfer is not None else OWN
+    deciding = deciding if deciding.key in best.metrics else OWN
+    reached = _number(deciding, best.metrics[deciding.key].mean)
+    yield f"Best round: {best.round} with {deciding.label} {reached} (chosen by {chosen})."
     others = [metric for metric in SHOWN if metric.better != "higher" and metric.key in last]
     yield f"On own tests: {', '.join(f'{each.label} {_number(each, last[each.key].mean)}' for each in others)}."
     if result.rule_against is not None and result.mean_against is not None:
@@ -130,11 +144,14 @@ def _details(result: Result) -> Iterator[str]:
 
 
 def _newcomers(late: Newcomers) -> str:
-    """“Newcomers: 83.1 %, alone 80.2 %; 4 of 5 clients gain over training alone, 1 looks worse, …”"""
+    """“Newcomers: 83.1 %, with local training 80.2 %; 1 of 5 is worse.”"""
     mean = late.metrics.get(OWN.key)
     words = "Newcomers: nobody was served" if mean is None else f"Newcomers: {_percent(mean.mean)}"
-    if (balance := Balance.of_run(late)) is not None and late.transfer is not None:
-        words += f", alone {_percent(late.transfer.local)}; {balance.sentence}"
+    if (transfer := late.transfer) is not None:
+        local = _number(DECIDING[transfer.metric], transfer.local)
+        words += f", {DECIDING[transfer.metric].label} of local training {local}; "
+        undecided = sum(each.state == "undecided" for each in transfer.clients.values())
+        words += f"of {len(transfer.clients)}, {len(transfer.worse) or 'none'} shown to be worse, {undecided} undecided"
     return f"{words}." + "".join(f" Client {cid} was not served: {why}." for cid, why in late.failed.items())
 
 

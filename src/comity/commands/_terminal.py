@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.text import Text
 
+from comity.compare import LoadedStudy, Verdict
 from comity.results import Result
 
 
@@ -14,6 +16,25 @@ def wide_console() -> Console:
     """A table in a file or a pipe is not cut at 80 columns."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
+
+
+def show_title(console: Console, verdict: Verdict) -> None:
+    """The verdict in a few words, one sentence of evidence, and advice."""
+    console.print(Text(verdict.title, style="bold"))
+    console.print(verdict.evidence, highlight=False, markup=False)
+    for what, why in verdict.advice:
+        console.print(f"→ {what}. {why}", highlight=False, markup=False)
+    console.print()
+
+
+def show_verdict(console: Console, study: LoadedStudy) -> None:
+    """The verdict with its evidence and advice, one row per client, and the table."""
+    verdict = study.verdict
+    show_title(console, verdict)
+    if verdict.cell is not None and verdict.cell.clients:
+        console.print(verdict.cell.client_table)
+        console.print()
+    console.print(study.table())
 
 
 def report_divergence(results: Mapping[str, Result]) -> int:

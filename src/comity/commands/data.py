@@ -23,7 +23,7 @@ def data(file: ConfigFile, *, given: Entries) -> int:
     federation = RunPlan(chosen).everyone
     console = Console(highlight=False)
     console.print(describe(federation))
-    for note in (*federation.notes, federation.caveat):
+    for note in (*federation.notes, *federation.warnings, federation.caveat):
         if note:
             console.print(note, markup=False)
     return 0

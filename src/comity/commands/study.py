@@ -80,7 +80,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
     from rich.console import Console
 
-    from comity.commands._terminal import interruptible, report_divergence, wide_console
+    from comity.commands._terminal import interruptible, report_divergence, show_verdict, wide_console
     from comity.studies import Show, dry_run, study
 
     console = Console()
@@ -103,7 +103,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
         console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml{flag}", highlight=False)
         return 130
     if not options.quiet:
-        wide_console().print(done.table())
+        show_verdict(wide_console(), done)
         wide_console().print(f"Study folder: [bold]{out}[/], with table.md, table.tex and table.csv", highlight=False)
     for title, error in done.failed.items():
         print(f"comity: {title} failed: {error}", file=sys.stderr)
