@@ -204,8 +204,8 @@ def test_where_nothing_is_left_there_is_one_line(capsys: pytest.CaptureFixture[s
 
 WRONG: list[tuple[str, str, str, str]] = [
     ("result.json", '"mean": 0.633', '"mean": 0.933', "the mean of L-acc is not that of its clients"),
-    ("result.json", "0.6,", "1.6,", "Expected `float` <= 1"),
-    ("result.json", '"harmed": [', '"harmed": [0, ', "names others as harmed"),
+    ("result.json", "0.6,", "1.6,", "L-acc has a value outside its range"),
+    ("result.json", '"state": "', '"state": "not ', "Invalid enum value"),
     ("config.yaml", "clients: 3", "clients: 2", "result.json refers to unknown client ids"),
     ("config.yaml", "rounds: 5", "rounds: 4", "the last round is 5 of 4"),
     ("config.yaml", "seed: 0", "seed: x", "seed should be a whole number"),

@@ -8,14 +8,22 @@ const read = (name) => readFileSync(new URL(name, assets), "utf8");
 const THEMES = JSON.parse(read("palette.json"));
 
 // The scripts share one scope on the page, and so they do here; `data` is what Python would have put into the page.
-function load(data = { focus: 0, seed: null, cells: [{ setting: 0 }], settings: [{ label: "" }], themes: THEMES }) {
+const METRIC = { label: "accuracy", share: true, digits: 1, curve: "acc", margin: 0.02 };
+const plain = {
+  focus: 0,
+  seed: null,
+  cells: [{ setting: 0 }],
+  settings: [{ label: "", metric: METRIC }],
+  themes: THEMES,
+};
+function load(data = plain) {
   const document = {
     createElement: () => ({ getContext: () => ({ measureText: (text) => ({ width: 6 * text.length }) }) }),
     getElementById: () => ({ textContent: JSON.stringify(data) }),
   };
-  const names = "ticks roomy quantile brief fixed points percent linear logarithmic ramp every pathOf bandOf tabled";
-  const more = "rankCorrelation nth styleOf gains roundsBelow";
-  const code = ["charts.js", "state.js", "learning.js", "clients.js", "conflict.js"].map(read).join("\n");
+  const names = "ticks roomy quantile brief fixed percent linear logarithmic ramp every pathOf bandOf tabled";
+  const more = "rankCorrelation styleOf clientsOf gains worseIn inMetric gainOf interval roundsBelow upper";
+  const code = ["basics.js", "charts.js", "state.js", "learning.js", "clients.js", "conflict.js"].map(read).join("\n");
   return new Function("document", `${code}\nreturn {${`${names} ${more}`.split(" ").join(",")}};`)(document);
 }
 
@@ -52,8 +60,6 @@ test("rounds have whole numbers below a heat map, whichever rounds there are", (
 test("numbers are short, with a true minus, and never minus zero", () => {
   assert.equal(page.fixed(-0.04, 1), "0.0");
   assert.equal(page.fixed(-1.26, 1), "−1.3");
-  assert.equal(page.points(0.0123), "+1.2");
-  assert.equal(page.points(null), "–");
   assert.equal(page.percent(0.5), "50.0 %");
   assert.deepEqual([1234, 12345, 2.5e6, -0.123456, undefined].map(page.brief), [
     "1234",
@@ -62,18 +68,7 @@ test("numbers are short, with a true minus, and never minus zero", () => {
     "−0.123",
     "–",
   ]);
-  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(page.nth), [
-    "1st",
-    "2nd",
-    "3rd",
-    "4th",
-    "11th",
-    "12th",
-    "13th",
-    "21st",
-    "102nd",
-    "111th",
-  ]);
+  assert.equal(page.upper("log-loss"), "Log-loss");
 });
 
 test("scales go there and back", () => {
@@ -160,7 +155,7 @@ function lines(methods, rules) {
       plain: rule === "Mean",
     })),
   );
-  const { styleOf } = load({ focus: 0, seed: null, cells, settings: [{ label: "" }], themes: THEMES });
+  const { styleOf } = load({ ...plain, cells });
   return cells.map((cell) => ({ cell, ...styleOf(cell, THEMES.light) }));
 }
 
@@ -174,23 +169,27 @@ test("every line looks like itself, by colour alone as long as there are enough"
   assert.equal(new Set(rules.map(({ colour }) => colour)).size, 3);
 });
 
-test("clients are listed by their gain, worst first, and chance is told", () => {
-  const run = {
-    ids: [0, 1, 2],
-    gain: [0.1, -0.2, null],
-    harmed: [1],
-    sure: [1],
-    only: [[1, 2], [5, 0], null],
-    acc: [0.6, 0.3, 0.5],
-    alone: [0.5, 0.5, null],
-    train: [9, 8, 7],
-    test: [10, 10, 10],
+test("the clients of a run are those of its cell, over all seeds or of its own", () => {
+  const clients = {
+    id: [1, 0, 0],
+    seed: [null, 4, 5],
+    name: ["Basel", "client 0, seed 4", "client 0, seed 5"],
+    state: ["worse", "undecided", "not worse"],
+    gain: [-0.2, 0.1, null],
   };
-  const found = page.gains(run);
-  assert.deepEqual(
-    found.map(({ id }) => id),
-    [1, 0],
-  );
-  assert.deepEqual([found[0].harmed, found[0].sure, found[0].only], [true, true, [5, 0]]);
-  assert.deepEqual(page.gains({ ...run, gain: null }), []);
+  const cells = [{ setting: 0, clients }];
+  const { gains, worseIn } = load({ ...plain, cells });
+  const names = (seed) => gains({ cell: 0, seed }).map(({ name }) => name);
+  assert.deepEqual([names(4), names(5), names(6)], [["Basel", "client 0, seed 4"], ["Basel"], ["Basel"]]);
+  assert.deepEqual([...worseIn({ cell: 0, seed: 4 })], [1]);
+});
+
+test("a share is shown in percent and its gains in points, anything else in its own unit", () => {
+  assert.deepEqual([0.5, null].map(page.inMetric), ["50.0 %", "–"]);
+  assert.deepEqual([0.021, -0.4, 0.0001, null].map(page.gainOf), ["+2.1", "−40.0", "0.0", "–"]);
+  assert.equal(page.interval({ low: -0.051, high: 0.2 }), "[−5.1, 20.0]");
+  assert.equal(page.interval({ low: null, high: null }), "");
+  const metric = { label: "log-loss", share: false, digits: 3, margin: 0.02 };
+  const loss = load({ ...plain, settings: [{ label: "", metric }] });
+  assert.deepEqual([loss.inMetric(0.5), loss.gainOf(0.0214)], ["0.500", "+0.021"]);
 });

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -129,6 +130,11 @@ class Browser:
     def picture(self, path: Path) -> None:
         """A screenshot of the window."""
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
+
+    def pages(self) -> int:
+        """The number of A4 pages that the page is printed on."""
+        pdf = base64.b64decode(self.send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+        return len(re.findall(rb"/Type\s*/Page\b", pdf))
 
 
 @contextmanager

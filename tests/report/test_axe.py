@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from headless import Browser, find
-from test_browser import DESK, PHONE, report, tab
+from test_browser import DESK, PHONE, large, report, tab
 
-__all__ = ["report", "tab"]  # fixtures
+__all__ = ["large", "report", "tab"]  # fixtures
 
 AXE = Path(__file__).parents[1] / "js" / "node_modules" / "axe-core" / "axe.min.js"
 STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -30,8 +30,9 @@ def violations(tab: Browser, file: Path, width: int, dark: bool) -> list[str]:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(PHONE, False), (PHONE, True), (DESK, False), (DESK, True)])
-def test_the_report_stands_in_nobodys_way(tab: Browser, report: Path, width: int, dark: bool) -> None:
-    assert violations(tab, report, width, dark) == []
+def test_the_report_stands_in_nobodys_way(tab: Browser, report: Path, large: Path, width: int, dark: bool) -> None:
+    for page in (report, large):
+        assert violations(tab, page, width, dark) == []
 
 
 def test_axe_finds_what_is_wrong(tab: Browser, tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from comity._write import write_text
 from comity.compare import LoadedStudy
 from comity.report import write
 from comity.report._page import page
+from comity.results import ClientScores
 from run_folders import make
 
 pytestmark = pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed")
 
 PHONE, DESK = 390, 1280
-HOVERED = ("convergence", "clients", "gain", "partition", "reasons", "cosines", "layers", "weights", "general")
+HOVERED = ("convergence", "clients", "partition", "reasons", "cosines", "layers", "weights", "general")
 PLOTS = {*HOVERED, "sweep", "conflict", "choice", "against", "slopes", "time", "bytes"}
 
 
@@ -53,6 +54,28 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write([folder], folder / "report.html")
 
 
+NAMES = [f"Site <{client}>" for client in range(14)]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 configurations of two classes: client 3 loses 40 points, clients from 10 on gain 20, tests are few or many."""
+    folder = tmp_path_factory.mktemp("large")
+    random = np.random.default_rng(0)
+    methods, rules = ("FedAvg", "FedRep", "Ditto", "APFL", "FedPer", "FedProx"), ("Mean", "ConFREE", "CALM", "MGDA")
+    label = np.arange(40) % 2
+    probability = np.clip(0.2 + 0.6 * label + random.normal(0, 0.3, 40), 0.01, 0.99)
+    one = ClientScores(id=np.arange(40), label=label, score=(probability > 0.5) == label, probability=probability)
+    for seed in (0, 1, 2):
+        common = {"seed": seed, "same_partition": True, "tests": 300, "names": (NAMES, ("well", "ill"))}
+        make(folder / f"local-{seed}", [0.6] * 14, method="Local", **common)
+        for place, (method, rule) in enumerate(product(methods, rules)):
+            accuracy = [0.2 if client == 3 else 0.8 if client >= 10 else 0.6 + place / 1000 for client in range(14)]
+            more = common | {"method": method, "rule": rule, "samples": dict.fromkeys(range(14), one)}
+            make(folder / f"{method}-{rule}-{seed}", accuracy, alone=[0.6] * 14, **more)
+    return write([folder], folder / "report.html")
+
+
 def wait_for(what: Callable[[], object]) -> None:
     deadline = time.monotonic() + 15
     while not what():
@@ -74,7 +97,7 @@ def test_every_plot_is_drawn(tab: Browser, report: Path, width: int, dark: bool)
     assert max(box["right"] for box in boxes if box["width"]) <= width + 1  # nothing is drawn beyond its card
     titles = tab.all("figure:not([hidden]) h3", "node.textContent")
     assert all(titles)
-    assert len(titles) == len(PLOTS) + 1  # and the table of the harmed
+    assert len(titles) == len(PLOTS) + 1  # and the rows of the clients
 
 
 def test_the_table_is_sorted_by_a_click(tab: Browser, report: Path) -> None:
@@ -98,15 +121,15 @@ def test_the_table_is_sorted_by_a_click(tab: Browser, report: Path) -> None:
 
 def test_choices_redraw(tab: Browser, report: Path) -> None:
     tab.open(report, DESK)
-    first = tab.text("#plot-gain h3")
+    first = tab.text("#plot-rows h3")
     tab.js(
-        "(() => { const list = document.querySelector('#plot-gain select[aria-label=\"method and rule\"]');"
+        "(() => { const list = document.querySelector('#plot-rows select[aria-label=\"method and rule\"]');"
         " list.selectedIndex = (list.selectedIndex + 1) % list.options.length;"
         " list.dispatchEvent(new Event('change')); })()"
     )
-    second = tab.text("#plot-gain h3")
+    second = tab.text("#plot-rows h3")
     assert second != first
-    assert tab.text("#plot-weights h3").split(": ")[1].startswith(second.split(": ")[1].split(",")[0])
+    assert tab.text("#plot-weights h3").split(": ")[1].startswith(second.split(" against")[0])
     lines = "#plot-convergence path[data-of][fill=none]"
     shown = len(tab.all(lines, "0"))
     tab.click("#plot-convergence .legend button")
@@ -116,17 +139,71 @@ def test_choices_redraw(tab: Browser, report: Path) -> None:
     tab.click("#plot-cosines .segments[aria-label=order] button:nth-child(2)")
 
 
-def test_it_opens_at_the_seed_and_client_of_the_headline(tab: Browser, tmp_path: Path) -> None:
-    for seed in (3, 4, 5):
-        accuracy, only = ([0.7, 0.7, 0.1, 0.7], [0, 0, 8, 0]) if seed == 4 else ([0.7] * 4, [0] * 4)
-        make(tmp_path / str(seed), accuracy, alone=[0.5] * 4, seed=seed, only=(only, [0] * 4))
-    tab.open(write([tmp_path], tmp_path / "r.html"), DESK)
-    assert "1 beyond chance (client 2 of seed 4)" in tab.text("h1")
-    assert tab.text("#plot-gain h3").endswith("FedRep + Mean, seed 4")
-    assert tab.text("#plot-harmed .named").startswith("2−40.0")
-    assert "Leave" not in tab.text(".advice")  # another client in every seed
-    tab.click("#plot-gain .segments[aria-label=seed] button:nth-child(1)")
-    assert tab.all(".named", "0") == []
+def test_the_rows_of_the_clients_are_the_verdicts(tab: Browser, large: Path) -> None:
+    tab.open(large, DESK)
+    verdict = LoadedStudy(large.parent).verdict
+    assert verdict.cell is not None
+    assert tab.text("h1") == verdict.title
+    assert tab.text("#plot-rows h3") == f"{verdict.cell.label} against local training"
+    rows = verdict.cell.clients
+    assert {row.state for row in rows} == {"worse", "not worse"}
+
+    def listed(of_each: str) -> list[str]:
+        found: list[str] = tab.all(".clients tbody tr:not(:first-child)", of_each)
+        return found
+
+    names = "node.querySelector('th').firstChild.textContent"
+    assert listed(names) == [row.name for row in rows[:12]]
+    assert listed("node.querySelector('.state').textContent") == [row.state for row in rows[:12]]
+    assert rows[0].name == NAMES[3]
+    assert listed("node.children[2].textContent")[0] == f"−40.0[{_points(rows[0].low)}, {_points(rows[0].high)}]"
+    tab.click("#plot-rows .fold")
+    assert listed(names) == [row.name for row in rows]
+    dots = tab.all("#plot-clients .canvas circle[fill='#cf4125']", "0")
+    assert len(dots) == sum(len(cell.with_state("worse")) for cell in LoadedStudy(large.parent).cells)
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}".replace("-", "−")
+
+
+def test_curves_open_with_local_training_and_the_nearest(tab: Browser, large: Path) -> None:
+    tab.open(large, DESK)
+    lines = "#plot-convergence path[data-of][fill=none]"
+    verdict = LoadedStudy(large.parent).verdict
+    assert verdict.cell is not None
+    shown = tab.all(lines, "node.dataset.of")
+    assert len(shown) == 5
+    assert {"Local", verdict.cell.label} <= set(shown)
+    tab.click("#plot-convergence .legend .fold")
+    assert len(tab.all(lines, "0")) == 25
+
+
+def test_all_columns_are_shown_on_request(tab: Browser, large: Path) -> None:
+    tab.open(large, DESK)
+    visible = "[...document.querySelectorAll('#results thead th')].filter(node => node.offsetWidth).length"
+    assert tab.js(visible) <= 7
+    tab.click("#more")
+    assert tab.js(visible) == len(tab.all("#results thead th", "0")) > 7
+
+
+def test_two_classes_have_curves_of_the_chosen_client(tab: Browser, large: Path) -> None:
+    tab.open(large, DESK)
+    rows = tab.all("#plot-binary tbody tr", "[...node.cells].map(cell => cell.textContent)")
+    assert len(rows) == 12
+    assert rows[0][:3] == [NAMES[3], "120", "60"]
+    assert tab.text("#plot-roc h3") == f"ROC curve: {NAMES[3]}"
+    tab.js(
+        "(() => { const list = document.querySelector('#plot-roc select'); list.selectedIndex = 1;"
+        " list.dispatchEvent(new Event('change')); })()"
+    )
+    assert tab.text("#plot-calibration h3") == f"Calibration: {rows[1][0]}"
+
+
+def test_24_configurations_print_on_six_pages(tab: Browser, large: Path) -> None:
+    tab.open(large, DESK)
+    assert 2 <= tab.pages() <= 6
+    assert tab.js("document.querySelector('#results table').style.zoom") == ""  # and the screen is as before
 
 
 def test_hovering_tells_values(tab: Browser, report: Path) -> None:
@@ -163,8 +240,8 @@ def test_names_do_not_run(tab: Browser, tmp_path: Path) -> None:
     make(tmp_path / "b", [0.6, 0.4, 0.7], alone=[0.5] * 3, method=EVIL, layers=(EVIL,), rule=EVIL)
     tab.open(write([tmp_path], tmp_path / "r.html"), DESK)
     assert tab.js("window.hacked") is None
-    assert len(tab.all("#results b", "0")) == 3
-    assert EVIL in tab.text(".legend")
+    assert len(tab.all("#results b", "0")) == 2
+    assert EVIL in tab.text("#plot-convergence .legend")
 
 
 def test_runs_that_know_little(tab: Browser, tmp_path: Path) -> None:

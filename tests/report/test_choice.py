@@ -19,8 +19,8 @@ def test_what_was_taken_when_and_why(tmp_path: Path) -> None:
     assert run["choice"]["verdicts"][0] == {"Mean × 1": [-0.25, 0], "ConFREE × 2": [-0.5, 1]}
     assert run["choice"]["words"] == (
         "It took Mean × 1 in rounds 1 to 2, then ConFREE × 2 in rounds 3 to 5. When clients were last asked, in round "
-        "5, ConFREE × 2 would have lowered their mean loss by 0.25 and harmed 0 clients; Mean × 1 would have lowered "
-        "their mean loss by 0.5 and harmed 1 client."
+        "5, ConFREE × 2 would have lowered their mean loss by 0.25 and raised it for 0 clients; Mean × 1 would have "
+        "lowered their mean loss by 0.5 and raised it for 1 client."
     )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from msgspec.structs import replace
 
 from comity._errors import ComityError, install
 from comity.commands import command
+from comity.compare import LoadedStudy
+from comity.metrics import BRIER
 from comity.report import _writer, write
 from comity.results import PlannedRun, RunFolder, StudyFolder, Trial, Tuned
 from run_folders import make
@@ -45,12 +48,48 @@ def test_one_file_that_needs_nothing_else_and_runs_no_other_script(study: Path, 
     assert text.count("<h1") == 1
     assert not re.search(r"<(link|iframe|img|object|script[^>]+src)\b", text)
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:|//)", text)
-    assert len(re.findall(r"<tr [^>]*data-setting", text)) == 3  # Local as the others noted it, Mean, CALM
+    assert len(re.findall(r"<tr [^>]*data-setting", text)) == 2  # Mean and CALM
     assert not list(file.parent.glob(".*"))
     (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in text
     assert "default-src 'none'" in text
+
+
+def test_it_leads_with_the_verdict_and_has_its_numbers(study: Path, tmp_path: Path) -> None:
+    text = write([study], tmp_path / "r.html").read_text()
+    loaded = LoadedStudy(study)
+    verdict, cell = loaded.verdict, loaded.verdict.cell
+    assert cell is not None
+    assert f'<h1>{verdict.title}</h1>\n<p class="evidence">{verdict.evidence}</p>' in text
+    assert re.findall(r"<dt>(.*?)</dt>", text)[: len(verdict.advice)] == [what for what, _ in verdict.advice]
+    data = data_of(text)
+    assert data["focus"] == loaded.cells.index(cell)
+    for drawn, known in zip(data["cells"], loaded.cells, strict=True):
+        assert known.gain is not None
+        assert drawn["mean"]["state"] == known.state
+        assert drawn["mean"]["gain"] == round(known.gain.gain, 6)
+        for name, field in {"id": "client", "seed": "seed", "state": "state"}.items():
+            assert drawn["clients"][name] == [getattr(row, field) for row in known.clients]
+        assert drawn["clients"]["name"] == [f"client {row.client}, seed {row.seed}" for row in known.clients]
+        for name in ("gain", "low", "high"):
+            assert drawn["clients"][name] == [round(getattr(row, name), 6) for row in known.clients]
+
+
+@pytest.mark.parametrize("settings", [1, 2])
+def test_seven_columns_with_the_metric_that_decides_unless_all_are_asked_for(tmp_path: Path, settings: int) -> None:
+    for metric, alpha, seed in product(("accuracy", "brier"), range(settings), (0, 1)):
+        options = {"metric": metric, "partition.alpha": 0.1 + alpha}
+        run = tmp_path / metric / f"{alpha}-{seed}"
+        make(run, [0.6] * 4, alone=[0.5] * 4, seed=seed, options=options, metrics_too={BRIER.key: 0.3})
+    for metric, heading in {"accuracy": "accuracy, %", "brier": BRIER.label}.items():
+        text = write([tmp_path / metric], tmp_path / "r.html").read_text()
+        head = re.search(r'<section id="results">.*?</thead>', text, flags=re.DOTALL)
+        assert head is not None
+        cells = re.findall(r'<th scope="col" class="([^"]*)".*?<button[^>]*>(.*?)</button>', head[0], flags=re.DOTALL)
+        shown = [label for kind, label in cells if kind != "more"]
+        assert len(shown) <= 7 < len(cells)
+        assert shown[settings] == heading
 
 
 def test_names_from_files_are_only_ever_text(tmp_path: Path) -> None:
@@ -112,9 +151,11 @@ def test_command(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     file = tmp_path / "r.html"
     assert command("report", [str(study), "--output", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "CALM lifts FedRep by 6.25 points [6.25, 6.25]" in out
-    assert "→ Join. FedRep + CALM helps on average" in out
-    assert f"Report: {file}" in out
+    verdict, *advice, written, _ = out.splitlines()
+    told = LoadedStudy(study).verdict
+    assert verdict == f"{told.title}. {told.evidence}"
+    assert advice == [f"→ {what}. {why}" for what, why in told.advice]
+    assert written.startswith(f"Report: {file}")
     assert command("report", [str(study), f"--output={file}", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     assert command("report", ["--help"]) == 0

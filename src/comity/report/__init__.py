@@ -1,4 +1,4 @@
-"""The report: who gains, who is harmed, and why, as one self-contained HTML file.
+"""The report: whether to join, who gains and who loses, and why, as one self-contained HTML file.
 
 It reads run folders, and imports neither the engine nor torch.
 """
@@ -11,7 +11,7 @@ from comity._errors import ComityError, install
 from comity._memory import show_bytes
 from comity._words import counted
 from comity.compare import LoadedStudy
-from comity.report._words import answer
+from comity.report._words import progress
 from comity.report._writer import Writer
 
 __all__ = ["write"]
@@ -47,16 +47,16 @@ def write(
         from comity.report._figures import draw
 
         say(f"Figures: {len(draw(study, folder))} in {folder}, each as PDF and PNG")
-    words = answer(study, study.table())
     written = f"Report: {file} ({show_bytes(file.stat().st_size)}, {counted(len(study.runs), 'run')})"
-    advice = [f"→ {what}. {why}" for what, why in words.advice]
-    say("\n".join([f"{words.lead} {words.more}".strip(), *words.effects, *advice, written]))
+    verdict = study.verdict
+    advice = [f"→ {what}. {why}" for what, why in verdict.advice]
+    say("\n".join([f"{verdict.title}. {progress(study) or verdict.evidence}", *advice, written]))
     return file
 
 
 def _progress(study: LoadedStudy) -> str:
     finished = sum(run.finished for run in study.runs)
-    return f"{finished} of {counted(len(study.runs), 'run')} finished. {answer(study, study.table()).lead}"
+    return f"{finished} of {counted(len(study.runs), 'run')} finished. {progress(study) or study.verdict.evidence}"
 
 
 def _output(path: str | Path) -> Path:

@@ -4,7 +4,11 @@ import json
 from importlib.resources import files
 from typing import Any
 
-_SCRIPTS = ("charts.js", "state.js", "learning.js", "clients.js", "conflict.js", "costs.js", "page.js")
+_SCRIPTS = (
+    *("basics.js", "charts.js", "state.js", "learning.js", "clients.js", "binary.js", "conflict.js", "weights.js"),
+    *("costs.js", "save.js", "page.js"),
+)
+_STYLES = ("page.css", "tables.css", "plots.css", "narrow.css")
 
 
 def script() -> str:
@@ -13,7 +17,7 @@ def script() -> str:
 
 
 def styles() -> str:
-    return _asset("report.css")
+    return "".join(map(_asset, _STYLES))
 
 
 def themes() -> dict[str, Any]:

@@ -72,4 +72,4 @@ def _last_verdict(taken: Mapping[int, str], verdicts: Mapping[int, Mapping[str, 
 
 def _effect(verdict: Verdict) -> str:
     way = "lowered" if verdict.change <= 0 else "raised"
-    return f"{way} their mean loss by {abs(verdict.change):.2g} and harmed {counted(verdict.harmed, 'client')}"
+    return f"{way} their mean loss by {abs(verdict.change):.2g} and raised it for {counted(verdict.harmed, 'client')}"

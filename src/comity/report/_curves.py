@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from comity import metrics
-from comity.compare import WORST
 from comity.metrics import Metric
 from comity.report._series import RoundNumber, against, conflict, metric
 from comity.results import LoadedRun
@@ -12,23 +11,23 @@ from comity.results import LoadedRun
 
 class Curve(NamedTuple):
     label: str
-    about: str
-    """Below its axis and in the title; empty for a curve that the menu does not have."""
+    """Empty for a curve that the menu does not have."""
     share: bool
     """Whether it is drawn in percent."""
     number: RoundNumber
     rarely: bool = False
     """Whether it may be measured in the last round only, and is no curve then."""
+    key: str = ""
+    """That of its metric."""
 
 
 def _of(each: Metric, rarely: bool = False) -> Curve:
-    about = each.meaning.partition(",")[0]
-    return Curve(each.label, about[:1].lower() + about[1:], each.high == 1, metric(each.key), rarely)
+    return Curve(each.label, each.high == 1, metric(each.key), rarely, each.key)
 
 
 CURVES = {
     "acc": _of(metrics.OWN),
-    "worst": Curve(WORST.heading, "accuracy of the worst tenth of clients", True, metric(metrics.OWN.key, "worst10")),
+    "worst": Curve("accuracy, worst tenth", True, metric(metrics.OWN.key, "worst10")),
     "balanced": _of(metrics.BALANCED, rarely=True),
     "auc": _of(metrics.AUC, rarely=True),
     "val": _of(metrics.VALIDATION),
@@ -36,11 +35,17 @@ CURVES = {
     "S": _of(metrics.SOME, rarely=True),
     "G": _of(metrics.ALL, rarely=True),
     "test": _of(metrics.LOSS),
-    "loss": Curve("training loss", "training loss", False, lambda record: record.train_loss),
-    "conflict": Curve("", "", True, conflict),
-    "against": Curve("", "", True, against),
-    "mean_against": Curve("", "", True, lambda record: against(record, of_mean=True)),
+    "brier": _of(metrics.BRIER, rarely=True),
+    "loss": Curve("training loss", False, lambda record: record.train_loss),
+    "conflict": Curve("", True, conflict),
+    "against": Curve("", True, against),
+    "mean_against": Curve("", True, lambda record: against(record, of_mean=True)),
 }
+
+
+def curve_of(each: Metric) -> str:
+    """The curve of a metric by its name on the page; accuracy's where the metric has none."""
+    return next((name for name, curve in CURVES.items() if curve.key == each.key), "acc")
 
 
 def curves_of(runs: Iterable[LoadedRun]) -> dict[str, Curve]:

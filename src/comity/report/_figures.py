@@ -1,8 +1,8 @@
 """Four figures for a paper as PDF and PNG, without titles; the page saves every other plot as SVG.
 
-convergence  accuracy on the clients' own tests over rounds
+convergence  the metric that decides over rounds
 some         accuracy on their own and some other clients' tests over rounds (FedPG, Figures 1 and 2)
-clients      per-client accuracy of every method and rule (FedCALM, Figure 9)
+clients      the metric that decides, per client, of every method and rule (FedCALM, Figure 9)
 weights      the rule's coefficients, clients × rounds for each layer (FedCALM, Figures 6 and 7)
 """
 
@@ -20,11 +20,11 @@ from matplotlib.ticker import MaxNLocator
 
 from comity.compare import Cell, LoadedStudy, Setting
 from comity.config import MEAN
-from comity.metrics import OWN
 from comity.report._assets import themes
+from comity.report._curves import curve_of
 from comity.report._payload import curves
 from comity.report._series import Floats, coefficients
-from comity.report._words import answer
+from comity.report._words import opened_at
 from comity.results import LoadedRun
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both
@@ -36,20 +36,20 @@ DPI = 300
 
 
 def draw(study: LoadedStudy, folder: Path) -> list[Path]:
-    """Draw the figures that the study has numbers for, and return the PDFs. Weights are those of the headline's run."""
+    """Draw the figures that the study has numbers for, and return the PDFs; weights of the recommended cell."""
     folder.mkdir(parents=True, exist_ok=True)
-    told, drawn = answer(study, study.table()), []
+    opened, drawn = opened_at(study), []
     with style.context("comity.report.assets.paper"):
         for setting in study.settings:
-            headline = setting is told.cell.setting
-            cell = told.cell if headline else _focus(setting)
-            runs = [run for run in cell.shown_runs if headline and run.seed == told.seed] or cell.shown_runs
+            cell = opened if setting is opened.setting else _focus(setting)
             suffix = f"-{re.sub(r'[^A-Za-z0-9.]+', '-', setting.label).strip('-.')}" if len(study.settings) > 1 else ""
+            metric = setting.metric
+            label = f"{metric.label}, %" if metric.unit == "%" else metric.label
             figures = {
-                "convergence": _lines(setting, "acc", "accuracy on own tests, %"),
-                "some": _lines(setting, "S", "accuracy on own and some others' tests (S-acc), %"),
-                "clients": _clients(setting),
-                "weights": _weights(runs[0]) if runs else None,
+                "convergence": _lines(setting, curve_of(metric), label, metric.points),
+                "some": _lines(setting, "S", "accuracy on own and some others' tests (S-acc), %", 100),
+                "clients": _clients(setting, label),
+                "weights": _weights(cell.shown_runs[0]) if cell.shown_runs else None,
             }
             for name, figure in figures.items():
                 if figure is not None:
@@ -90,7 +90,7 @@ def _whole(*axes: Axis) -> None:
         axis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
-def _lines(setting: Setting, name: str, label: str) -> Figure | None:
+def _lines(setting: Setting, name: str, label: str, scale: float) -> Figure | None:
     known = [(cell, curve) for cell in setting.cells if (curve := curves(cell).get(name))]
     if not known:
         return None
@@ -98,10 +98,10 @@ def _lines(setting: Setting, name: str, label: str) -> Figure | None:
     figure = Figure(figsize=(COLUMN, 2.0 + 0.15 * math.ceil(len(known) / columns)), layout="constrained")
     axes = figure.subplots()
     for cell, curve in known:
-        line, middle = _style(cell), 100 * np.array(curve["m"], dtype=float)
+        line, middle = _style(cell), scale * np.array(curve["m"], dtype=float)
         axes.plot(curve["r"], middle, label=cell.label, **line)
         if curve["d"] is not None:
-            half = 100 * np.array(curve["d"], dtype=float)
+            half = scale * np.array(curve["d"], dtype=float)
             axes.fill_between(curve["r"], middle - half, middle + half, color=line["color"], alpha=0.13, linewidth=0)
     axes.set(xlabel="round", ylabel=label)
     _whole(axes.xaxis)
@@ -109,12 +109,13 @@ def _lines(setting: Setting, name: str, label: str) -> Figure | None:
     return figure
 
 
-def _clients(setting: Setting) -> Figure | None:
-    accuracies = {
-        cell: [100 * acc for run in cell.shown_runs for acc in run.by_client(OWN.key).values() if not math.isnan(acc)]
+def _clients(setting: Setting, label: str) -> Figure | None:
+    key, scale = setting.metric.key, setting.metric.points
+    found = {
+        cell: [scale * value for run in cell.shown_runs for value in run.by_client(key).values()]
         for cell in reversed(setting.cells)
     }
-    known = {cell: values for cell, values in accuracies.items() if values}
+    known = {cell: [value for value in values if not math.isnan(value)] for cell, values in found.items() if values}
     if not known:
         return None
     figure = Figure(figsize=(COLUMN, 0.55 + 0.24 * len(known)), layout="constrained")
@@ -136,7 +137,7 @@ def _clients(setting: Setting) -> Figure | None:
             flierprops={"marker": "o", "markersize": 2, "markeredgewidth": 0.5, "markeredgecolor": colour},
         )
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("accuracy on own tests, %")
+    axes.set_xlabel(label)
     return figure
 
 

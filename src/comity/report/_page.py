@@ -11,19 +11,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from comity import __version__
 from comity._overlay import owner
 from comity._words import counted, number
-from comity.compare import LoadedStudy
+from comity.compare import LoadedStudy, Table
 from comity.report._assets import script, styles, themes
 from comity.report._payload import payload
-from comity.report._words import answer
+from comity.report._words import effects, notes, opened_at, progress
 from comity.results import CONFIG, show
+
+MOST_COLUMNS = 7
+"""Of the table, its names included, unless the reader asks for all."""
 
 
 def page(study: LoadedStudy, *, live: float | None = None) -> str:
     """The whole report as HTML. ``live``: seconds after which the page reloads itself, to follow unfinished runs."""
-    table = study.table()
-    told = answer(study, table)
-    opened = {"focus": study.cells.index(told.cell), "seed": told.seed, "client": told.worst and told.worst.client}
+    table, verdict = study.table(), study.verdict
+    cell = opened_at(study)
+    opened = {"focus": study.cells.index(cell), "seed": cell.clients[0].seed if cell.clients else None}
     same, differ = _options(study)
+    columns, first = _columns(table)
     code = script()
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     # Only this very script may run, and nothing may be fetched: a second lock behind the escaping.
@@ -45,9 +49,13 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
             time=time.strftime("%d %B %Y at %H:%M").lstrip("0"),
             conditions=_conditions(study),
             study=study,
-            answer=told,
-            entries=next((line.entries for line in table.lines if line.cell is told.cell), None),
+            verdict=verdict,
+            evidence=progress(study) or verdict.evidence,
+            effects=effects(study),
+            notes=notes(study, table),
             table=table,
+            columns=columns,
+            first=first,
             same=same,
             differ=differ,
             versions=_versions(study),
@@ -70,6 +78,13 @@ def _templates() -> Environment:
     return templates
 
 
+def _columns(table: Table) -> tuple[list[Any], int]:
+    """All columns, and how many of them the page shows unless all are asked for."""
+    names = 1 if len(table.blocks) < 2 else 2  # of the line, and of its setting
+    first = table.shown[: MOST_COLUMNS - names]
+    return [*first, *(column for column in table.columns if column not in first)], len(first)
+
+
 def _title(study: LoadedStudy) -> str:
     names = list(dict.fromkeys(cell.method_label for cell in study.cells if not cell.local))
     return "comity report: " + (", ".join(names[:4]) + (" …" if len(names) > 4 else "") if names else "Local")
@@ -86,7 +101,7 @@ def _conditions(study: LoadedStudy) -> str:
     same = not any(owner(key) in ("data", "partition") for key in study.varying.keys)
     parts = [
         str(common("data") or ""),
-        partition.partition if partition is not None and same else "",
+        partition.partition.removesuffix("()") if partition is not None and same else "",
         f"{common('clients')} clients" if common("clients") else "",
         str(common("model") or ""),
         f"{common('rounds')} rounds" if common("rounds") else "",

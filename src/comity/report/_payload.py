@@ -10,20 +10,15 @@ from comity._errors import one_line
 from comity._overlay import owner
 from comity.compare import CONFLICT, Cell, Difference, LoadedStudy, Spread
 from comity.config import MEAN
-from comity.metrics import ALL, OWN, SOME
+from comity.metrics import ALL, OWN, SOME, Metric
+from comity.report._binary import binary
 from comity.report._choice import choices
-from comity.report._curves import curves_of
+from comity.report._curves import curve_of, curves_of
 from comity.report._maps import CosineMaps, WeightMaps, digits, layers, several
 from comity.report._series import RoundNumber, number_of_clients, thin
 from comity.report._why import overlap
-from comity.results import (
-    TEST_SAMPLES,
-    TRAINING_SAMPLES,
-    LoadedRun,
-    PartitionTable,
-    Result,
-    show,
-)
+from comity.report._words import client_name
+from comity.results import LoadedRun, PartitionTable, Result, show
 
 POINTS = 160  # of a curve; more than a screen shows
 
@@ -36,21 +31,22 @@ COSTS: dict[str, Callable[[Result], float]] = {
     "up": lambda result: result.bytes_per_round.up / 1e6,
 }
 """Seconds and megabytes per round."""
+ROW = {"train": 0, "tests": 0, "value": 4, "local": 4, "gain": 6, "low": 6, "high": 6, "detectable": 4}
+"""Numbers of a client's row, with their places."""
 
 
 def payload(study: LoadedStudy) -> dict[str, Any]:
     """Everything for the plots. ``cells``, ``runs`` and ``partitions`` refer to each other by index."""
     weights, cosines = WeightMaps(study), CosineMaps(study)
-    places = {id(cell): place for place, cell in enumerate(study.cells)}
     partitions: dict[str, dict[str, Any]] = {}
     cells: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for cell in study.cells:
         entry = _cell(cell, study.varying.keys) | {"setting": study.settings.index(cell.setting), "runs": []}
-        entry["base"] = None if cell.base is None else places[id(cell.base)]
+        entry["clients"] = _clients(cell)
         for run in cell.runs.values():
             entry["runs"].append(len(runs))
-            runs.append(_run(cell, run) | cosines.of(cell, run) | {"cell": len(cells), "w": weights.of(run)})
+            runs.append(_run(run) | cosines.of(cell, run) | {"cell": len(cells), "w": weights.of(run)})
             if run.partition is not None:
                 table = _partition(run.partition)
                 partitions.setdefault(str(table), table)  # each one once, however many runs have it
@@ -60,15 +56,31 @@ def payload(study: LoadedStudy) -> dict[str, Any]:
     conditions = [key for key in study.varying.keys if owner(key) not in ("method", "rule")]
     return {
         "settings": [
-            {"label": setting.label, "options": {key: _value(setting.options.get(key), key) for key in conditions}}
+            {
+                "label": setting.label,
+                "options": {key: _value(setting.options.get(key), key) for key in conditions},
+                "metric": _metric(setting.metric) | {"margin": setting.margin},
+            }
             for setting in study.settings
         ],
         "varying": [{"key": key, "name": key.rpartition(".")[2].replace("_", " ")} for key in study.varying.keys],
         "base": study.base_label,
-        "curves": {key: curve[:3] for key, curve in curves_of(study.runs).items() if curve.label},
+        "curves": {key: curve[:2] for key, curve in curves_of(study.runs).items() if curve.label},
         "cells": cells,
         "runs": runs,
         "partitions": list(partitions.values()),
+        "binary": binary(study.verdict.cell) if study.verdict.cell else {"clients": []},
+    }
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    """The metric that decides; where it is a share, the page shows percent, and gains in points."""
+    share = metric.unit == "%"
+    return {
+        "label": metric.label,
+        "share": share,
+        "digits": 1 if share else metric.digits,
+        "curve": curve_of(metric),
     }
 
 
@@ -93,7 +105,7 @@ def _own_names(names: Sequence[str]) -> list[str]:
 
 def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
-    for name, (metric_name, how) in NUMBERS.items():
+    for name, (metric_name, how) in (NUMBERS | {"value": (cell.setting.metric.key, "mean")}).items():
         numbers[name] = _spread(cell.spread(lambda run, m=metric_name, h=how: run.metric(m, h)))  # type: ignore[misc]
     for name, cost in COSTS.items():
         spread = cell.spread(lambda run, c=cost: math.nan if run.result is None else c(run.result))  # type: ignore[misc]
@@ -101,7 +113,6 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
     rate = CONFLICT.of(cell)
     numbers["conflict"] = None if rate is None else digits(rate.mean / 100)
     numbers["conflict_error"] = digits(CONFLICT.error(cell) / 100)
-    numbers["gain"] = _difference(cell.gain)
     options = cell.setting.options | cell.options
     return {
         "method": cell.method_label,
@@ -113,21 +124,32 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
         "label": cell.label,
         "options": {key: _value(options[key], key) for key in varying if key in options and not cell.local},
         "numbers": numbers,
-        "diff": _difference(cell.difference),
+        "mean": _mean(cell),
+        "diff": _difference(cell.difference, cell.setting.metric.points),
         "curves": curves(cell),
         "layers": layers(cell),
     }
+
+
+def _mean(cell: Cell) -> dict[str, Any] | None:
+    """What joining changes for the mean client, as a client's row has it."""
+    if cell.gain is None:
+        return None
+    numbers = {name: digits(getattr(cell.gain, name), 6) for name in ("gain", "low", "high", "detectable")}
+    return numbers | {"state": cell.state}
 
 
 def _spread(spread: Spread | None) -> list[float | None] | None:
     return None if spread is None else [digits(spread.mean), digits(spread.std)]
 
 
-def _difference(difference: Difference | None) -> list[float | None] | None:
-    """As a share, not in points; half the interval's width beside it."""
+def _difference(difference: Difference | None, scale: float) -> list[float | None] | None:
+    """A mean and half the width of its interval, in the metric's own unit."""
     if difference is None:
         return None
-    return [digits(difference.mean / 100, 6), None if difference.half is None else digits(difference.half / 100, 6)]
+    low, high = difference.low, difference.high
+    half = None if low is None or high is None else digits((high - low) / 2 / scale, 6)
+    return [digits(difference.mean / scale, 6), half]
 
 
 def _value(option: Any, key: str) -> Any:
@@ -177,36 +199,36 @@ def _spent(run: LoadedRun) -> dict[int, tuple[float, float]]:
     return spent
 
 
-# Runs.
+# Clients and runs.
 
 
-def _run(cell: Cell, run: LoadedRun) -> dict[str, Any]:
-    ids, joined, alone, transfer = run.client_ids, run.by_client(OWN.key), cell.alone(run), cell.transfer(run)
+def _clients(cell: Cell) -> dict[str, list[Any]]:
+    """The verdict's numbers of each client, over all repetitions; of local training its metric alone."""
+    rows = cell.clients
+    if rows and not cell.local:
+        about = {name: [getattr(row, name) for row in rows] for name in ("seed", "state", "constant")}
+        about |= {"id": [row.client for row in rows], "name": [client_name(row) for row in rows]}
+        return about | {key: several((getattr(row, key) for row in rows), places) for key, places in ROW.items()}
+    if compared := next((other.clients for other in cell.setting.cells if other.clients), None):
+        found = [(row.client, row.seed, row.local) for row in compared] if cell.local else []
+    else:
+        key = cell.setting.metric.key
+        found = [(client, run.seed, v) for run in cell.finished for client, v in run.by_client(key).items()]
+    ids, seeds, values = zip(*found, strict=True) if found else ((), (), ())
+    return {"id": list(ids), "seed": list(seeds), "value": several(values)}
+
+
+def _run(run: LoadedRun) -> dict[str, Any]:
     return {
         "seed": run.seed,
         "done": run.finished,
         "round": run.rounds_done,
         "rounds": run.options["rounds"],
-        "ids": ids,
-        "acc": several(joined.get(client, math.nan) for client in ids),
-        "alone": several(alone.get(client, math.nan) for client in ids) if transfer else None,
-        "gain": several((transfer.gain.get(client, math.nan) for client in ids), 6) if transfer else None,
-        "harmed": transfer.harmed if transfer else [],
-        "sure": _beyond_chance(cell, run),
-        "only": [[transfer.only_local.get(i), transfer.only_joined.get(i)] for i in ids] if transfer else None,
+        "ids": run.client_ids,
         "against": _against(run),
-        "train": several(run.evaluation.get(TRAINING_SAMPLES, [math.nan] * len(ids)), 0),
-        "test": several(run.evaluation.get(TEST_SAMPLES, [math.nan] * len(ids)), 0),
         "bad": run.result.malicious if run.result else [],
         "choice": choices(run),
     }
-
-
-def _beyond_chance(cell: Cell, run: LoadedRun) -> list[int] | None:
-    """As the table counts them, over all seeds; ``None`` where that was not counted."""
-    if not run.finished or cell.balance is None or not cell.balance.counted:
-        return None
-    return [harm.client for harm in cell.balance.beyond_chance if harm.seed in (None, run.seed)]
 
 
 def _against(run: LoadedRun) -> list[list[int]] | None:

@@ -6,7 +6,7 @@ const threeOf = (cell) => ({
   rows: [
     ["own tests (L)", spread(cell.numbers.acc)],
     ["own and some others' (S)", spread(cell.numbers.S)],
-    ["everybody's (G)", spread(cell.numbers.G)],
+    ["all clients' (G)", spread(cell.numbers.G)],
   ],
 });
 const generalCells = () => cellsHere().filter((cell) => cell.numbers.acc && cell.numbers.S && cell.numbers.G);
@@ -14,8 +14,8 @@ const generalCells = () => cellsHere().filter((cell) => cell.numbers.acc && cell
 PLOTS.push({
   id: "general",
   section: "general",
-  title: () => `Own tests against ${state.general === "G" ? "everybody's" : "some others'"} tests${here()}`,
-  how: "Up: a client's model is good at its own data. Right: it is also good at what other clients have. The dotted line joins those that no other beats in both. Crosses are standard deviations over seeds.",
+  title: () => `Own tests against ${state.general === "G" ? "all clients'" : "some others'"} tests${here()}`,
+  how: "Up: accurate on the client's own data. Right: also accurate on other clients' data. The dotted line joins the configurations that no other one beats in both. Crosses are standard deviations over seeds.",
   there: () => generalCells().length > 0,
   choices: () => [
     choose.setting(),
@@ -23,7 +23,7 @@ PLOTS.push({
       label: "against",
       key: "general",
       options: [
-        ["G", "everybody's (G)"],
+        ["G", "all clients' (G)"],
         ["S", "some others' (S)"],
       ],
     },
@@ -54,7 +54,7 @@ PLOTS.push({
       area.top,
     );
     frame.yAxis(area, y, ticks(...y.domain, 6), inPercent, "own tests (L-acc)");
-    const label = state.general === "G" ? "everybody's tests (G-acc)" : "own and some others' tests (S-acc)";
+    const label = state.general === "G" ? "all clients' tests (G-acc)" : "own and some others' tests (S-acc)";
     frame.xAxis(area, x, ticks(...x.domain, 5), inPercent, label, { grid: true });
     const beats = (a, b) => a.gx >= b.gx && a.gy >= b.gy && (a.gx > b.gx || a.gy > b.gy);
     const front = dots.filter((dot) => !dots.some((other) => beats(other, dot))).sort((a, b) => a.gx - b.gx);
@@ -88,8 +88,8 @@ PLOTS.push({
 PLOTS.push({
   id: "slopes",
   section: "general",
-  title: () => `Own, some others', everybody's tests${here()}`,
-  how: "The three accuracies side by side: L on own tests, S on own and some others', G on everybody's. A level line is a model that serves all; a steep one is a specialist.",
+  title: () => `Own, some others', all clients' tests${here()}`,
+  how: "The three accuracies side by side: L on own tests, S on own and some others', G on all clients'. A level line is a general model, a steep one a personal model.",
   there: () => generalCells().length > 0,
   choices: () => [choose.setting()],
   draw(frame) {
@@ -155,8 +155,8 @@ function stacked(frame, unit, parts) {
 PLOTS.push({
   id: "time",
   section: "cost",
-  title: () => `Seconds a round${here()}`,
-  how: "Training of all clients of a round on this machine, and the server's aggregation. Evaluation is ours and left out.",
+  title: () => `Seconds per round${here()}`,
+  how: "Training of a round's clients on this machine, and the server's aggregation. Evaluation is left out.",
   there: () => cellsHere().some((cell) => known(cell.numbers.train)),
   choices: () => [choose.setting()],
   draw: (frame) =>
@@ -169,7 +169,7 @@ PLOTS.push({
 PLOTS.push({
   id: "bytes",
   section: "cost",
-  title: () => `Megabytes a round${here()}`,
+  title: () => `Megabytes per round${here()}`,
   how: "What all clients of a round receive (down) and send (up) together.",
   there: () => cellsHere().some((cell) => known(cell.numbers.up)),
   choices: () => [choose.setting()],

@@ -1,14 +1,14 @@
 // How learning goes: curves over rounds, and over the values of an option.
 
-const CURVES = data.curves; // by key: label, axis, whether it is a share
+const CURVES = data.curves; // by key: label, whether it is a share
 const ACROSS = {
   r: ["round", "round"],
   s: ["seconds", "seconds of training and aggregation"],
   b: ["MB", "MB sent and received"],
 };
 const SWEPT = {
-  acc: ["accuracy", (cell) => cell.numbers.acc],
-  gain: ["gain over Local", (cell) => cell.numbers.gain],
+  value: ["metric that decides", (cell) => cell.numbers.value],
+  gain: ["gain over local training", ({ mean: found }) => found && [found.gain, (found.high - found.low) / 2]],
   diff: [`difference to ${data.base}`, (cell) => cell.diff],
   worst: ["worst tenth", (cell) => cell.numbers.worst],
   conflict: ["conflict rate", (cell) => [cell.numbers.conflict, null]],
@@ -19,7 +19,7 @@ function lines(frame, what, { across, label, share }) {
   const { theme } = frame,
     all = cellsHere().filter((cell) => cell.curves[what]);
   const sets = shown(all).map((cell) => ({ cell, ...cell.curves[what], xs: cell.curves[what][across] }));
-  const area = { left: 46, right: frame.width - 8, top: 30, bottom: frame.narrow ? 250 : 330 };
+  const area = { left: 46, right: frame.width - 8, top: 30, bottom: frame.narrow || paper ? 250 : 330 };
   const reach = sets.flatMap((set) => set.m.flatMap((m, i) => (set.d ? [m - set.d[i], m + set.d[i]] : [m])));
   const [low, high] = roomy(reach, { floor: 0, ceiling: share ? 1 : Infinity });
   const x = linear(...(sets.length ? extent(sets.flatMap((set) => set.xs)) : [0, 1]), area.left, area.right);
@@ -100,8 +100,8 @@ PLOTS.push({
   id: "convergence",
   section: "learning",
   wide: true,
-  title: () => `How ${CURVES[state.curve][1]} develops${here()}`,
-  how: "Each line is a mean over seeds, its band one standard deviation. Dashed is the plain mean, grey is each client training alone. Click a name to hide or show it.",
+  title: () => `${upper(CURVES[state.curve][0])} by ${ACROSS[state.across][0]}${here()}`,
+  how: "Each line is a mean over seeds, its band one standard deviation. Dashed is the plain mean, grey is local training. Click a name to hide or show it.",
   there: () => cellsHere().some((cell) => Object.keys(CURVES).some((key) => cell.curves[key])),
   choices: () => [
     choose.setting(),
@@ -114,7 +114,7 @@ PLOTS.push({
     choose.of("over", "across", ACROSS, Object.keys(ACROSS)),
   ],
   draw: (frame) =>
-    lines(frame, state.curve, { across: state.across, label: CURVES[state.curve][1], share: CURVES[state.curve][2] }),
+    lines(frame, state.curve, { across: state.across, label: CURVES[state.curve][0], share: CURVES[state.curve][1] }),
 });
 
 const sweptName = () => data.varying.find((option) => option.key === state.sweep).name;
@@ -123,7 +123,7 @@ PLOTS.push({
   id: "sweep",
   section: "learning",
   wide: true,
-  title: () => `${SWEPT[state.sweepOf][0].replace(/^./, (c) => c.toUpperCase())} against ${sweptName()}`,
+  title: () => `${upper(SWEPT[state.sweepOf][0])} against ${sweptName()}`,
   how: "One curve for each method and rule, with the standard deviation over seeds (for gains and differences: the 95 % interval). A level line is a rule that does not have this option.",
   there: () => sweepable().length > 0,
   choices: () => [
@@ -139,7 +139,8 @@ PLOTS.push({
   draw(frame) {
     const { theme } = frame,
       [label, number] = SWEPT[state.sweepOf],
-      difference = ["gain", "diff"].includes(state.sweepOf);
+      difference = ["gain", "diff"].includes(state.sweepOf),
+      plain = !deciding().share && state.sweepOf === "value"; // in the metric's own unit
     const all = sweptCurves(),
       curves = all.filter((curve) => !state.hidden[curve.label]);
     const values = [...new Set(all.flatMap((curve) => curve.at.map(([value]) => value)))].filter(
@@ -161,13 +162,13 @@ PLOTS.push({
       area,
       y,
       ticks(low, high, 6),
-      difference ? inPoints : inPercent,
-      difference ? `${label}, points` : label,
+      difference ? gainTick : plain ? brief : inPercent,
+      difference ? `${label}, ${gainUnit()}` : label,
     );
     frame.xAxis(area, x, values, (value) => (numeric ? brief(value) : String(value)), sweptName());
     if (low < 0 && high > 0) frame.line(area.left, y(0), area.right, y(0), theme.axis);
-    const interval = (m, d) => (d ? ` [${fixed(100 * (m - d), 1)}, ${fixed(100 * (m + d), 1)}]` : "");
-    const told = (number) => (difference ? `${points(number[0])} points${interval(...number)}` : spread(number));
+    const range = (m, d) => (d ? ` ${interval({ low: m - d, high: m + d })}` : "");
+    const told = ([m, d]) => (difference ? gainOf(m) + range(m, d) : plain ? brief(m) : spread([m, d]));
     const apart = Math.min(4, 26 / Math.max(1, curves.length)); // so that error bars stand side by side
     curves.forEach((curve, place) => {
       const { colour, dash, shape } = curve.style(theme),

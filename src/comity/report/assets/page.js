@@ -1,4 +1,4 @@
-// The page itself: figures with their choices and legends, saving, the sortable table, light and dark, following a run.
+// The page itself: figures with their choices and legends, the sortable table, light and dark, following a run.
 
 // ---- what the reader chose, kept over a reload --------------------------------------------------------------------
 
@@ -110,15 +110,28 @@ function paint(figure) {
   }
   figure.choices.replaceChildren(...wanted.map(control));
   figure.note.textContent = plot.note ? plot.note() : "";
-  if (plot.write) return void plot.write(figure.canvas);
-  const frame = new Frame(paper || Math.max(260, Math.floor(figure.canvas.clientWidth)), themeNow());
+  if (plot.write) return void legend(figure, plot.write(figure.canvas));
+  const room = paper && !plot.wide ? (paper - 30) / 2 : paper;
+  const frame = new Frame(room || Math.max(260, Math.floor(figure.canvas.clientWidth)), themeNow());
   const key = plot.draw(frame);
   frame.root.setAttribute("aria-label", `${plot.title()}. ${plot.how}`);
   figure.canvas.replaceChildren(frame.root);
   figure.canvas.dataset.marks = frame.marks;
-  figure.legend.replaceChildren(...(key || []).map((entry) => legendEntry(entry)));
+  legend(figure, key);
   figure.frame = frame;
   listValues(figure);
+}
+
+// Names that are folded wait behind one button.
+function legend(figure, key) {
+  const folded = (key || []).filter(({ label }) => state.hidden[label] === "folded");
+  const open = (key || []).filter((entry) => !folded.includes(entry));
+  const unfold = () => {
+    for (const [label, how] of Object.entries(state.hidden)) if (how === "folded") delete state.hidden[label];
+    refresh();
+  };
+  const more = html("button", { type: "button", class: "fold", onclick: unfold }, `Show ${folded.length} more`);
+  figure.legend.replaceChildren(...open.map(legendEntry), ...(folded.length ? [more] : []));
 }
 
 // What the marks of a plot tell, as a table: for the keyboard and for screen readers. It is made when it is opened.
@@ -128,30 +141,10 @@ function listValues({ plot, values, frame }) {
   if (!values.open || !frame) return;
   const told = frame.values.flatMap((list) => list());
   const tables = tabled(told.slice(0, MOST_VALUES)).map(({ labels, rows }) =>
-    html(
-      "table",
-      { class: "facts" },
-      html(
-        "thead",
-        {},
-        html(
-          "tr",
-          {},
-          ["of", ...labels].map((label) => html("th", { scope: "col" }, label || "value")),
-        ),
-      ),
-      html(
-        "tbody",
-        {},
-        rows.map(([title, cells]) =>
-          html(
-            "tr",
-            {},
-            html("th", { scope: "row" }, title),
-            cells.map((cell) => html("td", {}, cell)),
-          ),
-        ),
-      ),
+    tableOf(
+      "facts",
+      ["of", ...labels].map((label) => label || "value"),
+      rows.map(([title, cells]) => rowOf(title, cells)),
     ),
   );
   values.append(html("div", scrolling(`Values: ${plot.title()}`), tables));
@@ -257,61 +250,6 @@ function legendEntry(entry) {
   );
 }
 
-// ---- saving: always light, with title and legend, whatever the page looks like --------------------------------------
-
-function picture(plot) {
-  const theme = THEMES.light,
-    inner = new Frame(plot.wide ? 860 : 620, theme),
-    key = (plot.draw(inner) || []).filter((entry) => !entry.cell || !state.hidden[entry.label]);
-  const outer = new Frame(inner.width + 40, theme);
-  const back = outer.add("rect", { width: outer.width, fill: theme.page });
-  outer.text(20, 30, shorten(plot.title(), inner.width - 20, 15), { size: 15, weight: 650, colour: theme.ink });
-  fill(inner.root, { x: 20, y: 46 }, []);
-  outer.root.append(inner.root);
-  let x = 20,
-    y = inner.height + 62;
-  for (const entry of key) {
-    const width = 32 + widthOf(entry.label, 11) + 14;
-    if (x + width > outer.width - 20) {
-      x = 20;
-      y += 20;
-    }
-    const mark = swatch(entry, theme);
-    fill(mark, { x, y }, []);
-    outer.root.append(mark);
-    outer.text(x + 30, y + 11, entry.label, { colour: theme.ink });
-    x += width;
-  }
-  outer.end(y + (key.length ? 32 : 6));
-  back.setAttribute("height", outer.height);
-  return outer;
-}
-
-function save(plot, kind) {
-  const drawn = picture(plot),
-    text = new XMLSerializer().serializeToString(drawn.root);
-  const file = (blob) => {
-    const link = html("a", { href: URL.createObjectURL(blob), download: `comity-${plot.id}.${kind}` });
-    document.body.append(link);
-    link.click();
-    link.remove();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  };
-  const vector = new Blob([text], { type: "image/svg+xml" });
-  if (kind === "svg") return file(vector);
-  const image = new Image(),
-    scale = 2.5;
-  image.onload = () => {
-    const canvas = document.createElement("canvas");
-    canvas.width = drawn.width * scale;
-    canvas.height = drawn.height * scale;
-    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-    canvas.toBlob(file, "image/png");
-  };
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
-  return undefined;
-}
-
 // ---- the table: sorted by a click, the third click brings back the first order ---------------------------------------
 
 const table = document.querySelector("#results table"),
@@ -355,15 +293,20 @@ function showRows() {
   if (only) only.nextSibling.textContent = ` only ${data.settings[state.setting].label}`;
 }
 if (only) only.addEventListener("change", showRows);
+document
+  .getElementById("more")
+  ?.addEventListener("change", (event) => table.classList.toggle("all", event.target.checked));
 
 // ---- start --------------------------------------------------------------------------------------------------------
 
-if (cellsHere().length > 12 && !kept)
-  cellsHere()
-    .slice(9)
-    .forEach((cell) => {
-      state.hidden[cell.label] = true;
-    });
+// Curves open with local training, the recommended configuration and those nearest to it.
+const MOST_LINES = 5;
+if (!kept) {
+  const reached = (cell) => cell.mean?.gain ?? cell.numbers.value?.[0] ?? Infinity,
+    away = (cell) => (cell.ref ? -2 : cell === focus() ? -1 : Math.abs(reached(cell) - reached(focus())));
+  for (const cell of [...cellsHere()].sort((a, b) => away(a) - away(b)).slice(MOST_LINES))
+    state.hidden[cell.label] = "folded";
+}
 settle();
 applyTheme();
 build();
@@ -384,7 +327,7 @@ function print(on) {
   document.documentElement.classList.toggle("paper", on); // the tables are now as narrow as they can be
   applyTheme();
   figures.forEach(paint);
-  for (const wide of document.querySelectorAll("#results table, .canvas .facts"))
+  for (const wide of document.querySelectorAll("#results table, .canvas table"))
     wide.style.zoom = on ? Math.min(1, paper / wide.getBoundingClientRect().width) : "";
 }
 addEventListener("beforeprint", () => print(true));

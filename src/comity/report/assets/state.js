@@ -6,15 +6,17 @@ const THEMES = data.themes;
 const state = {
   setting: data.cells[data.focus].setting, // place in data.settings
   cell: data.focus, // place in data.cells: the method and rule that the client plots are about
-  seed: data.seed, // where the headline's client loses most
+  seed: data.seed, // of the first client's row, where each seed has its own clients
+  all: false, // whether every client has its row
+  client: null, // whose ROC curve is drawn
   against: "against",
-  hidden: {}, // labels that were switched off
+  hidden: {}, // labels that were switched off, or "folded" until all are asked for
   theme: null,
-  curve: "acc",
+  curve: data.settings[data.cells[data.focus].setting].metric?.curve,
   across: "r",
   sweep: null,
-  sweepOf: "acc",
-  box: "acc",
+  sweepOf: "value",
+  box: "gain",
   reason: "agree",
   matrix: "mean",
   order: "id",
@@ -27,8 +29,6 @@ const rivals = () => cellsHere().filter((cell) => !cell.ref);
 const shown = (cells) => cells.filter((cell) => !state.hidden[cell.label]);
 const focus = () => data.cells[state.cell];
 const runsOf = (cell) => cell.runs.map((place) => data.runs[place]);
-const counted = (cell) =>
-  runsOf(cell).some((run) => run.done) ? runsOf(cell).filter((run) => run.done) : runsOf(cell);
 const partitionOf = (run) => data.partitions[run.part];
 
 function focusRun() {
@@ -36,14 +36,10 @@ function focusRun() {
   return runs.find((run) => run.seed === state.seed) || runs.find((run) => run.done) || runs[0];
 }
 
-// What a cell is compared with: the same method with the plain mean, or with the rule that was asked for.
-const baseOf = (cell) => data.cells[cell.base];
-
 function nameOf(client, run) {
   const name = partitionOf(run)?.clients[client];
   return `client ${client}${name ? `, ${name}` : ""}${run.bad.includes(client) ? " (malicious)" : ""}`;
 }
-const classOf = (part, k) => part.classes[k] || String(k);
 // A name where there is room for it, else the number.
 const fitting = (name, number, width) => (name && 6.5 * name.length < width ? name : String(number));
 const here = () => (data.settings.length > 1 ? ` (${data.settings[state.setting].label})` : "");
@@ -99,34 +95,38 @@ const choose = {
 
 // ---- what is known of a run's clients -----------------------------------------------------------------------------
 
-// Gain over training alone of every client, worst first; empty where nobody knows how they do alone.
-function gains(run) {
-  if (!run.gain) return [];
-  const clients = run.ids.map((id, i) => ({
-    id,
-    i,
-    gain: run.gain[i],
-    harmed: run.harmed.includes(id),
-    sure: run.sure ? run.harmed.includes(id) && run.sure.includes(id) : null,
-    only: run.only?.[i] || [null, null],
-    acc: run.acc[i],
-    alone: run.alone[i],
-    train: run.train[i],
-    test: run.test[i],
-  }));
-  return clients.filter((client) => known(client.gain)).sort((a, b) => a.gain - b.gain);
+// The rows of a cell's clients, worse ones first: the numbers of the verdict, over all repetitions.
+function clientsOf(cell) {
+  cell.rows ||= cell.clients.id.map((_, i) =>
+    Object.fromEntries(Object.entries(cell.clients).map(([key, list]) => [key, list[i]])),
+  );
+  return cell.rows;
 }
 
-// Whom the headline names.
-const isNamed = (id, run) => id === data.client && state.cell === data.focus && run.seed === (data.seed ?? run.seed);
-const harmedIn = (run) => new Set(run.harmed);
-const anyGains = () => rivals().some((cell) => runsOf(cell).some((run) => gains(run).length));
+// Those of one run whose gain is known.
+const gains = (run) =>
+  clientsOf(data.cells[run.cell]).filter(({ seed, gain }) => known(gain) && (seed ?? run.seed) === run.seed);
+const worseIn = (run) => new Set(gains(run).flatMap(({ id, state: found }) => (found === "worse" ? [id] : [])));
+const anyGains = () => rivals().some((cell) => clientsOf(cell).some(({ gain }) => known(gain)));
 
-// Letters of a client's number: harmed ones stand out.
-const idStyle = (theme, harmed, step) => ({
+// The metric that decides in the chosen setting: a share in percent and its gains in points, others in their own unit.
+const deciding = () => data.settings[state.setting].metric;
+const gainUnit = () => (deciding().share ? "points" : deciding().label);
+function inMetric(value) {
+  return deciding().share ? percent(value) : known(value) ? fixed(value, deciding().digits) : "–";
+}
+const inGain = (value) => fixed((deciding().share ? 100 : 1) * value, deciding().digits);
+const gainOf = (value) =>
+  known(value) ? `${value > 0 && !/^[0.]*$/.test(inGain(value)) ? "+" : ""}${inGain(value)}` : "–";
+const gainTick = (value) => (deciding().share ? minus(`${+(100 * value).toFixed(1)}`) : brief(value));
+const interval = ({ low, high }) => (known(low) ? `[${inGain(low)}, ${inGain(high)}]` : "");
+const STATES = { worse: "harm", "not worse": "gain", undecided: "local" }; // their colours in a theme
+
+// Letters of a client's number: worse ones stand out.
+const idStyle = (theme, worse, step) => ({
   size: step < 14 ? 9.5 : 10.5,
-  colour: harmed ? theme.harm : theme.soft,
-  weight: harmed ? 700 : 400,
+  colour: worse ? theme.harm : theme.soft,
+  weight: worse ? 700 : 400,
 });
 
 function cosinesOf(run, which = state.matrix) {
@@ -162,14 +162,13 @@ function pullOf(run, id) {
 
 const PLOTS = [];
 
-function nothing(frame, words = "This run has not noted it.") {
+function nothing(frame, words = "This run has not recorded it.") {
   frame.text(frame.width / 2, 60, words, { anchor: "middle", size: 12.5 });
   frame.end(110);
   return null;
 }
 
 const inPercent = (value) => `${+(100 * value).toFixed(1)} %`;
-const inPoints = (value) => minus(`${+(100 * value).toFixed(1)}`);
 
 // Rows with a label each: beside them where there is room, above them on a phone.
 function rowsOf(frame, cells, { wide, narrow }) {
