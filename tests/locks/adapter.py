@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import comity
-from comity.compare import LoadedStudy
+from comity.compare import LoadedStudy, clients_csv
 from comity.engine import Run
 from comity.report._payload import payload
-from comity.report._words import answer
+from comity.report._words import effects, notes
 from comity.results.records import plain
 
 DROPPED: frozenset[str] = frozenset({"rounds.step_cosines", "result.contributions", "payload.runs.contribution"})
@@ -85,10 +85,16 @@ def page_payload(folder: Path) -> dict[str, Any]:
 def study_answer(folder: Path) -> dict[str, Any]:
     """What the report says in words."""
     study = LoadedStudy(folder, thorough=True)
-    told = answer(study, study.table())
-    words = {name: getattr(told, name) for name in ("lead", "more", "notes", "effects", "advice", "details", "seed")}
+    verdict = study.verdict
+    words = {"title": verdict.title, "evidence": verdict.evidence, "advice": verdict.advice}
+    words |= {"effects": effects(study), "notes": notes(study, study.table())}
     found: dict[str, Any] = json.loads(json.dumps(words))
     return found
+
+
+def client_rows(folder: Path) -> str:
+    """One row per client and configuration, in full precision."""
+    return clients_csv([cell.client_table for cell in LoadedStudy(folder).cells])
 
 
 # Files.

@@ -208,6 +208,7 @@ def lock_study(name: str) -> Locked:
         stored.extractall(there)
         folder = Path(there) / name
         payload, told, tables = adapter.page_payload(folder), adapter.study_answer(folder), adapter.table(folder)
+        clients = sha(adapter.client_rows(folder).encode())
     rows = {key: value for key, value in payload.items() if isinstance(value, list) and key != "varying"}
     found = {
         f"payload.{key}": value for key, value in hashed({k: v for k, v in payload.items() if k not in rows}).items()
@@ -217,7 +218,7 @@ def lock_study(name: str) -> Locked:
     found |= {f"answer.{key}": value for key, value in told.items()}
     header, *lines = csv.reader(tables["csv"].splitlines())
     found |= {f"csv.{title}": list(cells) for title, cells in zip(header, zip(*lines, strict=True), strict=True)}
-    return found | {"csv": header, "md": tables["md"].splitlines()}
+    return found | {"csv": header, "md": tables["md"].splitlines(), "clients": clients}
 
 
 WIRES: dict[str, Locked] = {
