@@ -107,7 +107,7 @@ def between(first: Iterable[Spread], second: Iterable[Spread]) -> Difference:
     means = {
         s: fmean(each.by_seed[s] for each in one) - fmean(each.by_seed[s] for each in other) for s in sorted(seeds)
     }
-    found = Difference.of(Spread.of(means))
+    found = Difference.over_seeds(Spread.of(means))
     assert found is not None
     return found
 
@@ -179,7 +179,10 @@ def beside_the_big(at: range, *methods: str) -> Comparisons:
 
 
 def contrary(found: Comparisons) -> Comparisons:
-    return {name: Difference(-each.mean, each.half, each.seeds) for name, each in found.items()}
+    return {
+        name: Difference(-each.mean, -(each.high or 0.0), -(each.low or 0.0), each.p_value, each.seeds)
+        for name, each in found.items()
+    }
 
 
 def abroad(*labels: str) -> Comparisons:

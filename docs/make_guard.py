@@ -10,21 +10,21 @@ from comity.results import TEST_SAMPLES
 def line(cell: Cell) -> dict[str, str]:
     """One method on one data set: means over clients and seeds in percent, and clients of all seeds counted."""
     shares: dict[str, list[float]] = {"Local": [], "federated": [], "guarded": []}
-    behind, beyond = {"federated": 0, "guarded": 0}, 0
+    behind = {"federated": 0, "guarded": 0}
     losses: dict[str, list[float]] = {"Local": [], "guarded": []}
     local = cell.setting.local
     if cell.local:
         return {}
     for run in cell.finished:
-        alone, tests = cell.alone(run), run.by_client(TEST_SAMPLES)
+        alone, tests = cell.local_values(run), run.by_client(TEST_SAMPLES)
         used = {"Local": alone, "federated": run.by_client(UNGUARDED.key), "guarded": run.by_client(OWN.key)}
         for name, accuracy in used.items():
             shares[name] += accuracy.values()
         for name in behind:
             behind[name] += sum((used[name][client] - alone[client]) * tests[client] < -1.5 for client in alone)
-        beyond += len(cell.transfers[run.seed].beyond_chance)
         losses["guarded"] += run.by_client(LOSS.key).values()
         losses["Local"] += local.runs[run.seed].by_client(LOSS.key).values() if local is not None else []
+    beyond = len(cell.with_state("worse"))
     entry = {"data": str(cell.setting.options["data"]), "method": cell.method_label.replace(", guarded", "")}
     entry |= {name: f"{100 * sum(each) / len(each):.1f}" for name, each in shares.items()}
     entry |= {f"behind: {name}": str(count) for name, count in behind.items()}

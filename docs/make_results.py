@@ -16,6 +16,7 @@ from pathlib import Path
 
 import claims
 import make_guard
+import make_harm
 import measured
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
@@ -25,12 +26,14 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md")]
+PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md")]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(measured.weighed, measured.experiments, measured.interval, claims.claims, claims.over),
     *(make_guard.guarded, make_guard.margins, make_guard.most_behind, make_guard.named_beyond_chance),
-    make_guard.alone_on_all,
+    *(make_guard.alone_on_all, make_harm.harm_level, make_harm.harm_variants, make_harm.harm_power),
+    *(make_harm.harm_power_by_tests, make_harm.harm_worst, make_harm.harm_excluded, make_harm.harm_federations),
+    make_harm.harm_repetitions,
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}

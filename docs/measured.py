@@ -7,6 +7,7 @@
 
 import csv
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -65,6 +66,14 @@ def corrected(differences: Sequence[Difference]) -> list[bool]:
     return holm([1.0 if each.p_value is None else each.p_value for each in differences])
 
 
+def of_half(mean: float, half: float, seeds: int) -> Difference:
+    """A difference from half the width of its 95 % interval by Student's t over seeds."""
+    from scipy.special import stdtr, stdtrit
+
+    t = abs(mean) / half * stdtrit(seeds - 1, 0.975) if half else math.inf if mean else 0.0
+    return Difference(mean, mean - half, mean + half, float(2 * stdtr(seeds - 1, -t)), seeds)
+
+
 class NotRun(Exception):
     """A study whose numbers are not here."""
 
@@ -98,7 +107,7 @@ class Stored(Line):
         entry = self.entries[column]
         if entry.value is None or entry.parts[0] is None:
             return None
-        return Difference(entry.value, float(entry.parts[1]) - entry.value, len(self.seeds))
+        return of_half(entry.value, float(entry.parts[1]) - entry.value, len(self.seeds))
 
 
 def read(file: str) -> list[Row]:
@@ -109,16 +118,22 @@ def read(file: str) -> list[Row]:
         return list(csv.DictReader(text))
 
 
+HEADS = {column.name: column.heading for column in COLUMNS}
+HEADS |= {"difference": "over Mean", "gain": "gain over Local", "harmed": "clients harmed", "MB": "MB a round"}
+HEADS |= {"relative": "relative to Local", "seconds": "s a round"}
+PARTS = {"gain": ("low", "high"), "difference": ("low", "high"), "harmed": ("of", "beyond chance"), "gaining": ("of",)}
+"""Columns of the studies' files, which earlier versions made, and what the files have beside their values."""
+
+
 def entries(row: Row) -> dict[str, Entry]:
     """A row of the table's file back as entries, without their texts."""
 
     def value(name: str) -> float | None:
         return float(row[name]) if row.get(name) else None
 
-    numbers = {column: [part for part in column.parts if part != "verdict"] for column in COLUMNS}
     return {
-        column.name: Entry(value=value(column.name), parts=tuple(value(f"{column.name} {part}") for part in parts))
-        for column, parts in numbers.items()
+        name: Entry(value=value(name), parts=tuple(value(f"{name} {part}") for part in PARTS.get(name, ("std",))))
+        for name in HEADS
     }
 
 
@@ -182,9 +197,6 @@ def about(study: str) -> str:
         f"({most}). "
         f"Stability: in {fell} of {told['runs']} runs some client fell by more than 20 points between two evaluations."
     )
-
-
-HEADS = {column.name: column.heading for column in COLUMNS} | {"difference": "over Mean"}
 
 
 def table(study: str, *columns: str, only: Sequence[str] | None = None) -> str:
