@@ -130,10 +130,9 @@ def test_every_measured_number_is_that_of_its_file(monkeypatch: pytest.MonkeyPat
 def test_what_is_called_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     import claims
+    from measured import of_half
 
-    from comity.compare import Difference
-
-    sure, chance, contrary = Difference(2.0, 0.5, 8), Difference(0.5, 0.5, 8), Difference(-2.0, 0.5, 8)
+    sure, chance, contrary = of_half(2.0, 0.5, 8), of_half(0.5, 0.5, 8), of_half(-2.0, 0.5, 8)
     for compared, word in (
         ({"a": sure}, "confirmed"),
         ({"a": sure, "b": chance}, "in part"),
@@ -142,6 +141,6 @@ def test_what_is_called_real(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"a": chance, "b": contrary}, "contradicted"),
     ):
         assert claims.Claim("x", "y", lambda compared=compared: compared).outcome()[0] == word
-    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 0.5, 8)}, same=True).outcome()[0] == "confirmed"
+    assert claims.Claim("x", "y", lambda: {"a": of_half(0.2, 0.5, 8)}, same=True).outcome()[0] == "confirmed"
     assert claims.Claim("x", "y", lambda: {"a": sure}, same=True).outcome()[0] == "contradicted"
-    assert claims.Claim("x", "y", lambda: {"a": Difference(0.2, 1.5, 8)}, same=True).outcome()[0] == "not seen"
+    assert claims.Claim("x", "y", lambda: {"a": of_half(0.2, 1.5, 8)}, same=True).outcome()[0] == "not seen"

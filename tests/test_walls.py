@@ -12,7 +12,7 @@ import comity
 
 SOURCE = Path(comity.__file__).parent
 GROUND = (
-    *("_errors", "_words", "_write", "_memory", "_random", "_layout", "_threads"),
+    *("_errors", "_words", "_write", "_memory", "_random", "_layout", "_threads", "_uneven"),
     *("_labels", "_options", "_datasets", "_source", "_catalogue", "_components", "_overlay", "_yaml"),
     *("_extensions", "config", "metrics"),
 )
@@ -25,7 +25,7 @@ ROOMS = {
     "compare": ("results",),
     "methods": ("rules", "nn", "data", "results"),
     "engine": ("methods", "rules", "nn", "data", "results", "compare"),
-    "guard": ("engine", "methods", "nn"),
+    "guard": ("data", "engine", "methods", "nn"),
     "privacy": ("engine", "methods", "rules", "results"),
     "extras": ("engine", "methods", "rules", "data", "results"),
     "studies": ("engine", "results", "compare"),
