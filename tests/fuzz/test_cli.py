@@ -17,6 +17,7 @@ from comity.__main__ import main
 from comity._catalogue import KINDS, described
 from comity.commands import COMMANDS, find
 from comity.commands._command import _flags
+from comity.compare import Verdict
 from comity.studies._study import _Study
 from fuzz.harness import attempt, check_error, fuzz
 from run_folders import make
@@ -50,7 +51,8 @@ def no_training() -> Iterator[None]:
             return SimpleNamespace(done=False, server=SimpleNamespace(round=0))
 
         patch.setattr(engine, "run", trained)
-        patch.setattr(_Study, "run", lambda _: SimpleNamespace(runs=[], failed={}, table=lambda: ""))
+        nothing = {"runs": [], "failed": {}, "table": lambda: "", "verdict": Verdict("Undecided", "No run.", None, [])}
+        patch.setattr(_Study, "run", lambda _: SimpleNamespace(**nothing))
         yield
     os.chdir(before)
 

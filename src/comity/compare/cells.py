@@ -15,7 +15,7 @@ from comity._overlay import owner
 from comity.compare.clients import ClientTable
 from comity.compare.harm import STATES, ClientRow, Key, bounded, mean_gain, of_columns, of_samples, training_luck
 from comity.compare.statistics import Difference, Spread
-from comity.config import ACCURACY, LOCAL
+from comity.config import ACCURACY, LOCAL, default
 from comity.metrics import CONSTANT, DECIDING, Metric
 from comity.metrics import GAIN as GAIN_SUM
 from comity.results import TEST_SAMPLES, TRAINING_SAMPLES, Flat, LoadedRun, State
@@ -244,7 +244,8 @@ class Setting:
     @property
     def margin(self) -> float:
         """The largest loss that still counts as not worse."""
-        return max((float(run.options.get("margin", 0.02)) for run in self.runs), default=0.02)
+        usual = float(default("margin"))
+        return max((float(run.options.get("margin", usual)) for run in self.runs), default=usual)
 
     @cached_property
     def pooled(self) -> bool:
