@@ -300,12 +300,17 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 
     def title(self, own_rule: bool) -> str:
         """What the run is called: ``FedAvg, guarded + Mean``; ``own_rule``: no rule can be chosen for it."""
-        method = f"{LOCAL}, repeated" if self.is_local and self.training_seed is not None else str(self.method)
+        method = f"{LOCAL}, repeated" if self.repeats_local else str(self.method)
         return titled(method, "" if own_rule else str(self.rule), self.guard and str(self.guard))
 
     @property
     def is_local(self) -> bool:
         return bool(self.method.name == LOCAL)
+
+    @property
+    def repeats_local(self) -> bool:
+        """Whether this is local training repeated with another training seed: a local baseline has no other."""
+        return self.is_local and self.training_seed is not None
 
     @property
     def seed_for_training(self) -> int:

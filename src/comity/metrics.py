@@ -57,6 +57,11 @@ class Metric:
         if self.unit == "%":
             object.__setattr__(self, "points", 100)
 
+    @property
+    def sign(self) -> int:
+        """1, or −1 where lower is better."""
+        return -1 if self.better == "lower" else 1
+
     def gain(self, value: float, reference: float) -> float:
         """How much better a value is than a reference; positive where it is better."""
         return reference - value if self.better == "lower" else value - reference

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from comity._labels import titled
 from comity._overlay import owner
 from comity.compare.clients import ClientTable
-from comity.compare.harm import STATES, ClientRow, Key, bounded, mean_gain, of_columns, of_samples, training_luck
+from comity.compare.harm import ClientRow, Key, bounded, mean_gain, of_columns, of_samples, training_luck
 from comity.compare.statistics import Difference, Spread
 from comity.config import ACCURACY, LOCAL, default
 from comity.metrics import CONSTANT, DECIDING, Metric
@@ -96,9 +96,9 @@ class Cell:
         """The mean difference to another cell of the setting; positive where this cell is better."""
         metric = self.setting.metric
         if pairs := self._evidence(other):
-            mean = mean_gain(self.setting.control, pairs, shared=1.0)
+            mean = mean_gain(pairs, training_luck(self.setting.control, pairs), shared=1.0)
             return Difference.of(mean, metric.points, len(self._seeds(other)))
-        return Difference.between(self.value, other.value, -1 if metric.better == "lower" else 1)
+        return Difference.between(self.value, other.value, metric.sign)
 
     def _seeds(self, other: "Cell") -> list[int]:
         return [run.seed for run in self.finished if run.seed in other.runs and other.runs[run.seed].finished]
@@ -128,7 +128,7 @@ class Cell:
     @cached_property
     def gain(self) -> "Estimate | None":
         """Mean over clients of what they gain over local training."""
-        return mean_gain(self.setting.control, self.evidence) if self.evidence else None
+        return mean_gain(self.evidence, self.luck) if self.evidence else None
 
     @cached_property
     def luck(self) -> float:
@@ -148,8 +148,7 @@ class Cell:
         metric, local = self.setting.metric, self.setting.local
         if self.gain is not None:
             return Difference.of(self.gain, metric.points, len(self.compared))
-        sign = -1 if metric.better == "lower" else 1
-        return None if local is None or self.local else Difference.between(self.value, local.value, sign)
+        return None if local is None or self.local else Difference.between(self.value, local.value, metric.sign)
 
     @cached_property
     def clients(self) -> list[ClientRow]:
@@ -162,7 +161,7 @@ class Cell:
         estimates = {key: bounded(estimate(each, self.luck, count), name) for key, each in self.evidence.items()}
         state = states(estimates, self.setting.margin)
         rows = [self._row(key, estimates[key], state[key]) for key in estimates]
-        return sorted(rows, key=lambda row: (STATES.index(row.state) > 0, row.gain, row.seed or 0, row.client))
+        return sorted(rows, key=lambda row: row.place)
 
     def _row(self, key: Key, known: "Estimate", state: State) -> ClientRow:
         client, seed = key
@@ -180,7 +179,7 @@ class Cell:
             train=self._mean(runs, TRAINING_SAMPLES, client),
             tests=int(count),
             value=value,
-            local=value + known.gain if metric.better == "lower" else value - known.gain,
+            local=value - metric.sign * known.gain,
             gain=known.gain,
             low=known.low,
             high=known.high,
@@ -207,8 +206,9 @@ class Cell:
         metric, noted = self.setting.metric, run.result.transfer if run.result is not None else None
         values = run.by_client(metric.key)
         if noted is not None:
-            sign = -1 if metric.better == "lower" else 1
-            return {client: values[client] - sign * gain for client, gain in noted.gain.items() if client in values}
+            return {
+                client: values[client] - metric.sign * gain for client, gain in noted.gain.items() if client in values
+            }
         local = self.setting.local
         other = local.runs.get(run.seed) if local is not None and not self.local else None
         return other.by_client(metric.key) if other is not None and other.finished else {}

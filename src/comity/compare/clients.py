@@ -47,7 +47,7 @@ class ClientTable:
                 train=train[client],
                 tests=int(tests[client]),
                 value=values[client],
-                local=values[client] + (each.gain if metric.better == "lower" else -each.gain),
+                local=values[client] - metric.sign * each.gain,
                 gain=each.gain,
                 low=each.low,
                 high=each.high,
@@ -57,7 +57,7 @@ class ClientTable:
             )
             for client, each in transfer.clients.items()
         ]
-        return cls(title, sorted(rows, key=lambda row: (row.state != "worse", row.gain, row.client)), metric)
+        return cls(title, sorted(rows, key=lambda row: row.place), metric)
 
     def texts(self, row: ClientRow) -> tuple[str, ...]:
         """The cells of one row, in the order of ``HEADINGS``."""

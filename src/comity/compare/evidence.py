@@ -18,13 +18,14 @@ docs/harm.md derives this and shows level, power and coverage by simulation.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from comity.results import State
+
 K = TypeVar("K")
-State = Literal["worse", "not worse", "undecided"]
 
 LEVEL = 0.05
 """Share of wrongly named clients among the named ones, and 1 − the confidence of every interval."""

@@ -47,6 +47,11 @@ class ClientRow:
     constant: bool
     """Whether its model gives all tests the same class in every run."""
 
+    @property
+    def place(self) -> tuple[bool, float, int, int]:
+        """Where it stands among the rows: clients with a shown loss first, then by gain."""
+        return self.state != "worse", self.gain, self.seed or 0, self.client
+
     def __str__(self) -> str:
         return (self.name or f"{self.client}") + ("" if self.seed is None else f" of seed {self.seed}")
 
@@ -68,13 +73,12 @@ def transfer(joined: Columns, local: Columns, control: Columns, config: Config) 
     if not gains:
         return None
     known = {client: each for client, each in of_columns([joined]).items() if client in gains}
-    repeated = of_columns([control])
-    luck = training_luck(repeated, known)
+    luck = training_luck(of_columns([control]), known)
     unknown = {client: Estimate(gain, math.nan, math.nan, 1.0, math.inf) for client, gain in gains.items()}
     estimates = unknown | {client: bounded(estimate(each, luck, len(known)), name) for client, each in known.items()}
     mean = Estimate(fmean(gains.values()), math.nan, math.nan, 1.0, math.inf)
     if len(known) == len(gains):
-        mean = mean_gain(repeated, known)
+        mean = mean_gain(known, luck)
     state = states(estimates, margin)
     relative = [gain / theirs[client] for client, gain in gains.items() if theirs[client] > 0]
     return Transfer(
@@ -136,11 +140,11 @@ def training_luck(control: "Mapping[K, Evidence]", joined: "Mapping[K, Evidence]
     return luck(list(control.values()), list(joined.values()))
 
 
-def mean_gain(control: "Mapping[K, Evidence]", joined: "Mapping[K, Evidence]", shared: float = 0.5) -> "Estimate":
+def mean_gain(joined: "Mapping[K, Evidence]", luck: float, shared: float = 0.5) -> "Estimate":
     """The mean over clients; ``shared``: the part of the training luck that all clients share."""
     from comity.compare.evidence import mean_estimate
 
-    return mean_estimate(list(joined.values()), training_luck(control, joined), shared)
+    return mean_estimate(list(joined.values()), luck, shared)
 
 
 def of_samples(

@@ -19,7 +19,7 @@ from comity._labels import titled
 from comity._words import MOST_LISTED, counted, listed
 from comity.compare.cells import Cell, Setting
 from comity.compare.columns import CLIENTS, COLUMNS, DIFFERENCE, GAIN, NOTHING, VALUES, WORST, Column, Entry, columns_of
-from comity.compare.harm import mean_gain
+from comity.compare.harm import mean_gain, training_luck
 from comity.compare.statistics import Difference, Spread
 from comity.compare.study import LoadedStudy
 from comity.config import BALANCED, LOCAL, MEAN
@@ -302,7 +302,7 @@ def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool)
             continue
         entries = {each.name: NOTHING for each in columns} | {column.name: column.show(values)}
         if evidence:
-            mean = mean_gain(setting.control, evidence)
+            mean = mean_gain(evidence, training_luck(setting.control, evidence))
             entries[GAIN.name] = GAIN.by(metric).show(Difference.of(mean, metric.points, len(runs)))
         lines.append(Line(name, "", sorted(values.by_seed), entries))
     return lines

@@ -72,8 +72,7 @@ def _without_evidence(cells: Sequence[Cell]) -> Verdict:
 
 
 def _better(cell: Cell) -> float:
-    mean = cell.value.mean if cell.value else math.nan
-    return -mean if cell.setting.metric.better == "lower" else mean
+    return cell.setting.metric.sign * (cell.value.mean if cell.value else math.nan)
 
 
 def _gain(cell: Cell) -> float:

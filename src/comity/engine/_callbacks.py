@@ -109,7 +109,7 @@ class Prune(Callback):
     """Removes the checkpoint of a finished run: result, records and models stay. Local's stays, for others to use."""
 
     def on_end(self, run: "Run") -> None:
-        used = run.config.is_local and run.config.training_seed is None
+        used = run.config.is_local and not run.config.repeats_local
         if run.done and run.folder is not None and not used:
             (run.folder / schema.CHECKPOINT).unlink(missing_ok=True)
 

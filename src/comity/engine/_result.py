@@ -24,9 +24,8 @@ def result_of(run: "Run") -> Result:
     metric = VALIDATED[run.site.metric]
     validated = [record for record in evaluated if metric.key in record.metrics]
     metric = metric if validated else DECIDING[run.site.metric]
-    sign = -1 if metric.better == "lower" else 1
     known = validated or [record for record in evaluated if metric.key in record.metrics]
-    best = max(known, key=lambda record: sign * record.metrics[metric.key].mean)
+    best = max(known, key=lambda record: metric.sign * record.metrics[metric.key].mean)
     rates = [record.conflict.rate for record in records if record.conflict is not None]
     against = [record.against for record in records if record.against is not None and record.against.clients]
     return Result(

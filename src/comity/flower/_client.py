@@ -221,7 +221,7 @@ def _secrets_of(secrets: str | None) -> dict[str, object]:
 def _alone(config: Config) -> list[Config]:
     """The local baselines that a run is compared with or that its extensions need."""
     if config.is_local:
-        return [] if config.training_seed is None else [config.local_baseline()]
+        return [config.local_baseline()] if config.repeats_local else []
     more = dict.fromkeys(on for extension in RunPlan(config).extensions for on in extension.baselines)
     return [config.local_baseline(), *(config.local_baseline(on=on) for on in more)]
 

@@ -169,10 +169,6 @@ def repeated_of(config: Config) -> Config:
     return config.local_baseline(repeat=True).with_(reference="auto" if config.reference == "auto" else "none")
 
 
-def is_repeated(config: Config) -> bool:
-    return config.is_local and config.training_seed is not None
-
-
 def apart_from_seeds(config: Config) -> Config:
     """The same for the runs of all seeds, and for local training repeated as for local training."""
     return config.with_(seed=0, training_seed=None if config.is_local else config.training_seed)
@@ -225,14 +221,14 @@ class Names:
     def title(self, config: Config) -> str:
         flat = self._flat(config)
         names = [self.varying.label(flat, kind) for kind in ("method", "rule") if kind in flat]
-        names = [f"{LOCAL} repeated"] if is_repeated(config) else names
+        names = [f"{LOCAL} repeated"] if config.repeats_local else names
         setting = in_words(self.varying.of(flat))
         return ", ".join([titled(*names), *([setting] if setting else []), f"seed {config.seed}"])
 
     def slug(self, config: Config, *more: str) -> str:
         flat = self._flat(config)
         words = [str(flat[kind]) for kind in ("method", "rule") if kind in flat]
-        words += ["repeated"] if is_repeated(config) else []
+        words += ["repeated"] if config.repeats_local else []
         words += [str(config.guard)] if config.guard is not None else []
         varying = self.varying.of(flat, *sorted(compared(flat))) | self.varying.of(flat)
         for key, value in varying.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity.config import AUTO, Config, Entries, Overlay
-from comity.studies._grid import TRAINING, apart_from_seeds, has_own_rule, is_repeated, section
+from comity.studies._grid import TRAINING, apart_from_seeds, has_own_rule, section
 
 Value = Any
 MOST_STEPS = 1000
@@ -116,7 +116,7 @@ class Group:
     @property
     def tried(self) -> list[Config]:
         """The cells that values are tried on; local training repeated takes what is chosen for local training."""
-        return [cell for cell in self.cells if not is_repeated(cell)][: self.seeds]
+        return [cell for cell in self.cells if not cell.repeats_local][: self.seeds]
 
     @property
     def current(self) -> Search | None:
