@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import comity
 from comity.compare import LoadedStudy, Verdict
 from comity.compare.verdict import verdict_of
 from run_folders import make
@@ -184,3 +185,15 @@ def check(found: Verdict) -> None:
         assert what  # what would decide
     assert ("none is shown to be worse" in found.evidence) == (not worse)
     assert f"of {len(cell.clients)} clients" in found.evidence
+
+
+def test_more_seeds_are_advised_until_all_folds_are_tested(tmp_path: Path) -> None:
+    """One run tests a third of the samples of natural clients: other seeds then test other samples."""
+    for seed in range(3):
+        comity.run(data="heart", rounds=1, seed=seed, workers=1, out=tmp_path / str(seed))
+    whole = "more seeds repeat the same samples"
+    few, every = (LoadedStudy(*(tmp_path / str(seed) for seed in range(count))).verdict for count in (1, 3))
+    assert few.advice[0].what == "Run more seeds"
+    assert "3 consecutive seeds test each sample once" in few.advice[0].why
+    assert whole not in few.advice[0].why
+    assert not any("consecutive seeds" in advice.why for advice in every.advice)

@@ -254,10 +254,14 @@ class Setting:
         known = list(tables.values())
         return len(tables) > 1 and any(table is None or table != known[0] for table in known)
 
+    @property
+    def folds(self) -> int:
+        """How many consecutive seeds together test each sample once; 0 where there are no folds."""
+        return next((run.partition.folds for run in self.runs if run.partition is not None), 0)
+
     def repetitions(self, runs: int) -> int:
         """How many of so many runs test the same sample."""
-        folds = next((run.partition.folds for run in self.runs if run.partition is not None), 0)
-        return -(-runs // folds) if folds else runs
+        return -(-runs // self.folds) if self.folds else runs
 
     def against_local(self, runs: Mapping[int, LoadedRun]) -> "tuple[list[int], dict[Key, Evidence]]":
         """The seeds of the runs that are compared with local training, and the evidence of each client.

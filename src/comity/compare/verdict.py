@@ -177,6 +177,9 @@ def _about_power(cell: Cell) -> list[Advice]:
 
 
 def _more(cell: Cell, what: str) -> Advice:
+    if len(cell.compared) < cell.setting.folds:
+        each = f"{cell.setting.folds} consecutive seeds test each sample once"
+        return Advice("Run more seeds", f"The tests so far are a part of the samples; {each}.")
     luck = sum(each.training_luck(cell.luck) / each.pairs**2 for each in cell.evidence.values())
     tests = sum(each.test_luck(each.gain) / each.pairs**2 for each in cell.evidence.values())
     if luck > tests or not cell.evidence:
