@@ -42,10 +42,10 @@ class Cohort:
 
     def share(self) -> dict[int, str]:
         everyone = self.collector.everyone
-        sealed = {cid: self.parties[cid].share(everyone) for cid in self.left("shares", everyone)}
-        self.tamper("shares", sealed)
-        self.seen += [row for rows in sealed.values() for row in rows]
-        refused = self.collector.receive(sealed)
+        shared = {cid: self.parties[cid].share(everyone) for cid in self.left("shares", everyone)}
+        self.tamper("shares", {cid: sealed for cid, (sealed, _) in shared.items()})
+        self.seen += [row for both in shared.values() for rows in both for row in rows]
+        refused = self.collector.receive(shared)
         self.present = self.collector.present
         return refused
 
@@ -60,14 +60,16 @@ class Cohort:
         self.seen += [words.tobytes() for words in self.masked.values()]
 
     def open(self, sum: int = 0) -> Words:
-        told = self.left("unmask", self.masked)
-        revealed = {cid: self.parties[cid].unmask(sum, list(self.masked)) for cid in told}
+        signed = {cid: self.parties[cid].agree(sum, list(self.masked)) for cid in self.left("agree", self.masked)}
+        told = self.left("unmask", signed)
+        revealed = {cid: self.parties[cid].unmask(sum, signed) for cid in told}
         self.tamper("unmask", revealed)
+        self.revealed = revealed
         self.seen += [row for rows in revealed.values() for row in rows]
         return self.collector.open(sum, self.present, self.about(0), self.masked, revealed)
 
     def sum(self) -> Words:
-        """All four steps."""
+        """All five steps."""
         self.announce()
         self.share()
         self.mask()

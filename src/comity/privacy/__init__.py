@@ -11,26 +11,29 @@ try:
 except ImportError as error:
     raise ComityError(f"masked sums need the package cryptography: {install('privacy')}") from error
 
-from comity.privacy._accountant import epsilon
+from comity.privacy._accountant import epsilon, epsilon_of
+from comity.privacy._collector import Collector
 from comity.privacy._fixed_point import BOUND, FixedPoint
 from comity.privacy._graph import degree, members_of, threshold
-from comity.privacy._keys import ANNOUNCEMENT, SEALED, Refused, derive
+from comity.privacy._keys import ANNOUNCEMENT, REASONS, SEALED, Refused, derive, hashed
+from comity.privacy._ledger import Ledger
 from comity.privacy._masks import gaussian, keystream
-from comity.privacy._parties import Collector, Party, hashed, place_of
+from comity.privacy._parties import Party, place_of
+from comity.privacy._policy import Policy
 from comity.privacy._secrets import Secrets, rehearsed, write_secrets
-from comity.privacy._shamir import SHARE, join, recover, split
-from comity.privacy._weights import objection_to_weights
+from comity.privacy._shamir import SHARE, join, split
+from comity.privacy._weights import objection_to_weights, within_bounds
 
 # fmt: off
 __all__ = [
     # the two sides of a masked sum
-    "Party", "Collector", "Refused", "place_of", "hashed", "derive", "objection_to_weights",
-    "ANNOUNCEMENT", "SEALED", "SHARE",
+    "Party", "Collector", "Refused", "place_of", "hashed", "derive", "objection_to_weights", "within_bounds",
+    "REASONS", "ANNOUNCEMENT", "SEALED", "SHARE",
     # numbers
-    "FixedPoint", "BOUND", "gaussian", "keystream", "epsilon",
+    "FixedPoint", "BOUND", "gaussian", "keystream", "epsilon", "epsilon_of",
     # who holds whose shares
-    "degree", "members_of", "threshold", "split", "join", "recover",
+    "degree", "members_of", "threshold", "split", "join",
     # what a client alone knows
-    "Secrets", "rehearsed", "write_secrets",
+    "Secrets", "Policy", "Ledger", "rehearsed", "write_secrets",
 ]
 # fmt: on

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -11,33 +11,47 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity._layout import Layer, Layout
+from comity._layout import Layout
 from comity.engine import Client, ClientState, RunPlan
 from comity.methods import Message, Payload, Reply
+from comity.privacy._accountant import epsilon_of
 from comity.privacy._fixed_point import BOUND, FixedPoint
-from comity.privacy._keys import Refused, derive
+from comity.privacy._keys import Refused, derive, hashed
+from comity.privacy._ledger import Ledger
 from comity.privacy._masks import gaussian
 from comity.privacy._messages import (
     AGAINST,
     UPDATES,
+    Agreement,
     Coefficients,
     EveryonesKeys,
     MaskedReply,
     MaskedWords,
     Revealed,
     SealedShares,
+    Signatures,
     Survivors,
     TakenStep,
 )
-from comity.privacy._parties import Party, hashed, place_of
+from comity.privacy._parties import Party, place_of
 from comity.privacy._secrets import Secrets, rehearsed
-from comity.privacy._weights import objection_to_weights
+from comity.privacy._weights import LARGEST, objection_to_weights
 from comity.rules import COSINE_ROUNDING, LayerSketch, Sketch
 
-OWN_TENSORS = ("update", "origin", "coefficients")
+OWN_TENSORS = ("update", "origin", "weights")
 """What a client keeps of a round beside the secrets of its masks."""
-SKETCH = 1024
-"""Numbers of a sketch where the run does not say."""
+STEPS: dict[type[Payload], str] = {
+    EveryonesKeys: "share",
+    Coefficients: "mask",
+    TakenStep: "against",
+    Survivors: "agree",
+    Signatures: "unmask",
+}
+"""The verb that brings each message."""
+SKETCH, LEAST_SKETCH, HIDING = 1024, 16, 8
+"""Numbers of a sketch where the run does not say, and at least; and how many times as many an update must have."""
+LARGEST_UPDATE = BOUND / LARGEST
+"""The largest number of an update: no term with a coefficient that clients accept is beyond the fixed point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,53 +81,57 @@ class MaskedClients:
     """Of the parameters in the shared part; buffers lie behind them."""
     sketch: Sketch | None
     """``None`` where the rule compares no updates."""
-    by_layer: bool
     max_weight: float
     min_clients: int
     noise: Noise | None
     secrets: Callable[[int], Secrets]
+    rehearsal: dict[int, Ledger] = field(default_factory=dict)
+    """What each client answered in a rehearsal."""
 
     def fitted(self, client: Client, received: Message, reply: Reply) -> MaskedReply:
         """What leaves a client after it fitted; it keeps its update for the sums."""
-        last, round = client.engine_keep.get("masked_round"), client.round
-        if last is not None and round <= int(last):
-            raise Refused(f"was asked to fit in round {round} after round {int(last)}")
-        secrets, update = self.secrets(client.id), reply.theta - received.theta
-        if not float(update.abs().max()) <= BOUND:
-            raise Refused(f"its update is not within ±{BOUND:g}")
+        secrets, update, sent = self.secrets(client.id), reply.theta - received.theta, hash_of_payload(received)
+        ledger = self._ledger(secrets)
+        ledger.claim_model(client.round, sent)
+        ledger.claim(self.run, str(client.round), "fit")
+        if not float(update.abs().max()) <= LARGEST_UPDATE:
+            raise Refused.because("update")
         kept: dict[str, bytes] = {}
-        keys = Party(secrets, place_of(self.run, round), kept).announce()
+        place = place_of(self.run, client.round, sent)
+        keys = Party(secrets, place, kept).announce()
+        kept["sent"] = sent
         sketch = None
         if self.sketch is not None:
-            key = derive(secrets.group, b"sketch", place_of(self.run, round))
-            sketch = self._sketch(update[: self.layout.size], key)
+            drawn = _drawn(self.sketch.k, self.layout.size, derive(secrets.group, b"sketch", place))
+            parameters = update[: self.layout.size]
+            sketch = drawn.sketched(lambda _, columns: parameters[None, columns], 1)[0]
         client.secret = _tensors(kept) | {"update": update, "origin": received.theta}
         told = MaskedReply(keys=_tensor(keys), size=1, sketch=sketch)
         if self.noise is None:  # noise on the sum would be worth nothing if these told the same without any
             told.size, told.train_loss, told.loss = reply.size, reply.train_loss, reply.loss
-        client.engine_keep["masked_round"] = torch.tensor(round)
+        else:
+            told.spent = ledger.spent_before(self.run)
         return told
 
-    @property
-    def sketched(self) -> Layout:
-        """Layers as the sketch has them: one, of the whole model, where the rule needs no more."""
-        return self.layout if self.by_layer else Layout([("model", (self.layout.size,))])
-
-    def _sketch(self, update: Tensor, key: bytes) -> Tensor:
-        """(L, k) of its update; the map is drawn once where many clients are at one site."""
-        assert self.sketch is not None
-        sketch = torch.zeros(len(self.sketched), self.sketch.k, dtype=torch.float64)
-        for place, layer in enumerate(self.sketched.layers):
-            part = _drawn(self.sketch.k, place, layer, key).sketched(lambda _, columns: update[None, columns], 1)
-            sketch[place, : part.shape[1]] = part[0]
-        return sketch
+    def _ledger(self, secrets: Secrets) -> Ledger:
+        if secrets.answered is None:
+            return self.rehearsal.setdefault(secrets.client, Ledger())
+        return Ledger(secrets.answered)
 
     def work(self, cid: int, state: ClientState | None, received: Payload, round: int) -> tuple[Payload, ClientState]:
         """The answer to one of the masked verbs."""
-        state = state or ClientState()
+        state, secrets = state or ClientState(), self.secrets(cid)
         tensors = {name: tensor for name, tensor in state.secret.items() if name in OWN_TENSORS}
         kept = {name: _bytes(tensor) for name, tensor in state.secret.items() if name not in tensors}
-        party = Party(self.secrets(cid), place_of(self.run, round), kept)
+        party = Party(secrets, place_of(self.run, round, kept.get("sent", b"")), kept)
+        if not tensors:
+            raise Refused.because("turn")
+        sum = received.total if isinstance(received, (Survivors, Signatures)) else UPDATES
+        if sum not in (UPDATES, AGAINST):
+            raise Refused.because("form")
+        noise = self.noise.multiplier if self.noise is not None and isinstance(received, Coefficients) else 0.0
+        # Noted before it is given: a question that fails is not answered later either.
+        self._ledger(secrets).claim(self.run, str(round), f"{STEPS[type(received)]}{sum or ''}", noise=noise)
         reply: Payload
         match received:
             case EveryonesKeys():
@@ -123,78 +141,95 @@ class MaskedClients:
             case TakenStep():
                 reply = self._against(party, received, tensors)
             case Survivors():
-                reply = self._unmask(party, received, tensors)
+                reply = self._agree(party, received, tensors)
+            case Signatures():
+                reply = self._unmask(party, received)
             case _:
                 raise TypeError(f"no masked verb has {type(received).__name__}")
-        done = self.noise is not None or (isinstance(received, Survivors) and received.total == AGAINST)
-        if isinstance(received, Survivors) and done:
+        done = self.noise is not None or (isinstance(received, Signatures) and received.total == AGAINST)
+        if isinstance(received, Signatures) and done:
             return reply, ClientState(state.method, state.engine)  # the round is over: it forgets all of it
         return reply, ClientState(state.method, state.engine, _tensors(kept) | tensors)
 
     def _share(self, party: Party, received: EveryonesKeys) -> SealedShares:
-        self.check_left(len(received.ids), len(received.ids))
-        everyone = dict(zip(received.ids.tolist(), from_rows(received.keys), strict=True))
-        return SealedShares(sealed=to_rows(party.share(everyone)))
+        everyone = dict(zip(ids_of(received.ids), from_rows(received.keys), strict=True))
+        self.check_left(len(everyone), len(everyone))
+        sealed, digests = party.share(everyone)
+        return SealedShares(sealed=to_rows(sealed), digests=to_rows(digests))
 
     def _mask(self, party: Party, received: Coefficients, tensors: dict[str, Tensor]) -> MaskedWords:
         """Its weighted update in fixed point, masked."""
-        present, size, update = received.present.tolist(), self.layout.size, _own(tensors, "update")
-        weights = received.coefficients
-        if len(update) > size:
-            weights = torch.cat([weights, received.shares[None]])
-        if weights.shape[1] != len(present) or party.me not in present:
-            raise Refused("was sent coefficients of others than those who mask together")
-        self._check_weights(weights)
+        present, size, update = ids_of(received.present), self.layout.size, tensors["update"]
+        rows = [received.coefficients] if len(update) == size else [received.coefficients, received.shares]
+        if party.me not in present or any(row.shape != (len(present),) for row in rows):
+            raise Refused.because("cohort")
+        self.check_left(len(present), len(present))
+        for row in rows:
+            self._check_weights(row)
+        if self._budget_is_spent(party.secrets):
+            raise Refused.because("budget")
         mine, count = present.index(party.me), len(present)
         values = update.double().numpy().copy()
         if self.noise is not None:
             values = self.noise.added(values, count, self._noise_key(party))
-        for layer, weight in zip(
-            self.layout.layers, received.coefficients[:, mine].expand(len(self.layout)).tolist(), strict=True
-        ):
-            values[layer.start : layer.stop] *= weight
+        values[:size] *= float(received.coefficients[mine])
         values[size:] *= float(received.shares[mine])
         words = FixedPoint(count).encode(values)
         party.receive(from_rows(received.sealed))
-        about = hash_of(received.coefficients, received.shares)
-        masked = party.mask(UPDATES, words, present, about)
-        tensors["coefficients"] = weights
+        masked = party.mask(UPDATES, words, present, hash_of(received.coefficients, received.shares))
+        tensors["weights"] = torch.stack(rows)
         return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
+
+    def _budget_is_spent(self, secrets: Secrets) -> bool:
+        """Whether this round, which is noted already, takes epsilon above what the site allows."""
+        most = secrets.policy.max_epsilon
+        if most is None or self.noise is None or secrets.rehearsal:
+            return False
+        return epsilon_of(self._ledger(secrets).spent_before(""), secrets.policy.delta) > most
 
     def _noise_key(self, party: Party) -> bytes:
         """Of one use. In a rehearsal it follows from the run's seed, as everything does there."""
         secrets = party.secrets
         return derive(secrets.identity, b"noise", party.place) if secrets.rehearsal else os.urandom(32)
 
+    def fewest(self, present: int) -> int:
+        """So many of those who mask together must be left for nobody to stand out, and for the noise to do."""
+        return self.min_clients if self.noise is None else max(self.min_clients, self.noise.fewest(present))
+
     def check_left(self, survivors: int, present: int) -> None:
-        """Refuse a sum of so few of those who were to be summed that one might stand out, or the noise be too small."""
-        fewest = self.min_clients if self.noise is None else max(self.min_clients, self.noise.fewest(present))
-        if survivors < fewest:
-            raise Refused(f"{survivors} clients are left; {fewest} are the fewest")
+        if survivors < self.fewest(present):
+            raise Refused.because("few")
 
     def _check_weights(self, weights: Tensor) -> None:
-        if (why := objection_to_weights(weights.numpy(), self.max_weight, self.min_clients)) is not None:
-            raise Refused(f"does not lend its update to these coefficients: {why}")
-        if self.noise is not None and not bool((weights == weights[0, 0]).all()):
-            raise Refused("does not lend its update to these coefficients: with noise they must all be the same")
+        if (code := objection_to_weights(weights.numpy(), self.max_weight, self.min_clients)) is not None:
+            raise Refused.because(code)
+        if self.noise is not None and not bool((weights == weights[0]).all()):
+            raise Refused.because("weights-noise")
 
     def _against(self, party: Party, received: TakenStep, tensors: dict[str, Tensor]) -> MaskedWords:
         """Whether the step points against its own update, more so than by rounding: one bit, masked."""
-        update, size = _own(tensors, "update").double(), self.layout.size
-        step = received.theta[:size].double() - _own(tensors, "origin")[:size].double()
-        against = float(step @ update[:size]) < -COSINE_ROUNDING * float(step.norm() * update[:size].norm())
-        words = np.array([against], dtype=np.uint64)
-        masked = party.mask(AGAINST, words, received.present.tolist(), hash_of(received.theta))
+        update, origin, size, present = tensors["update"], tensors["origin"], self.layout.size, ids_of(received.present)
+        self.check_left(len(present), len(present))
+        if received.theta.shape != origin.shape or received.theta.dtype != origin.dtype:
+            raise Refused.because("form")
+        step, update = received.theta[:size].double() - origin[:size].double(), update[:size].double()
+        against = float(step @ update) < -COSINE_ROUNDING * float(step.norm() * update.norm())
+        masked = party.mask(AGAINST, np.array([against], dtype=np.uint64), present, hash_of(received.theta))
         return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
 
-    def _unmask(self, party: Party, received: Survivors, tensors: dict[str, Tensor]) -> Revealed:
-        """Shares, where those who are left are enough for nobody to stand out."""
-        survivors, present = received.survivors.tolist(), party.present(received.total)
+    def _agree(self, party: Party, received: Survivors, tensors: dict[str, Tensor]) -> Agreement:
+        """Its signature, where those who are left are enough for nobody to stand out."""
+        survivors, present = ids_of(received.survivors), party.present(received.total)
+        signature = party.agree(received.total, survivors)
         self.check_left(len(survivors), len(present))
         if received.total == UPDATES:
-            left = [present.index(cid) for cid in survivors if cid in present]
-            self._check_weights(_own(tensors, "coefficients")[:, left])
-        return Revealed(shares=to_rows(party.unmask(received.total, survivors)))
+            for row in tensors["weights"][:, [present.index(cid) for cid in survivors]]:
+                self._check_weights(row)
+        return Agreement(signature=_tensor(signature))
+
+    def _unmask(self, party: Party, received: Signatures) -> Revealed:
+        signatures = dict(zip(ids_of(received.ids), from_rows(received.signatures), strict=True))
+        return Revealed(shares=to_rows(party.unmask(received.total, signatures)))
 
 
 def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedClients:
@@ -203,11 +238,12 @@ def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedCl
     noise = Noise(multiplier=config.dp_noise, clip=config.dp_clip) if config.dp_noise else None
     if noise is not None and has_buffers:
         raise ComityError("dp_noise would make BatchNorm's variances negative; keep them at clients with buffers local")
+    if noise is not None and noise.clip * (1 + 10 * noise.multiplier) > LARGEST_UPDATE:
+        raise ComityError(f"dp_clip is {noise.clip:g}: with its noise an update would be beyond ±{LARGEST_UPDATE:g}")
     return MaskedClients(
         run=config.with_(trainer="auto").key,  # what is drawn does not depend on how training is computed
         layout=layout,
-        sketch=Sketch.of(config.sketch or SKETCH) if rule.needs_gram else None,
-        by_layer=rule.scope == "layer",
+        sketch=sketch_for(layout.size, config.sketch) if rule.needs_gram else None,
         max_weight=config.max_weight,
         min_clients=config.min_clients,
         noise=noise,
@@ -215,16 +251,34 @@ def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedCl
     )
 
 
+def sketch_for(size: int, wanted: float | None) -> Sketch:
+    """One sketch of the whole shared part, with so few numbers that it says little even to who knows its directions."""
+    most = size // HIDING
+    if most < LEAST_SKETCH:
+        raise ComityError(
+            f"this cannot run masked: the shared part has {size:,} numbers, and a sketch hides an update of at least "
+            f"{HIDING * LEAST_SKETCH}; take --rule Mean, which needs none"
+        )
+    sketch = Sketch.of(min(SKETCH, most) if wanted is None else wanted)
+    if sketch.k > most:
+        raise ComityError(
+            f"this cannot run masked: a sketch of {sketch.k:,} numbers says too much of an update of {size:,}; "
+            f"--sketch {most} is the most"
+        )
+    return sketch
+
+
 @lru_cache(maxsize=8)
-def _drawn(k: int, place: int, layer: Layer, key: bytes) -> LayerSketch:
-    """The map of one layer in one round."""
-    return LayerSketch(k, place, layer, key)
+def _drawn(k: int, size: int, key: bytes) -> LayerSketch:
+    """The map of one round; it is drawn once where many clients are at one site."""
+    return LayerSketch(k, 0, Layout([("model", (size,))]).layers[0], key)
 
 
-def _own(tensors: dict[str, Tensor], name: str) -> Tensor:
-    if name not in tensors:
-        raise Refused("was asked out of turn, again, or for another round")
-    return tensors[name]
+def ids_of(tensor: Tensor) -> list[int]:
+    """Client ids as they were sent: each once, in order."""
+    if tensor.dtype != torch.int64 or tensor.ndim != 1 or bool((tensor.diff() <= 0).any()) or bool((tensor < 0).any()):
+        raise Refused.because("ids")
+    return [int(cid) for cid in tensor.tolist()]
 
 
 def _tensor(text: bytes) -> Tensor:
@@ -240,8 +294,20 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def hash_of(*tensors: Tensor) -> bytes:
-    """What both sides have been told, in 32 bytes."""
-    return hashed(*map(_bytes, tensors))
+    """What both sides have been told, with types and shapes, in 32 bytes."""
+    return hashed(*(part for each in tensors for part in (f"{each.dtype} {tuple(each.shape)}".encode(), _bytes(each))))
+
+
+def hash_of_payload(sent: Payload) -> bytes:
+    """All that a message holds, by name."""
+    values = sorted(sent.values().items())
+    return hashed(
+        *(
+            part
+            for name, value in values
+            for part in (name.encode(), hash_of(value) if isinstance(value, Tensor) else repr(value).encode())
+        )
+    )
 
 
 def from_rows(matrix: Tensor) -> list[bytes]:

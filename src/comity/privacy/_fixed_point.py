@@ -29,9 +29,8 @@ class FixedPoint:
 
     def encode(self, values: NDArray[np.float64]) -> Words:
         """Rounded to the nearest multiple of 2⁻ᵇⁱᵗˢ; refused where a number is beyond the bound or none."""
-        largest = float(np.abs(values).max(initial=0.0))
-        if not largest <= BOUND:
-            raise Refused(f"a number to be masked is {largest:g}; ±{BOUND:g} is the most that the sum has room for")
+        if not float(np.abs(values).max(initial=0.0)) <= BOUND:
+            raise Refused.because("update")
         return np.rint(values * 2.0**self.bits).astype(np.int64).view(np.uint64)
 
     def decode(self, words: Words) -> NDArray[np.float64]:

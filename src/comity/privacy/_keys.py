@@ -4,6 +4,7 @@ Every key has one use and one label: X25519 agrees, Ed25519 signs, HKDF-SHA256 d
 """
 
 import hashlib
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -20,16 +21,52 @@ SUMS = 2
 """Masked sums of a round, each with keys and seeds of its own: revealing one for a sum must not open the other."""
 PUBLIC = KEY * (1 + 2 * SUMS)
 """Of a client: the key for sealing, the keys for masks, and the digests of its seeds."""
-ANNOUNCEMENT = PUBLIC + 64
+SIGNATURE = 64
+ANNOUNCEMENT = PUBLIC + SIGNATURE
 """Bytes of the public part and its signature."""
 SECRETS = 2 * SUMS
 """What a client shares out: its keys for masks, then its seeds."""
 SEALED = SECRETS * SHARE + 16
 """Bytes of one holder's shares, sealed."""
+DIGEST = 16
+"""Bytes of a share's digest, by which the server knows a false share."""
+
+
+REASONS = {
+    "turn": "asked out of turn, again, or for another round",
+    "again": "this round of this run, or of this model, was answered before with these secrets; give another --seed",
+    "form": "sent what does not fit the protocol",
+    "update": "its update is too large to be masked",
+    "keys": "shown other keys than its own under its name",
+    "ids": "sent client ids that are repeated, out of order or of another type",
+    "cohort": "asked to mask without itself, or with clients whose keys it was never shown",
+    "stranger": "asked to mask with a client whose keys are not signed by the list for this round and model",
+    "few": "too few clients are left",
+    "weights-form": "coefficients are not one finite float64 number per client",
+    "weights-sign": "a coefficient is negative",
+    "weights-size": "a coefficient is too large",
+    "weights-share": "one client's coefficient stands out",
+    "weights-terms": "too few clients count",
+    "weights-noise": "with noise all coefficients must be equal",
+    "survivors": "survivors that cannot be: without itself, or others than it masked with",
+    "agreement": "too few clients signed the same model, coefficients and survivors",
+    "budget": "the site's own limit on epsilon is reached",
+}
+"""Why a client rejects a question, by code. None of them has a number in it: a number could tell of the data."""
 
 
 class Refused(ComityError):
     """Somebody does not do what the protocol says: nothing more is told to them."""
+
+    @classmethod
+    def because(cls, code: str) -> "Refused":
+        """A client's own refusal."""
+        return cls(f"{code}: {REASONS[code]}")
+
+
+def hashed(*parts: bytes) -> bytes:
+    """SHA-256 of parts with their lengths, so that no two lists of them look alike."""
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
 def derive(secret: bytes, *label: bytes) -> bytes:
@@ -52,7 +89,7 @@ def agreed(private: X25519PrivateKey, other: bytes, *label: bytes) -> bytes:
     try:
         secret = private.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError as error:  # a point of low order
-        raise Refused("a public key is none") from error
+        raise Refused.because("form") from error
     return derive(secret, *label)
 
 
@@ -61,24 +98,23 @@ def digest(secret: bytes) -> bytes:
     return hashlib.sha256(b"comity seed" + secret).digest()
 
 
-def sign(identity: bytes, place: bytes, cid: int, announced: bytes) -> bytes:
-    return announced + Ed25519PrivateKey.from_private_bytes(identity).sign(_signed(place, cid, announced))
+def sign(identity: bytes, *statement: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(identity).sign(hashed(*statement))
 
 
-def is_signed(member: bytes, place: bytes, cid: int, announcement: bytes) -> bool:
-    """Whether the member's key signed this announcement for this round of this run."""
-    if len(announcement) != ANNOUNCEMENT:
-        return False
+@lru_cache(maxsize=100_000)
+def is_signed(member: bytes, signature: bytes, *statement: bytes) -> bool:
+    """Whether the member's key signed this; cached, because in a simulation every client checks every signature."""
     try:
-        key = Ed25519PublicKey.from_public_bytes(member)
-        key.verify(announcement[PUBLIC:], _signed(place, cid, announcement[:PUBLIC]))
+        Ed25519PublicKey.from_public_bytes(member).verify(signature, hashed(*statement))
         return True
     except (InvalidSignature, ValueError):
         return False
 
 
-def _signed(place: bytes, cid: int, announced: bytes) -> bytes:
-    return b"comity round keys" + hashlib.sha256(place).digest() + cid.to_bytes(8, "big") + announced
+def share_digest(transcript: bytes, owner: int, place: int, share: bytes) -> bytes:
+    """What commits a client to one share. Shares are random numbers of 521 bits, so that it tells nothing of them."""
+    return hashed(b"share", transcript, owner.to_bytes(8, "big"), place.to_bytes(8, "big"), share)[:DIGEST]
 
 
 def seal(key: bytes, text: bytes, about: bytes) -> bytes:

@@ -20,6 +20,8 @@ class MaskedReply(Payload):
     loss: float | None = None
     sketch: Tensor | None = None
     """Of its update, where the rule compares updates."""
+    spent: float = 0.0
+    """With noise z: the sum of 1/z² over the rounds of other runs that the same secrets were used for."""
 
 
 class EveryonesKeys(Payload):
@@ -31,6 +33,8 @@ class SealedShares(Payload):
     """Of the sender's secrets, a row for each of its neighbours that only that one can open."""
 
     sealed: Tensor
+    digests: Tensor
+    """Of the shares, a row for each holder: its neighbours and itself."""
 
 
 class Coefficients(Payload):
@@ -40,7 +44,7 @@ class Coefficients(Payload):
     present: Tensor
     """Who masks together."""
     coefficients: Tensor
-    """A row for the whole model, or one for each layer; a column for each client."""
+    """What each client counts for in the parameters."""
     shares: Tensor
     """What each client counts for in the buffers."""
 
@@ -62,6 +66,20 @@ class Survivors(Payload):
     total: int
     """Of which sum."""
     survivors: Tensor
+
+
+class Agreement(Payload):
+    """The sender's signature of all that it was told of a sum."""
+
+    signature: Tensor
+
+
+class Signatures(Payload):
+    """Who signed the same, for a client to see before it unmasks."""
+
+    total: int
+    ids: Tensor
+    signatures: Tensor
 
 
 class Revealed(Payload):

@@ -9,28 +9,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from comity._layout import Layout
 from comity.engine import Aggregation, MakeUpdates, record_step
 from comity.methods import Combined, Payload
-from comity.privacy._accountant import epsilon
-from comity.privacy._clients import MaskedClients, Noise, from_rows, hash_of, to_rows
+from comity.privacy._accountant import epsilon_of
+from comity.privacy._clients import MaskedClients, Noise, from_rows, hash_of, hash_of_payload, to_rows
+from comity.privacy._collector import Collector
 from comity.privacy._fixed_point import FixedPoint
-from comity.privacy._keys import Refused
+from comity.privacy._graph import LOST
+from comity.privacy._keys import ANNOUNCEMENT, DIGEST, REASONS, SEALED, SECRETS, SIGNATURE, Refused
 from comity.privacy._messages import (
     AGAINST,
     UPDATES,
+    Agreement,
     Coefficients,
     EveryonesKeys,
     MaskedReply,
     MaskedWords,
     Revealed,
     SealedShares,
+    Signatures,
     Survivors,
     TakenStep,
 )
-from comity.privacy._parties import Collector, place_of
-from comity.privacy._weights import objection_to_weights
+from comity.privacy._parties import place_of
+from comity.privacy._shamir import SHARE
+from comity.privacy._weights import objection_to_weights, within_bounds
 from comity.results import Against
-from comity.rules import Outcome, SketchedUpdates, Updates, against, capped
+from comity.rules import Outcome, SketchedUpdates, Updates, against
 
 if TYPE_CHECKING:
     from comity.engine import Server
@@ -50,31 +56,37 @@ class MaskedRound:
 
     def combine(self, replies: Mapping[int, MaskedReply]) -> Combined:
         # 1. Clients share the secrets of their masks out among each other.
-        self.clients.check_left(len(replies), len(replies))
-        place = place_of(self.clients.run, self.server.round)
+        sketched = {} if self.clients.sketch is None else {"sketch": (torch.float64, self.clients.sketch.k)}
+        replies = self._of_form("fit", replies, keys=(torch.uint8, ANNOUNCEMENT), **sketched)
+        self._check_left(len(replies), len(replies))
+        sent = hash_of_payload(self.server.method.send(self.server, min(replies)))
+        place = place_of(self.clients.run, self.server.round, sent)
         self._collector = Collector(place, {cid: from_rows(reply.keys[None])[0] for cid, reply in replies.items()})
-        everyone = self._collector.everyone
+        everyone, self._degree = self._collector.everyone, self._collector.degree
         keys = EveryonesKeys(ids=torch.tensor(list(everyone)), keys=to_rows(list(everyone.values())))
-        sealed: dict[int, SealedShares] = self.server.ask_clients("share", dict.fromkeys(everyone, keys))
-        refused = self._collector.receive({cid: from_rows(reply.sealed) for cid, reply in sealed.items()})
+        shared: dict[int, SealedShares] = self._ask(
+            "share",
+            dict.fromkeys(everyone, keys),
+            sealed=(torch.uint8, self._degree, SEALED),
+            digests=(torch.uint8, self._degree + 1, SECRETS * DIGEST),
+        )
+        refused = self._collector.receive(
+            {cid: (from_rows(reply.sealed), from_rows(reply.digests)) for cid, reply in shared.items()}
+        )
         self.server.record.failed |= {cid: f"share: {why}" for cid, why in refused.items()}
         present = self._collector.present
-        self.clients.check_left(len(present), len(present))
+        self._check_left(len(present), len(present))
 
         # 2. The rule finds coefficients, from sketches if it compares updates.
         updates = self._seen({cid: replies[cid] for cid in present})
         chosen = self.server.with_state("", self.server.rule.coefficients, updates)
         if list(chosen.ids) != present:
             raise Refused("the rule leaves out sketches that are not finite")
-        coefficients = self._within_bounds(chosen.coefficients)
-        shares = self._within_bounds(updates.shares[None])[0]
-        if lowered := int((coefficients != chosen.coefficients).any(0).sum()):
+        coefficients, shares = self._within_bounds(chosen.coefficients[0]), self._within_bounds(updates.shares)
+        if lowered := int((coefficients != chosen.coefficients[0]).sum()):
             self.server.record.warnings.append(
-                f"coefficients of {lowered} clients were changed so that max_weight holds"
+                f"coefficients of {lowered} clients were moved toward their mean so that nobody stands out (max_weight)"
             )
-        why = objection_to_weights(coefficients.numpy(), self.clients.max_weight, self.clients.min_clients)
-        if why is not None:
-            raise Refused(f"clients would not lend their updates to the rule's coefficients: {why}")
 
         # 3. The sum of the updates with these coefficients.
         questions: dict[int, Payload] = {
@@ -86,7 +98,7 @@ class MaskedRound:
             )
             for cid in present
         }
-        total = self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares))
+        total = self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares), len(self.server.theta))
         summed = torch.from_numpy(FixedPoint(len(present)).decode(total.words)).to(self.server.theta.dtype)
         size = self.server.layout.size
         for name, where in self.server.variances.items():
@@ -94,7 +106,7 @@ class MaskedRound:
                 raise Refused(f"the sum has a negative {name}")
         theta = self.server.theta + torch.cat([self.server.take_step(summed[:size], ""), summed[size:]])
         outcome = Outcome(
-            **vars(chosen) | {"coefficients": coefficients},
+            **vars(chosen) | {"coefficients": coefficients[None]},
             update=summed[:size],
             stretch=self._stretch(updates, summed[:size]),
         )
@@ -105,7 +117,7 @@ class MaskedRound:
         if self.clients.noise is None:
             self._count_against(total.left, theta, updates)
         else:
-            self._account(self.clients.noise, present)
+            self._account(self.clients.noise, {cid: replies[cid].spent for cid in present})
         return Combined(theta, outcome)
 
     def _seen(self, replies: Mapping[int, MaskedReply]) -> Updates:
@@ -115,48 +127,83 @@ class MaskedRound:
         rows: Tensor = torch.zeros(len(replies), 1)  # for a rule that looks at sizes alone
         make: MakeUpdates = Updates
         if clients.sketch is not None:
-            rows = torch.stack([replies[cid].sketch for cid in aggregation.cids])  # type: ignore[misc]
-            make = partial(SketchedUpdates, sketch=clients.sketch, layout=clients.sketched)
+            rows = torch.stack([replies[cid].sketch for cid in aggregation.cids])[:, None]  # type: ignore[misc]
+            whole = Layout([("model", (server.layout.size,))])
+            make = partial(SketchedUpdates, sketch=clients.sketch, layout=whole)
         make = server.extended(aggregation, make)
         return make(rows, sizes=aggregation.sizes, losses=aggregation.losses, ids=aggregation.cids)
 
     def _within_bounds(self, weights: Tensor) -> Tensor:
-        """Rows of weights with the largest ones lowered to what clients let one of them have, and their sums kept."""
-        rows = []
-        for row in weights:
-            lower = capped(row.abs(), self.clients.max_weight)
-            scale = row.abs().sum() / lower.sum() if not torch.equal(lower, row.abs()) else 1.0
-            rows.append((scale * lower).copysign(row))
-        return torch.stack(rows)
+        """Weights that clients lend themselves to, also where some of them, a tenth at most, drop out later."""
+        bounds, count = (self.clients.max_weight, self.clients.min_clients), len(weights)
+        losses = min(math.ceil(LOST * count), count - self.clients.fewest(count))
+        bounded = within_bounds(weights.double().numpy(), *bounds, losses)
+        if (code := objection_to_weights(bounded, *bounds)) is not None:
+            raise Refused(f"clients would not lend their updates to the rule's coefficients: {REASONS[code]}")
+        return torch.from_numpy(bounded)
 
-    def _sum(self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes) -> "_Sum":
-        """What the masked words of these clients come to."""
-        arrived: dict[int, MaskedWords] = self.server.ask_clients(verb, questions)
+    def _check_left(self, survivors: int, present: int) -> None:
+        if survivors < (fewest := self.clients.fewest(present)):
+            raise Refused(f"{survivors} clients are left; {fewest} are the fewest")
+
+    def _ask(self, verb: str, questions: Mapping[int, Payload], **form: tuple[Any, ...]) -> dict[int, Any]:
+        return self._of_form(verb, self.server.ask_clients(verb, questions), **form)
+
+    def _of_form(self, verb: str, replies: Mapping[int, Any], **form: tuple[Any, ...]) -> dict[int, Any]:
+        """The replies whose tensors have these types and shapes; the others' senders are named."""
+        good = {}
+        for cid, reply in replies.items():
+            tensors = reply.tensors()
+            wrong = [name for name, (dtype, *shape) in form.items() if not _is_of(tensors.get(name), dtype, shape)]
+            if wrong:
+                self.server.record.failed[cid] = f"{verb}: sent {wrong[0]} of another form"
+            else:
+                good[cid] = reply
+        return good
+
+    def _sum(self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes, width: int) -> "_Sum":
+        """What the masked words of these clients come to, once they agree on what they were told."""
+        arrived: dict[int, MaskedWords] = self._ask(verb, questions, words=(torch.int64, width + 1))
         survivors = sorted(arrived)
-        self.clients.check_left(len(survivors), len(questions))
-        told = Survivors(total=which, survivors=torch.tensor(survivors))
-        revealed: dict[int, Revealed] = self.server.ask_clients("unmask", dict.fromkeys(survivors, told))
-        words = self._collector.open(
-            which,
-            list(questions),
-            about,
-            {cid: reply.words.numpy().view(np.uint64) for cid, reply in arrived.items()},
-            {cid: from_rows(reply.shares) for cid, reply in revealed.items()},
+        self._check_left(len(survivors), len(questions))
+        left = Survivors(total=which, survivors=torch.tensor(survivors))
+        signed: dict[int, Agreement] = self._ask(
+            "agree", dict.fromkeys(survivors, left), signature=(torch.uint8, SIGNATURE)
         )
+        if len(signed) < self._collector.quorum:
+            raise Refused(f"{len(signed)} clients signed what they were told; {self._collector.quorum} are the fewest")
+        seen = Signatures(
+            total=which,
+            ids=torch.tensor(list(signed)),
+            signatures=torch.stack([reply.signature for reply in signed.values()]),
+        )
+        revealed: dict[int, Revealed] = self._ask(
+            "unmask", dict.fromkeys(signed, seen), shares=(torch.uint8, self._degree + 1, SHARE)
+        )
+        try:
+            words = self._collector.open(
+                which,
+                list(questions),
+                about,
+                {cid: reply.words.numpy().view(np.uint64) for cid, reply in arrived.items()},
+                {cid: from_rows(reply.shares) for cid, reply in revealed.items()},
+            )
+        finally:
+            self.server.record.failed |= dict.fromkeys(self._collector.liars, "unmask: its shares are false")
         return _Sum(words, len(survivors), sorted(revealed))
 
     def _stretch(self, updates: Updates, update: Tensor) -> Tensor:
-        """By layer of the sketches: the step's length over that of the plain mean as the sketches have it."""
+        """The step's length over that of the plain mean as the sketches have it."""
         if not self.server.rule.needs_gram:
             return torch.full((1,), math.nan, dtype=torch.float64)
-        lengths = torch.stack([part.double().norm() for part in self.clients.sketched.split(update)])
-        return lengths / updates.lengths(updates.shares)
+        ratio: Tensor = torch.linalg.vector_norm(update.double())[None] / updates.lengths(updates.shares)
+        return ratio
 
     def _count_against(self, clients: Sequence[int], theta: Tensor, updates: Updates) -> None:
         """An exact count of those whom the step is against, without a word on who they are."""
         question = TakenStep(present=torch.tensor(clients), theta=theta)
         try:
-            total = self._sum(AGAINST, "against", dict.fromkeys(clients, question), hash_of(theta))
+            total = self._sum(AGAINST, "against", dict.fromkeys(clients, question), hash_of(theta), 1)
         except Refused as why:
             self.server.record.warnings.append(f"how many clients the step is against could not be counted: {why}")
             return
@@ -164,10 +211,17 @@ class MaskedRound:
         by_mean = len(against(updates, updates.shares)) if self.server.rule.needs_gram else count
         self.server.record.against = Against(clients=total.clients, mean=by_mean, rule=count)
 
-    def _account(self, noise: Noise, present: Sequence[int]) -> None:
-        """What all rounds so far say of the client that took part in most of them."""
+    def _account(self, noise: Noise, before: Mapping[int, float]) -> None:
+        """What all rounds so far, also those of other runs with the same secrets, say of the client that gave most."""
         rounds = self.server.store.setdefault(
             "rounds with noise", torch.zeros(len(self.server.clients), dtype=torch.int64)
         )
-        rounds[list(present)] += 1
-        self.server.record.epsilon = epsilon(noise.multiplier, int(rounds.max()), self.delta)
+        rounds[list(before)] += 1
+        spent = self.server.store.setdefault("spent before", torch.zeros(len(self.server.clients), dtype=torch.float64))
+        for cid, each in before.items():
+            spent[cid] = max(float(spent[cid]), each)
+        self.server.record.epsilon = epsilon_of(float((rounds / noise.multiplier**2 + spent).max()), self.delta)
+
+
+def _is_of(tensor: Tensor | None, dtype: torch.dtype, shape: list[int]) -> bool:
+    return tensor is not None and tensor.dtype == dtype and list(tensor.shape) == shape

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from comity._errors import ComityError
 from comity._write import atomically
 from comity.privacy._keys import KEY, derive
+from comity.privacy._policy import Policy
 
 MOST_BYTES = 100_000_000
 
@@ -29,6 +30,10 @@ class Secrets:
     """Known to all clients and never to the server: what sketches are drawn from."""
     rehearsal: bool = False
     """Whether all of this follows from the run's seed, and so protects nothing."""
+    policy: Policy = field(default_factory=Policy)
+    """What this site accepts."""
+    answered: Path | None = None
+    """The folder that notes what these secrets were used for."""
 
     @classmethod
     def read(cls, file: Path, client: int) -> "Secrets":
@@ -43,6 +48,8 @@ class Secrets:
                 identity=_key(given["identity"]),
                 members={int(cid): _key(key) for cid, key in given["members"].items()},
                 group=_key(given["group"]),
+                policy=Policy.of(given.get("policy", {})),
+                answered=file.with_suffix(".answered"),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = "" if isinstance(error, OSError) else " as `comity flower keys` writes them"
@@ -82,7 +89,6 @@ def write_secrets(folder: Path, clients: int) -> list[Path]:
     for cid, (file, identity) in enumerate(zip(files, identities, strict=True)):
         with atomically(file) as part:
             os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
-            part.write_text(
-                json.dumps({"client": cid, "identity": identity.hex(), "group": group, "members": members}, indent=1)
-            )
+            secrets = {"client": cid, "identity": identity.hex(), "group": group, "members": members}
+            part.write_text(json.dumps({"policy": Policy().plain()} | secrets, indent=1))
     return files

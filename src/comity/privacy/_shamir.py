@@ -2,17 +2,14 @@
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from itertools import combinations, islice
 
 PRIME = 2**521 - 1
 SHARE = 66
 """Bytes of a share: a number below the prime."""
 MISSING = b"\xff" * SHARE
 """In place of a share that somebody does not have; no share looks like it."""
-MOST_TRIED = 10_000
-"""Sets of shares that are tried where some are false."""
 
 
 def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
@@ -33,15 +30,6 @@ def join(shares: Mapping[int, bytes]) -> bytes:
     weights = _weights(places)
     value = sum(w * int.from_bytes(shares[x], "big") for w, x in zip(weights, places, strict=True)) % PRIME
     return value.to_bytes(SHARE, "big")[-32:] if value < 2**256 else b""
-
-
-def recover(shares: Mapping[int, bytes], threshold: int, is_secret: Callable[[bytes], bool]) -> bytes | None:
-    """The secret that ``is_secret`` knows, whichever shares are false; ``None`` where it cannot be found."""
-    usable = {x: share for x, share in sorted(shares.items()) if int.from_bytes(share, "big") < PRIME}
-    for chosen in islice(combinations(usable, threshold), MOST_TRIED):
-        if is_secret(secret := join({x: usable[x] for x in chosen})):
-            return secret
-    return None
 
 
 @lru_cache(maxsize=1024)

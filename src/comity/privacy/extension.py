@@ -11,12 +11,14 @@ from comity.methods import Combined, Message, Method, Payload, Reply, field_type
 from comity.privacy._clients import MaskedClients, masked_clients
 from comity.privacy._keys import Refused
 from comity.privacy._messages import (
+    Agreement,
     Coefficients,
     EveryonesKeys,
     MaskedReply,
     MaskedWords,
     Revealed,
     SealedShares,
+    Signatures,
     Survivors,
     TakenStep,
 )
@@ -45,13 +47,14 @@ class MaskedSums(Extension):
         self.clients: MaskedClients = masked_clients(plan, layout, len(model.read("shared")) > layout.size)
 
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
-        """``unmask`` is asked after each of ``mask`` and ``against``."""
+        """``agree`` and ``unmask`` are asked after each of ``mask`` and ``against``."""
         masked = (
             replace(verbs["fit"], reply=MaskedReply),
             Verb("share", EveryonesKeys, SealedShares, self._work),
             Verb("mask", Coefficients, MaskedWords, self._work),
             Verb("against", TakenStep, MaskedWords, self._work),
-            Verb("unmask", Survivors, Revealed, self._work),
+            Verb("agree", Survivors, Agreement, self._work),
+            Verb("unmask", Signatures, Revealed, self._work),
         )
         return verbs | {verb.name: verb for verb in masked}
 
@@ -60,15 +63,20 @@ class MaskedSums(Extension):
         return self.clients.fitted(client, received, reply)
 
     def _work(self, call: Call) -> tuple[Payload, ClientState]:
-        return self.clients.work(call.cid, call.state, call.received, call.round)
+        try:
+            return self.clients.work(call.cid, call.state, call.received, call.round)
+        except ComityError:
+            raise
+        except Exception:  # whatever a server made of a message; no word of what it met at this client
+            raise Refused.because("form") from None
 
     def combine(self, server: "Server", replies: Mapping[int, Any], is_whole: bool) -> Combined | None:
-        """The step from a masked sum. Where the protocol rejects it, the round is named and ``theta`` stays."""
+        """The step from a masked sum. Where clients or the protocol reject it, the round is named and nothing moves."""
         if not is_whole:
             raise ComityError(f"method {type(server.method).__name__} combines other things than updates: not masked")
         try:
             return MaskedRound(server, self.clients, self.delta).combine(replies)
-        except Refused as why:
+        except ComityError as why:
             server.record.warnings.append(f"round {server.round} is rejected and changes nothing: {why}")
             return Combined(server.theta, None)
 
@@ -95,12 +103,13 @@ def check_masked(plan: "RunPlan", cohort: int) -> None:
         why = f"rule {type(rule).__name__} remembers updates"
     elif rule.tries_steps:
         why = f"rule {rule!r} tries steps before the sum is known"
+    elif rule.scope == "layer" and rule.needs_gram:
+        why = f"rule {type(rule).__name__} works by layer, and sketches of small layers hide nothing"
+        why += "; take --rule.scope model" if "scope" in (config.rule.options if config.rule else ()) else ""
     elif config.attack != "none":
         why = "what malicious clients upload is not simulated there; leave attack out"
     elif config.clip_updates != "none":
         why = "the server cannot clip what it does not see; leave clip_updates out"
-    elif config.save_models:
-        why = "save_models would have clients send their models; leave it out"
     elif config.newcomers:
         why = "newcomers are not served there; leave newcomers out"
     elif config.dp_noise and not (isinstance(rule, Mean) and rule.by == "uniform" and not rule.needs_gram):

@@ -19,11 +19,9 @@ from comity._layout import Layer, Layout
 from comity._options import Count, ShareBetween, convert
 from comity._threads import in_order
 
-Take = Callable[[slice, slice], Tensor]
-"""Some rows of the updates, and of these some columns."""
+Take = Callable[[slice, slice], Tensor]  # some rows of the updates, and of these some columns
 
-BUCKETS = 16
-"""Times k: to fold a layer adds 1/16 to the variance of the estimates."""
+BUCKETS = 16  # times k: to fold a layer adds 1/16 to the variance of the estimates
 _TILE = 64  # rows multiplied at once, always so many: a client's sketch has the same bits alone and among others,
 _STEP = 16  # for matrices whose sides are multiples of this
 _DRAWN = 1024  # rows of the Gaussian matrix that are drawn at once
@@ -80,12 +78,10 @@ class LayerSketch:
     def __init__(self, k: int, place: int, layer: Layer, key: bytes, threads: int | None = None) -> None:
         self.layer, self._seed = layer, hashlib.sha256(key).digest() + place.to_bytes(4, "little")
         n = layer.stop - layer.start
-        self.buckets = min(n, BUCKETS * k)
-        """How many numbers of an update are left after folding."""
+        self.buckets = min(n, BUCKETS * k)  # how many numbers of an update are left after folding
         self.folds = n > self.buckets
         matrix = self._gaussian(k, threads) / math.sqrt(k) if n > k else self._rotation()
-        self.numbers = min(n, k)
-        """How many there are after the multiplication."""
+        self.numbers = min(n, k)  # how many there are after the multiplication
         self._matrix = pad(matrix, (0, -self.numbers % _STEP, 0, -self.buckets % _STEP))
 
     def sketched(self, take: Take, count: int, threads: int | None = None) -> Tensor:
