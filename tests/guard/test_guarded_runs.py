@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 
 from comity import ComityError, Config
 from comity.data import Split
@@ -133,20 +131,6 @@ def test_a_method_with_a_common_model_has_three_experts(guarded: Options) -> Non
     kept = [state.engine["guard"] for state in done.server.link.states().values()]
     assert {len(each) for each in kept} == {3}  # own, federated and common
     assert all(float(each.sum()) == pytest.approx(1) for each in kept)
-
-
-def test_saved_models_and_weights_are_what_the_client_uses(guarded: Options, tmp_path: Path) -> None:
-    done = run(**guarded, save_models=True, out=tmp_path / "x")
-    for cid, client in enumerate(done.federation.clients):
-        mixture = torch.zeros(len(client.test), done.federation.classes)
-        for place, name in enumerate((f"client_{cid:03d}_own", f"client_{cid:03d}")):
-            file = tmp_path / "x" / "models" / f"{name}.safetensors"
-            net = done.site.model().net
-            net.load_state_dict(load_file(file))
-            with safe_open(file, "pt") as opened:
-                weight = float(opened.metadata()["weights"].split()[place])
-            mixture += weight * torch.softmax(net.eval()(client.test.x), 1).detach()
-        assert float((mixture.argmax(1) == client.test.y).double().mean()) == done.columns[OWN.key][cid]
 
 
 @pytest.mark.parametrize(

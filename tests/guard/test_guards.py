@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from comity import ComityError
 from comity.guard import Certified, HeldOut, Mixture, mixture_weights
 
 
@@ -24,6 +25,17 @@ def test_the_mixture_is_the_posterior_mean() -> None:
     probabilities, labels = random.dirichlet(np.ones(4), (2, 30)), random.integers(0, 4, 30)
     expected = mixture_weights(probabilities[:, np.arange(30), labels].T).weights
     assert Mixture().choose(HeldOut(probabilities, labels), random).weights == pytest.approx(expected)
+
+
+def test_a_careful_mixture_asks_for_more_evidence() -> None:
+    random = np.random.default_rng(6)
+    labels = random.integers(0, 3, 40)
+    held = HeldOut(np.stack([predictions(random.random(40) < p, labels) for p in (0.6, 0.8)]), labels)
+    weights = [Mixture(own=own).choose(held, random).weights[0] for own in (0, 5, 20, 1000)]
+    assert weights == sorted(weights)
+    assert weights[-1] >= 1001 / 1042  # the prior's part alone
+    with pytest.raises(ComityError, match=r"guard\.own must be at least 0"):
+        Mixture(own=-1)
 
 
 @pytest.mark.parametrize(("own", "joined", "wanted"), [(0.6, 0.95, "joined"), (0.9, 0.6, "own")])

@@ -41,20 +41,20 @@ def best_mixture(rows, weights=None, steps=3000):
     return w / w.sum()
 
 
-def by_enumeration(rows, concentration):
+def by_enumeration(rows, concentration, own=0):
     """The posterior mean and the evidence as sums over all assignments of samples to experts, in rational numbers."""
     samples, experts = rows.shape
     exact = [[Fraction(float(p)) for p in row] for row in rows]
-    alpha = Fraction(concentration)
+    alpha = [Fraction(concentration) + own * (k == 0) for k in range(experts)]
     moments, evidence = [Fraction(0)] * experts, Fraction(0)
     for assignment in itertools.product(range(experts), repeat=samples):
         term, counts = Fraction(1), [Fraction(0)] * experts
         for i, k in enumerate(assignment):
-            term *= exact[i][k] * (counts[k] + alpha) / (i + experts * alpha)
+            term *= exact[i][k] * (counts[k] + alpha[k]) / (i + sum(alpha))
             counts[k] += 1
         evidence += term
         for k in range(experts):
-            moments[k] += term * (counts[k] + alpha) / (samples + experts * alpha)
+            moments[k] += term * (counts[k] + alpha[k]) / (samples + sum(alpha))
     return np.array([float(moment / evidence) for moment in moments]), float(evidence)
 
 
@@ -131,6 +131,31 @@ def test_leave_one_out_ratios_are_bounded_on_every_sample(rows):
         assert np.mean(rows @ w / left_out) <= (n + experts) / (n + 1) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("own", [1, 4])
+@pytest.mark.parametrize(("samples", "experts"), [(0, 2), (4, 2), (5, 3)])
+def test_a_careful_prior_is_a_dirichlet_prior(samples, experts, own):
+    rows = np.random.default_rng(samples).beta(0.4, 0.6, size=(samples, experts))
+    expected = by_enumeration(rows, 1, own)[0]
+    np.testing.assert_allclose(mixture_weights(rows, own=own).weights, expected, atol=1e-10)
+    weighted = mixture_weights(rows, np.ones(samples), own=own)
+    np.testing.assert_allclose(weighted.weights, expected, atol=weighted.error + 1e-10)
+    assert np.array_equal(mixture_weights(rows, own=0).weights, posterior(np.maximum(rows, mixture.FLOOR)).weights)
+
+
+@given(likelihoods(least=1, most=12), st.integers(0, 30))
+@settings(max_examples=100, deadline=None)
+def test_a_careful_prior_keeps_near_the_own_model_on_every_sample(rows, own):
+    """The lemma with N samples in favour of the own model: at most (n+N+K)/(n+N+1) for it, (n+N+K)/(n+1) for all w."""
+    rows = np.maximum(rows / max(1.0, rows.max()), mixture.FLOOR)
+    others = [np.delete(rows, i, axis=0) for i in range(len(rows))]
+    left_out = np.array([mixture_weights(o, own=own).weights @ row for o, row in zip(others, rows, strict=True)])
+    n, experts = len(rows) - 1, rows.shape[1]
+    assert np.log(np.mean(rows[:, 0] / left_out)) <= excess_risk_bound(n, experts, own) + 1e-9
+    limit = excess_risk_bound(n, experts, own) + math.log1p(own / (n + 1))
+    for w in (best_mixture(rows), *np.eye(experts)):
+        assert np.log(np.mean(rows @ w / left_out)) <= limit + 1e-9
+
+
 def expected_excess(space, probabilities, samples, estimate):
     """E[risk of the estimate] − risk of the best mixture, exactly, where samples come from a few kinds of rows."""
     best = -probabilities @ np.log(space @ best_mixture(space, probabilities, 20_000))
@@ -160,6 +185,19 @@ def test_expected_log_loss_is_near_that_of_the_best_mixture(name, samples):
     assert 0 <= excess <= bound + 1e-7
     if name == "one expert is always right":
         assert excess == pytest.approx(bound, rel=1e-6)  # the bound cannot be improved
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("own", [1, 10])
+def test_expected_log_loss_under_a_careful_prior_is_near_that_of_the_own_model(name, own):
+    space, probabilities = map(np.array, SPACES[name])
+    excess = expected_excess(space, probabilities, 5, lambda rows: mixture_weights(rows, own=own).weights)
+    best = -probabilities @ np.log(space @ best_mixture(space, probabilities, 20_000))
+    over_own = excess + best + probabilities @ np.log(space[:, 0])
+    bound = excess_risk_bound(5, space.shape[1], own)
+    assert over_own <= bound + 1e-7
+    if name == "one expert is always right":
+        assert over_own == pytest.approx(bound, rel=1e-6)  # the bound cannot be improved
 
 
 def test_the_best_mixture_on_the_sample_has_no_such_bound():

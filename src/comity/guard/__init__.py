@@ -5,6 +5,7 @@
 - ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than a reference by more than a
   margin.
 - ``guards``: what a client does with both: ``--guard mixture`` and ``--guard certified``.
+- ``online``: the guard after deployment, with labels that arrive later; ``feedback`` is its state.
 - ``extension``: how a run lets clients do it. The engine loads it when a run has a guard; all else needs no torch.
 """
 
@@ -17,8 +18,10 @@ from comity.guard.certificate import (
     certify,
     exact_test,
 )
+from comity.guard.feedback import OnlineState, Report
 from comity.guard.guards import GUARDS, Certified, Choice, Guard, HeldOut, Mixture
 from comity.guard.mixture import Posterior, excess_risk_bound, mixture_weights, posterior, regret_bound
+from comity.guard.online import FEEDBACK, OnlineGuard, bets, log_capital, opened, read
 
 # fmt: off
 __all__ = [
@@ -28,5 +31,7 @@ __all__ = [
     "mixture_weights", "posterior", "Posterior", "regret_bound", "excess_risk_bound",
     # the certificate
     "certify", "Certificate", "Verdict", "Evidence", "exact_test", "betting_test", "acceptance_limits",
+    # after deployment
+    "OnlineGuard", "OnlineState", "Report", "bets", "log_capital", "FEEDBACK", "opened", "read",
 ]
 # fmt: on

@@ -5,7 +5,7 @@ compared on, the one that was trained on all samples where the client uses nothi
 method, a rule or a search uses validation samples too, the guard has a part of them to itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +23,7 @@ from comity.engine import (
     Call,
     Client,
     ClientState,
+    Expert,
     Extension,
     Judgement,
     LocalModels,
@@ -33,7 +34,6 @@ from comity.engine import (
 )
 from comity.guard.guards import HeldOut
 from comity.methods import Payload
-from comity.nn import Model
 
 if TYPE_CHECKING:
     from comity.engine import Run, RunPlan, Site
@@ -111,11 +111,16 @@ class Guarding(Extension):
         unguarded = float(judgement.correct.double().mean())
         judgement.notes |= {"unguarded": unguarded, "own_weight": float(weights[0]), "bound": bound}
         own = own_models(site, client, weights)
-        experts: list[Predict] = [partial(own.predict, cid), judgement.predict]
+        own_weight, weight, *others = weights.tolist()
+        experts = [
+            Expert("own", own_weight, own.site, partial(own.vector, cid), partial(own.predict, cid)),
+            *(replace(each, weight=weight) for each in judgement.experts),
+        ]
         known = [own.on_own(cid, client.data.test), judgement.predicted]
-        if len(weights) > 2 and judgement.common is not None and judgement.by_common is not None:
-            experts, known = [*experts, predictor(client, judgement.common)], [*known, judgement.by_common]
-        judgement.mix(mixed(experts, weights), mixture(known, weights))
+        if others and (common := judgement.common) is not None and judgement.by_common is not None:
+            experts.append(Expert("common", others[0], site, lambda: common, predictor(client, common)))
+            known.append(judgement.by_common)
+        judgement.mix(mixed([each.predict for each in experts], weights), mixture(known, weights), experts)
 
     def weights(
         self, site: "Site", client: Client, model: Tensor, common: Tensor | None
@@ -138,16 +143,6 @@ class Guarding(Extension):
         held = HeldOut(*_predictions(experts, val), site.metric, seen, partial(_predictions, experts, train))
         choice = self.guard.choose(held, numpy_generator(site.config.seed, "guard", client.id))
         return torch.from_numpy(choice.weights), choice.bound
-
-    def saved_models(self, run: "Run", cid: int, about: dict[str, str]) -> Iterator[tuple[str, Model, Tensor]]:
-        """The client's own model, and the weights of both."""
-        state = run.server.link.states().get(cid)
-        on = "all" if run.config.refit else "train"
-        if state is not None and "guard" in state.engine:
-            about["weights"] = " ".join(map(str, state.engine["guard"].tolist()))
-            on = _samples(state.engine["guard"], val_unseen=not run.config.refit)
-        own = _models_of(run.site, on)
-        yield "own", own.site.model(), own.vector(cid)
 
 
 def own_models(site: "Site", client: Client, weights: Tensor) -> LocalModels:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from comity._options import ShareBelowOne, ShareBetween, check
+from comity._options import CountOrZero, ShareBelowOne, ShareBetween, check
 from comity.config import ACCURACY, BALANCED
 from comity.guard.certificate import certify
 from comity.guard.mixture import mixture_weights
@@ -59,11 +59,10 @@ class HeldOut:
     def experts(self) -> int:
         return len(self.probabilities)
 
-    @property
-    def mixture(self) -> Array:
+    def mixture(self, own: int = 0) -> Array:
         """The posterior mean of the weights; by class-weighted log-loss where balanced accuracy decides."""
         powers = class_weights(self.labels) if self.metric == BALANCED else None
-        return mixture_weights(of_labels(self.probabilities, self.labels), powers).weights
+        return mixture_weights(of_labels(self.probabilities, self.labels), powers, own=own).weights
 
 
 class Losses:
@@ -148,12 +147,18 @@ class Mixture(Guard):
         - When the weights are known, both models are fitted on the held-out samples too (``--refit``); the bound is
           about the models before that.
         - Where balanced accuracy decides, each class weighs the same in the log-loss; no bound is proved for that.
+
+    Options:
+        own: samples that count beforehand as predicted by the own model alone; with more of them fewer clients are
+            behind Local and gains are smaller, and the bound is ln((n+own+K)/(n+own+1))
     """
 
     refits = True
 
+    own: CountOrZero = 0
+
     def weigh(self, held: HeldOut, random: np.random.Generator) -> Choice:
-        return Choice(held.mixture)
+        return Choice(held.mixture(self.own))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +191,7 @@ class Certified(Guard):
     def weigh(self, held: HeldOut, random: np.random.Generator) -> Choice:
         order = random.permutation(len(held.labels))
         first, untouched = (held.part(half) for half in np.split(order, [len(order) // 2]))
-        candidates = {"mixture": first.mixture}
+        candidates = {"mixture": first.mixture()}
         candidates |= {f"expert {k}": only(k, held.experts) for k in range(OWN + 1, held.experts)}
         losses = Losses(held)
         lost = {name: losses(each, untouched.probabilities, untouched.labels) for name, each in candidates.items()}

@@ -9,7 +9,8 @@ No weights of the server or of other clients enter, and no number has to be tune
 validation samples that no expert was trained or chosen on (proofs in docs/guard-mathematics.md):
 
 - In expectation, for a new sample: log-loss of ŵ ≤ log-loss of the best mixture + ``excess_risk_bound(n, K)``, which
-  is ln((n+K)/(n+1)) ≤ (K−1)/(n+1). This holds for the uniform prior and the posterior mean of all n samples.
+  is ln((n+K)/(n+1)) ≤ (K−1)/(n+1). This holds for the uniform prior and the posterior mean of all n samples. A prior
+  that favours the first expert as N more samples would has the bound ln((n+N+K)/(n+N+1)) against that expert.
 - On every sequence, for the predictor that is updated after each sample: −ln Z ≤ best mixture in hindsight +
   ``regret_bound(n, K, concentration)``, with equality for some sequence. For Dirichlet(½) that is at most
   ½ ln(πn + 1) for two experts and exactly ln(2n + 1) for three.
@@ -59,15 +60,20 @@ class Posterior:
     """Points of the Gauss rule along each axis."""
 
 
-def mixture_weights(probabilities: ArrayLike, powers: ArrayLike | None = None) -> Posterior:
+def mixture_weights(probabilities: ArrayLike, powers: ArrayLike | None = None, *, own: int = 0) -> Posterior:
     """Weights of K experts from the (n, K) probabilities they gave to the true labels of n validation samples.
 
-    ``powers``: how much each sample's log-loss counts; 1 by default.
+    ``powers``: how much each sample's log-loss counts; 1 by default. ``own``: further samples that count as predicted
+    by the first expert alone, which makes the prior Dirichlet(1 + own, 1, …, 1).
     """
     given = np.asarray(probabilities, dtype=float)
     if given.ndim != 2 or not np.all((given >= 0) & (given <= 1)):
         raise ComityError("probabilities must be an array of samples × experts with numbers from 0 to 1")
-    return posterior(np.maximum(given, FLOOR), powers=powers)
+    rows = np.maximum(given, FLOOR)
+    if own:
+        rows = np.concatenate([rows, np.tile(np.eye(1, given.shape[1]), (own, 1))])
+        powers = None if powers is None else np.append(_powers(powers, len(given)), np.ones(own))
+    return posterior(rows, powers=powers)
 
 
 def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM, *, powers: ArrayLike | None = None) -> Posterior:
@@ -105,9 +111,12 @@ def regret_bound(samples: int, experts: int, concentration: float = UNIFORM) -> 
     return float(gammaln(n + total) + gammaln(a) - gammaln(total) - gammaln(n + a))
 
 
-def excess_risk_bound(samples: int, experts: int) -> float:
-    """How much the expected log-loss of ``mixture_weights`` can exceed that of the best mixture, in nats."""
-    return float(np.log((samples + experts) / (samples + 1)))
+def excess_risk_bound(samples: int, experts: int, own: int = 0) -> float:
+    """How much the expected log-loss of ``mixture_weights`` can exceed that of the first expert, in nats.
+
+    Without ``own``, also that of the best mixture, and with it, that of the best mixture by ln(1 + own/(n+1)) more.
+    """
+    return float(np.log((samples + own + experts) / (samples + own + 1)))
 
 
 def _scaled(likelihoods: ArrayLike) -> tuple[Array, Array]:
