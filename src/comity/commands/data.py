@@ -1,31 +1,77 @@
 """``comity data``."""
 
+from pathlib import Path
+
 from comity._datasets import whereabouts
+from comity._errors import ComityError, one_line
+from comity._memory import within_memory
+from comity._words import counted
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
 from comity.config import Config, Entries
 
+SHOWN = 20
+"""Problems that are printed one by one."""
 
-def data(file: ConfigFile, *, given: Entries) -> int:
-    """Show how many samples of which class each client holds.
+
+def data(file: ConfigFile, table: str | None = None, *, schema: Path | None = None, given: Entries) -> int:
+    """Show how many samples of which class each client holds, or check a table against a schema.
 
     Examples:
+        comity data patients.csv
         comity data --data digits --partition dirichlet --partition.alpha 0.1 --clients 20
         comity data --data synthetic --data.label_shift 0.9
+        comity data --schema common.yaml patients.csv
+
+    Options:
+        table: the path of a table, the same as --data
+        schema: check the table against this file, as `comity schema` writes it
     """
+    if table is not None:
+        if "data" in given:
+            raise ComityError(f"--data must be left out, got {given['data']} beside {table}")
+        given = {"data": table, **given}
+    if schema is not None:
+        return _check(schema, given)
     chosen = Config.of(file.entries(given))
     whereabouts(chosen.data.name, chosen.data_dir)
 
-    from rich.console import Console
-
+    from comity.commands._terminal import Terminal
     from comity.data import describe
     from comity.engine import RunPlan
 
-    federation = RunPlan(chosen).everyone
-    console = Console(highlight=False)
+    with within_memory("the data"):
+        federation = RunPlan(chosen).everyone
+    console = Terminal(highlight=False)
     console.print(describe(federation))
     for note in (*federation.notes, *federation.warnings, federation.caveat):
         if note:
             console.print(note, markup=False)
+    return 0
+
+
+def _check(file: Path, given: Entries) -> int:
+    path = whereabouts(str(given.get("data", "")), given.get("data_dir")) if given.get("data") else None
+    if path is None:
+        raise ComityError("comity data --schema checks a table: comity data --schema common.yaml my.csv")
+
+    from comity.data import check_table, read_schema
+
+    schema = read_schema(file)
+    found = check_table(path, schema, given.get("data.sheet"))
+    for name in found.lacking:
+        print(one_line(f"missing column: {name}"))
+    for name in found.extra:
+        print(one_line(f"not in the schema, ignored: {name}"))
+    for problem in found.problems[:SHOWN]:
+        print(one_line(problem))
+    if len(found.problems) > SHOWN:
+        print(f"… and {counted(len(found.problems) - SHOWN, 'more problem')}")
+    if found.lacking:
+        raise ComityError(f"{path} lacks {counted(len(found.lacking), 'column')} of {file}")
+    if found.problems:
+        raise ComityError(f"{path}: {found.bad_rows:,} of {found.rows:,} rows do not fit {file}")
+    blank = f"; {found.blank:,} have no target or client and are left out" if found.blank else ""
+    print(f"{path} fits {file}: {found.rows:,} rows, {counted(len(schema.features), 'feature')}{blank}")
     return 0
 
 

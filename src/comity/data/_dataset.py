@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from comity._errors import ComityError, one_line
 from comity._uneven import are_uneven
+from comity.data.schema import Schema
 
 Ints = NDArray[np.int64]
 MOST_CLASSES = 100_000
@@ -43,6 +44,8 @@ class Dataset:
     centred: bool = True
     warnings: tuple[str, ...] = ()
     """What is probably not meant, a line each."""
+    schema: Schema | None = None
+    """How the rows of a table became samples."""
 
     def __post_init__(self) -> None:
         name = one_line(self.name, 200)

@@ -1,9 +1,8 @@
 """The clients with their data."""
 
 import hashlib
-import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from comity.data._dataset import Dataset, Ints
 from comity.data.partitions.base import Partition, Share
 from comity.data.partitions.columns import Natural
 from comity.data.partitions.sizes import IID
+from comity.data.preprocessing import Moments, Preprocessing, Scaler
 from comity.data.sources.synthetic import Synthetic
 
 FEW_TESTS = 10
@@ -85,6 +85,9 @@ class Federation:
     """What is probably not meant, a line each."""
     known_uneven: bool | None = None
     """Whether the data set's classes are uneven; ``None`` for clients that were given."""
+    preprocessing: Preprocessing | None = None
+    """How raw samples became those of the clients; ``None`` for clients that were given or that see them each in their
+    own way, such as rotated."""
 
     def __post_init__(self) -> None:
         for name, count in (("client_names", len(self.clients)), ("class_names", self.classes)):
@@ -193,16 +196,21 @@ def federate(
     _check(shares, dataset, partition, clients)
     tests_drawn = all(share.test is None for share in shares)
     folds = folds_for(test_share) if tests_drawn and isinstance(partition, Natural) and not drawn_anew else 0
-    splits = [_split(k, share, dataset, seed, test_share, val_share, folds) for k, share in enumerate(shares)]
-    taking_part = [part for train, val, _ in splits[: max(1, clients - newcomers)] for part in (train, val)]
-    scale = _standardiser(dataset.x, np.concatenate(taking_part)) if dataset.standardise else None
+    splits = [split_share(k, share, dataset, seed, test_share, val_share, folds) for k, share in enumerate(shares)]
+    # sorted, so that the sums are the same bits whichever samples are held out for validation
+    taking_part = [np.sort(np.concatenate([train, val])) for train, val, _ in splits[: max(1, clients - newcomers)]]
+    least = 0 if dataset.schema is None else dataset.schema.min_count
+    sums = (Moments.of(dataset.x[index]).without_few(least) for index in taking_part)
+    scaler = Scaler.of(sums) if dataset.standardise else None
+    pixels = scaler is None and dataset.x.dtype == np.uint8
+    prepare = Preprocessing(dataset.shape, scaler, dataset.centred, dataset.schema, pixels)
     names = tuple(share.name or str(k) for k, share in enumerate(shares))
     federation = Federation(
         name=dataset.name,
         shape=dataset.shape,
         classes=dataset.classes,
         clients=tuple(
-            ClientData(k, *(_tensors(dataset, index, share, scale) for index in split), test_ids=split[2])
+            client_data(k, dataset, share, split, prepare)
             for k, (share, split) in enumerate(zip(shares, splits, strict=True))
         ),
         seed=seed,
@@ -214,6 +222,7 @@ def federate(
         folds=folds,
         warnings=dataset.warnings + ((f"There is one client ({names[0]}): there is nobody to join.",) * (clients == 1)),
         known_uneven=not drawn_anew and dataset.uneven(by_client=isinstance(partition, Natural)),
+        preprocessing=None if any(share.transform for share in shares) else prepare,
     )
     vars(federation)["fingerprint"] = fingerprint(dataset)
     return federation
@@ -222,7 +231,7 @@ def federate(
 def fingerprint(dataset: Dataset) -> str:
     """The same for the same samples, labels and columns, whatever file they come from."""
     columns = [array for name in sorted(dataset.columns) for array in (np.array(name), dataset.columns[name])]
-    scaled = [np.array("standardise")] if dataset.standardise else []
+    scaled = [np.array("standardise by sums")] if dataset.standardise else []
     # earlier versions drew the tests of natural clients: their runs are not continued or compared with
     folded = [np.array("folds")] if dataset.owner is not None and "test" not in dataset.columns else []
     return _checksum([dataset.x, dataset.y, *columns, *scaled, *folded], dataset.classes)
@@ -250,7 +259,7 @@ def _check(shares: Sequence[Share], dataset: Dataset, partition: Partition, clie
         raise ComityError(f"partition: {partition} gave {len(used) - len(np.unique(used))} samples out twice")
 
 
-def _split(
+def split_share(
     id: int, share: Share, dataset: Dataset, seed: int, test_share: float, val_share: float, folds: int
 ) -> tuple[Ints, Ints, Ints]:
     """Which samples a client trains on, validates with and is tested on; ``folds`` 0: tests are drawn by each seed."""
@@ -321,37 +330,15 @@ def stratified(index: Ints, y: Ints, share: float, random: np.random.Generator) 
     return np.sort(index[by_class[~out]]), np.sort(index[by_class[out]])
 
 
-Standardiser = Callable[[Tensor], Tensor]
+def client_data(
+    id: int, dataset: Dataset, share: Share, splits: tuple[Ints, Ints, Ints], prepare: Preprocessing
+) -> ClientData:
+    """One client's samples as a model sees them, from the indices that ``split_share`` gave."""
+    return ClientData(id, *(_tensors(dataset, index, share, prepare) for index in splits), test_ids=splits[2])
 
 
-def _standardiser(x: NDArray[Any], train: Ints) -> Standardiser:
-    """What gives every feature or channel mean 0 and spread 1 over the training samples.
-
-    A missing value becomes the mean. What is constant over the training samples, such as a category that is not among
-    them, says nothing and becomes 0. What is 0 or 1 is centred alone: to divide by a small spread would make the mark
-    of a rare category the largest number of all.
-    """
-    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-    known = x[train]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a feature that no training sample has
-        mean, spread = (of(known, axes, np.float64, keepdims=True) for of in (np.nanmean, np.nanstd))
-    marks = (np.isnan(known) | (known == 0) | (known == 1)).all(axes, keepdims=True)
-    says_something = spread > 1e-12 * (1 + np.abs(mean))
-    factor = torch.from_numpy(np.where(says_something, 1 / np.where(marks | ~says_something, 1, spread), 0))
-    centre = torch.from_numpy(np.nan_to_num(mean))
-    return lambda values: values.double().sub_(centre).mul_(factor).nan_to_num_(0.0).float()
-
-
-def _tensors(dataset: Dataset, index: Ints, share: Share, standardiser: Standardiser | None) -> Split:
-    x = torch.from_numpy(dataset.x[index])
-    if x.ndim == 4:
-        x = x.permute(0, 3, 1, 2)  # NHWC seen as NCHW is channels_last already
-    if standardiser is not None:
-        x = standardiser(x)
-    elif x.dtype == torch.uint8:
-        x = x.float().div_(255)
-        x = x.sub_(0.5).div_(0.5) if dataset.centred else x
+def _tensors(dataset: Dataset, index: Ints, share: Share, prepare: Preprocessing) -> Split:
+    x = prepare(dataset.x[index])
     if share.transform is not None and len(index):
         x = share.transform(x)
     return Split(in_training_layout(x), torch.from_numpy(dataset.y[index]))

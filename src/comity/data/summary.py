@@ -21,7 +21,7 @@ def describe(federation: Federation) -> Table:
     splits = {split: size for split, size in splits.items() if size.any()}
     wide = federation.classes <= MOST_COLUMNS
     table = Table(
-        title=f"{federation.name} · {federation.partition} · seed {federation.seed}",
+        title=escape(f"{federation.name} · {federation.partition} · seed {federation.seed}"),
         caption=f"{sizes.sum():,} samples: {_span(sizes)} a client, in {_span(held)} of {federation.classes} classes",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

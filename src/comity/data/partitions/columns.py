@@ -49,6 +49,9 @@ class Natural(Partition):
         if dataset.owner is None:
             raise ComityError(f"partition natural: {dataset.name} does not say which client owns which sample")
         values, owner = np.unique(dataset.owner, return_inverse=True)
+        listed = {} if dataset.schema is None else {name: k for k, name in enumerate(dataset.schema.clients)}
+        order = np.argsort([listed.get(str(value), k) for k, value in enumerate(values)], kind="stable")
+        values, owner = values[order], np.argsort(order)[owner]
         names = [one_line(value, 40) for value in values]
         if clients != len(names):
             raise ComityError(

@@ -32,7 +32,7 @@ def read_folder(name: str, folder: Path, budget: Budget, size: int | None = None
     Sites make the column ``domain``; file names that all begin with a year give the column ``year``. Images of
     different sizes need ``size``: they are scaled to size × size. Hidden files and folders are left out.
     """
-    files = sorted(_files(folder))
+    files = sorted(image_files(folder))
     if not files:
         return None
     places = [file.relative_to(folder).parts for file in files]
@@ -80,7 +80,7 @@ def read_images(
     for number, file in enumerate(files):
         named = file if isinstance(file, Path) else f"{where}, image {number}"
         with reading(named):
-            images.append(_read_image(file, size, budget, named))
+            images.append(read_image(file, size, budget, named))
         image = images[-1]
         if number == 0:  # all will be of this size
             budget.check(array_bytes((count, *image.shape), image.dtype), where)
@@ -95,7 +95,7 @@ def read_images(
     return np.stack([image if image.ndim == 3 else image[..., None].repeat(3, axis=2) for image in images])
 
 
-def _read_image(file: Path | bytes, size: int | None, budget: Budget, named: object) -> NDArray[np.uint8]:
+def read_image(file: Path | bytes, size: int | None, budget: Budget, named: object) -> NDArray[np.uint8]:
     """The pixels of one image, grey (H, W) or RGB (H, W, 3)."""
     try:
         from PIL import Image, UnidentifiedImageError
@@ -131,7 +131,7 @@ def _eight_bits(image: "Image", named: object) -> "Image":
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def image_files(folder: Path) -> Iterator[Path]:
     """The images under ``folder``, at any depth and through links, but no folder twice."""
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_fail):

@@ -49,7 +49,7 @@ def _array(path: Path, dimensions: int, budget: Budget) -> NDArray[np.uint8]:
                 f"{path}: not an IDX file of {dimensions} dimensions of bytes; it begins with {magic.hex()}"
             )
         shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-        budget.take(array_bytes(shape, np.dtype(np.uint8)), f"{path}: announces {shape}")
+        budget.take(array_bytes(shape, np.dtype(np.uint8)), f"{path}: announces {shape}", path.stat().st_size)
         content = file.read(prod(shape))
         if len(content) < prod(shape) or file.read(1):
             held = "more" if len(content) == prod(shape) else len(content)

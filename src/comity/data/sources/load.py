@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from comity._components import Component
-from comity._datasets import DATASETS, HUB, UNKNOWN, DataFiles, whereabouts
+from comity._datasets import DATASETS, HUB, TABLES, UNKNOWN, DataFiles, bare_name, whereabouts
 from comity._errors import ComityError, one_line
 from comity.data._dataset import Dataset
 from comity.data.federation import Federation
 from comity.data.sources.cifar import read_cifar
+from comity.data.sources.columns import is_table
 from comity.data.sources.folder import read_folder
 from comity.data.sources.hub import read_hub
 from comity.data.sources.idx import read_idx
@@ -20,7 +21,7 @@ from comity.data.sources.npz import read_npz
 from comity.data.sources.pfllib import read_pfllib
 from comity.data.sources.reading import Budget, reading
 from comity.data.sources.synthetic import Synthetic
-from comity.data.sources.table import is_table, read_table, table_of
+from comity.data.sources.table import read_table, table_of
 from comity.data.sources.watch import read_watch
 
 GIVEN = "given"
@@ -46,7 +47,7 @@ def load(
         if path is None:
             found = read_hub(chosen.name, info.hub or name.removeprefix(HUB), budget, files.size or info.size)
         else:
-            found = _read(path.stem if info is UNKNOWN else chosen.name, path, budget, files, info.size)
+            found = _read(bare_name(path) if info is UNKNOWN else chosen.name, path, budget, files, info.size)
     return found if files.centred else replace(found, centred=False)
 
 
@@ -57,9 +58,9 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
         if size is not None:
             raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
         return read_table(name, path, budget, files)
-    for option in ("target", "client"):
+    for option in ("target", "client", "schema", "sheet"):
         if (given := getattr(files, option)) is not None:
-            raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table (.csv, .tsv, .parquet)")
+            raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table ({', '.join(TABLES)})")
     for reader in (read_watch, read_npz, read_pfllib, read_idx, read_cifar):
         found = reader(name, path, budget)
         if found is not None:
@@ -72,14 +73,15 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
         return found
     raise ComityError(
         f"{path}: no data set in it; looked for IDX files (train-images-idx3-ubyte), CIFAR batches, PFLlib's "
-        f"config.json with train/0.npz, images in class folders; a file may be .npz, .csv, .tsv or .parquet"
+        f"config.json with train/0.npz, images in class folders; a file may be .npz or a table "
+        f"({', '.join(TABLES[:5])})"
     )
 
 
 def dataset_of(data: Any, options: Mapping[str, Any]) -> Dataset | Federation:
     """From ``(x, y)`` or ``(x, y, client)``, a data frame or a mapping of columns, a data set or a federation.
 
-    ``options`` are those of a table: target, client, missing.
+    ``options`` are those of a table: target, client, missing, schema.
     """
     if isinstance(data, Dataset | Federation):
         return data

@@ -59,13 +59,15 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset | None:
         for stem, entries in sorted(members.items()):
             if splits[0] not in entries:
                 continue
-            several = [_plain_member(archive, entries[split], path) for split in splits if split in entries]
+            several = [plain_member(archive, entries[split], path) for split in splits if split in entries]
             if stem in (samples, labels) and not all(member.shape for member in several):
                 raise ComityError(f"{path}: {_joined(several, 'or')} holds a single value; expected one a sample")
             if stem in (samples, labels) or (stem.isprintable() and all(len(each.shape) == 1 for each in several)):
                 chosen[stem] = several
         for member in itertools.chain(*chosen.values()):
-            budget.take(array_bytes(member.shape, member.dtype), f"{path}: {member.info.filename}")
+            budget.take(
+                array_bytes(member.shape, member.dtype), f"{path}: {member.info.filename}", member.info.compress_size
+            )
         pooled = {}
         for stem, several in chosen.items():
             arrays = [npy.read_array(archive.open(member.info), allow_pickle=False) for member in several]
@@ -129,7 +131,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> 
         return Member(info, *read_header(file, f"{path}: {info.filename}"))
 
 
-def _plain_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Member:
+def plain_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Member:
     """An array of numbers or text, whose size is that of the file in the archive."""
     member = read_member(archive, info, path)
     if member.dtype.hasobject:

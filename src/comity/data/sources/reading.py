@@ -23,21 +23,35 @@ def array_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
     return prod(shape) * max(2 * dtype.itemsize, dtype.itemsize + 4)
 
 
+FREE, DENSEST = 10**9, 500
+"""Bytes that any file may take unpacked, and how many times its own size a larger one may."""
+
+
 class Budget:
     """How much of the limit one data set has taken. Readers ask it before they unpack anything."""
 
     def __init__(self, limit: int | str | None = None) -> None:
         # A quarter is left for Python, torch and the clients' models.
         self.limit = int(0.75 * installed()) if limit is None else parse_bytes(limit, "the limit")
+        self.chosen = limit is not None
         self.taken = 0
 
-    def take(self, count: int, where: object) -> None:
+    def take(self, count: int, where: object, packed: int | None = None) -> None:
         """Reject ``count`` more bytes if they do not fit; otherwise they are taken from now on."""
-        self.check(count, where)
+        self.check(count, where, packed)
         self.taken += count
 
-    def check(self, count: int, where: object) -> None:
-        """Reject ``count`` more bytes if they do not fit; for what is in memory only for a moment."""
+    def check(self, count: int, where: object, packed: int | None = None) -> None:
+        """Reject ``count`` more bytes if they do not fit; for what is in memory only for a moment.
+
+        ``packed``: the bytes in the file that they are unpacked from. Far more than these are a bomb, unless the user
+        has said how much memory the data may take.
+        """
+        if packed is not None and not self.chosen and count > max(FREE, DENSEST * packed):
+            raise ComityError(
+                f"{where}: {show_bytes(packed)} would take {show_bytes(count)} of memory unpacked; give --data-limit "
+                "if that is right"
+            )
         if self.taken + count > self.limit:
             raise ComityError(
                 f"{where}: the data set needs {show_bytes(self.taken + count)} of memory or more; the limit is "

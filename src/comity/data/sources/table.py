@@ -1,212 +1,228 @@
 """Tables: one row a sample; columns of numbers and of categories, with blanks, ids and whatever else people have."""
 
-import csv
-import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from comity._datasets import TABLES, DataFiles
-from comity._errors import ComityError, install, one_line, unknown
+from comity._datasets import DataFiles
+from comity._errors import ComityError, one_line, unknown
+from comity._words import counted, listed
 from comity.data._dataset import Dataset
+from comity.data.schema import Cells, Encoded, Problem, Schema, is_blank
+from comity.data.schema_file import read_schema
+from comity.data.sources.columns import Columns, columns_of, read_columns
+from comity.data.sources.infer import client_names, for_others, infer_schema
 from comity.data.sources.reading import Budget, array_bytes, reading
 
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
 CLIENTS = ("client", "hospital", "site", "centre", "center", "clinic", "institution", "user", "device")
 """Names of columns that say plainly what they are, the first that is there."""
-MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-", "."}
-ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|index|number|nr|no)$|^unnamed", re.IGNORECASE)
-MOST_CATEGORIES = 50
-MANY_NUMBERS = 10
-"""From so many different whole numbers a target may be a quantity."""
-ROWS_A_CLASS = 20
-"""Whole numbers of more than MOST_CATEGORIES values that have fewer rows each are a quantity, as an age is."""
-TEXT = 20
-"""How many times a file's size its cells take as Python's text while they are read; those of two letters take most."""
-
-Cells = Sequence[Any]
-"""A column as it was read: text, numbers, None."""
-
-
-def is_table(path: Path) -> bool:
-    return path.suffix.lower() in TABLES
+TOTALS = {"total", "totals", "sum", "mean", "average", "median", "summe", "gesamt", "mittelwert"}
+"""What a last row begins with that sums up the others."""
+NAMED = 5
+"""Lines that a note names one by one."""
 
 
 def read_table(name: str, path: Path, budget: Budget, about: DataFiles) -> Dataset:
-    """A CSV (commas, semicolons, tabs or bars; UTF-8 or Latin-1) or a Parquet file."""
+    """The samples of a table in a file."""
     with reading(path):
-        columns = _parquet(path, budget) if path.suffix.lower() == ".parquet" else _csv(path, budget)
-        return table_of(name, columns, about, budget)
-
-
-def _csv(path: Path, budget: Budget) -> Mapping[str, Cells]:
-    budget.check(TEXT * path.stat().st_size, path)
-    content = path.read_bytes()
-    if b"\0" in content:
-        raise ComityError(f"{path}: not a text file")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t|", key=first.count)
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
-    header = [cell.strip() or f"column {k}" for k, cell in enumerate(next(rows, []), 1)]
-    if twice := next((cell for cell, times in Counter(header).items() if times > 1), None):
-        raise ComityError(f"{path}: two columns are called {twice}")
-    cells: list[list[str]] = [[] for _ in header]
-    for row in rows:
-        if not any(map(str.strip, row)):
-            continue
-        if len(row) != len(header):
-            raise ComityError(f"{path}, line {rows.line_num}: {len(row)} cells; the header has {len(header)}")
-        for column, cell in zip(cells, row, strict=True):
-            cell = cell.strip()
-            column.append(cell.replace(",", ".") if delimiter == ";" and _DECIMAL.fullmatch(cell) else cell)
-    return dict(zip(header, cells, strict=True))
-
-
-_DECIMAL = re.compile(r"[+-]?\d*,\d+")
-
-
-def _parquet(path: Path, budget: Budget) -> Mapping[str, Cells]:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ComityError(f"{path}: Parquet needs pyarrow: {install('tables')}") from error
-    columns: dict[str, list[Any]] = {}
-    with parquet.ParquetFile(path) as file:
-        budget.check(TEXT * file.metadata.num_rows * file.metadata.num_columns, path)
-        for batch in file.iter_batches(batch_size=1024):  # a page of a few bytes may stand for any number of values
-            budget.take(TEXT * batch.nbytes, path)
-            for name, cells in batch.to_pydict().items():
-                columns.setdefault(name, []).extend(cells)
-    return columns
+        return table_of(name, columns_of(path, budget, about.sheet), about, budget)
 
 
 def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: Budget) -> Dataset:
-    """Samples from columns: numbers as they are, categories one-hot, ids and what is always the same left out."""
+    """Samples from columns, by the schema that is given or by the one that the cells suggest."""
+    table = _without_totals(name, columns)
+    if about.schema is None:
+        target, client = _own_columns(f"data {name}", table, about.target, about.client, "data.")
+        known = _with_values(f"data {name}", table, target, client)
+        schema, questions = infer_schema(known, target, client, marked=about.missing == "marked")
+        _require_columns(name, schema)
+    else:
+        schema, questions = _given_schema(about), ()
+        if missing := [column for column in (*schema.used, schema.target) if column not in table]:
+            raise ComityError(f"data {name} lacks {', '.join(missing)} of {about.schema}")
+        known = _with_values(f"data {name}", table, schema.target, schema.client)
+    rows = len(known[schema.target])
+    budget.take(array_bytes((rows, len(schema.features) + 1), np.dtype(np.float32)), f"data {name}")
+    encoded, problems = _encoded(schema, known)
+    if problems and about.schema is None:
+        raise ComityError(f"data {name}: {_said(known, problems[0])}")
+    bad = sorted({problem.row for problem in problems})
+    keep = np.setdiff1d(np.arange(rows), bad)
+    if not len(keep):
+        raise ComityError(f"data {name}: no row fits the schema: {_said(known, problems[0])}")
+    notes = [*table.notes, *_notes(schema, known, len(table[schema.target]) - rows)]
+    if bad:
+        named = ", ".join(known.place(row) for row in bad[:NAMED]) + ", …" * (len(bad) > NAMED)
+        notes.append(f"left out: {counted(len(bad), 'row')} that do not fit {about.schema} ({named})")
+    assert encoded.y is not None
+    return Dataset(
+        name,
+        encoded.x[keep],
+        encoded.y[keep],
+        len(schema.classes),
+        {} if encoded.clients is None else {"client": client_names(encoded.clients)[keep]},
+        schema.classes,
+        notes=tuple(one_line(f"{name}: {note}", 2000) for note in notes),
+        warnings=questions,
+        schema=schema,
+    )
+
+
+def site_schema(
+    path: Path, target: str | None, client: str | None, *, all_categories: bool = False, sheet: str | None = None
+) -> tuple[Schema, tuple[str, ...]]:
+    """The schema of a site's table as it may be handed on, and questions about the table."""
+    table = _without_totals(str(path), read_columns(path, sheet=sheet))
+    target, client = _own_columns(str(path), table, target, client, "--")
+    known = _with_values(str(path), table, target, client)
+    schema, questions = infer_schema(known, target, client)
+    problems = _encoded(schema, known)[1] if schema.used else []
+    if problems:
+        raise ComityError(f"{path}: {_said(known, problems[0])}")
+    return for_others(schema, known, all_categories=all_categories), questions
+
+
+class Checked(NamedTuple):
+    """How a table fits a schema."""
+
+    rows: int
+    blank: int
+    """Rows without a target or a client, which are left out."""
+    problems: list[str]
+    """One line per cell that does not fit."""
+    bad_rows: int
+    lacking: list[str]
+    extra: list[str]
+
+
+def check_table(path: Path, schema: Schema, sheet: str | None = None) -> Checked:
+    """Check a site's table against a schema."""
+    table = _without_totals(str(path), read_columns(path, sheet=sheet))
+    lacking = [name for name in (*schema.used, schema.target) if name not in table]
+    expected = {*schema.columns, *schema.ignored, schema.target, schema.client, schema.id}
+    extra = [name for name in table if name not in expected]
+    rows = max((len(cells) for cells in table.values()), default=0)
+    if lacking:
+        return Checked(rows, 0, [], 0, lacking, extra)
+    known = _with_values(str(path), table, schema.target, schema.client)
+    problems = _encoded(schema, known)[1]
+    bad = len({problem.row for problem in problems})
+    said = [_said(known, problem) for problem in problems]
+    return Checked(rows, rows - len(known[schema.target]), said, bad, [], extra)
+
+
+def _encoded(schema: Schema, table: Columns) -> tuple[Encoded, list[Problem]]:
+    """The table as arrays, and its problems, also those of clients that the schema does not name."""
+    encoded = schema.encode(table)
+    names = set(schema.clients)
+    strangers = [
+        Problem(row, schema.client or "", f"unknown client {one_line(name, 40)}")
+        for row, name in enumerate(encoded.clients or ())
+        if names and name not in names
+    ]
+    return encoded, sorted(encoded.problems + strangers)
+
+
+def _said(table: Columns, problem: Problem) -> str:
+    return f"{table.place(problem.row)}, column {one_line(problem.column, 40)}: {problem.reason}"
+
+
+def _without_totals(name: str, columns: Mapping[str, Cells]) -> Columns:
+    """The table without a last row that sums up the others."""
     if len({len(cells) for cells in columns.values()}) != 1:
         raise ComityError(f"data {name}: no columns, or columns of different lengths")
-    target = _chosen("target", about.target, columns, TARGETS)
-    client = _chosen("client", about.client, columns, CLIENTS)
-    if target is None:
-        raise ComityError(
-            f"data {name}: which column is to be predicted? Give data.target, one of {', '.join(columns)}"
-        )
-    if client == target:
-        raise ComityError(f"data.client must be another column than data.target, got {target} for both")
-    owned = [target] if client is None else [target, client]
-    known = [row for row in range(len(columns[target])) if not any(_is_blank(columns[own][row]) for own in owned)]
-    if not known:
-        raise ComityError(f"data {name}: no row has a value of {' and '.join(owned)}")
-    blank_rows = len(columns[target]) - len(known)
-    if blank_rows:
-        columns = {column: [cells[row] for row in known] for column, cells in columns.items()}
+    table = columns if isinstance(columns, Columns) else Columns({key: list(cells) for key, cells in columns.items()})
+    first = next(iter(table.values()))
+    last = str(first[-1]).strip().lower().rstrip(":") if first else ""
+    if last not in TOTALS or sum(str(cell).strip().lower().rstrip(":") == last for cell in first) > 1:
+        return table
+    shorter = table.select(range(len(first) - 1))
+    shorter.notes += (f"left out: the last row ({table.place(len(first) - 1)}), which begins with {first[-1]}",)
+    return shorter
 
-    y, class_names, question = _classes(target, columns[target])
-    features: list[NDArray[np.float32]] = []
-    numbers, categories, blanks, left_out = 0, 0, 0, []
-    for column in (column for column in columns if column not in owned):
-        values, why = _features(column, columns[column])
-        if values is None:
-            left_out.append(f"{one_line(column, 40)} ({why})")
-            continue
-        budget.take(array_bytes((len(y), values.shape[1] + 1), values.dtype), f"data {name}")
-        numbers, categories = numbers + (values.shape[1] == 1), categories + (values.shape[1] > 1)
-        blank = np.isnan(values[:, :1])
-        blanks += int(blank.sum())
-        features += [values, blank.astype(np.float32)] if about.missing == "marked" and blank.any() else [values]
-    if not features:
-        raise ComityError(f"data {name}: no column to learn from; left out: {', '.join(left_out) or 'none'}")
-    x = np.concatenate(features, axis=1)
-    if blank_rows:
-        left_out.append(f"{blank_rows:,} rows without {' or '.join(owned)}")
-    notes = [
-        f"{target} is to be predicted, " + (f"each {client} is a client" if client else "no column names the clients"),
-        f"{len(x):,} rows; {numbers} numbers and {categories} categories make {x.shape[1]} features"
-        + (f"; {blanks:,} blank cells stand at the mean of the training samples" if blanks else "")
-        + (", each marked by a feature" if blanks and about.missing == "marked" else ""),
-        *([f"left out: {', '.join(left_out)}"] if left_out else []),
-    ]
-    clients = {} if client is None else {"client": _names(columns[client])}
-    shown = tuple(one_line(f"{name}: {note}") for note in notes)
-    return Dataset(name, x, y, len(class_names), clients, class_names, notes=shown, warnings=question)
+
+def _own_columns(
+    where: str, columns: Mapping[str, Cells], target: str | None, client: str | None, prefix: str
+) -> tuple[str, str | None]:
+    """The columns of target and client; ``prefix``: what their options begin with."""
+    chosen = _chosen(f"{prefix}target", target, columns, TARGETS)
+    owner = _chosen(f"{prefix}client", client, columns, CLIENTS)
+    if chosen is None:
+        raise ComityError(f"{where}: which column is to be predicted? Give {prefix}target, one of {', '.join(columns)}")
+    if owner == chosen:
+        raise ComityError(f"{prefix}client must be another column than {prefix}target, got {chosen} for both")
+    return chosen, owner
 
 
 def _chosen(option: str, given: str | None, columns: Iterable[str], usual: Sequence[str]) -> str | None:
     """The column that is named, or one whose name says plainly what it is."""
     by_name = {column.lower(): column for column in columns}
     if given is None:
-        return next((by_name[name] for name in usual if name in by_name), None)
-    if given.lower() not in by_name:
-        raise unknown(f"column, data.{option}", given, columns)
-    return by_name[given.lower()]
+        found = next((by_name[name] for name in usual if name in by_name), None)
+    elif given.lower() in by_name:
+        found = given if given in by_name.values() else by_name[given.lower()]
+    else:
+        raise unknown(f"column, {option}", given, columns)
+    if found is not None and f"{found} (2)" in by_name.values():
+        raise ComityError(f"{option}: two columns are called {found}; rename one of them")
+    return found
 
 
-def _is_blank(cell: Any) -> bool:
-    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip().lower() in MISSING)
+def _with_values(where: str, table: Columns, target: str, client: str | None) -> Columns:
+    """The rows that have a target and, where there is such a column, a client."""
+    owned = [name for name in (target, client) if name is not None and name in table]
+    known = [row for row in range(len(table[target])) if not any(is_blank(table[own][row]) for own in owned)]
+    if not known:
+        raise ComityError(f"{where}: no row has a value of {' and '.join(owned)}")
+    return table if len(known) == len(table[target]) else table.select(known)
 
 
-def _numbers(cells: Cells) -> NDArray[np.float64] | None:
-    """A column of numbers, NaN for blanks; ``None`` if it holds anything else."""
-    try:
-        return np.array([np.nan if _is_blank(cell) else float(cell) for cell in cells])
-    except (TypeError, ValueError):
-        return None
+def _given_schema(about: DataFiles) -> Schema:
+    """The schema file of the options, which may not contradict it."""
+    assert about.schema is not None
+    schema = read_schema(Path(about.schema))
+    for option, own in (("target", schema.target), ("client", schema.client)):
+        if (given := getattr(about, option)) not in (None, own):
+            raise ComityError(f"data.{option} must be {own} or left out, got {given}: {about.schema} names it")
+    if about.missing != "mean":
+        raise ComityError(f"data.missing must be left out: {about.schema} says which columns are `marked: true`")
+    _require_columns(about.schema, schema)
+    return schema
 
 
-def _names(cells: Cells) -> NDArray[Any]:
-    """Names of clients or classes, none of them blank: whole numbers, or text without the blanks around it."""
-    numbers = _numbers(cells)
-    if numbers is not None and (numbers == np.round(numbers)).all() and np.abs(numbers).max() < 2**53:
-        return numbers.astype(np.int64)
-    return np.array([one_line(cell, 100) for cell in cells])
+def _require_columns(name: str, schema: Schema) -> None:
+    if not schema.used:
+        left_out = ", ".join(f"{one_line(column, 40)} ({why})" for column, why in schema.left_out.items())
+        raise ComityError(f"data {name}: no column to learn from; left out: {left_out or 'none'}")
 
 
-def _classes(target: str, cells: Cells) -> tuple[NDArray[np.int64], list[str], tuple[str, ...]]:
-    """Each row's class, the names of the classes, and a question where they look like a quantity."""
-    names, y = np.unique(_names(cells), return_inverse=True)
-    quantity = len(names) > MOST_CATEGORIES and len(y) < ROWS_A_CLASS * len(names)
-    if _numbers(cells) is not None and (names.dtype.kind == "U" or quantity):
-        raise ComityError(
-            f"data.target: {target} holds {len(names)} different numbers such as {names[0]}, and classes are predicted "
-            "here; make a column of bins of it first, such as low and high"
-        )
-    if len(names) > max(2, len(y) // 2):
-        raise ComityError(
-            f"data.target: {target} has {len(names)} different values in {len(y)} rows; a class needs two"
-        )
-    question = f"The target {target} has {len(names)} different numbers: are they classes? If not, make bins of it."
-    doubtful = names.dtype.kind == "i" and len(names) >= MANY_NUMBERS
-    return y, [str(name) for name in names], (one_line(question),) * doubtful
-
-
-def _features(column: str, cells: Cells) -> tuple[NDArray[np.float32] | None, str]:
-    """The features of a column, NaN where it is blank, or why it is left out."""
-    numbers = _numbers(cells)
-    if numbers is not None:
-        known = numbers[~np.isnan(numbers)]
-        whole = len(known) == len(cells) and bool((known == np.round(known)).all())
-        if whole and len(np.unique(known)) == len(cells) > 2:
-            rising = bool((np.diff(known) > 0).all()) and known[-1] - known[0] < 2 * len(cells)
-            if rising or ID.search(column):
-                return None, "numbers the rows"
-        if not len(known) or known.min() == known.max():
-            return None, "always the same" if len(known) else "blank"
-        return numbers[:, None].astype(np.float32), ""
-    text = ["" if _is_blank(cell) else one_line(cell, 100) for cell in cells]
-    places = {name: k for k, name in enumerate(sorted({*text} - {""}))}
-    if len(places) > MOST_CATEGORIES or len(places) == len(text) - text.count("") > 2:
-        return None, f"text of {len(places):,} different values"
-    if len(places) == 1:
-        return None, "always the same"
-    values = np.zeros((len(text), len(places)), np.float32)
-    for row, name in enumerate(text):
-        values[row, places.get(name, slice(None))] = 1 if name else np.nan
-    return values, ""
+def _notes(schema: Schema, columns: Mapping[str, Cells], blank_rows: int) -> list[str]:
+    """What was made of a table, in sentences."""
+    names = [schema.target] if schema.client is None else [schema.target, schema.client]
+    kinds = Counter[str](column.kind for column in schema.used.values())
+    blanks = sum(is_blank(cell) for column in schema.used for cell in columns[column])
+    marked = any(column.marked for column in schema.used.values())
+    made = [f"{kinds['number']} numbers"]
+    made += [f"{kinds[kind]} {kind}s" for kind in ("date", "boolean") if kinds[kind]]
+    made += [f"{kinds['category'] + kinds['ordered']} categories"]
+    units = [f"{one_line(name, 40)} in {column.unit}" for name, column in schema.used.items() if column.unit]
+    grouped = [one_line(name, 40) for name, column in schema.used.items() if column.other]
+    reasons = schema.left_out
+    left_out = [f"{one_line(column, 40)} ({reasons[column]})" for column in columns if column in reasons]
+    left_out += [f"{counted(blank_rows, 'row')} without {' or '.join(names)}"] if blank_rows else []
+    made = [", ".join(made[:-1]), made[-1]]
+    return [
+        f"{schema.target} is to be predicted, "
+        + (f"each {schema.client} is a client" if schema.client in columns else "no column names the clients"),
+        f"{len(columns[schema.target]):,} rows; {' and '.join(made)} make {len(schema.features)} features"
+        + (f"; {blanks:,} blank cells stand at the mean of the training samples" if blanks else "")
+        + (", each marked by a feature" if blanks and marked else "")
+        + ("; dates count days since 2000-01-01" if kinds["date"] else "")
+        + (f"; numbers with units: {', '.join(units)}" if units else "")
+        + (f"; rare values are one category of {listed(grouped)}" if grouped else ""),
+        *([f"left out: {', '.join(left_out)}"] if left_out else []),
+    ]

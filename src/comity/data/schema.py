@@ -1,0 +1,337 @@
+"""The schema of a table: what each column holds and how it becomes features. It holds no row of the table."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, time
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from comity._errors import ComityError, one_line
+
+Cells = Sequence[Any]
+"""A column as it was read: text, numbers, dates, None."""
+Kind = Literal["number", "boolean", "date", "ordered", "category", "blank"]
+
+FORMAT = 1
+"""Version of the format of schema files."""
+MISSING = {
+    *("", "na", "n/a", "nan", "null", "none", "?", "-", "."),
+    *("#n/a", "#na", "#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
+}
+TRUTHS = {"true": 1.0, "false": 0.0}
+EPOCH = datetime(2000, 1, 1)
+"""Dates become days since this one."""
+OTHER = "(other)"
+"""The feature of categories that a schema does not list, where it has one."""
+_HUGE = 3e38
+"""The largest number, about that of float32."""
+_DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})")
+_SLASHED = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})")
+
+
+class Problem(NamedTuple):
+    """A cell that does not fit the schema."""
+
+    row: int
+    """From 0, without the header."""
+    column: str
+    reason: str
+
+
+class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the cells of one column become features.
+
+    A number, a boolean, a date or an ordered category is one feature; a category is one feature per value.
+    """
+
+    kind: Kind
+    categories: tuple[str, ...] = ()
+    """The values of a category; of an ordered one from the lowest to the highest."""
+    other: bool = False
+    """Whether values that are not listed have a feature of their own; else they do not fit."""
+    marked: bool = False
+    """Whether one more feature is 1 where the cell is blank."""
+    unit: str = ""
+    """Of a number; cells may end with it."""
+    low: float | None = None
+    high: float | None = None
+    """The range of a number; cells outside do not fit."""
+    day_first: bool | None = None
+    """Whether the date 05/06/2024 is the 5th of June; ``None``: such dates do not fit."""
+    constant: bool = False
+    """Whether all cells of the table were the same: such a column has no feature, as a blank one has none."""
+
+    def __post_init__(self) -> None:
+        named = self.kind in ("category", "ordered")
+        for wrong, words in (
+            (named and not (self.categories or self.other), "a category needs `categories`"),
+            (self.categories and not named, f"a {self.kind} has no `categories`"),
+            (self.other and self.kind != "category", f"`other` is for categories, not for a {self.kind} column"),
+            (len(set(self.categories)) < len(self.categories), "`categories` has the same value twice"),
+            (any(map(is_blank, self.categories)), f"`categories` has a value that means blank: {self.categories}"),
+            (any(each != one_line(each, 100) for each in self.categories), "`categories` has a value too long or odd"),
+            (not all(np.isfinite(each) for each in (self.low, self.high) if each is not None), "a limit is no number"),
+            (self.low is not None and self.high is not None and self.low > self.high, "`low` is above `high`"),
+        ):
+            if wrong:
+                raise ValueError(words)
+
+    @property
+    def used(self) -> bool:
+        """Whether it has features."""
+        return self.kind != "blank" and not self.constant
+
+    def features(self, name: str) -> list[str]:
+        """The names of its features."""
+        if not self.used:
+            return []
+        values = [f"{name} = {each}" for each in (*self.categories, *[OTHER] * self.other)]
+        return (values if self.kind == "category" else [name]) + [f"{name} is blank"] * self.marked
+
+    def encode(self, cells: Cells) -> tuple[NDArray[np.float32], dict[int, str]]:
+        """Features (rows, width) with NaN where a cell is blank, and by row why a cell does not fit."""
+        if not self.used:
+            return np.zeros((len(cells), 0), np.float32), {}
+        if self.kind == "number" and not self.marked and (known := numbers_of(cells, self.unit)) is not None:
+            low = -_HUGE if self.low is None else max(self.low, -_HUGE)
+            high = _HUGE if self.high is None else min(self.high, _HUGE)
+            if (np.isnan(known) | ((known >= low) & (known <= high))).all():  # as nearly always; else cell by cell
+                return known[:, None].astype(np.float32), {}
+        one_hot = self.kind == "category"
+        values = np.zeros((len(cells), len(self.categories) + self.other if one_hot else 1))
+        read = self._reader()
+        problems: dict[int, str] = {}
+        for row, cell in enumerate(cells):
+            if is_blank(cell):
+                values[row] = np.nan
+                continue
+            try:
+                value = read(cell)
+                if one_hot:
+                    values[row, int(value)] = 1
+                else:
+                    values[row] = self._within(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                values[row] = np.nan
+                said = f"{one_line(cell, 40)} is no {self.kind}" + (f" in {self.unit}" if self.unit else "")
+                problems[row] = str(error) if isinstance(error, _Misfit) else said
+        marks = [np.isnan(values[:, :1])] if self.marked else []
+        with np.errstate(over="ignore"):
+            return np.concatenate([values, *marks], axis=1).astype(np.float32), problems
+
+    def _reader(self) -> Callable[[Any], float]:
+        if self.kind == "number":
+            return partial(number, unit=self.unit)
+        if self.kind == "date":
+            return partial(days, day_first=self.day_first)
+        return truth if self.kind == "boolean" else self._place()
+
+    def _place(self) -> Callable[[Any], float]:
+        places = {name: place for place, name in enumerate(self.categories)}
+        name_of = labels(self.categories)
+
+        def place(cell: Any) -> float:
+            name = name_of(cell)
+            if name not in places and not self.other:
+                known = ", ".join(self.categories[:5]) + ", …" * (len(self.categories) > 5)
+                raise _Misfit(f"unknown value {one_line(cell, 40)}; known: {known}")
+            return places.get(name, len(places))
+
+        return place
+
+    def _within(self, value: float) -> float:
+        if not abs(value) <= _HUGE:
+            raise _Misfit(f"{value:g} is not finite")
+        for limit, beyond, word in ((self.low, -1, "below"), (self.high, 1, "above")):
+            if limit is not None and (value - limit) * beyond > 0:
+                raise _Misfit(f"{value:g} is {word} {limit:g}" + (f" {self.unit}" if self.unit else ""))
+        return value
+
+
+class _Misfit(ValueError):
+    """A cell that a column does not take, with the reason."""
+
+
+class Encoded(NamedTuple):
+    """A table as features and, where it has them, classes and clients. Rows with a problem are included."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64] | None
+    """−1 where the class is blank or unknown; ``None`` without a target column."""
+    clients: list[str] | None
+    """Empty where the cell is blank; ``None`` without a client column."""
+    problems: list[Problem]
+
+
+class Schema(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The columns of a table, the one that is predicted and the one that names the client."""
+
+    target: str
+    classes: tuple[str, ...]
+    columns: dict[str, Column]
+    """The columns in the order of their features; those that are blank or constant have none."""
+    client: str | None = None
+    clients: tuple[str, ...] = ()
+    """The names of all clients, in the order of their numbers."""
+    id: str | None = None
+    """A column that names the row, carried over to predictions."""
+    ignored: dict[str, str] = field(default_factory=dict)
+    """Further columns of the table, and why nothing is learnt from them."""
+    min_count: int = 0
+    """A client with fewer known values of a feature leaves its sums out of the means and spreads."""
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        own = [self.target] if self.client is None else [self.target, self.client]
+        for wrong, words in (
+            (not self.classes, "`classes` is empty"),
+            (len(set(self.classes)) < len(self.classes), "`classes` has the same name twice"),
+            (len(set(self.clients)) < len(self.clients), "`clients` has the same name twice"),
+            (
+                len(set(own)) < len(own) or any(name in self.columns for name in own),
+                "`target` and `client` are columns",
+            ),
+            (any(map(is_blank, (*self.classes, *self.clients))), "a class or client has a name that means blank"),
+        ):
+            if wrong:
+                raise ValueError(words.replace("are columns", "must be columns of their own"))
+
+    @property
+    def features(self) -> list[str]:
+        return [feature for name, column in self.columns.items() for feature in column.features(name)]
+
+    @property
+    def used(self) -> dict[str, Column]:
+        """The columns that are learnt from."""
+        return {name: column for name, column in self.columns.items() if column.used}
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The columns that nothing is learnt from, and why."""
+        same = {name: each for name, each in self.columns.items() if not each.used}
+        return {
+            name: "blank" if each.kind == "blank" else "always the same" for name, each in same.items()
+        } | self.ignored
+
+    def lacking(self, table: Iterable[str]) -> list[str]:
+        """The columns that are learnt from and that a table does not have."""
+        there = set(table)
+        return [name for name in self.used if name not in there]
+
+    def encode(self, table: Mapping[str, Cells]) -> Encoded:
+        """Encode a table. A table without one of the columns is an error, as is a schema without any."""
+        if lacking := self.lacking(table):
+            raise ComityError(f"the table lacks {', '.join(lacking)}; it needs every column of its schema")
+        if not self.used:
+            raise ComityError("the schema has no column to learn from")
+        x, problems = [], []
+        for name, column in self.used.items():
+            values, wrong = column.encode(table[name])
+            x.append(values)
+            problems += [Problem(row, name, reason) for row, reason in wrong.items()]
+        y = self.encode_target(table[self.target]) if self.target in table else None
+        if y is not None:
+            problems += [
+                Problem(row, self.target, f"unknown class {one_line(cell, 40)}")
+                for row, cell in enumerate(table[self.target])
+                if y[row] < 0 and not is_blank(cell)
+            ]
+        clients = None
+        if self.client is not None and self.client in table:
+            name_of = labels(self.clients)
+            clients = ["" if is_blank(cell) else name_of(cell) for cell in table[self.client]]
+        return Encoded(np.concatenate(x, axis=1), y, clients, sorted(problems))
+
+    def encode_target(self, cells: Cells) -> NDArray[np.int64]:
+        """Each row's class; −1 where it is blank or unknown."""
+        places, name_of = {name: place for place, name in enumerate(self.classes)}, labels(self.classes)
+        return np.array([-1 if is_blank(cell) else places.get(name_of(cell), -1) for cell in cells], np.int64)
+
+
+def is_blank(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return cell.strip().lower() in MISSING
+    try:
+        return cell is None or bool(cell != cell)
+    except (TypeError, ValueError):  # what pandas calls NA is not even unequal to itself
+        return True
+
+
+def labels(known: Sequence[str]) -> Callable[[Any], str]:
+    """What reads the name of a class, a category or a client: trimmed text, or whole numbers where all known ones are.
+
+    So 1, "1" and 1.0 are the same name.
+    """
+    numeric = bool(known) and all(re.fullmatch(r"-?\d+", name) for name in known)
+
+    def name_of(cell: Any) -> str:
+        if numeric or isinstance(cell, (float, np.floating)):
+            with suppress(TypeError, ValueError, OverflowError):
+                if float(cell).is_integer() and abs(float(cell)) < 2**53:
+                    return str(int(float(cell)))
+        return one_line(cell, 100)
+
+    return name_of
+
+
+def numbers_of(cells: Cells, unit: str = "") -> NDArray[np.float64] | None:
+    """A column of numbers, NaN where it is blank; ``None`` if it holds anything else."""
+    try:
+        return np.array([np.nan if is_blank(cell) else number(cell, unit) for cell in cells])
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def number(cell: Any, unit: str = "") -> float:
+    """A number, which may be followed by its unit."""
+    if isinstance(cell, str):
+        cell = cell.strip().removesuffix(unit)
+        if "_" in cell:  # which Python takes for a separator of thousands
+            raise ValueError(cell)
+    return float(cell)
+
+
+def truth(cell: Any) -> float:
+    """1 for true, 0 for false, whether written as text or as a number."""
+    value = TRUTHS.get(cell.strip().lower()) if isinstance(cell, str) else None
+    if value is None and (value := number(cell)) not in (0, 1):
+        raise _Misfit(f"{one_line(cell, 40)} is neither true nor false")
+    return value
+
+
+def days(cell: Any, day_first: bool | None = None) -> float:
+    """Days since 2000-01-01 of 2024-05-31, 31.5.2024, 2024/5/31 or, with ``day_first``, 31/5/2024, and a time."""
+    if isinstance(cell, str):
+        cell = _parsed_date(cell.strip(), day_first)
+    if isinstance(cell, date) and not isinstance(cell, datetime):
+        cell = datetime.combine(cell, time())
+    if not isinstance(cell, datetime):
+        raise TypeError(cell)
+    return (cell.replace(tzinfo=None) - EPOCH).total_seconds() / 86_400
+
+
+def _parsed_date(text: str, day_first: bool | None) -> datetime:
+    written, _, clock = text.partition(" ")
+    dotted, slashed = _DOTTED.fullmatch(written), _SLASHED.fullmatch(written)
+    if dotted or (slashed and day_first is not None):
+        first, second, year = map(int, (dotted or slashed).groups())  # type: ignore[union-attr]
+        day, month = (first, second) if dotted or day_first else (second, first)
+        return datetime.combine(date(year, month, day), time.fromisoformat(clock) if clock else time())
+    if slashed:
+        raise _Misfit(f"{text} is ambiguous: which is the day, which the month? Write {slashed[3]}-MM-DD")
+    if yearly := re.fullmatch(r"(\d{4})/(\d{1,2})/(\d{1,2})", written):
+        text = "{}-{:0>2}-{:0>2}".format(*yearly.groups()) + (f" {clock}" if clock else "")
+    return datetime.fromisoformat(text)
+
+
+def fits(read: Callable[[Any], float], cells: Iterable[Any]) -> bool:
+    """Whether every cell that is not blank can be read in this way."""
+    try:
+        return all(is_blank(cell) or read(cell) is not None for cell in cells)
+    except (TypeError, ValueError, OverflowError):
+        return False

@@ -1,0 +1,117 @@
+"""Means and spreads of tables that stay at their sites: one question of sums before the first round."""
+
+import logging
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from comity._errors import ComityError
+from comity.data import ClientData, Moments, Scaler
+from comity.engine import Call, ClientState, Extension, Verb
+from comity.methods import Payload, Question
+
+if TYPE_CHECKING:
+    from comity.engine import Run, RunPlan, Site
+
+log = logging.getLogger("comity")
+
+SCALER = "scaler"
+"""Where the server stores it, (2, features) float64."""
+LARGEST = float(torch.finfo(torch.float32).max)
+
+
+class Features(Question):
+    """A question about sums over a client's training and validation samples."""
+
+    features: int
+
+
+class Sums(Payload):
+    """What `Moments` holds, (4, features): number, sum, sum of squares, and number of values that are not 0 or 1."""
+
+    bits: Tensor
+    """Float64 as int64: floats that travel must be within the range of float32, which squares may leave."""
+
+    @classmethod
+    def over(cls, moments: Moments) -> "Sums":
+        return cls(bits=torch.from_numpy(moments.stacked).view(torch.int64))
+
+    @property
+    def moments(self) -> Moments:
+        return Moments(*self.bits.view(torch.float64).numpy())
+
+
+class Scaling(Extension):
+    """Asks each client for its sums once, and sends the means and spreads along with all later questions.
+
+    The link of a run and those of its local baselines send the same along: there is one question for all of them.
+    """
+
+    scaled: bool = field(default=False, init=False)
+    """Whether the samples at this site are scaled."""
+
+    def attach(self, plan: "RunPlan", site: "Site") -> None:
+        if plan.config.masked:
+            raise ComityError(
+                "masked hides updates, but the sums for means and spreads of tables would leave their sites unmasked; "
+                "leave masked out, or run it with data that the sites have scaled themselves (OwnData)"
+            )
+
+        prepare = site.federation.preprocessing
+        self.scaled = prepare is not None and prepare.scaler is not None
+
+    def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
+        return verbs | {"moments": Verb("moments", Features, Sums, _moments, _objection)}
+
+    def client_data(self, data: ClientData, round: int) -> ClientData:
+        if not self.scaled:
+            raise ComityError("no means and spreads came along with the question")
+        return data
+
+    def before_training(self, run: "Run") -> None:
+        server = run.server
+        along = server.link.along
+        if SCALER in server.store:  # of a run that is resumed
+            along[:] = server.store[SCALER].flatten().tolist()
+        asked = not along
+        if asked:
+            question = Features(features=run.federation.shape[0])
+            replies: dict[int, Sums] = server.ask_clients("moments", dict.fromkeys(server.clients, question))
+            if not replies:
+                raise ComityError(f"no client sent its sums for means and spreads: {server.first_failure}")
+            scaler = Scaler.of(replies[cid].moments for cid in sorted(replies))
+            along[:] = [*scaler.centre.tolist(), *scaler.factor.tolist()]
+        server.store[SCALER] = torch.tensor(along, dtype=torch.float64).view(2, -1)
+        if asked:
+            run.save()  # others may answer after a resume, and the local baselines would have been scaled by these
+
+
+def _moments(call: Call) -> tuple[Payload, ClientState | None]:
+    """Sums of this client's samples. It is not started by this, and what it keeps stays as it was."""
+    federation = call.site.federation
+    prepare = federation.preprocessing
+    if prepare is None or prepare.schema is None or prepare.scaler is not None:
+        raise ComityError("sums are asked for once, and of tables that are not scaled yet")
+    schema, found = prepare.schema, Moments.of(federation.clients[call.cid].train.x.numpy())
+    known = zip(schema.features, found.count, strict=True)
+    if few := [name for name, count in known if 0 < count < schema.min_count]:
+        log.warning("fewer than %d known values: this site sends no sums of %s", schema.min_count, ", ".join(few))
+    return Sums.over(found.without_few(schema.min_count)), call.state
+
+
+def _objection(sent: Payload, reply: Payload) -> str | None:
+    assert isinstance(sent, Features)
+    assert isinstance(reply, Sums)
+    if reply.bits.shape != (4, sent.features) or reply.bits.dtype != torch.int64:
+        return "sent sums of another shape or type than the schema's features"
+    count, total, squares, odd = reply.bits.view(torch.float64)
+    counts = torch.stack([count, odd])
+    if not ((counts >= 0) & (counts < 2**53) & (counts == counts.round())).all() or (odd > count).any():
+        return "sent sums with counts that are no counts"
+    if not ((squares >= 0) & (squares <= LARGEST**2 * count)).all():
+        return "sent sums of squares out of range"
+    if not (total.square() <= count * squares * (1 + 1e-6)).all():
+        return "sent sums that contradict their squares"
+    return None
