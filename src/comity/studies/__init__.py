@@ -4,7 +4,8 @@ The package is not called ``study`` because ``comity.study`` is the function.
 """
 
 from comity.studies._grid import examples
+from comity.studies._join import Joined, join
 from comity.studies._show import Show
 from comity.studies._study import dry_run, study
 
-__all__ = ["Show", "dry_run", "examples", "study"]
+__all__ = ["Joined", "Show", "dry_run", "examples", "join", "study"]

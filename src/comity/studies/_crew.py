@@ -24,10 +24,8 @@ Message = dict[str, Any]
 class Job:
     config: Config
     title: str
-    needs: "tuple[Job, ...]" = ()
-    """The local baselines that this run is compared with, which must be done before."""
-    callbacks: tuple[str, ...] = ()
-    """Dotted names of ``Callback`` classes, which are made where the run is done."""
+    needs: "tuple[Job, ...]" = ()  # the local baselines that this run is compared with, which must be done before
+    callbacks: tuple[str, ...] = ()  # dotted names of `Callback` classes, which are made where the run is done
 
     @property
     def order(self) -> dict[str, Any]:
@@ -38,8 +36,7 @@ class Job:
 class Worker(Protocol):
     """Does one run after another and puts messages about them into an inbox."""
 
-    tries: int
-    """How often a run is started whose worker dies."""
+    tries: int  # how often a run is started whose worker dies
 
     def tell(self, order: Any) -> None:
         """Send a run's ``order``, or ``"stop"``."""

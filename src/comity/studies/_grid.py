@@ -32,11 +32,9 @@ BESIDE = (
 )
 """Entries of a study that are no options of a run."""
 
-MOST_CELLS = 10_000
-"""The default of ``most_cells``: a slip in a sweep is reported at once, not after an hour of counting."""
+MOST_CELLS = 10_000  # the default of `most_cells`: a slip in a sweep is reported at once, not after an hour of counting
 
-TRAINING = tuple(declared(Training))
-"""Options of local training. Where one is tuned, Local is tuned too."""
+TRAINING = tuple(declared(Training))  # options of local training. Where one is tuned, Local is tuned too.
 
 
 def examples() -> dict[str, Path]:
@@ -116,7 +114,8 @@ def _grids(entries: Mapping[str, Any]) -> list[Entries]:
 def expand(entries: Mapping[str, Any]) -> list[Config]:
     """Every cell of the grid once: settings outermost, then methods, rules and seeds."""
     seeds, tuned = seeds_of(entries), bool(entries.get("tune"))
-    base = {key: value for key, value in entries.items() if key not in BESIDE and key != "seed"}
+    given = {key: value for key, value in entries.items() if key not in BESIDE and key != "seed"}
+    base = {"save_models": False} | given
     cells: dict[str, Config] = {}
     known: dict[str, set[str]] = {}
     for grid in _grids(entries):

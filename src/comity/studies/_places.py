@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from comity._options import options as declared
+from comity._write import inside
 from comity.config import Config
 from comity.results import RunFolder, other_configuration, other_data, schema
 from comity.studies._grid import Names
@@ -20,11 +21,10 @@ class Places:
         self.out, self.names, self.fingerprint, self.overwrite = out, names, fingerprint, overwrite
         there = sorted(folder for room in (schema.RUNS, schema.TRIALS) for folder in (out / room).glob("*"))
         self.folders = {RunFolder(folder).info().key: folder for folder in there if RunFolder(folder).started}
-        self.ours: set[str] = set()
-        """Keys of the runs that belong to the study as it is now."""
+        self.ours: set[str] = set()  # keys of the runs that belong to the study as it is now
 
     def home(self, config: Config, tried: str = "") -> Path:
-        return self.out / (schema.TRIALS if tried else schema.RUNS) / self.names.slug(config, tried)
+        return inside(self.out, f"{schema.TRIALS if tried else schema.RUNS}/{self.names.slug(config, tried)}")
 
     def place(self, config: Config, tried: str = "") -> Path:
         """The folder that holds this run already, or the one it will have: in ``.tuning`` while a value is tried."""

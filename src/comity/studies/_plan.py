@@ -40,8 +40,7 @@ class StudyPlan:
             raise ComityError("reference must be auto or none in a study: each seed has a Local of its own")
         keep = convert(entries.get("keep_checkpoints", False), bool, "keep_checkpoints")
         self.callbacks = (*callback_names(entries), *([] if keep else [PRUNE]))
-        self.asked = self.cells if shard is None else part(self.cells, shard)
-        """The cells of the shard, or all."""
+        self.asked = self.cells if shard is None else part(self.cells, shard)  # the cells of the shard, or all
         if shard is not None and tune:
             raise ComityError("a shard cannot tune: what is tried next depends on all that was tried; use --on ray")
         limits = (convert(entries.get(name), Count | None, name) for name in ("budget", "tune_seeds"))

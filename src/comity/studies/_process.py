@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
+from comity._write import open_plain
 from comity.results import LOG
 from comity.studies._crew import Inbox, Message, work
 
@@ -25,7 +26,7 @@ class Process:
 
     def __init__(self, inbox: Inbox, log: Path) -> None:
         paths = os.pathsep.join(path for path in sys.path if path)
-        with log.open("a") as errors:
+        with open_plain(log, "a") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "comity.studies._process"],  # -P: no module of the working directory
                 stdin=subprocess.PIPE,

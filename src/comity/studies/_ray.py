@@ -22,14 +22,13 @@ import torch
 
 from comity import __version__
 from comity._errors import ComityError, install, one_line
-from comity._write import locked
+from comity._write import locked, write_text
 from comity.results import RunFolder, schema
 from comity.studies._crew import Inbox, Message, work
 
 VERSIONS = (__version__, torch.__version__)
 """Of comity and torch, which must be equal on all nodes for numbers to be equal."""
-Files = dict[str, bytes]
-"""A folder's files, by their path in it."""
+Files = dict[str, bytes]  # a folder's files, by their path in it
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Cluster:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ComityError(f"--on ray: there is no Ray cluster to join ({one_line(error, 200)})") from error
-        (study / schema.TOKEN).write_text(self.place.token)
+        write_text(study / schema.TOKEN, self.place.token)
         installed = (sys.prefix, sys.base_prefix)  # nodes have their own
         own = os.pathsep.join(path for path in sys.path if path and not path.startswith(installed))
         self.run: Any = ray.remote(

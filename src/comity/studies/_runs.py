@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
 from comity._threads import one_thread
-from comity.config import Config
+from comity.config import MLP, Config
 from comity.engine import RunPlan, run
 from comity.studies._crew import reason
 from comity.studies._grid import apart_from_seeds, locals_of
@@ -46,8 +46,18 @@ class Runs:
         return SharedPlan(config, self.datasets)
 
     def settled(self, cells: Iterable[Config]) -> list[Config]:
-        """The cells with the device, clients and model that they get where none is named."""
-        return [self.plan(cell).config for cell in cells]
+        """The cells with the device, clients and model that they get where none is named.
+
+        Where one method needs an mlp for the data, all methods get it, so that they share their local baselines.
+        """
+        cells = list(cells)
+        found = [self.plan(cell).config for cell in cells]
+        usual = [(repr((cell.data, cell.data_dir)), cell.model is None) for cell in cells]
+        rich = {about for about, config in zip(usual, found, strict=True) if str(config.model) == MLP}
+        return [
+            config.with_(model=MLP) if unnamed and (data, unnamed) in rich else config
+            for config, (data, unnamed) in zip(found, usual, strict=True)
+        ]
 
     def fingerprint(self, config: Config) -> str | None:
         """The fingerprint of the data as they are now; ``None`` for synthetic data."""

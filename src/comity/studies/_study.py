@@ -23,8 +23,7 @@ from comity.studies._plan import StudyPlan
 from comity.studies._show import Show
 from comity.studies._tune import Group, Search, spelled_out
 
-LONG = 1000
-"""Rounds of all runs together, from which on a study first tries one round of each of its cells."""
+LONG = 1000  # rounds of all runs together, from which on a study first tries one round of each of its cells
 
 
 def study(
@@ -84,8 +83,7 @@ class _Study:
         self.plan, self.out, self.show, self.stop = plan, plan.out, show, stop
         self.folder = StudyFolder(plan.out)
         self.places = Places(plan.out, plan.names, plan.runs.fingerprint, overwrite)
-        self.ends: dict[str, Message] = {}
-        """How each run of this session ended, by key."""
+        self.ends: dict[str, Message] = {}  # how each run of this session ended, by key
 
     def estimate(self) -> float:
         from comity.studies._runs import estimate

@@ -10,10 +10,8 @@ from comity.config import AUTO, Config, Entries, Overlay
 from comity.studies._grid import TRAINING, apart_from_seeds, has_own_rule, section
 
 Value = Any
-MOST_STEPS = 1000
-"""Of a walk, where its range is much wider than its step."""
-LEARNING_RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
-"""What ``lr: auto`` tries, for every method and Local."""
+MOST_STEPS = 1000  # of a walk, where its range is much wider than its step
+LEARNING_RATES = [0.003, 0.01, 0.03, 0.1, 0.3]  # what `lr: auto` tries, for every method and Local
 
 
 def spelled_out(entries: Entries) -> Entries:
@@ -78,8 +76,7 @@ class Search:
 
     key: str
     candidates: Candidates
-    most: int
-    """How many values may be tried."""
+    most: int  # how many values may be tried
     tried: dict[Value, float] = field(default_factory=dict)
     """Validation by the metric that decides, higher is better, mean over clients and seeds; NaN where a run failed."""
 
@@ -110,8 +107,7 @@ class Group:
 
     cells: list[Config]
     searches: list[Search]
-    seeds: int | None = None
-    """On how many of them, the first ones, values are tried; on all where it is ``None``."""
+    seeds: int | None = None  # on how many of them, the first ones, values are tried; on all where it is `None`
 
     @property
     def tried(self) -> list[Config]:

@@ -14,6 +14,8 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load
+from study_parts import BROKEN, numbers, record_begun
+from study_parts import SMALL as ONE
 
 from comity import ComityError, Config
 from comity.__main__ import main
@@ -23,13 +25,9 @@ from comity.studies._crew import Crew, Inbox, Job, Message, execute
 from comity.studies._grid import expand, local_of, part
 from comity.studies._plan import ray_address
 from comity.studies._ray import Place, baselines_of, packed, run_remote, unpack
-from test_study import BROKEN, numbers, record_begun
+from helpers import Capture, Patch
 
-
-@pytest.fixture
-def small(tiny: dict[str, Any]) -> dict[str, Any]:
-    return tiny | {"reference": "auto", "jobs": 1, "rounds": 2, "method": "FedAvg,FedRep", "seeds": 2}
-
+SMALL = ONE | {"method": "FedAvg,FedRep", "seeds": 2}
 
 # Shards.
 
@@ -46,33 +44,31 @@ def test_shards_are_a_partition_and_families_stay_together_where_they_can() -> N
 
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "3", "/3", "a/b", "-1/3", "1/0", "1/3/5", ""])
-def test_a_shard_that_is_none_is_refused(shard: str, small: dict[str, Any], tmp_path: Path) -> None:
+def test_a_shard_that_is_none_is_refused(shard: str, tmp_path: Path) -> None:
     with pytest.raises(ComityError, match="shard must be like 3/16, the third of 16 parts"):
-        study(**small, shard=shard, out=tmp_path / "x")
+        study(**SMALL, shard=shard, out=tmp_path / "x")
     with pytest.raises(ComityError, match="a shard cannot tune"):
-        study(**small, shard="1/2", tune={"rule.c": [0.1]}, rule="ConFREE", out=tmp_path / "x")
+        study(**SMALL, shard="1/2", tune={"rule.c": [0.1]}, rule="ConFREE", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
-def test_shards_make_the_same_study_with_each_local_once(
-    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_make_the_same_study_with_each_local_once(tmp_path: Path, monkeypatch: Patch) -> None:
     began = record_begun(monkeypatch)
     whole, sharded = tmp_path / "whole", tmp_path / "sharded"
-    study(**small, out=whole)
+    study(**SMALL, out=whole)
     expected, began[:] = sorted(began), []
-    second = study(**small, out=sharded, shard="2/2")
+    second = study(**SMALL, out=sharded, shard="2/2")
     assert sorted(began) == ["fedavg-mean-s1", "fedrep-mean-s1", "local-repeated-s1", "local-s1"]
     assert "4 of 8 runs are not finished" in second.table().markdown()
-    study(**small, out=sharded, shard="1/2")
+    study(**SMALL, out=sharded, shard="1/2")
     assert sorted(began) == expected
     assert numbers(sharded) == numbers(whole)
     assert (sharded / "study.yaml").read_text().replace("sharded", "whole") == (whole / "study.yaml").read_text()
     assert not [path for path in sharded.iterdir() if path.name.startswith(".")]
 
 
-def test_what_failed_in_a_shard_is_still_told_when_another_ends(small: dict[str, Any], tmp_path: Path) -> None:
-    options = small | {"method": ["FedAvg", BROKEN], "out": tmp_path / "x"}
+def test_what_failed_in_a_shard_is_still_told_when_another_ends(tmp_path: Path) -> None:
+    options = SMALL | {"method": ["FedAvg", BROKEN], "out": tmp_path / "x"}
     first = study(**options, shard="1/2").failed
     assert list(first) == [f"{BROKEN} + Mean, seed 0"]
     both = study(**options, shard="2/2")
@@ -81,9 +77,9 @@ def test_what_failed_in_a_shard_is_still_told_when_another_ends(small: dict[str,
 
 
 @pytest.mark.slow
-def test_shards_that_share_a_local_train_it_once(small: dict[str, Any], tmp_path: Path) -> None:
+def test_shards_that_share_a_local_train_it_once(tmp_path: Path) -> None:
     """One seed and two methods, so that both shards need the same Local, at the same time."""
-    options = small | {"rounds": 150, "eval_every": 50, "seeds": 1, "model": {"name": "mlp", "widths": [16]}}
+    options = SMALL | {"rounds": 150, "eval_every": 50, "seeds": 1, "model": {"name": "mlp", "widths": [16]}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(options))
     flags = ["--config", str(tmp_path / "study.yaml"), "--out", str(tmp_path / "x"), "--quiet"]
     begun = [
@@ -163,26 +159,24 @@ def test_where_ray_is() -> None:
     assert ray_address("ray://head:10001") == "ray://head:10001"
 
 
-def test_another_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_place_is_refused(tmp_path: Path, capsys: Capture) -> None:
     assert main(["study", "--on", "moon", "--out", str(tmp_path / "x")]) == 2
     assert capsys.readouterr().err == "comity: on must be ray or ray:ADDRESS, got 'moon'\n"
     assert not (tmp_path / "x").exists()
 
 
-def test_without_ray_there_is_a_hint(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_there_is_a_hint(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ComityError, match=r"--on ray needs Ray: .*pip install .*\[ray\]"):
-        study(**small, on="ray", out=tmp_path / "x")
+        study(**SMALL, on="ray", out=tmp_path / "x")
 
 
-def test_a_node_with_a_disk_of_its_own_sends_the_run_back(
-    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_with_a_disk_of_its_own_sends_the_run_back(tmp_path: Path, monkeypatch: Patch) -> None:
     """What a task does, in this process: the same paths mean another disk there."""
     home, node = tmp_path / "home", tmp_path / "node"
     home.mkdir()
     monkeypatch.chdir(home)
-    study(**small | {"seeds": 1}, keep_checkpoints=True, out=Path("x"))
+    study(**SMALL | {"seeds": 1}, keep_checkpoints=True, out=Path("x"))
     folder = Path("x/runs/fedavg-mean-s0")
     order = {"config": RunFolder(folder).options(), "callbacks": []}
     expected, given = packed(folder), {path: packed(Path(path)) for path in baselines_of(order)}
@@ -232,11 +226,11 @@ class Heard(Show):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # libraries warn of their own matters
-def test_a_ray_cluster_loses_a_node_and_nothing_else(small: dict[str, Any], tmp_path: Path) -> None:
+def test_a_ray_cluster_loses_a_node_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'comity[ray]', or make test-ray")
     from ray.cluster_utils import Cluster
 
-    options = small | {"rounds": 600, "eval_every": 200, "checkpoint_every": 20}
+    options = SMALL | {"rounds": 600, "eval_every": 200, "checkpoint_every": 20}
     study(**options | {"jobs": 2}, out=tmp_path / "here")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     nodes: SimpleQueue[Any] = SimpleQueue()

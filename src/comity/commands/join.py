@@ -1,0 +1,89 @@
+"""``comity join``."""
+
+from pathlib import Path
+
+from comity._datasets import whereabouts
+from comity._options import Count
+from comity.commands._command import RUN_OPTIONS, Command
+from comity.config import Entries
+
+
+def join(
+    table: Path,
+    *,
+    given: Entries,
+    target: str | None = None,
+    client: str | None = None,
+    seeds: Count = 6,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Find out from a table whether joining pays for each client, and save its model.
+
+    Local training is compared with FedAvg, APFL and FedAvg under a guard. The learning rate is chosen by validation,
+    and each row is tested by models that were not trained on it. Any option of comity run may be given; --method,
+    --rule or --guard replace the comparison. The same command resumes a run that was stopped.
+
+    Examples:
+        comity join patients.csv --target outcome --client hospital
+        comity join patients.csv --target outcome --client hospital --metric log-loss --out joined
+
+    Options:
+        table: a table with one row per sample: .csv, .tsv, .parquet, .xlsx
+        target: the column to predict; by default one that is called target, label, outcome, …
+        client: the column that names the client; by default one that is called client, hospital, site, …
+        seeds: three consecutive seeds test each row once
+        overwrite: replace what is in --out
+        quiet: print nothing but errors
+    """
+    named = {"data.target": target, "data.client": client}
+    given = {name: value for name, value in named.items() if value is not None} | given
+    out = Path(str(given.pop("out", "joined")))
+    whereabouts(str(table))
+
+    from rich.console import Console
+
+    from comity.commands._terminal import interruptible, show_title, wide_console
+    from comity.report import write
+    from comity.studies import Show, join
+
+    console = Console()
+    with interruptible(console, "these rounds") as stopped:
+        done = join(
+            table,
+            out=out,
+            seeds=seeds,
+            overwrite=overwrite,
+            show=Show(None if quiet else console),
+            stop=stopped,
+            **given,
+        )
+        if stopped():
+            console.print("Stopped. The same command resumes it.", highlight=False)
+            return 130
+    page = out / "report.html"
+    write([out], page, say=lambda _: None)
+    for title, error in done.study.failed.items():
+        console.print(f"{title} failed: {error}", highlight=False, markup=False)
+    if not quiet:
+        terminal, verdict = wide_console(), done.study.verdict
+        show_title(terminal, verdict)
+        if verdict.cell is not None and verdict.cell.clients:
+            terminal.print(verdict.cell.client_table)
+        lr, metric = f"--lr {done.learning_rate:g}", f"--metric {done.study.settings[0].deciding}"
+        lines = (
+            "",
+            f"Learning rate {done.learning_rate:g}, chosen by validation.",
+            f"Page:   {page}",
+            f"Models: {done.models}, one folder per client, of {done.models_of}; trained on two thirds of the rows",
+            "",
+            "Predict new rows:",
+            f"  comity predict {done.models}/CLIENT new.csv -o predictions.csv",
+            "Do the same with the tables at their sites (docs/sites.md):",
+            f"  comity flower new federation --schema {out / 'schema.yaml'} {metric} {lr} --guard mixture",
+        )
+        terminal.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    return 1 if done.study.failed else 0
+
+
+COMMAND = Command(join, [option for option in RUN_OPTIONS if option.name != "data"], order=0)
