@@ -19,13 +19,13 @@ from flwr.clientapp.mod import LocalDpMod
 from flwr.common.config import flatten_dict
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from grids import HASTY, kept
-from safetensors.torch import load_file
 
 from comity import ComityError, Config
 from comity._errors import install
 from comity._write import write_text
 from comity.commands import command
 from comity.data import ClientData, Federation, Split
+from comity.deploy import load_model
 from comity.engine import RunPlan, run
 from comity.flower import OwnData, client_app, server_app, write_app
 from comity.flower._app import config_of, entries_of
@@ -133,16 +133,18 @@ def test_a_site_has_its_own_model_and_nobody_else_has(tiny: dict[str, Any], tmp_
     folders = [tmp_path / str(cid) for cid in range(2)]
     grid = InProcessGrid(client_app(config), 2, node_configs=[{"keep": str(folder)} for folder in folders])
     done = over(grid, config)
-    site = RunPlan(config).site
+    plan = RunPlan(config)
+    drawn = plan.dataset.draw(2, config.seed)
     for cid, folder in enumerate(folders):
-        net = site.model().net
-        net.load_state_dict(load_file(folder / f"client-{cid}" / "model-fedrep.safetensors"))
-        data = site.federation.clients[cid].test
-        hits = (net.eval()(data.x).argmax(1) == data.y).double().mean()
-        assert float(hits) == done.columns["L-acc"][cid]
-        assert (folder / f"client-{cid}" / "model-local.safetensors").exists()  # perhaps the better one for this site
-        assert folder.joinpath(f"client-{cid}").stat().st_mode & 0o777 == 0o700
-        assert {file.stat().st_mode & 0o777 for file in folder.rglob("*.safetensors")} == {0o600}
+        place = folder / f"client-{cid}"
+        model, tests = load_model(place / "model"), plan.site.federation.clients[cid]
+        right = model.predict(drawn.x[tests.test_ids]) == tests.test.y.numpy()
+        assert right.mean() == done.columns["L-acc"][cid] == model.artefact.info.performance.score
+        assert model.artefact.info.performance.local == done.local["L-acc"][cid]
+        own, federated = model.artefact.info.experts  # perhaps the own model is the better one for this site
+        assert (own.name, own.weight, federated.name, federated.weight) == ("own", 0, "federated", 1)
+        assert {path.stat().st_mode & 0o777 for path in (place, place / "model")} == {0o700}
+        assert {file.stat().st_mode & 0o777 for file in place.glob("*.safetensors")} == {0o600}
     with pytest.raises(ComityError, match="newcomers are served on one machine; on Flower leave newcomers out"):
         over(grid, config.with_(newcomers=1))
     with pytest.raises(ComityError, match="save_models would have every site send its own model to the server"):

@@ -1,12 +1,13 @@
 """The whole engine over a grid: the same bits as through threads, and nothing lost when nodes fail, leave or return."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from grids import HASTY, Silent, assert_same, kept, on_grid
 
 from comity import ComityError, Config
@@ -196,6 +197,71 @@ def test_a_seat_may_be_for_one_node_alone(tiny: dict[str, Any]) -> None:
     assert link.warnings == [f"node {first} says that it is client 1 and is rejected: that seat is for another node"]
     with pytest.raises(ComityError, match="a seat is settled for client 7; clients are 0 to 2"):
         link_for(grid, 3, owners={7: late})
+
+
+class Keyed(InProcessGrid):
+    """Nodes with public keys, as a SuperLink knows them."""
+
+    keys: dict[int, bytes] = {}  # noqa: RUF012
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"%d" % node)) for node in self.contexts]
+
+
+def test_a_seat_belongs_to_the_key_that_took_it_first(tiny: dict[str, Any]) -> None:
+    """Also while its owner is away, and when the server resumes the run; the operator alone reassigns it."""
+    grid = Keyed(client_app(Config(**tiny)), 3)
+    link = link_for(grid, 3, taken={})
+    link._gather()
+    assert link.warnings == []
+    real = grid.node_of(1)
+    context = grid.contexts.pop(real)
+    impostor = grid.add_node(1, 3)
+    link._gather()
+    assert sorted(link.nodes) == [0, 2]
+    rejected = f"node {impostor} says that it is client 1 and is rejected: that seat belongs to the key that took it"
+    assert [words[: len(rejected)] for words in link.warnings] == [rejected]
+
+    place = link.place()
+    link = link_for(grid, 3, taken={}, at_least=2)
+    link.go_on(place)
+    link._gather()
+    assert sorted(link.nodes) == [0, 2]
+    grid.contexts[real] = context  # as one with a registered key, it has its node id again
+    link._gather()
+    assert link.nodes[1] == real
+
+    moved = link_for(grid, 3, taken={}, owners={1: b"%d" % impostor})
+    moved.go_on(place)
+    moved._gather()
+    assert moved.nodes[1] == impostor
+    assert f"the seat of client 1 is reassigned to node {impostor} by flower.seats" in moved.warnings
+    grid.contexts.pop(impostor)
+    anew = link_for(grid, 3, taken={})
+    anew.go_on(moved.place())
+    anew._seats.look()
+    assert 1 not in anew.nodes  # not even the one that had it before
+
+
+def test_seats_are_kept_from_the_local_baseline_on(tiny: dict[str, Any]) -> None:
+    config = Config(**(tiny | {"clients": 3, "rounds": 1, "reference": "auto"}))
+
+    class Replaced(Keyed):
+        def answer(self, message: Message) -> Message:
+            reply = super().answer(message)
+            if message.metadata.message_type == "evaluate" and self.node_of(1) == real:
+                del self.contexts[real]
+                self.add_node(1, 3)
+            return reply
+
+    grid = Replaced(client_app(config), 3)
+    real = grid.node_of(1)
+    (record,) = over(grid, config, patience=HASTY, at_least=2).records
+    assert 1 in record.failed
+    with_any = Replaced(client_app(config), 3)
+    real = with_any.node_of(1)
+    (record,) = over(with_any, config, patience=HASTY, at_least=2, seats="any").records
+    assert not record.failed
 
 
 @pytest.mark.parametrize(

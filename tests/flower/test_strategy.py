@@ -179,7 +179,7 @@ ENDLESS = replaced("body.weight", lambda weight: weight * 1e30)
             ["it sent nothing as array 'scale', most others ()", r"has shape (4, 3), not (3, 4)"],
         ),
         (weighted(0.0), weighted(math.nan), ["its num-examples is 0", "its num-examples is nan"]),
-        (ENDLESS, ENDLESS, ["its length is beyond float32"]),
+        (ENDLESS, ENDLESS, ["array 'body.weight' has a length beyond float32"]),
     ],
     ids=["not finite", "misfit", "weightless", "endless"],
 )

@@ -1,6 +1,7 @@
 """A server that dies goes on from its checkpoint, with clients that may be ahead of it, to the unbroken run's bits."""
 
 import shutil
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -248,6 +249,19 @@ def test_late_questions_and_other_runs(tmp_path: Path) -> None:
     site.leave(newer, 1)
     assert site.keep().newest("run") is None
     assert site.keep().newest("other") is not None
+
+
+def test_a_run_with_a_fast_clock_locks_no_other_out(tmp_path: Path) -> None:
+    site, now = Site(tmp_path), time.time_ns()
+    fast = Place("fast", 1, 0, (now + 10**18,), (0,))
+    site.leave(fast, 1)
+    assert site.found(fast._replace(step=2)) == 1  # its own questions are as before
+    with pytest.raises(ComityError, match="this question is late"):
+        site.found(fast._replace(starts=(now,)))
+    other = Place("other", 1, 0, (now,), (0,))
+    assert site.found(other) is None
+    site.leave(other, 5)
+    assert site.found(other._replace(step=2)) == 5
 
 
 def test_a_client_whose_update_is_masked_never_goes_back(tmp_path: Path) -> None:

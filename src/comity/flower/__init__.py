@@ -18,12 +18,13 @@ except ImportError as error:
     raise ComityError(f"flower is not installed: {install('flower')}") from error
 
 from comity.flower._app import write_app
-from comity.flower._client import OwnData, client_app
+from comity.flower._client import client_app
 from comity.flower._link import GridLink, Patience
+from comity.flower._own import OwnData, SiteData, Tables
 from comity.flower._server import server_app
 from comity.flower._strategy import WithRule, strategy_of
 
-__all__ = ["WithRule", "client_app", "server_app", "OwnData", "GridLink", "Patience", "write_app"]
+__all__ = ["WithRule", "client_app", "server_app", "SiteData", "OwnData", "Tables", "GridLink", "Patience", "write_app"]
 
 
 def __getattr__(name: str) -> Any:

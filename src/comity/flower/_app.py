@@ -18,9 +18,15 @@ from comity import __version__
 from comity._errors import ComityError
 from comity._options import options
 from comity._write import write_text
-from comity.config import CLIENTS, COMPONENTS, Config, Overlay, code_in, refuse_code
+from comity.config import ACCURACY, CLIENTS, COMPONENTS, Config, Overlay, code_in, refuse_code
+from comity.data import SITES, Schema, schema_text
 from comity.engine import RunPlan
+from comity.flower._own import SCHEMA, Tables
 
+METRIC = (
+    "the metric that decides who is better: accuracy, or balanced where one class is rare at some sites, or log-loss, "
+    "brier, auc"
+)
 OURS = "flower"
 """Entries ``flower.*`` say how to run on Flower; they are no options of a run."""
 
@@ -50,15 +56,24 @@ def _single_value(value: Any) -> UserConfigValue:
     return "none" if value is None else str(value)
 
 
-def write_app(folder: Path, config: Config) -> None:
-    """Write the app's files; a folder that is not empty is rejected."""
+def write_app(folder: Path, config: Config, schema: Path | None = None) -> None:
+    """Write the app's files; a folder that is not empty is rejected.
+
+    With ``schema`` the clients are those of a common schema, and each site reads its own table by it.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ComityError(f"{folder} exists and is not empty; give another folder")
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
     package = name.replace("-", "_")
     package = package if package.isidentifier() else f"app_{package}"
-    plan = RunPlan(config.with_(device="cpu") if config.device == "auto" else config)
+    tables = None if schema is None else Tables(schema)
+    if tables is not None:
+        config = _for_tables(config, tables.schema, name)
+    config = config.with_(device="cpu") if config.device == "auto" else config
+    plan = RunPlan(config, None if tables is None else tables.federation(config))
     config = plan.config
+    if tables is not None:
+        _ = plan.site  # what cannot run is rejected here
     clients = config.clients or CLIENTS
     words = {
         "name": name,
@@ -66,14 +81,19 @@ def write_app(folder: Path, config: Config) -> None:
         "title": config.title(config.method.trait("brings_rule", False)),
         "version": __version__,
         "data": str(config.data),
-        "entries": toml(entries_of(config)),
+        "entries": toml(entries_of(config), {} if tables is None else {"metric": METRIC}),
         "timeouts": "\n".join(f"flower.timeout-{verb} = 0.0" for verb in plan.verbs if verb != "export"),
         "allow": ", allow_code=True" if code_in(config.plain()) else "",
         "clients": str(clients),
         "last": str(clients - 1),
     }
-    texts = {f"{package}/__init__.py": ""}
-    for source in (files("comity.flower") / "template").iterdir():
+    texts, templates = {f"{package}/__init__.py": ""}, ["template"]
+    if tables is not None:
+        texts[f"{package}/{SCHEMA}"] = schema_text(tables.schema)
+        words |= {"client": tables.schema.client or "", "names": ", ".join(tables.schema.clients)}
+        words |= {"out": str(config.out), "least": str(tables.schema.min_count)}
+        templates.append("template_tables")  # instead of those of the same name
+    for source in (file for each in templates for file in (files("comity.flower") / each).iterdir()):
         file = source.name.removesuffix(".tpl")
         text = Template(source.read_text(encoding="utf-8")).substitute(words)
         texts[f"{package}/{file}" if file.endswith(".py") else file] = text
@@ -85,13 +105,29 @@ def write_app(folder: Path, config: Config) -> None:
         raise
 
 
-def toml(entries: UserConfig) -> str:
-    """Lines of a TOML table, under the headings that ``comity run --help`` has."""
+def _for_tables(config: Config, schema: Schema, name: str) -> Config:
+    """The configuration of a federation whose tables are at their sites, all of it written down.
+
+    Nobody sees the classes of all sites, so nobody can choose a metric by them.
+    """
+    if config.partition is not None and config.partition.name != "natural":
+        raise ComityError(f"partition must be left out, got {config.partition}: the schema names the clients")
+    return config.with_(
+        data=SITES,
+        clients=config.clients or len(schema.clients),
+        metric=config.metric or ACCURACY,
+        out=config.out or Path("runs") / name,
+    )
+
+
+def toml(entries: UserConfig, remarks: Mapping[str, str]) -> str:
+    """Lines of a TOML table, under the headings that ``comity run --help`` has; ``remarks`` stand above an entry."""
     lines, last = [], None
     for key, value in entries.items():
         group = options(Config)[key.partition(".")[0]].section
         if group != last:
             lines.append(f"# {group}")
         last = group
+        lines += [f"# {remarks[key]}"] if key in remarks else []
         lines.append(f"{key} = {json.dumps(value) if isinstance(value, (bool, str)) else repr(value)}")
     return "\n".join(lines)

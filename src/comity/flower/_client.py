@@ -1,9 +1,10 @@
 """The client's side: a ClientApp that does any verb of any method where the data is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 from threading import Lock
 
@@ -11,75 +12,70 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.supercore import log
 from torch import Tensor
 
 from comity._errors import ComityError
 from comity.config import CLIENTS, Config
-from comity.data import ClientData, Federation, Split
-from comity.engine import ClientState, LocalModels, RunPlan, Verb
+from comity.data import Federation
+from comity.engine import ClientState, LocalModels, RunPlan, Verb, brief
 from comity.flower import _wire
 from comity.flower._app import config_of
 from comity.flower._keep import Keep
+from comity.flower._model import SiteModels, Verdict
+from comity.flower._own import SiteData, partition_id
 from comity.methods import Payload, Question, field_types
 from comity.nn import Model
 
-
-@dataclass(frozen=True)
-class OwnData:
-    """A site's own data, used in place of the configuration's federation.
-
-    All sites must agree on ``shape`` (features; channels, time; or channels, height, width) and ``classes`` to have
-    the same model. ``load`` is called where the data is, with Flower's context of that node.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    load: Callable[[Context], ClientData]
-
-    def federation(self, clients: int, mine: ClientData | None = None) -> Federation:
-        """The federation as one machine sees it: its own data if it is a site, and no data of other clients."""
-        nothing = Split(torch.empty(0, *self.shape), torch.empty(0, dtype=torch.int64))
-        members = [ClientData(cid, nothing, nothing, nothing) for cid in range(clients)]
-        if mine is not None:
-            members[mine.id] = mine
-        return Federation("own data", self.shape, self.classes, tuple(members), seed=0, partition="each site's own")
+REHEARSAL = "none"
+"""In place of a file with secrets: masks protect nothing."""
 
 
 def client_app(
-    config: Config | None = None, own: OwnData | None = None, mods: Sequence[Mod] = (), *, allow_code: bool = False
+    config: Config | None = None,
+    own: SiteData | None = None,
+    mods: Sequence[Mod] = (),
+    *,
+    keep: str | None = None,
+    allow_code: bool = False,
 ) -> ClientApp:
     """A ClientApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
 
     ``own`` is a site's own data instead of its part of the configuration's federation. ``mods`` see only the parameters
     that ``fit`` sends: Flower's clipping and noise make no sense for a query, an evaluation or BatchNorm's statistics.
-    A method that sends more about its data is rejected. With ``allow_code`` the app's configuration may name classes
+    A method that sends more about its data is rejected. ``keep`` is the folder of a node that names none. With
+    ``allow_code`` the app's configuration may name classes
     that do not come with comity, whose code is then run.
     """
     if config is not None and mods:
         _check_mods(config)
-    return _ClientApp(config, own, mods, allow_code)
+    return _ClientApp(config, own, mods, keep, allow_code)
 
 
 class _ClientApp(ClientApp):
     """Knows its verbs only with the first message, which brings the app's configuration and so the method."""
 
-    def __init__(self, config: Config | None, own: OwnData | None, mods: Sequence[Mod], allow_code: bool) -> None:
+    def __init__(
+        self, config: Config | None, own: SiteData | None, mods: Sequence[Mod], keep: str | None, allow_code: bool
+    ) -> None:
         super().__init__()
         self._config, self._own, self._fit_mods, self._allow_code = config, own, list(mods), allow_code
+        self._keep = {} if keep is None else {"keep": keep}
         self._runs: dict[str, Config] = {}
         """The app's configuration and those of its runs of Local, by key."""
-        self._workshops: dict[tuple[str, int | None, str | None], _Workshop] = {}
+        self._workshops: dict[tuple[str, int | None, str | None, tuple[float, ...]], _Workshop] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _app_of, (self._config, self._own, self._fit_mods, self._allow_code)
+        return _app_of, (self._config, self._own, self._fit_mods, self._keep.get("keep"), self._allow_code)
 
     def __call__(self, message: Message, context: Context) -> Message:
+        context = replace(context, node_config=self._keep | context.node_config)
         with self._lock:
             if not self._runs:
                 self._runs = self._read_runs(context)
         if message.metadata.message_type == MessageType.QUERY:
-            mine = MetricRecord({"partition-id": partition_id(context)})
+            mine = MetricRecord({"partition-id": self._client(context)})
             return Message(RecordDict({"metrics": mine, "config": ConfigRecord()}), reply_to=message)
         call: ClientAppCallable = self._work
         if message.metadata.message_type == f"{MessageType.TRAIN}.fit":
@@ -89,7 +85,7 @@ class _ClientApp(ClientApp):
 
     def _read_runs(self, context: Context) -> dict[str, Config]:
         config = self._config or config_of(context.run_config, allow_code=self._allow_code)
-        federation = None if self._own is None else self._own.federation(config.clients or CLIENTS)
+        federation = None if self._own is None else self._own.federation(config)
         config = RunPlan(config, federation).config
         if self._fit_mods:
             _check_mods(config)
@@ -97,6 +93,9 @@ class _ClientApp(ClientApp):
         if not config.is_local and config.reference == config.control == "auto":
             runs.append(config.local_baseline(repeat=True))
         return {each.key: each for each in runs}
+
+    def _client(self, context: Context) -> int:
+        return partition_id(context) if self._own is None else self._own.client(context)
 
     def _on_parameters(self, mod: Mod, call_next: ClientAppCallable, message: Message, context: Context) -> Message:
         """Apply a mod to the parameters alone, and address its errors to the server (Flower addresses some elsewhere).
@@ -122,7 +121,8 @@ class _ClientApp(ClientApp):
         return reply
 
     def _work(self, message: Message, context: Context) -> Message:
-        header, cid = _wire.read_header(message.content), partition_id(context)
+        header, cid = _wire.read_header(message.content), self._client(context)
+        self._check_policy(context, cid)
         workshop = self._workshop(message, context)
         verb = workshop.verb_of(message.metadata.message_type)
         received = _wire.read_question(message.content, verb.message)
@@ -133,43 +133,65 @@ class _ClientApp(ClientApp):
                     states[cid] = state
         one_way = not all(extension.repeatable for extension in workshop.site.extensions)
         keep = Keep(context, header.run, cid, one_way=one_way)
-        reply = workshop.work(cid, keep, verb.name, received, header)
+        try:
+            reply = workshop.work(cid, keep, verb.name, received, header)
+        except ComityError:
+            raise
+        except Exception as error:
+            if not one_way:
+                raise
+            log(WARNING, "%s failed: %s", verb.name, brief(error), exc_info=error)
+            raise ComityError("failed; the site's own log says why") from None  # its words may tell of the data
         return Message(_wire.answer(reply), reply_to=message)
+
+    def _check_policy(self, context: Context, cid: int) -> None:
+        """Reject what a site that holds secrets does not accept, whatever the app's configuration says."""
+        if (file := _secrets_file(context)) is not None:
+            from comity.privacy import Secrets  # it needs an extra
+
+            Secrets.read(file, cid).policy.check(next(iter(self._runs.values())))
 
     def _workshop(self, message: Message, context: Context) -> "_Workshop":
         """Made once where a process serves many messages, as in a simulation; a real node makes it for each."""
-        run, cid, own = _wire.read_header(message.content).run, partition_id(context), self._own
+        header, cid, own = _wire.read_header(message.content), self._client(context), self._own
+        run = header.run
         if run not in self._runs:
             raise ComityError("this node has another configuration than the server; start both from the same app")
         clients = self._runs[run].clients or CLIENTS
         if cid >= clients:
             raise ComityError(f"partition-id is {cid}; this run has clients 0 to {clients - 1}")
         secrets = context.node_config.get("secrets")
-        name = run, None if own is None else cid, None if secrets is None else str(secrets)
+        name = run, None if own is None else cid, None if secrets is None else str(secrets), header.along
         with self._lock:
             if name not in self._workshops:
                 here = {key: context.node_config.get(key) for key in ("data-dir", "data-limit", "device")}
                 given = {key.replace("-", "_"): value for key, value in here.items() if value is not None}
-                mine = None if own is None else own.federation(clients, replace(own.load(context), id=cid))
-                self._workshops[name] = _Workshop(self._runs[run].with_(**given), mine, name[2])
+                mine = None if own is None else own.at(context, self._runs[run], header.along)
+                config = self._runs[run].with_(**given, save_models=False)  # a site saves its own, in its own place
+                self._workshops[name] = _Workshop(config, mine, name[2])
             return self._workshops[name]
 
 
 _APPS: dict[str, _ClientApp] = {}
 
 
-def _app_of(config: Config | None, own: OwnData | None, mods: list[Mod], allow_code: bool) -> _ClientApp:
+def _app_of(
+    config: Config | None, own: SiteData | None, mods: list[Mod], keep: str | None, allow_code: bool
+) -> _ClientApp:
     """Unpickle an app in a worker of Flower's simulation, which happens per message: reuse the one with its sites."""
-    app = _ClientApp(config, own, mods, allow_code)
-    return app if config is None or own is not None or mods else _APPS.setdefault(config.key, app)
+    app = _ClientApp(config, own, mods, keep, allow_code)
+    return app if config is None or own is not None or mods or keep else _APPS.setdefault(config.key, app)
 
 
 class _Workshop:
     """A site with its runs of Local, and a pool of models to work with."""
 
     def __init__(self, config: Config, mine: Federation | None, secrets: str | None = None) -> None:
-        plan = RunPlan(config, mine, node=_secrets_of(secrets) if config.masked else None)
-        self.site, self.method, self.general = plan.site, str(config.method), mine is None
+        self.plan = RunPlan(config, mine, node=_secrets_of(secrets) if config.masked else None)
+        self.models = None if config.is_local else SiteModels()
+        if self.models is not None:
+            self.plan.extensions.append(self.models)
+        self.site, self.general = self.plan.site, mine is None
         self.alone: dict[str, dict[int, ClientState]] = {}
         """What clients kept of the local baselines, by the run's key."""
         for run in _alone(config):
@@ -196,11 +218,12 @@ class _Workshop:
             model = self.site.model()
         try:
             reply, after = self.site.work(model, cid, before, verb, received, round)
-            keep.write(header.place, after)
-            if verb == "evaluate" and keep.folder is not None:
-                exported, _ = self.site.work(model, cid, after, "export", received, round)
-                model.write(exported.tensors()["model"])
-                keep.save_model(self.method, model.state_dict())
+            if after is not None:
+                keep.write(header.place, after)
+            if verb == "evaluate" and keep.folder is not None and self.models is not None:
+                self.models.write(keep.folder / "model", self.plan, cid, reply, round)
+            if isinstance(received, Verdict) and keep.folder is not None and self.models is not None:
+                self.models.conclude(keep.folder / "model", received)
             return reply
         finally:
             self._models.append(model)
@@ -215,7 +238,13 @@ def _secrets_of(secrets: str | None) -> dict[str, object]:
             "a masked run needs this client's secrets: --node-config \"secrets='/a/file'\", as `comity flower "
             "keys` writes them; secrets='none' is a rehearsal that protects nothing"
         )
-    return {} if secrets == "none" else {"secrets": partial(Secrets.read, Path(secrets).expanduser())}
+    return {} if secrets == REHEARSAL else {"secrets": partial(Secrets.read, Path(secrets).expanduser())}
+
+
+def _secrets_file(context: Context) -> Path | None:
+    """Where this site has its secrets; ``None`` where it has none, or rehearses."""
+    given = context.node_config.get("secrets")
+    return None if given in (None, REHEARSAL) else Path(str(given)).expanduser()
 
 
 def _alone(config: Config) -> list[Config]:
@@ -224,16 +253,6 @@ def _alone(config: Config) -> list[Config]:
         return [config.local_baseline()] if config.repeats_local else []
     more = dict.fromkeys(on for extension in RunPlan(config).extensions for on in extension.baselines)
     return [config.local_baseline(), *(config.local_baseline(on=on) for on in more)]
-
-
-def partition_id(context: Context) -> int:
-    """Which client this node is."""
-    if "partition-id" not in context.node_config:
-        raise ComityError('this node does not say which client it is; start it with --node-config "partition-id=0"')
-    cid = context.node_config["partition-id"]
-    if type(cid) is not int or cid < 0:
-        raise ComityError(f"partition-id must be a whole number from 0 on, got {cid!r}")
-    return cid
 
 
 def _check_mods(config: Config) -> None:

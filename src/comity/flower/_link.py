@@ -21,6 +21,10 @@ AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPL
 """Errors that the SuperLink reports about a node; all others are the app's own."""
 
 
+SEATS = 2**32
+"""More than a federation has clients."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How long to wait, in seconds."""
@@ -94,14 +98,17 @@ class GridLink(Link):
         patience: Patience | None = None,
         at_least: int | None = None,
         owners: Mapping[int, int | bytes] | None = None,
+        along: list[float] | None = None,
+        taken: dict[int, int] | None = None,
     ) -> None:
         super().__init__()
+        self.along = [] if along is None else along
         self.clients, self.run = range(clients), run
         self.patience = patience or Patience()
         self.at_least = clients if at_least is None else at_least
         """How many clients must be connected before the first question."""
         self._post, self._progress = Post(grid), Progress()
-        self._seats = Seats(self._post, clients, dict(owners or {}), self.patience.query, self._warn)
+        self._seats = Seats(self._post, clients, dict(owners or {}), self.patience.query, self._warn, taken)
         self._answered: set[str] = set()
         """Verbs that any client has answered."""
         self._largest = 0
@@ -113,16 +120,21 @@ class GridLink(Link):
         return self._seats.nodes
 
     def place(self) -> list[int]:
-        return self._progress.numbers()
+        """Numbers of the progress, and below zero one for each seat that is taken."""
+        taken = self._seats.taken or {}
+        return [*self._progress.numbers(), *(-1 - (key * SEATS + cid) for cid, key in sorted(taken.items()))]
 
     def saved(self) -> None:
         self._progress.saved = self._progress.step
 
     def go_on(self, place: list[int]) -> None:
-        self._progress.resume(place)
+        self._progress.resume([number for number in place if number >= 0])
+        if self._seats.taken is not None:
+            pairs = (divmod(-1 - number, SEATS) for number in place if number < 0)
+            self._seats.taken |= {cid: key for key, cid in pairs if cid in self.clients}
 
     def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
-        header = _wire.Header(self.run, round, self._progress.next(self.run_id))
+        header = _wire.Header(self.run, round, self._progress.next(self.run_id), tuple(self.along))
         self._largest = max([self._largest, *(question.bytes for question in questions.values())])
         outcomes: dict[int, Payload | Failure] = {}
         missing, until = dict(questions), time.monotonic() + self.patience.absent

@@ -1,5 +1,6 @@
 """The nodes of a Flower grid: messages to them and their replies, and which node is which client."""
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -68,16 +69,26 @@ class Post:
 class Seats:
     """Asks nodes for their ``partition-id`` and gives each client's seat to the first node that claims it.
 
-    A node keeps its seat for as long as it is online; later claimants wait in line. With ``owners`` a seat is reserved
-    for one node, by its id or its public key (PEM, as Flower has it).
+    From then on the seat belongs to that node's key, in ``taken``, for the whole run and its continuations: a node with
+    another key is rejected, also when the first is away. With ``owners`` the operator reserves or reassigns a seat for
+    one node, by its id or its public key (PEM, as Flower has it). Where nodes have no keys, or with ``taken`` None, a
+    node keeps its seat for as long as it is online, and later claimants wait in line.
     """
 
     def __init__(
-        self, post: Post, clients: int, owners: Mapping[int, int | bytes], patience: float, warn: Callable[[str], None]
+        self,
+        post: Post,
+        clients: int,
+        owners: Mapping[int, int | bytes],
+        patience: float,
+        warn: Callable[[str], None],
+        taken: dict[int, int] | None = None,
     ) -> None:
         if strange := sorted(owners.keys() - set(range(clients))):
             raise ComityError(f"a seat is settled for client {strange[0]}; clients are 0 to {clients - 1}")
         self._post, self._owners, self._patience, self._warn = post, owners, patience, warn
+        self.taken = taken
+        """By client, a fingerprint of the key that has its seat."""
         self._claims: dict[int, list[int]] = {cid: [] for cid in range(clients)}
         """The online nodes that claim to be each client, in the order of their claims; the first has the seat."""
         self._last: dict[int, int] = {}
@@ -144,8 +155,9 @@ class Seats:
                 self._warn(f"node {node} was client {seat} and now says that it is client {cid}")
                 self._seat(seat)
         nodes = self._claims[cid]
-        if not self._may_be(node, cid):
-            self._warn(f"node {node} says that it is client {cid} and is rejected: that seat is for another node")
+        keys = {info.node_id: info.public_key for info in self._post.grid.get_nodes()}
+        if (why := self._objection(node, cid, keys.get(node, b""))) is not None:
+            self._warn(f"node {node} says that it is client {cid} and is rejected: {why}")
             self._reject(node)
         elif node not in nodes:
             nodes.append(node)
@@ -156,12 +168,21 @@ class Seats:
     def _reject(self, node: int) -> None:
         self._rejected[node] = time.monotonic() + self._patience
 
-    def _may_be(self, node: int, cid: int) -> bool:
-        if not self._owners:
-            return True
-        keys = {info.node_id: info.public_key for info in self._post.grid.get_nodes()}
-        own = {seat for seat, owner in self._owners.items() if owner in (node, keys.get(node) or node)}
-        return cid in own if own else cid not in self._owners
+    def _objection(self, node: int, cid: int, key: bytes) -> str | None:
+        """Why a node with this key may not be this client; if it may, the seat is its key's from now on."""
+        own = {seat for seat, owner in self._owners.items() if owner in (node, key or node)}
+        if cid not in own if own else cid in self._owners:
+            return "that seat is for another node"
+        if self.taken is None or not key:
+            return None
+        mine, first = fingerprint(key), self.taken.setdefault(cid, fingerprint(key))
+        if mine == first:
+            return None
+        if cid not in own:
+            return "that seat belongs to the key that took it first; flower.seats reassigns it"
+        self._warn(f"the seat of client {cid} is reassigned to node {node} by flower.seats")
+        self.taken[cid] = mine
+        return None
 
     def _seat(self, cid: int) -> None:
         """Report it when the seat has gone to another node."""
@@ -172,6 +193,11 @@ class Seats:
         if last is not None:
             self._warn(f"client {cid} was node {last} and is node {node}")
         self._last[cid] = node
+
+
+def fingerprint(key: bytes) -> int:
+    """A public key in 63 bits."""
+    return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1
 
 
 def _partition_id(reply: Message, clients: int) -> int:

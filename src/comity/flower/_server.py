@@ -1,6 +1,7 @@
 """The server's side: a ServerApp that runs a configuration over the grid it is given."""
 
 import base64
+import shlex
 from collections.abc import Mapping
 from logging import INFO, WARNING
 from pathlib import Path
@@ -13,16 +14,20 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
 from comity._errors import ComityError
-from comity.config import CLIENTS, Config
-from comity.engine import Callback, Link, Run, Site, run
+from comity.config import Config
+from comity.engine import Callback, Link, Run, RunPlan, Site, run
 from comity.flower._app import OURS, config_of
-from comity.flower._client import OwnData
 from comity.flower._link import GridLink, Patience
+from comity.flower._model import SiteModels
+from comity.flower._own import SiteData
 from comity.metrics import DECIDING, OWN
 from comity.results import RoundRecord, RunFolder
 
+ANY = "any"
+"""In place of seats: whoever is online may take a seat that nobody has, with whichever key."""
 
-def server_app(config: Config | None = None, own: OwnData | None = None, *, allow_code: bool = False) -> ServerApp:
+
+def server_app(config: Config | None = None, own: SiteData | None = None, *, allow_code: bool = False) -> ServerApp:
     """A ServerApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
 
     It does the same run as ``comity run``, with Local and a run folder; only the way to the clients differs.
@@ -46,8 +51,8 @@ def server_app(config: Config | None = None, own: OwnData | None = None, *, allo
     return app
 
 
-def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool = False, **settings: Any) -> Run:
-    """Run ``config`` with the clients of ``grid``; ``settings`` are arguments of ``GridLink``.
+def over(grid: Grid, config: Config, own: SiteData | None = None, *, resume: bool = False, **settings: Any) -> Run:
+    """Run ``config`` with the clients of ``grid``; ``settings`` are arguments of ``GridLink``, and ``seats``.
 
     With ``resume`` it waits while another ServerApp uses the folder: one outlives its SuperLink by some seconds.
     """
@@ -59,13 +64,19 @@ def over(grid: Grid, config: Config, own: OwnData | None = None, *, resume: bool
     if config.newcomers:
         raise ComityError("newcomers are served on one machine; on Flower leave newcomers out")
 
-    def link(config: Config, site: Site) -> Link:
-        return GridLink(grid, len(site.federation), config.key, **settings)
+    taken = None if settings.pop("seats", "") == ANY else dict[int, int]()  # the same seats for the local baseline
 
-    federation = None if own is None else own.federation(config.clients or CLIENTS)
+    def link(config: Config, site: Site) -> Link:
+        return GridLink(grid, len(site.federation), config.key, along=along, taken=taken, **settings)
+
+    along: list[float] = []  # the same for the run and its local baselines
+    federation = None if own is None else own.federation(config)
     if resume:
         log(INFO, "Resuming the run in %s as soon as no other ServerApp uses it", config.out)
-    return run(config, federation=federation, link=link, callbacks=[Logged()], resume=resume, wait=resume)
+    plan = RunPlan(config, federation, link)
+    if own is not None and not config.is_local:
+        plan.extensions.append(SiteModels())  # which has each site told its verdict
+    return run(plan=plan, callbacks=[Logged()], resume=resume, wait=resume)
 
 
 def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
@@ -77,10 +88,12 @@ def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
         known = "timeout, timeout-<verb>, wait, wait-absent, clients, seats, resume"
         raise ComityError(f"unknown setting {OURS}.{min(unknown)}; known: {known}")
     patience["verbs"] = {key.removeprefix("timeout-"): limit for key, limit in verbs.items() if limit}
+    seats = str(given.get("seats", ""))
     return {
         "patience": Patience(**patience),
         "at_least": int(given.get("clients", 0)) or None,
-        "owners": read_seats(str(given.get("seats", ""))),
+        "seats": seats,
+        "owners": {} if seats == ANY else read_seats(seats),
     }
 
 
@@ -136,3 +149,7 @@ class Logged(Callback):
             worse = ", ".join(map(str, transfer.worse)) or "none"
             what = DECIDING[transfer.metric].label
             log(INFO, "Mean %s of local training: %.4f; clients shown to be worse: %s", what, transfer.local, worse)
+        if run.folder is not None and not run.config.is_local:
+            path = run.folder.path.resolve()
+            log(INFO, "Run folder: %s", path)
+            log(INFO, "For the page: comity report %s -o report.html", shlex.quote(str(path)))

@@ -20,14 +20,14 @@ from comity import rules
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._random import key_bytes
-from comity.flower._replies import arrays_of, is_floating, metrics_of, sift
+from comity.flower._replies import Asked, arrays_of, is_floating, metrics_of, sift
 from comity.flower._wire import tensor
 from comity.rules import ConflictRate, DroppedWarning, Outcome, Rule, Sketch, Updates, check_sketch, conflict_rate
 
 STATISTICS = ("*running_mean", "*running_var")
 """BatchNorm's statistics are averaged: a rule could make a variance negative."""
 
-STEPS = ("configure_train", "aggregate_train", "aggregate_evaluate", "summary")
+STEPS = ("configure_train", "configure_evaluate", "aggregate_train", "aggregate_evaluate", "summary")
 """Steps of a strategy's loop that `WithRule` replaces."""
 
 
@@ -75,6 +75,7 @@ class WithRule(Strategy):
         """The rule's result of the last round."""
         self.conflict: ConflictRate | None = None
         self._sent: dict[str, np.ndarray[Any, Any]] = {}
+        self._asked: Asked | None = None
         self._key = b""
         """Seed of the round's sketches."""
 
@@ -106,15 +107,21 @@ class WithRule(Strategy):
     ) -> Iterable[Message]:
         self._sent = {name: np.asarray(array.numpy()) for name, array in arrays.items()}
         self._key = key_bytes(0, "sketch", server_round)
-        return self.strategy.configure_train(server_round, arrays, config, grid)
+        return self._noted(self.strategy.configure_train(server_round, arrays, config, grid))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return self._noted(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+
+    def _noted(self, messages: Iterable[Message]) -> list[Message]:
+        """The messages, after noting who is asked."""
+        messages = list(messages)
+        self._asked = {message.metadata.dst_node_id: message.metadata.group_id for message in messages}
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        usable, failed, dropped, _ = sift(replies, self._weighted_by)
+        usable, failed, dropped, _ = sift(replies, self._weighted_by, asked=self._asked)
         _log_dropped("aggregate_evaluate", dropped)
         return self.strategy.aggregate_evaluate(server_round, [*usable, *failed])
 
@@ -122,7 +129,7 @@ class WithRule(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         loss_key = self.loss_key if self.rule.needs_losses else None
-        usable, failed, dropped, without_loss = sift(replies, self._weighted_by, self._sent, loss_key)
+        usable, failed, dropped, without_loss = sift(replies, self._weighted_by, self._sent, loss_key, self._asked)
         if without_loss and not usable:
             raise ComityError(
                 f"{self.rule!r} needs every client's loss; node {min(without_loss)} sends no number as "

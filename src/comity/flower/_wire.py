@@ -24,6 +24,8 @@ P = TypeVar("P", bound=Payload)
 
 ROUND, RUN, ID, PLACE = "server-round", "comity-run", "comity-id", "comity-place"
 """The header: Flower's own name for the round, the configuration's key, the run's id and the question's place."""
+ALONG = "comity-along"
+"""Numbers in the header that all clients must know: the means and spreads of tables."""
 
 FACTOR, FLOOR = 4, 64_000_000
 """A reply may be ``FACTOR`` times as large as what was sent, and ``FLOOR`` bytes in any case."""
@@ -63,6 +65,7 @@ class Header(NamedTuple):
     run: str
     round: int
     place: Place = Place()
+    along: tuple[float, ...] = ()
 
 
 class Arrays:
@@ -89,6 +92,8 @@ def question(header: Header, payload: Payload, arrays: Arrays) -> RecordDict:
     plain = {name: value for name, value in payload.values().items() if name not in tensors}
     config = ConfigRecord({RUN: header.run, ROUND: header.round, ID: header.place.run, **plain})
     config[PLACE] = [*header.place[1:3], *header.place.starts, *header.place.begun]
+    if header.along:
+        config[ALONG] = list(header.along)
     return RecordDict({"arrays": arrays.record(tensors), "config": config})
 
 
@@ -102,12 +107,16 @@ def read_header(content: RecordDict) -> Header:
     if not isinstance(id, str) or "/" in id or half < 1 or len(numbers) % 2 or numbers != place:
         raise ValueError(f"the header has {_short(id)}, {_short(place)}; it must say which run it is, and where")
     step, saved, *starts = numbers
-    return Header(run, round, Place(id, step, saved, tuple(starts[:half]), tuple(starts[half:])))
+    along = config.get(ALONG, [])
+    known = [number for number in along if type(number) is float] if isinstance(along, list) else []
+    if known != along or not all(map(math.isfinite, known)):
+        raise ValueError(f"the header has {_short(along)} along; it must be finite numbers")
+    return Header(run, round, Place(id, step, saved, tuple(starts[:half]), tuple(starts[half:])), tuple(known))
 
 
 def read_question(content: RecordDict, declared: type[P]) -> P:
     config = content.config_records["config"]
-    plain = {name: value for name, value in config.items() if name not in (RUN, ROUND, ID, PLACE)}
+    plain = {name: value for name, value in config.items() if name not in (RUN, ROUND, ID, PLACE, ALONG)}
     return declared.of(tensors(content.array_records["arrays"]) | plain)
 
 

@@ -1,0 +1,38 @@
+# $title on Flower, with tables at their sites
+
+Written by `comity flower new --schema`. Each site keeps its table; `$package/schema.yaml` says what its columns must hold.
+Every machine needs `comity` with its extra `flower`. `pyproject.toml` holds the configuration.
+
+A site checks its table, starts a SuperNode and is done:
+
+```sh
+comity data patients.csv --schema $package/schema.yaml
+flower-supernode --insecure --superlink 127.0.0.1:8000 --node-config "data='/srv/patients.csv'"
+```
+
+Which client a site is follows from the column `$client` of its table; a site whose table has no such column adds
+`client='...'`, one of $names.
+
+The operator starts the SuperLink and the run, here without encryption:
+
+```sh
+export FLWR_TELEMETRY_ENABLED=0     # otherwise Flower sends usage data to its makers
+flower-superlink --insecure --host 127.0.0.1 --port 8000 --disable-runtime-dependency-installation &
+mkdir -p ~/.flwr && printf '[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' >> ~/.flwr/config.toml
+flwr run . here --stream
+comity report $out -o report.html
+```
+
+For a real deployment, use TLS and node authentication: docs/deploy.md of comity shows how.
+
+## What is where
+
+- The server's run folder is `$out/flower-<run id>`, below the folder in which the SuperLink was started.
+- A site's model folder is `~/comity/$name/client-<number>/model` on the site's own machine;
+  `comity predict` takes it. `--node-config "keep='/var/lib/comity'"` names another place.
+
+## What the server sees
+
+Before the first round each site sends one table of sums over its training samples: for each feature the number of known
+values, their sum, their sum of squares, and how many are neither 0 nor 1. A feature with fewer than $least known values is
+left out of a site's sums. From then on the server sees every client's update and a few scores per evaluation, and no row.
