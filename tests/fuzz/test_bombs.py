@@ -18,6 +18,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from comity._errors import ComityError
+from comity.data import load
+from comity.data.sources.parquet import read_parquet
+from comity.data.sources.reading import Budget
 from fuzz.harness import check_error, record
 from fuzz.test_data import ARRAYS, BATCHES, CIFAR, CLIENT, IDX, client_npz, npy, picture
 
@@ -453,6 +457,27 @@ def pfllib_client_is_a_pipe(place: Path) -> Path:
     (place / "test" / "1.npz").unlink()
     os.mkfifo(place / "test" / "1.npz")
     return place
+
+
+def test_a_small_file_that_is_many_gigabytes_unpacked(tmp_path: Path) -> None:
+    """Within three quarters of the machine's memory, but nobody asked for that."""
+    start = header((2 * GB // 10**6, 1000, 1000))
+    path = write(tmp_path, zipped(MEMBERS | {"x_train.npy": (packed(start, 2 * GB), len(start) + 2 * GB, 0)}))
+    with pytest.raises(ComityError, match=r"MB would take 10\.0 GB of memory unpacked; give --data-limit"):
+        load(path)
+
+
+def test_a_parquet_cell_is_counted_before_it_is_unpacked(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    small = {"y": [0, 1, 0], "x": [1.5, None, 2.5], "name": ["a", "b", "a"], "list": [[1], [], [2]]}
+    for kind, version in (("zstd", "1.0"), ("snappy", "2.0"), ("none", "1.0")):
+        parquet.write_table(pyarrow.table(small), tmp_path / "x", compression=kind, data_page_version=version)
+        assert read_parquet(tmp_path / "x", Budget("1MB")) == small
+    parquet.write_table(pyarrow.table({"x": ["a" * 20 * MB]}), tmp_path / "x", compression="zstd")
+    with pytest.raises(ComityError, match=r"needs 160\.\d MB of memory or more"):
+        read_parquet(tmp_path / "x", Budget("100MB"))
 
 
 HARMLESS = [npz_with_10_gb_nobody_uses]

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import os
 import pickle
 import pickletools
@@ -21,7 +22,7 @@ from hypothesis.extra import numpy as st_numpy
 from PIL import Image
 
 from comity._errors import ComityError
-from comity.data import Dataset, federate, load
+from comity.data import Dataset, federate, load, read_schema, schema_text
 from comity.data.sources.unpickle import unpickle
 from fuzz.harness import NUMBERS, attempt, damaged, fuzz
 
@@ -70,11 +71,61 @@ def check_dataset(dataset: Dataset) -> None:
 TABLE = "id;Site ;age;sex;label\n1; A;63;m;ill\n2;B;;f;well\n3;A;4,5;?;ill\n4;B;1;m ;well\n5;B;9;f;ill\n6;A;8;f;well\n"
 
 
-@fuzz("csv", damaged(TABLE.encode()) | damaged(TABLE.replace(";", ",").encode()) | st.text(max_size=60).map(str.encode))
+MESSY = Path(__file__).parents[1] / "data/messy/patients.csv"
+
+
+@fuzz(
+    "csv",
+    damaged(TABLE.encode())
+    | damaged(MESSY.read_bytes())
+    | damaged(TABLE.replace(";", ",").encode())
+    | st.text(max_size=60).map(str.encode),
+)
 def test_damaged_csv(content: bytes) -> None:
     with folder() as place:
         (place / "mine.csv").write_bytes(content)
         check(place / "mine.csv")
+        by_itself = attempt(lambda: load(str(place / "mine.csv"), limit=LIMIT))
+        if isinstance(by_itself, Dataset):  # by the schema that it has: the same samples
+            assert by_itself.schema is not None
+            (place / "s.yaml").write_text(schema_text(by_itself.schema), encoding="utf-8")
+            assert read_schema(place / "s.yaml") == by_itself.schema
+            again = load(str(place / "mine.csv"), schema=str(place / "s.yaml"))
+            assert isinstance(again, Dataset)
+            assert np.array_equal(again.x, by_itself.x, equal_nan=True)
+            assert np.array_equal(again.y, by_itself.y)
+
+
+PACKED = {"mine.csv.gz": gzip.compress(TABLE.encode()), "mine.csv.xz": lzma.compress(TABLE.encode())}
+
+
+@fuzz(
+    "packed tables",
+    st.sampled_from(sorted(PACKED)).flatmap(lambda name: st.tuples(st.just(name), damaged(PACKED[name]))),
+)
+def test_damaged_packed_tables(given: tuple[str, bytes]) -> None:
+    with folder() as place:
+        (place / given[0]).write_bytes(given[1])
+        check(place / given[0])
+
+
+SCHEMA = """format: 1
+target: label
+classes: [ill, well]
+columns:
+  age: {kind: number, unit: years, low: 0.0, high: 99.0}
+  sex: {kind: category, categories: [f, m], other: true, marked: true}
+client: Site
+clients: [A, B]
+"""
+
+
+@fuzz("schemas", damaged(SCHEMA.encode()))
+def test_damaged_schemas(content: bytes) -> None:
+    with folder() as place:
+        (place / "s.yaml").write_bytes(content)
+        (place / "mine.csv").write_text(TABLE)
+        check(place / "mine.csv", schema=str(place / "s.yaml"))
 
 
 # npz

@@ -15,11 +15,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedYogi
 from hypothesis import strategies as st
 
-from comity import Config
+from comity import Config, rules
 from comity.engine import run
-from comity.flower import ConFREE, client_app
+from comity.flower import ConFREE, WithRule, client_app
 from comity.flower._link import GridLink, Patience
 from comity.flower._wire import tensor
 from fuzz.harness import NUMBERS, damaged, fuzz
@@ -103,7 +104,9 @@ def changes(draw: st.DrawFn) -> list[tuple[str, str, Any]]:
     found = []
     for _ in range(draw(st.integers(1, 3))):
         what = draw(st.sampled_from(["number", "number", "text", "drop", "tensor", "theta", "theta", "array", "extra"]))
-        name = draw(st.sampled_from(["size", "train_loss", "loss", "own", "n_test", "n_train", "num-examples"]))
+        name = draw(
+            st.sampled_from(["size", "train_loss", "loss", "own", "n_test", "n_train", "num-examples", "accuracy"])
+        )
         value: Any = draw(NUMBER)
         if what == "text":
             value = draw(st.text(max_size=20) | st.lists(st.integers(0, 9), max_size=3))
@@ -111,7 +114,9 @@ def changes(draw: st.DrawFn) -> list[tuple[str, str, Any]]:
             value = draw(TENSORS)
         elif what == "theta":
             value = draw(
-                st.sampled_from(["double", "long", "half", "complex", "nan", "inf", "huge", "short", "matrix"])
+                st.sampled_from(
+                    ["double", "long", "half", "complex", "nan", "inf", "huge", "largest", "short", "matrix"]
+                )
             )
         elif what == "array":
             value = draw(forged_arrays())
@@ -142,6 +147,7 @@ def spoil(content: RecordDict, plan: list[tuple[str, str, Any]]) -> RecordDict:
         elif what == "array":
             first[main] = value
         elif what == "theta" and main in first:
+            main = "bn.running_var" if name in ("loss", "own") and "bn.running_var" in first else main
             first[main] = Array(SPOILT[value](first[main].numpy().astype(np.float32)))
         elif value == "arrays":
             arrays["more"] = {"x": Array(np.zeros(1))}
@@ -168,6 +174,7 @@ SPOILT: dict[str, Any] = {
     "nan": lambda x: x * np.nan,
     "inf": lambda x: x + np.inf,
     "huge": lambda x: x * np.float32(0) + np.float32(1e30),
+    "largest": lambda x: x * np.float32(0) + np.float32(3e38),
     "short": lambda x: x.reshape(-1)[:-1],
     "matrix": lambda x: x.reshape(1, 1, -1),
 }
@@ -234,7 +241,9 @@ class Trains(ClientApp):
         def train(message: Message, context: Context) -> Message:
             cid = int(context.node_config["partition-id"])
             own = np.random.default_rng(cid)
-            arrays = ArrayRecord({"w": Array(own.normal(size=(3, 4)).astype(np.float32)), "n": Array(np.array(cid))})
+            trained = {"w": own.normal(size=(3, 4)), "bn.running_var": own.random(3)}
+            arrays = ArrayRecord({name: Array(value.astype(np.float32)) for name, value in trained.items()})
+            arrays["n"] = Array(np.array(cid))
             metrics = MetricRecord({"num-examples": 3 + cid, "train_loss": 1.0 + cid})
             content = RecordDict({"arrays": arrays, "metrics": metrics})
             return Message(hostile(content) if cid == 1 else content, reply_to=message)
@@ -252,16 +261,62 @@ class Trains(ClientApp):
                 return RecordDict()
 
 
-def aggregated(plan: list[tuple[str, str, Any]] | None) -> Any:
-    start = ArrayRecord({"w": Array(np.zeros((3, 4), np.float32)), "n": Array(np.array(0))})
-    return ConFREE().start(InProcessGrid(Trains(plan), 4, wire=False), start, num_rounds=1)
+def aggregated(plan: list[tuple[str, str, Any]] | None, strategy: type[FedAvg] = FedAvg) -> Any:
+    start = ArrayRecord({"w": Array(np.zeros((3, 4), np.float32)), "bn.running_var": Array(np.ones(3, np.float32))})
+    start["n"] = Array(np.array(0))
+    grid = InProcessGrid(Trains(plan), 4, wire=False)
+    return WithRule(rules.ConFREE(), strategy()).start(grid, start, num_rounds=1)
 
 
-@fuzz("flower, hostile replies to strategies", changes())
-def test_a_strategy_goes_on_without_a_hostile_reply(plan: list[tuple[str, str, Any]]) -> None:
-    result, absent = aggregated(plan), aggregated(None)
+@fuzz("flower, hostile replies to strategies", changes(), st.sampled_from([FedAvg, FedYogi, FedAdam, FedAdagrad]))
+def test_a_strategy_goes_on_without_a_hostile_reply(plan: list[tuple[str, str, Any]], strategy: type[FedAvg]) -> None:
+    result, absent = aggregated(plan, strategy), aggregated(None, strategy)
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    assert 0 <= result.evaluate_metrics_clientapp[1]["accuracy"] <= 100
     w = result.arrays["w"]
     assert (w.dtype, tuple(w.shape), result.arrays["n"].dtype) == ("float32", (3, 4), "int64")
     assert np.isfinite(w.numpy()).all()
     if result.train_metrics_clientapp[1]["dropped"]:
         np.testing.assert_allclose(w.numpy(), absent.arrays["w"].numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Answers(InProcessGrid):
+    """Node replies twice, for another node, or for another round."""
+
+    how = ""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        if self.how == "twice":
+            replies.append(replies[1])
+        elif self.how == "for another":
+            replies[1].metadata.__dict__["_src_node_id"] = replies[2].metadata.src_node_id
+        elif self.how == "unasked":
+            replies[1].metadata.__dict__["_src_node_id"] = 12345
+        elif self.how == "another round":
+            replies[1].metadata.__dict__["_group_id"] = "99"
+        return replies
+
+
+@pytest.mark.parametrize(
+    ("how", "dropped"), [("", 0), ("twice", 1), ("for another", 1), ("unasked", 1), ("another round", 1)]
+)
+def test_a_strategy_checks_round_and_sender(how: str, dropped: int) -> None:
+    grid = Answers(Trains([]), 4, wire=False)
+    grid.how = how
+    start = ArrayRecord({"w": Array(np.zeros((3, 4), np.float32)), "bn.running_var": Array(np.ones(3, np.float32))})
+    start["n"] = Array(np.array(0))
+    result = ConFREE().start(grid, start, num_rounds=1)
+    assert result.train_metrics_clientapp[1]["dropped"] == dropped
+
+
+@pytest.mark.parametrize("accuracy", [math.nan, math.inf, 2**62, -0.5, 1e6])
+def test_an_accuracy_that_is_none_is_not_averaged(accuracy: float) -> None:
+    result = aggregated([("number", "accuracy", accuracy)])
+    assert result.evaluate_metrics_clientapp[1] == {"accuracy": 0.5}
+
+
+def test_a_huge_variance_does_not_make_the_model_infinite() -> None:
+    result = aggregated([("theta", "loss", "largest")], FedYogi)
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    assert result.train_metrics_clientapp[1]["dropped"] == 1
