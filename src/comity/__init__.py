@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING, Any
 from comity._errors import ComityError
 
 if TYPE_CHECKING:
-    from comity import compare, data, files, guard, methods, nn, report, results, rules
+    from comity import compare, data, deploy, files, guard, methods, nn, report, results, rules
     from comity.compare import load
     from comity.config import Config
     from comity.data import Dataset, Federation, federate
+    from comity.deploy import FederatedClassifier, load_model
     from comity.engine import Callback, run
     from comity.methods import Method
     from comity.rules import Rule
-    from comity.studies import study
+    from comity.studies import join, study
 
 __version__ = "0.1.0"  # the only place where it stands; pyproject.toml reads it from here
 # fmt: off
 __all__ = [
-    "ComityError", "Config", "__version__", "load", "run", "study",
+    "ComityError", "Config", "FederatedClassifier", "__version__", "join", "load", "load_model", "run", "study",
     "Callback", "Dataset", "Federation", "Method", "Rule", "federate",
-    "compare", "data", "files", "guard", "methods", "nn", "report", "results", "rules",
+    "compare", "data", "deploy", "files", "guard", "methods", "nn", "report", "results", "rules",
 ]
 # fmt: on
 
@@ -28,11 +29,14 @@ _HOMES = {
     "Callback": "comity.engine",
     "Config": "comity.config",
     "Dataset": "comity.data",
+    "FederatedClassifier": "comity.deploy",
     "Federation": "comity.data",
     "Method": "comity.methods",
     "Rule": "comity.rules",
     "federate": "comity.data",
+    "join": "comity.studies",
     "load": "comity.compare",
+    "load_model": "comity.deploy",
     "run": "comity.engine",
     "study": "comity.studies",
 }

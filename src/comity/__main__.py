@@ -13,7 +13,7 @@ if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] == os.getc
 from collections.abc import Sequence
 
 from comity import __version__
-from comity._errors import ComityError, one_line
+from comity._errors import ComityError, complain
 
 HEAD = "comity: personalised federated learning that shows whom joining hurts, and guards against it"
 FOOT = """\
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _said(error: str, code: int) -> int:
     """Errors are one line."""
-    print(f"comity: {one_line(error)}", file=sys.stderr)
+    complain(error)
     return code
 
 

@@ -13,8 +13,17 @@ from comity._errors import ComityError, install, unknown
 from comity._labels import spelling
 from comity._options import Range
 
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".xlsx",
+    ".zip",
+    *(f".{a}.{b}" for a in ("csv", "tsv") for b in ("gz", "bz2", "xz")),
+)
 HUB = "hub:"
+SITES = "sites"
+"""The name of tables that stay at their sites, in a configuration."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class DataFiles:
         target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
         client: the column that says whose a row is; by default one that is called client, hospital, site, …
         missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
+        schema: a schema file, as `comity schema` writes it, that says how a table is read
+        sheet: the sheet of an .xlsx file; by default the first
         centred: scale pixels to [-1, 1], otherwise to [0, 1]
     """
 
@@ -54,6 +65,8 @@ class DataFiles:
     target: str | None = None
     client: str | None = None
     missing: Literal["mean", "marked"] = "mean"
+    schema: str | None = None
+    sheet: str | None = None
     centred: bool = True
 
 
@@ -116,6 +129,8 @@ DATASETS: dict[str, DatasetInfo] = {
 
 def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
     """The file or folder that holds a data set; ``None`` if none is needed. A missing data set is an error."""
+    if name == SITES:
+        raise ComityError(f"data {name}: each site reads its own table, on Flower; here give a file with all rows")
     info = DATASETS.get(name, UNKNOWN)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     if name.startswith(HUB) and not hub_installed():
@@ -143,25 +158,35 @@ def _shipped(file: str) -> Path | None:
 
 
 def _is_path(name: str) -> bool:
-    return "/" in name or os.sep in name or name.endswith((".npz", *TABLES))
+    return "/" in name or os.sep in name or name.lower().endswith((".npz", *TABLES))
 
 
 def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:
-    """A path as given, else the entry of ``folder`` of that name (any case, '-' or '_'); npz files first."""
+    """A path as given, else the entry of ``folder`` of that name (any case, '-' or '_'): npz, folder, table."""
     if _is_path(name):
         return next((path for path in (Path(name).expanduser(), folder / name) if path.exists()), None)
     if not folder.is_dir():
         return None
     wanted = {spelling(alias) for alias in (name, *aliases)}
-    archives = [path for path in sorted(folder.glob("*.npz")) if path.is_file()]
-    folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    return next((path for path in (*archives, *folders) if spelling(path.name.removesuffix(".npz")) in wanted), None)
+    entries = sorted(folder.iterdir())
+    archives = [path for path in entries if path.name.endswith(".npz") and path.is_file()]
+    folders = [path for path in entries if path.is_dir()]
+    tables = [path for path in entries if path.name.lower().endswith(TABLES) and name not in DATASETS]
+    return next((path for path in (*archives, *folders, *tables) if spelling(bare_name(path)) in wanted), None)
+
+
+def bare_name(path: Path) -> str:
+    """The name of a file without what says its format; a folder's name as it is."""
+    if path.is_dir():
+        return path.name
+    return next((path.name[: -len(end)] for end in TABLES if path.name.lower().endswith(end)), path.stem)
 
 
 def _missing(name: str, info: DatasetInfo, folder: Path) -> ComityError:
     if _is_path(name):
         return ComityError(f"data {name}: no such file or folder")
-    looked = f"looked for {name}.npz and the folder {name}/ in {folder.resolve()}"
+    table = f", and tables such as {name}.csv," if info is UNKNOWN else ""
+    looked = f"looked for {name}.npz and the folder {name}/{table} in {folder.resolve()}"
     if info is UNKNOWN:
         return unknown("data set", name, DATASETS, hint=f"({looked})")
     ways = [f"put {info.get} there"] if info.get else []

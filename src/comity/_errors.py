@@ -11,10 +11,25 @@ LONGEST = 480
 """Characters of an error."""
 
 
+def printable(text: str) -> str:
+    """``text`` without control and bidirectional characters, which would steer a terminal or reorder a line."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in _BLANKS else "?" for letter in text)
+
+
+_BLANKS = "\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"
+
+
 def one_line(text: object, longest: int = 400) -> str:
-    """``text`` as one printable line; what a stranger's file or name says cannot steer a terminal or flood it."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(text).split()))
+    """``text`` as one printable line; what an untrusted file or name says cannot steer a terminal or flood it."""
+    line = printable(" ".join(str(text).split()))
     return line if len(line) <= longest else f"{line[: longest // 2]} … {line[3 - longest // 2 :]}"
+
+
+def complain(text: object) -> None:
+    """One line on standard error."""
+    print(f"comity: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 class ComityError(Exception):

@@ -1,5 +1,7 @@
 """Which extension an option of a run, or a need of its rule, switches on. The engine imports them by these names."""
 
+from comity._datasets import SITES
+
 BY_OPTION = {
     "refit": "comity.extras.refit:Refit",
     "sketch": "comity.extras.bounds:Sketches",
@@ -20,6 +22,12 @@ BY_RULE = {
     "tries_steps": "comity.extras.trials:Trials",
 }
 """By what a rule asks for; applied before the others."""
+
+BY_DATA = {SITES: "comity.extras.scaling:Scaling"}
+"""By the name of the data; applied first."""
+
+LAST = ("comity.deploy.extension:SaveModels",)
+"""Asked for every run, and applied after all others, the user's own included."""
 
 TRACKERS = {
     "tensorboard": "comity.extras.trackers:TensorBoard",

@@ -3,11 +3,30 @@
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from comity._errors import ComityError
+from comity._errors import ComityError, one_line
 
+_NO_ROOM = re.compile(
+    "can't allocate memory|out of memory|[Ss]torage size calculation overflow|bad_alloc|int too large"
+)
+"""What torch says where an array has no room, or a size that no machine has."""
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+@contextmanager
+def within_memory(what: str) -> Iterator[None]:
+    """Name what needs more memory than there is in one line."""
+    try:
+        yield
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not _NO_ROOM.search(str(error)):
+            raise
+        raise ComityError(
+            f"{what} needs more memory than there is: {one_line(error, 200) or 'choose smaller sizes'}"
+        ) from error
 
 
 def parse_bytes(text: str | int | float, option: str = "memory") -> int:

@@ -182,6 +182,8 @@ def convert(value: Any, to: Any, key: str) -> Any:
     if to in (str, Path):
         if not isinstance(value, (str, int, float, Path)):
             raise _wrong(value, to, key)
+        if to is Path and "\0" in str(value):
+            raise ComityError(f"{key} must be a path, got one with a NUL in it")
         return to(str(value))
     return value
 

@@ -1,5 +1,6 @@
-"""Numbers and lists in words, the same way wherever they are shown."""
+"""Numbers and lists in words, the same way wherever they are shown, and cells of files that others read."""
 
+import re
 from collections.abc import Iterable
 
 MOST_NAMED, MOST_LISTED = 4, 12
@@ -21,6 +22,17 @@ def listed(parts: Iterable[str]) -> str:
 def capital(text: str) -> str:
     """The text with a capital at its beginning; the rest as it is."""
     return text[:1].upper() + text[1:]
+
+
+def markdown_cell(text: str) -> str:
+    """Text in Markdown, with no HTML, link or column in it."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("](", "]\\(").replace("|", "\\|")
+
+
+def csv_cell(value: object) -> object:
+    """A cell of a CSV file. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    formula = isinstance(value, str) and re.match(r"[=@\t\r]|[-+](?!\.?\d[\d.e+-]*$)", value)
+    return f"'{value}" if formula else value
 
 
 def counted(count: int, noun: str) -> str:

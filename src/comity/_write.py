@@ -1,12 +1,14 @@
-"""Files that are there whole or not at all, and folders that one process at a time writes to."""
+"""Files that are there whole or not at all, in folders that others may have filled and one process writes to."""
 
 import contextlib
 import errno
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from comity._errors import ComityError
 
@@ -15,11 +17,39 @@ LONG = 1e9
 _PART = re.compile(r"\..+\.(\d+)\.part")
 
 
+def inside(folder: Path, name: str) -> Path:
+    """The path ``name`` in a folder that others may have filled: not a link that leads elsewhere, no pipe or device."""
+    path = folder
+    for part in Path(name).parts:
+        path /= part
+        try:
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise ComityError(f"{path} is a link, pipe or device; expected a plain file or folder")
+    return path
+
+
+def real(path: str | Path) -> Path:
+    """Where a path leads; a link in a circle leads to itself."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a NUL
+        raise ComityError(f"{path} is not a path") from None
+
+
+def open_plain(path: Path, mode: str) -> IO[Any]:
+    """Open a file itself, never what a link of its name points to."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666))
+
+
 @contextlib.contextmanager
 def atomically(path: Path) -> Iterator[Path]:
     """A temporary name to write to, which becomes ``path`` when everything is on disk, and only then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)  # a link that somebody put there would be followed
     try:
         yield part
         to_disk(part)

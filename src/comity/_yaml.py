@@ -27,24 +27,30 @@ def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
     """A file of options of a run or a study; ``allow_code``: it may name classes that do not come with comity."""
     if path is None:
         return {}
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MOST_YAML + 1)
-    except OSError as error:
-        raise ComityError(f"config {path} could not be read: {error.strerror}") from error
-    if len(content) > MOST_YAML:
-        raise ComityError(f"config {path} is larger than {MOST_YAML // 10**6} MB")
-    try:
-        entries = _parsed(content.decode())
-    except (yaml.YAMLError, ValueError) as error:  # a number or a date that is none is a ValueError
-        raise ComityError(f"config {path} is not YAML: {error}") from error
-    if not isinstance(entries, dict):
-        raise ComityError(f"config {path} must hold `option: value` lines")
+    entries = read_mapping(path, "config")
     if not allow_code:
         refuse_code(entries, f"config {path}")
     before = {name: convert(entries.pop(name), bool, name) for name in FORMER if name in entries}
     if any(before.values()):
         entries.setdefault("track", [name for name, chosen in before.items() if chosen])
+    return entries
+
+
+def read_mapping(path: Path, what: str) -> Entries:
+    """A YAML file of `name: value` lines, checked; errors call it ``what``."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MOST_YAML + 1)
+    except OSError as error:
+        raise ComityError(f"{what} {path} could not be read: {error.strerror}") from error
+    if len(content) > MOST_YAML:
+        raise ComityError(f"{what} {path} is larger than {MOST_YAML // 10**6} MB")
+    try:
+        entries = _parsed(content.decode())
+    except (yaml.YAMLError, ValueError) as error:  # a number or a date that is none is a ValueError
+        raise ComityError(f"{what} {path} is not YAML: {error}") from error
+    if not isinstance(entries, dict):
+        raise ComityError(f"{what} {path} must hold `option: value` lines")
     return entries
 
 

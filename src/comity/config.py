@@ -48,6 +48,8 @@ SAMPLES = {1: "vectors", 2: "series", 3: "images"}
 """What samples are, by the number of their dimensions."""
 MODEL = {1: "logistic", 2: "cnn1d", 3: DEFAULTS["model"]}
 """The architecture for samples of so many dimensions, where none is named."""
+MLP = "mlp"
+"""The architecture for vectors where a method divides it into body and head, which logistic regression has not."""
 UNNAMED = ("partition", "model", "guard", "extension")
 """Components that need not be named."""
 LOCAL = "Local"
@@ -149,9 +151,15 @@ class Privacy:
 
     section: ClassVar[str] = "privacy"
 
-    masked: bool = option(False, "secure aggregation: the server sees a masked sum and sketches only", local=False)
-    max_weight: ShareAboveZero = option(0.5, "largest weight of one client in a masked sum", local=0.5)
-    min_clients: Annotated[int, Range(least=2)] = option(3, "smallest number of clients in a masked sum", local=3)
+    masked: bool = option(
+        False,
+        "secure aggregation: the server sees a masked sum and sketches only (not audited by a cryptographer)",
+        local=False,
+    )
+    max_weight: ShareAboveZero = option(
+        0.5, "largest share of one client in the squared weights of a masked sum", local=0.5
+    )
+    min_clients: Annotated[int, Range(least=2)] = option(5, "smallest number of clients in a masked sum", local=5)
     dp_noise: NonNegative = option(
         0.0, "noise multiplier for differential privacy: noise std divided by --dp-clip (0 = off)", local=0.0
     )
@@ -238,7 +246,12 @@ class Running:
         "memory", "where client tensors are kept; disk if they do not fit into memory", decides=False
     )
     checkpoint_every: Count = option(10, "rounds between checkpoints", decides=False)
-    save_models: bool = option(False, "save each client's model at the end", decides=False, local=False)
+    save_models: bool | None = option(
+        None,
+        "save each client's model at the end; by default where a single run has a folder and they are small",
+        decides=False,
+        local=False,
+    )
     track: tuple[Tracker, ...] = option(
         (), "also log the run to one or several of these; each needs the extra of its name", decides=False, local=()
     )

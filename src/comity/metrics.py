@@ -57,6 +57,10 @@ class Metric:
         if self.unit == "%":
             object.__setattr__(self, "points", 100)
 
+    def __reduce__(self) -> Any:
+        """Copy and pickle a metric of the table by its name."""
+        return (_by_key, (self.key,)) if by_key().get(self.key) is self else super().__reduce_ex__(2)
+
     @property
     def sign(self) -> int:
         """1, or −1 where lower is better."""
@@ -353,3 +357,7 @@ EVIDENCE = (GAIN, SQUARES, ABSOLUTE, FOURTH, LEAST, UNIT)
 def by_key() -> dict[str, Metric]:
     """Metrics by their names in files."""
     return {metric.key: metric for metric in (*METRICS, *EVIDENCE)}
+
+
+def _by_key(key: str) -> Metric:
+    return by_key()[key]

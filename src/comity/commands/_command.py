@@ -235,7 +235,7 @@ def _metavar(to: Any, without_none: bool = False) -> str:
 def _add(group: Any, option: Option, flags: Sequence[str], when_bool: Any = None) -> None:
     """An option to a group of argparse's; ``when_bool`` is the action of one that is true or false, if it is a flag."""
     about: dict[str, Any] = {"help": _explained(option), "default": argparse.SUPPRESS}
-    if option.type is bool and when_bool is not None:
+    if option.type in (bool, bool | None) and when_bool is not None:
         group.add_argument(*flags, action=when_bool, **about | {"help": option.help})
     else:
         action = "append" if option.type is Repeated else "store"

@@ -1,6 +1,5 @@
 """What ``comity inspect`` and ``comity aggregate`` share."""
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from comity._errors import ComityError
+from comity._errors import ComityError, complain
 from comity.commands._command import Repeated
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def reading(console: "Console") -> Iterator[Any]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             ours = issubclass(category, (DroppedWarning, SolverWarning))
-            print(f"comity: {message}", file=sys.stderr) if ours else usual(message, category, *where)
+            complain(message) if ours else usual(message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
         for kind in (DroppedWarning, SolverWarning):

@@ -36,9 +36,9 @@ class Progress(Callback):
         if run.server.round:
             self.console.print(f"Resuming after round {run.server.round}.")
         self.console.print(
-            f"[bold]{title}[/] [dim]· {federation.name}, {len(federation)} clients, {federation.partition} · "
-            f"{config.model}, {run.site.model().size():,} parameters · {config.last_round} rounds, "
-            f"seed {config.seed}[/]"
+            f"[bold]{escape(title)}[/] [dim]· {escape(federation.name)}, {len(federation)} clients, "
+            f"{escape(federation.partition)} · {escape(str(config.model))}, {run.site.model().size():,} parameters · "
+            f"{config.last_round} rounds, seed {config.seed}[/]"
         )
         if not config.is_local:
             label = capital(DECIDING[run.site.metric].label)
@@ -59,7 +59,7 @@ class Progress(Callback):
     def on_round(self, run: Run, record: RoundRecord) -> None:
         left_out = [f"client {cid} left out: {why}" for cid, why in record.failed.items()]
         for words in (*left_out, *record.warnings):
-            self.console.print(f"[yellow]round {record.round}: {words}[/]")
+            self.console.print(f"[yellow]round {record.round}: {escape(words)}[/]")
         if OWN.key in record.metrics:
             self.accuracy = f"accuracy {_percent(record.metrics[OWN.key].mean)} · "
         seconds = sum(asdict(record.seconds).values())
@@ -93,15 +93,17 @@ def summary(console: Console, run: Run) -> None:
     if (rows := ClientTable.of_result("", result, clients)) is not None:
         console.print(rows)
         console.print()
-    console.print(_table(result, f"{run.title}, round {result.last.round}, models as {run.site.moment}"))
+    console.print(_table(result, escape(f"{run.title}, round {result.last.round}, models as {run.site.moment}")))
     if caveat:
         console.print(f"[yellow]{escape(caveat)}[/]")
     if result.newcomers is not None:
-        console.print(_newcomers(result.newcomers))
+        console.print(_newcomers(result.newcomers), markup=False)
     for line in _details(result):
         console.print(f"[dim]{line}[/]")
     if run.folder is not None:
-        console.print(f"Run folder: [bold]{run.folder.path}[/]")
+        console.print(f"Run folder: [bold]{escape(str(run.folder.path))}[/]")
+    for note in (extension.note for extension in run.site.extensions if extension.note):
+        console.print(note, markup=False)
 
 
 def _table(result: Result, title: str) -> Table:

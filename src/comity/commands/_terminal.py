@@ -1,21 +1,30 @@
 """What several commands do with the terminal."""
 
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+from comity._errors import complain, printable
 from comity.compare import LoadedStudy, Verdict
 from comity.results import Result
 
 
+class Terminal(Console):
+    """Prints what files and names say, but lets none of it steer the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
 def wide_console() -> Console:
     """A table in a file or a pipe is not cut at 80 columns."""
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
+    console = Terminal()
+    return console if console.is_terminal else Terminal(width=160)
 
 
 def show_title(console: Console, verdict: Verdict) -> None:
@@ -43,7 +52,7 @@ def report_divergence(results: Mapping[str, Result]) -> int:
     for title, clients in diverged.items():
         who = f"client {clients[0]}" if len(clients) == 1 else f"{len(clients)} clients"
         what = f"{title} diverged: the model or the update of {who} is not finite"
-        print(f"comity: {what}; a smaller --lr or a --clip may help", file=sys.stderr)
+        complain(f"{what}; a smaller --lr or a --clip may help")
     return 1 if diverged else 0
 
 

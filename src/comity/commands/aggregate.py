@@ -50,12 +50,11 @@ def aggregate(
     rule, server_lr = RUN_OPTIONS
     chosen = Component.parse("rule", Overlay({"rule": rule.default} | given).nested()["rule"])
 
-    from rich.console import Console
-
     from comity.commands._files import reading
+    from comity.commands._terminal import Terminal
     from comity.files import aggregate
 
-    console = Console(quiet=quiet)
+    console = Terminal(quiet=quiet)
     with reading(console) as progress:
         done = aggregate(
             **inputs.arguments("aggregate"),

@@ -3,36 +3,50 @@
 from pathlib import Path
 from typing import Literal
 
+from comity._errors import ComityError
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
-from comity.config import CLIENTS, Config, Entries
+from comity.config import CLIENTS, Config, Entries, default
 
 
-def flower(action: Literal["new", "keys"], folder: Path, file: ConfigFile, *, given: Entries) -> int:
+def flower(
+    action: Literal["new", "keys"], folder: Path, file: ConfigFile, *, schema: Path | None = None, given: Entries
+) -> int:
     """Write a Flower app that runs this configuration, or the secrets of its clients for masked runs.
 
     The app's README.md says how to start it; docs/deploy.md tells the rest. Needs the extra flower. Secrets are a file
-    for each client, which it alone may have (docs/privacy.md).
+    for each client, which it alone may have, with the least that its site accepts (docs/privacy.md). With a schema the
+    app is for tables that stay at their sites (docs/sites.md).
 
     Examples:
         comity flower new federation --method FedRep --rule ConFREE --clients 3
         comity flower new federation --config runs/first/config.yaml
+        comity flower new federation --schema common.yaml --config runs/rehearsal/config.yaml
         comity flower keys secrets --clients 3
 
     Options:
         action: what to do: new writes an app, keys writes secrets
         folder: the folder for them; for an app it must be empty or not there yet
+        schema: the common schema of the sites' tables, as `comity schema` writes it; then --data is left out
     """
+    if schema is not None and (action == "keys" or "data" in given):
+        raise ComityError(f"--schema is for `comity flower new` without --data, got {schema}")
     chosen = Config.of(file.entries(given))
+    if schema is not None and "out" not in given:
+        chosen = chosen.with_(out=None)  # not that of the rehearsal
     if action == "keys":
         from comity.privacy import write_secrets
 
-        files = write_secrets(folder, chosen.clients or CLIENTS)
+        files, least = write_secrets(folder, chosen.clients or CLIENTS), default("min_clients")
         print(f"Wrote {len(files)} files into {folder}. Hand each to its client alone, then remove the folder.")
+        if len(files) < least:
+            print(
+                f"No site accepts a sum of fewer than {least} clients, unless it lowers min_clients in its own policy."
+            )
         return 0
 
     from comity.flower import write_app
 
-    write_app(folder, chosen)
+    write_app(folder, chosen, schema)
     print(f"Wrote {folder}. Its README.md says how to run it.")
     return 0
 

@@ -13,13 +13,12 @@ def inspect(inputs: FileInputs) -> int:
         comity inspect --base base.safetensors clients/*.safetensors
         comity inspect --base adapters/start adapters/clinic-* --lora products
     """
-    from rich.console import Console
-
     from comity.commands._files import reading
     from comity.commands._inspection import show
+    from comity.commands._terminal import Terminal
     from comity.files import inspect
 
-    console = Console()
+    console = Terminal()
     with reading(console) as progress:
         found = inspect(**inputs.arguments("inspect"), progress=progress)
     show(found, console)

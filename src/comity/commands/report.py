@@ -1,8 +1,8 @@
 """``comity report``."""
 
-import sys
 from pathlib import Path
 
+from comity._errors import complain, printable
 from comity.commands._command import Command
 
 
@@ -38,14 +38,11 @@ def report(
     def say(words: str) -> None:
         nonlocal last
         if not quiet and words != last:
-            print(words, flush=True)
+            print(printable(words), flush=True)
         last = words
 
-    def warn(words: str) -> None:
-        print(f"comity: {words}", file=sys.stderr, flush=True)
-
-    write(paths, output, base=base, figures=figures, watch=watch, say=say, warn=warn)
-    link = output.resolve().as_uri()
+    write(paths, output, base=base, figures=figures, watch=watch, say=say, warn=complain)
+    link = output.absolute().as_uri()
     say(link)
     if open:
         import webbrowser

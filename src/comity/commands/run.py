@@ -37,20 +37,19 @@ def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bo
     chosen = _resumed(entries, file.allow_code) if resume else _with_folder(Config.of(entries))
     whereabouts(chosen.data.name, chosen.data_dir)
 
-    from rich.console import Console
-
     from comity.commands._progress import Progress, summary
-    from comity.commands._terminal import interruptible, report_divergence
+    from comity.commands._terminal import Terminal, interruptible, report_divergence
     from comity.engine import run
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     callbacks = [] if quiet else [Progress(console)]
     with interruptible(console, "this round") as stopped:
         done = run(chosen, resume=resume, overwrite=overwrite, callbacks=callbacks, stop=stopped)
     if not done.done:
         console.print(
             f"Stopped after round {done.server.round} of {chosen.last_round}. Resume with\n"
-            f"  comity run --resume --out {chosen.out}" + (" --allow-code" if code_in(chosen.plain()) else "")
+            f"  comity run --resume --out {chosen.out}" + (" --allow-code" if code_in(chosen.plain()) else ""),
+            markup=False,
         )
         return 130
     if not quiet:

@@ -1,11 +1,10 @@
 """``comity study``."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comity._errors import ComityError
+from comity._errors import ComityError, complain
 from comity._labels import slug
 from comity._options import Count
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile, Repeated
@@ -78,12 +77,12 @@ def study(options: StudyOptions, file: ConfigFile, *, given: Entries) -> int:
 
 def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
-    from rich.console import Console
+    from rich.markup import escape
 
-    from comity.commands._terminal import interruptible, report_divergence, show_verdict, wide_console
+    from comity.commands._terminal import Terminal, interruptible, report_divergence, show_verdict, wide_console
     from comity.studies import Show, dry_run, study
 
-    console = Console()
+    console = Terminal()
     given = given | options.entries()
     common = {"scale": options.scale, "overwrite": options.overwrite, **given}
     if options.dry_run:
@@ -100,15 +99,19 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
     if interrupted:
         flag = " --allow-code" if code_in([entries, given]) else ""
         flag += "".join(f" --{name} {value}" for name in ("shard", "on") if (value := getattr(options, name)))
-        console.print(f"Stopped. Go on with\n  comity study --config {out}/study.yaml{flag}", highlight=False)
+        console.print(
+            f"Stopped. Go on with\n  comity study --config {out}/study.yaml{flag}", highlight=False, markup=False
+        )
         return 130
     if not options.quiet:
         show_verdict(wide_console(), done)
-        wide_console().print(f"Study folder: [bold]{out}[/], with table.md, table.tex and table.csv", highlight=False)
+        wide_console().print(
+            f"Study folder: [bold]{escape(str(out))}[/], with table.md, table.tex and table.csv", highlight=False
+        )
     for title, error in done.failed.items():
-        print(f"comity: {title} failed: {error}", file=sys.stderr)
+        complain(f"{title} failed: {error}")
     if done.failed:
-        print(f"comity: {len(done.failed)} runs failed; {out}/cells.json has the tracebacks", file=sys.stderr)
+        complain(f"{len(done.failed)} runs failed; {out}/cells.json has the tracebacks")
     diverged = report_divergence({f"{run.title}, {run.path.name}": run.result for run in done.runs if run.result})
     return 1 if done.failed else diverged
 

@@ -1,10 +1,9 @@
 """``comity table``."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from comity._errors import ComityError
+from comity._errors import ComityError, complain
 from comity.commands._command import Command
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def table(
     study = LoadedStudy(*folders, base=base)
     made = study.table()
     for what in study.damaged.values():
-        print(f"comity: left out: {what}", file=sys.stderr)
+        complain(f"left out: {what}")
     if not made.blocks:
         raise ComityError("no run is finished yet")
     if by == "client":

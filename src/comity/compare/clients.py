@@ -3,23 +3,23 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from comity._words import capital, counted, number
+from comity._words import capital, counted, csv_cell, markdown_cell, number
 from comity.compare.harm import ClientRow, by_client
+from comity.compare.notebook import frame_of, html_table
 from comity.metrics import CONSTANT, DECIDING, Metric
 from comity.results import TEST_SAMPLES, TRAINING_SAMPLES, Newcomers, Result
 
 if TYPE_CHECKING:
+    import pandas
     from rich.console import Console, ConsoleOptions, RenderResult
 
 HEADINGS = ("client", "samples", "local → joined", "gain [95 % CI]", "state")
-WRAPPED = ("client", "state")
-"""Columns whose words may stand below each other where a terminal is narrow."""
-MOST_ROWS = 20
-"""Rows that a terminal shows; the others are counted."""
+WRAPPED = ("client", "state")  # columns whose words may stand below each other where a terminal is narrow
+MOST_ROWS = 20  # rows that a terminal shows; the others are counted
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,16 @@ class ClientTable:
 
     def markdown(self) -> str:
         ruler = "|---|---:|---:|---:|---|"
-        rows = [" | ".join(cell.replace("|", "\\|") for cell in self.texts(row)) for row in self.rows]
+        rows = [" | ".join(map(markdown_cell, self.texts(row))) for row in self.rows]
         lines = [f"| {' | '.join(HEADINGS)} |", ruler, *(f"| {row} |" for row in rows)]
-        return "\n".join([*([f"**{self.title}**", ""] if self.title else []), *lines]) + "\n"
+        return "\n".join([*([f"**{markdown_cell(self.title)}**", ""] if self.title else []), *lines]) + "\n"
 
-    def csv_rows(self) -> Iterator[list[object]]:
-        for row in self.rows:
-            yield [self.title, *vars(row).values()]
+    def _repr_html_(self) -> str:
+        return html_table(HEADINGS, list(map(self.texts, self.rows)), self.title, self.note)
+
+    def frame(self) -> "pandas.DataFrame":
+        """One named row per client, in full precision."""
+        return frame_of(clients_csv([self]), ["configuration", "name"])
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.box import SIMPLE
@@ -109,7 +112,11 @@ class ClientTable:
         from rich.text import Text
 
         drawn = RichTable(
-            title=self.title or None, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0)
+            title=Text(self.title) if self.title else None,
+            title_justify="left",
+            title_style="bold",
+            box=SIMPLE,
+            padding=(0, 1, 0, 0),
         )
         drawn.pad_edge = drawn.show_edge = False
         shown = self.rows[:MOST_ROWS]
@@ -140,6 +147,6 @@ def clients_csv(tables: Sequence[ClientTable]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["configuration", *ClientRow.__dataclass_fields__])
-    for table in tables:
-        writer.writerows(table.csv_rows())
+    rows = ((table.title, *vars(row).values()) for table in tables for row in table.rows)
+    writer.writerows([*map(csv_cell, row)] for row in rows)
     return text.getvalue()

@@ -25,11 +25,9 @@ class Entry:
     """One number of the table: as people see it, as programs read it, and what it says of itself on hovering."""
 
     text: str = "–"
-    small: str = ""
-    """What qualifies the text: its spread, its interval, or what it is a part of."""
+    small: str = ""  # what qualifies the text: its spread, its interval, or what it is a part of
     value: float | None = None
-    parts: tuple[float | str | None, ...] = ()
-    """What CSV has beside the value, in the order of the column's parts."""
+    parts: tuple[float | str | None, ...] = ()  # what CSV has beside the value, in the order of the column's parts
     mark: Mark = ""
     title: str = ""
 
@@ -42,20 +40,15 @@ NOTHING = Entry()
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    name: str
-    """In CSV, and for choosing columns."""
+    name: str  # in CSV, and for choosing columns
     heading: str
     unit: str
     digits: int
     meaning: str
-    of: Callable[[Cell], T | None]
-    """What it shows of a cell; ``None`` where that is not known."""
-    shown: Shown = "always"
-    """CSV has every column. The page also has those that would make a terminal too narrow."""
-    deciding: bool = field(default=False, kw_only=True)
-    """Whether it is in the unit of the metric that decides."""
-    parts: ClassVar[tuple[str, ...]]
-    """What CSV has of it beside the value."""
+    of: Callable[[Cell], T | None]  # what it shows of a cell; `None` where that is not known
+    shown: Shown = "always"  # CSV has every column. The page also has those that would make a terminal too narrow.
+    deciding: bool = field(default=False, kw_only=True)  # whether it is in the unit of the metric that decides
+    parts: ClassVar[tuple[str, ...]]  # what CSV has of it beside the value
 
     def entry(self, cell: Cell) -> Entry:
         found = self.of(cell)
@@ -77,8 +70,7 @@ class Column(Generic[T]):
 class SpreadColumn(Column[Spread]):
     """A number of each finished run: its mean over seeds, with the standard deviation."""
 
-    with_std: bool = True
-    """Whether people see the standard deviation too."""
+    with_std: bool = True  # whether people see the standard deviation too
     parts: ClassVar[tuple[str, ...]] = ("std",)
 
     def show(self, found: Spread) -> Entry:
@@ -183,16 +175,6 @@ def _newcomers_gain(result: Result) -> float | None:
     return None if late is None else metrics.DECIDING[late.metric].points * late.mean.gain
 
 
-def _relative(cell: Cell) -> Spread | None:
-    shares = {run.seed: t.relative_accuracy for run in cell.finished if run.result and (t := run.result.transfer)}
-    return Spread.of({seed: 100 * share for seed, share in shares.items()})
-
-
-def _gaining(cell: Cell) -> Spread | None:
-    shares = {run.seed: t.positive_transfer for run in cell.finished if run.result and (t := run.result.transfer)}
-    return Spread.of({seed: 100 * share for seed, share in shares.items()})
-
-
 ACCURACY = metric_column(metrics.OWN, "accuracy", "always")
 VALUES = {
     "accuracy": ACCURACY,
@@ -240,7 +222,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     SpreadColumn(
         *("gaining", "clients that gain", "%", 0),
         "Share of the clients whose metric is above that of local training (positive transfer), by chance or not",
-        *(_gaining, "asked", False),
+        *(_result(lambda result: result.transfer.positive_transfer if result.transfer else None), "asked", False),
     ),
     metric_column(metrics.UNGUARDED, shown="asked"),
     SpreadColumn(
@@ -256,7 +238,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     SpreadColumn(
         *("relative", "relative to local", "%", 1),
         "Relative gain: mean over clients of gain / local metric",
-        *(_relative, "asked"),
+        *(_result(lambda result: result.transfer.relative_accuracy if result.transfer else None), "asked"),
     ),
     SpreadColumn(
         *("newcomers", "newcomers", "%", 2),

@@ -27,51 +27,40 @@ from comity.results import State
 
 K = TypeVar("K")
 
-LEVEL = 0.05
-"""Share of wrongly named clients among the named ones, and 1 − the confidence of every interval."""
+LEVEL = 0.05  # share of wrongly named clients among the named ones, and 1 − the confidence of every interval
 POWER = 0.8
 LUCK, LUCK_STD = 0.2, 0.2
 """Training luck that is typical of small networks, and how far the truth may be: the correlation of two signs of d."""
 LUCK_MARGIN, UNEVEN = 2.5, 1.3
 """Standard errors that are added to the estimated luck, and a factor for clients that have more luck than others."""
-PRIOR_RUNS = 3
-"""Runs that the assumed luck of the federation's mean is worth, beside the luck seen between runs."""
+PRIOR_RUNS = 3  # runs that the assumed luck of the federation's mean is worth, beside the luck seen between runs
 
 
 class Moments(NamedTuple):
     """Sums over one client's tests in one run: enough for the evidence where no single score may leave a site."""
 
     tests: float
-    total: float
-    """Σ d."""
-    squares: float
-    """Σ d²."""
-    absolute: float
-    """Σ |d|."""
-    fourth: float
-    """Σ d⁴."""
-    least: float
-    """Smallest |d| that is not 0, or 0 where all are."""
+    total: float  # Σ d
+    squares: float  # Σ d²
+    absolute: float  # Σ |d|
+    fourth: float  # Σ d⁴
+    least: float  # smallest |d| that is not 0, or 0 where all are
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """One client's paired differences over all runs, as sums."""
 
-    runs: NDArray[np.int64]
-    """Id of each run."""
+    runs: NDArray[np.int64]  # id of each run
     sums: NDArray[np.float64]
     """(6, runs): tests, Σᵢ d_ir, Σᵢ d_ir², Σᵢ |d_ir|, Σᵢ e_ir and Σᵢ e_ir² of each run.
 
     e_ir, the change between runs, is d_ir minus the sample's mean over runs, times √(cᵢ/(cᵢ − 1)); 0 where cᵢ is 1."""
     clusters: tuple[float, float, float, float, float]
     """Σᵢ sᵢ², Σᵢ sᵢcᵢ and Σᵢ cᵢ² (the coefficients of V1), Σᵢ |sᵢ| and Σᵢ sᵢ⁴."""
-    step: float
-    """Smallest |sᵢ| that is not 0."""
-    unit: float = 0.0
-    """Largest difference that one pair can have; 0 where the score has no bound."""
-    repeats: float = 1.0
-    """Largest cᵢ."""
+    step: float  # smallest |sᵢ| that is not 0
+    unit: float = 0.0  # largest difference that one pair can have; 0 where the score has no bound
+    repeats: float = 1.0  # largest cᵢ
     overlap: float = 1.0
     """Variance of the federation's mean by test luck, over what it is if no two clients share a sample.
 
@@ -151,8 +140,7 @@ class Estimate:
     high: float
     p: float
     """One-sided p-value of "joining is not worse"; that of "joining is not better" is 1 − p for a federation's mean."""
-    detectable: float
-    """Smallest loss that is found with a power of 80 %; infinite where no loss can be found."""
+    detectable: float  # smallest loss that is found with a power of 80 %; infinite where no loss can be found
 
 
 def luck(controls: Sequence[Evidence], joined: Sequence[Evidence] = ()) -> float:

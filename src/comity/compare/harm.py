@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from comity._words import MOST_NAMED, listed
 from comity.config import ACCURACY, Config
@@ -12,13 +12,10 @@ from comity.metrics import DECIDING, EVIDENCE
 from comity.results import TEST_SAMPLES, ZERO, Columns, Gain, LoadedRun, State, Transfer, schema
 
 if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
-    from numpy.typing import NDArray
-
     from comity.compare.evidence import Estimate, Evidence
 
 K = TypeVar("K")
-Key = tuple[int, int | None]
-"""A client, and its seed where each seed has a partition of its own."""
+Key = tuple[int, int | None]  # a client, and its seed where each seed has a partition of its own
 STATES: tuple[State, ...] = ("worse", "undecided", "not worse")
 
 
@@ -190,18 +187,11 @@ def of_samples(
     if pooled and evidence:
         ids = np.concatenate([ids for parts in found.values() for _, ids, _, _ in parts])
         own = [(values - values.mean()) / len(values) for parts in found.values() for _, _, values, _ in parts]
-        apart, together = sum(float(each @ each) for each in own), _squares_by(ids, np.concatenate(own))
-        overlap = max(1.0, together / apart) if apart else 1.0
+        apart, by_id = sum(float(each @ each) for each in own), np.unique(ids, return_inverse=True)[1]
+        together = np.bincount(by_id, np.concatenate(own))  # the sum of each sample
+        overlap = max(1.0, float(together @ together) / apart) if apart else 1.0
         evidence = {key: replace(each, overlap=overlap) for key, each in evidence.items()}
     return evidence or None
-
-
-def _squares_by(ids: "NDArray[Any]", values: "NDArray[Any]") -> float:
-    """The sum of squares of the values' sums by id."""
-    import numpy as np
-
-    sums = np.bincount(np.unique(ids, return_inverse=True)[1], values)
-    return float(sums @ sums)
 
 
 def named(rows: Iterable[ClientRow], most: int = MOST_NAMED) -> str:

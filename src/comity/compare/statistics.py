@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 Direction = Literal["gain", "loss", "noise", "unknown"]
 
-SURE = 0.05
-"""An interval of 95 % leaves zero out where a p-value is below this."""
+SURE = 0.05  # an interval of 95 % leaves zero out where a p-value is below this
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,8 @@ class Difference:
 
     mean: float
     low: float | None
-    high: float | None
-    """``None`` where it is not known: of one seed without the scores of single tests."""
-    p_value: float | None
-    """Two-sided."""
+    high: float | None  # `None` where it is not known: of one seed without the scores of single tests
+    p_value: float | None  # two-sided
     seeds: int
 
     @classmethod

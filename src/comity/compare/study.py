@@ -1,14 +1,17 @@
 """Several runs: which belong together, and which cell is compared with which."""
 
+import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError, unknown
 from comity._words import listed
+from comity._write import real
 from comity.compare.cells import Cell, Setting
 from comity.compare.conditions import Varying, in_words, of_cell, of_setting, shared_with_local
 from comity.config import MEAN
@@ -48,7 +51,7 @@ class LoadedStudy:
                 return None
             return run
 
-        folders = {folder.resolve(): folder for path in self.paths for folder in _run_folders(path)}
+        folders = {real(folder): folder for path in self.paths for folder in _run_folders(path)}
         runs = [run for folder in folders.values() if (run := sound(folder)) is not None]
         if self.damaged and not runs:
             raise ComityError(next(iter(self.damaged.values())))
@@ -61,6 +64,19 @@ class LoadedStudy:
 
     def __repr__(self) -> str:
         return f"LoadedStudy({len(self.runs)} runs, {', '.join(map(str, self.paths))})"
+
+    def _repr_html_(self) -> str:
+        verdict = self.verdict
+        parts = [f"<h3>{verdict.title}</h3><p>{html.escape(verdict.evidence)}</p>"]
+        parts += [f"<p>→ {html.escape(f'{what}. {why}')}</p>" for what, why in verdict.advice]
+        if verdict.cell is not None and verdict.cell.clients:
+            parts.append(verdict.cell.client_table._repr_html_())
+        return "".join([*parts, self.table()._repr_html_()])
+
+    @property
+    def plot(self) -> Any:
+        """Pictures for a notebook: ``study.plot.gain()``. They need matplotlib."""
+        return resolve_name("comity.report:Plots")(self)
 
     # What there is.
 
@@ -224,7 +240,7 @@ def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | Non
     wanted = {(_local_key(run), repeated) for run in runs if not run.local for repeated in (False, True)}
     missing = wanted - {(_local_key(run), run.repeats_local) for run in runs if run.local}
     found = []
-    around = [folder for run in runs for folder in (run.path.resolve().parent, run.path.resolve())]
+    around = [folder for run in runs for folder in (real(run.path).parent, real(run.path))]
     for cache in dict.fromkeys(folder / schema.LOCAL_CACHE for folder in around):
         for folder in sorted(cache.glob("*")):
             run = read(folder) if missing and RunFolder(folder).started else None
@@ -247,21 +263,24 @@ def _run_folders(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ComityError(f"{path} is a file; give run or study folders")
     planned = StudyFolder(path).planned()
-    found = [path / run.folder for run in planned] if planned else list(_below(path))
+    found = [path / run.folder for run in planned] if planned else list(_below(path, set()))
     begun = [folder for folder in found if RunFolder(folder).started]
     if not begun and not planned:
         raise ComityError(f"{path} holds no run: there is no {schema.CONFIG} in it or below it")
     return begun
 
 
-def _below(path: Path) -> Iterator[Path]:
-    """Run folders at or below a folder; what comity keeps in hidden folders is none of them."""
+def _below(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """Run folders at or below a folder, each once whatever links lead to it; none in comity's own hidden folders."""
+    if (place := real(path)) in seen:
+        return
+    seen.add(place)
     if RunFolder(path).started:
         yield path
         return
     for child in sorted(path.iterdir(), key=_natural):
         if child.is_dir() and not child.name.startswith("."):
-            yield from _below(child)
+            yield from _below(child, seen)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

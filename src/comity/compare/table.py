@@ -5,6 +5,7 @@ on the page of the report) show the same entries.
 """
 
 import csv
+import html
 import io
 import math
 import re
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from comity._errors import one_line, unknown
 from comity._labels import titled
-from comity._words import MOST_LISTED, counted, listed
+from comity._words import MOST_LISTED, counted, csv_cell, listed, markdown_cell
 from comity.compare.cells import Cell, Setting
 from comity.compare.columns import CLIENTS, COLUMNS, DIFFERENCE, GAIN, NOTHING, VALUES, WORST, Column, Entry, columns_of
 from comity.compare.harm import mean_gain, training_luck
+from comity.compare.notebook import frame_of, html_table
 from comity.compare.statistics import Difference, Spread
 from comity.compare.study import LoadedStudy
 from comity.config import BALANCED, LOCAL, MEAN
@@ -27,15 +29,14 @@ from comity.metrics import MAJORITY, MIXED
 from comity.results import FALL, TUNING, Flat, LoadedRun, Tuned, show
 
 if TYPE_CHECKING:
+    import pandas
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table as RichTable
 
     from comity.compare.evidence import Evidence
 
-MOST_COLUMNS = 7
-"""Of the text forms, names included, unless columns are asked for."""
-KEPT = (GAIN.name, CLIENTS.name)
-"""Columns that a narrow terminal shows in any case, beside the metric that decides."""
+MOST_COLUMNS = 7  # of the text forms, names included, unless columns are asked for
+KEPT = (GAIN.name, CLIENTS.name)  # columns that a narrow terminal shows in any case, beside the metric that decides
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,12 @@ class Line:
     """One method with one rule."""
 
     method: str
-    rule: str
-    """Empty where no rule can be chosen: for Local, and for methods that bring their own."""
+    rule: str  # empty where no rule can be chosen: for Local, and for methods that bring their own
     seeds: list[int]
-    entries: dict[str, Entry]
-    """By column."""
-    options: Flat = field(default_factory=dict)
-    """Options of method and rule that other lines have otherwise."""
-    under: bool = False
-    """Whether this line stands under that of the same method with its base."""
-    remark: str = ""
-    """“2 of 3 seeds”."""
+    entries: dict[str, Entry]  # by column
+    options: Flat = field(default_factory=dict)  # options of method and rule that other lines have otherwise
+    under: bool = False  # whether this line stands under that of the same method with its base
+    remark: str = ""  # “2 of 3 seeds”
     cell: Cell | None = None
     """``None`` for a reference: the majority class, local training repeated, two local models mixed."""
 
@@ -92,14 +88,10 @@ class Block:
 @dataclass(frozen=True)
 class Table:
     blocks: list[Block]
-    columns: tuple[Column[Any], ...]
-    """Those that have a number somewhere."""
-    legend: list[str]
-    """How to read it."""
-    remarks: list[str]
-    """What a reader must know of these runs."""
-    deciding: list[str] = field(default_factory=list)
-    """The columns of the metrics that decide."""
+    columns: tuple[Column[Any], ...]  # those that have a number somewhere
+    legend: list[str]  # how to read it
+    remarks: list[str]  # what a reader must know of these runs
+    deciding: list[str] = field(default_factory=list)  # the columns of the metrics that decide
 
     @classmethod
     def of(cls, study: LoadedStudy) -> "Table":
@@ -169,11 +161,6 @@ class Table:
         """The columns of the text forms."""
         return [column for column in self.columns if column.shown == "always"]
 
-    @property
-    def on_page(self) -> list[Column[Any]]:
-        """The columns of the page; those beyond the ones of the text forms are shown on request."""
-        return sorted(self.columns, key=lambda column: column.shown != "always")
-
     def only(self, names: Sequence[str]) -> "Table":
         """With these columns, by their names in CSV; the metric that decides and its gain come first in any case."""
         known = {column.name: column for column in (*COLUMNS, *self.columns)}
@@ -200,25 +187,30 @@ class Table:
             for column in self.columns:
                 entry = line.entries[column.name]
                 row += [entry.value, *(entry.parts or [None] * len(column.parts))]
-            writer.writerow(row)
+            writer.writerow(map(csv_cell, row))
         return text.getvalue()
 
     def markdown(self) -> str:
         parts = []
         for block in self.blocks:
             rows = [self._headings(), *(line.texts(self.shown) for line in block.lines)]
-            escaped = [" | ".join(text.replace("|", "\\|") for text in row) for row in rows]
+            escaped = [" | ".join(map(markdown_cell, row)) for row in rows]
             ruler = " | ".join(["---", *["---:"] * len(self.shown)])
             lines = [f"| {row} |" for row in (escaped[0], ruler, *escaped[1:])]
-            parts.append("\n".join(([f"**{block.title}**", ""] if block.title else []) + lines))
-        return "\n\n".join([*parts, *self.notes]) + "\n"
+            parts.append("\n".join(([f"**{markdown_cell(block.title)}**", ""] if block.title else []) + lines))
+        return "\n\n".join([*parts, *map(markdown_cell, self.notes)]) + "\n"
 
     def _headings(self) -> list[str]:
         return ["", *(column.heading for column in self.shown)]
 
-    def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
-        return self.markdown()
+    def _repr_html_(self) -> str:
+        blocks = ((block.title, [line.texts(self.shown) for line in block.lines]) for block in self.blocks)
+        tables = [html_table(self._headings(), rows, title) for title, rows in blocks]
+        return "".join([*tables, *(f"<p><small>{html.escape(note)}</small></p>" for note in self.notes)])
+
+    def frame(self) -> "pandas.DataFrame":
+        """One row per configuration, named by method and rule, in full precision."""
+        return frame_of(self.csv(), ["method", "rule"])
 
     def latex(self) -> str:
         """A booktabs ``tabular``; the notes as comments above it."""
@@ -372,14 +364,16 @@ def _drawn(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
     from rich.text import Text
 
     look: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1), "pad_edge": False, "show_edge": False}
-    drawn = RichTable(title=block.title or None, title_justify="left", title_style="bold", **look)
+    drawn = RichTable(
+        title=Text(block.title) if block.title else None, title_justify="left", title_style="bold", **look
+    )
     drawn.add_column("", overflow="fold")  # rather a name on two lines than a number that is cut off
     for column in columns:
         heading = column.heading.replace(" /", "\N{NO-BREAK SPACE}/")
         entries = (str(line.entries[column.name]) for line in block.lines)
         width = max(map(len, (*entries, *heading.split(" "))))
         wrapped = "\n".join(wrap(heading, width)).replace("\N{NO-BREAK SPACE}", " ")
-        drawn.add_column(wrapped, justify="right", no_wrap=True)
+        drawn.add_column(Text(wrapped), justify="right", no_wrap=True)
     for i, line in enumerate(block.lines):
         texts = [Text(str(e), style=_STYLES.get(e.mark, "")) for e in (line.entries[c.name] for c in columns)]
         following = block.lines[i + 1] if i + 1 < len(block.lines) else None

@@ -15,8 +15,7 @@ Title = Literal["Join", "Join with the guard", "Train locally", "Undecided"]
 
 
 class Advice(NamedTuple):
-    what: str
-    """In a few words."""
+    what: str  # in a few words
     why: str
 
 
@@ -43,11 +42,11 @@ def verdict_of(setting: Setting) -> Verdict:
     locally*: harm is shown or a gain of the margin is excluded, and no gain is shown. *Undecided*: everything else.
     """
     cells = [cell for cell in setting.cells if not cell.local and cell.finished and cell.value]
-    known = [cell for cell in cells if (gain := cell.mean_gain) is not None and gain.p_value is not None]
-    if not known:
+    p_values = {cell: gain.p_value for cell in cells if (gain := cell.mean_gain) and gain.p_value is not None}
+    if not p_values:
         return _without_evidence(cells)
-    p_values = [gain.p_value for cell in known if (gain := cell.mean_gain) and gain.p_value is not None]
-    real = {cell for cell, is_real in zip(known, holm(p_values), strict=True) if is_real}
+    known = list(p_values)
+    real = {cell for cell, is_real in zip(known, holm(list(p_values.values())), strict=True) if is_real}
     gaining = [cell for cell in known if cell in real and _gain(cell) > 0]
     safe = [cell for cell in gaining if cell.clients and not cell.with_state("worse")]
     best = max([cell for cell in safe if not cell.guarded] or safe or gaining or known, key=_gain)
@@ -62,7 +61,7 @@ def verdict_of(setting: Setting) -> Verdict:
 def _without_evidence(cells: Sequence[Cell]) -> Verdict:
     if not cells:
         return Verdict("Undecided", "No run is finished yet.", None, [])
-    best = max(cells, key=lambda cell: _better(cell))
+    best = max(cells, key=_better)
     reason = "Without a local baseline nobody can say whether joining helps."
     advice = [Advice("Train the local baseline too", "Leave out --reference none.")]
     if any(cell.mean_gain for cell in cells):

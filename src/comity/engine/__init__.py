@@ -1,11 +1,12 @@
 """The engine: server loop, clients, links, evaluation, checkpoints, and the interface of extensions."""
 
-from comity.engine._admission import brief, unlike_most
+from comity.engine._admission import brief, tensor_objection, unlike_most
 from comity.engine._aggregation import Aggregation, record_step
 from comity.engine._callbacks import Callback, Prune, callback_class
 from comity.engine._checkpoint import write_tensors
 from comity.engine._client import Client, ClientState, hits
 from comity.engine._evaluation import (
+    Expert,
     Judgement,
     Predict,
     Scores,
@@ -34,12 +35,12 @@ __all__ = [
     # its parts
     "threads", "Links", "Link", "Threads", "Server", "Site",
     # what plugs in
-    "Extension", "Aggregation", "MakeUpdates", "Judgement", "Predict", "predictor", "judged_model", "loss_as_received",
-    "record_step",
+    "Extension", "Aggregation", "MakeUpdates", "Judgement", "Expert", "Predict", "predictor", "judged_model",
+    "loss_as_received", "record_step",
     # a client at work
     "Client", "ClientState", "LocalModels", "Training", "Trainer", "Autograd", "Chain", "Compiled",
     # what it can be asked
-    "Verb", "Call", "verbs_of", "Scores", "brief", "unlike_most", "hits",
+    "Verb", "Call", "verbs_of", "Scores", "brief", "tensor_objection", "unlike_most", "hits",
     # what comes out
     "columns_of", "summaries", "transfer", "cohort_size", "write_tensors",
 ]

@@ -59,7 +59,7 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
     if isinstance(reply, Reply) and shared is not None:
         before = {"theta": shared} | before
     for name, tensor in reply.tensors().items():
-        if (why := _tensor_objection(tensor, before.get(name))) is not None:
+        if (why := tensor_objection(tensor, before.get(name))) is not None:
             return f"sent {name} {why}"
     for name, value in reply.values().items():
         if not isinstance(value, Tensor) and (why := _value_objection(verb, name, value)) is not None:
@@ -67,7 +67,8 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
     return None if verb.objection is None else verb.objection(sent, reply)
 
 
-def _tensor_objection(tensor: Tensor, before: Tensor | None) -> str | None:
+def tensor_objection(tensor: Tensor, before: Tensor | None = None) -> str | None:
+    """Why these numbers cannot be used in place of those ``before``, in words that follow the tensor's name."""
     if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized:
         return f"of {tensor.dtype}, {tensor.layout}, not of plain numbers"
     if before is not None and tensor.dtype != before.dtype:

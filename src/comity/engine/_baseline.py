@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from comity._errors import ComityError
 from comity._labels import slug
+from comity._write import inside
 from comity.data import Federation
 from comity.engine._checkpoint import SavedStates
 from comity.engine._local_models import LocalModels
@@ -38,7 +39,7 @@ def train_baseline(
         done = runner.perform(_assemble(runner, plan, run, repeats), False, False)
         return Baseline(done.columns, LocalModels(done.site, done.server.link.states())) if done.done else None
     name = slug(f"{plan.config.key}-{run.federation.fingerprint}-{plan.trainer}")
-    folder = RunFolder((out if plan.is_given else out.parent) / schema.LOCAL_CACHE / name)
+    folder = RunFolder(inside(out if plan.is_given else out.parent, f"{schema.LOCAL_CACHE}/{name}"))
     with folder.locked(runner.stop) as held:
         if not held:
             return None
@@ -83,4 +84,5 @@ def read_baseline(folder: RunFolder, plan: "RunPlan", federation: Federation) ->
         raise ComityError(f"reference {folder.path} was trained on other data than this run's {federation.name}")
     if not (checkpoint := folder / schema.CHECKPOINT).exists():
         return Baseline(result.clients, None)
-    return Baseline(result.clients, LocalModels(plan.site, SavedStates(checkpoint)))
+    size = plan.site.model().read("personal").numel()
+    return Baseline(result.clients, LocalModels(plan.site, SavedStates(checkpoint, range(count), size)))

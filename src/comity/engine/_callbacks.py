@@ -4,15 +4,9 @@ from collections.abc import Iterable
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from comity._catalogue import imported
 from comity._errors import ComityError, install
 from comity._extensions import TRACKERS
-from comity._write import atomically
-from comity.config import LOCAL
-from comity.engine import _checkpoint
-from comity.nn import Model
 from comity.results import Columns, RoundRecord, RunFolder, schema
 
 if TYPE_CHECKING:
@@ -46,32 +40,6 @@ class Evaluate(Callback):
             run.evaluate(general=run.config.general_in(record.round))
 
 
-class SaveModels(Callback):
-    """Each client's model under the network's own names, when the run is done, and those that extensions add."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-
-    def on_end(self, run: "Run") -> None:
-        if not run.done:
-            return
-        model, states = run.site.model(), run.server.link.states()
-        for cid, vector in run.server.export().items():
-            counters = states[cid].engine.get("counters") if cid in states else None
-            name, about = f"client_{cid:03d}", {"client": str(cid), "run": run.title}
-            more = [each for extension in run.site.extensions for each in extension.saved_models(run, cid, about)]
-            self._write(name, model, vector, counters, about)
-            for suffix, other, own in more:
-                self._write(f"{name}_{suffix}", other, own, None, about | {"run": LOCAL})
-
-    def _write(self, name: str, model: Model, vector: Tensor, counters: Tensor | None, about: dict[str, str]) -> None:
-        model.write(vector)
-        if counters is not None:
-            model.counters = counters
-        with atomically(self.folder / schema.MODELS / f"{name}.safetensors") as part:
-            _checkpoint.write_tensors(part, model.state_dict(), about)
-
-
 class WriteFolder(Callback):
     """Everything but tensors: what grows with the rounds, and the result."""
 
@@ -96,13 +64,9 @@ class WriteFolder(Callback):
 class Checkpoint(Callback):
     """Saves what the next round depends on, every few rounds, in the last one, and when the run is stopped."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         if run.done or run.stopping or record.round % run.config.checkpoint_every == 0:
-            marks = self.folder.secure()  # before the checkpoint that counts on these lines
-            _checkpoint.save(self.folder / schema.CHECKPOINT, run.server, run.key, marks)
+            run.save()
 
 
 class Prune(Callback):

@@ -1,12 +1,15 @@
 """The checkpoint: everything that the next round depends on, in one file that is replaced as a whole."""
 
 import json
+import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -14,7 +17,7 @@ from torch import Tensor
 from comity._errors import ComityError, one_line
 from comity._write import atomically
 from comity.engine._client import ClientState
-from comity.results import ANEW, Marks
+from comity.results import ANEW, LOGS, Marks
 
 if TYPE_CHECKING:
     from comity.engine._server import Server
@@ -33,6 +36,13 @@ DTYPES = {
 CHECKSUM = "checksum"
 """The first entry of a file's metadata: the CRC-32 of the file with zeros in place of these eight digits."""
 _NO_CHECKSUM = "0" * 8
+_NAME = re.compile(
+    r"server/theta|server/store/.+|server/(?:rule|step)/[^/]*/.+|client/(0|[1-9]\d{0,8})(?:/(?:method|engine)/.+)?",
+    re.DOTALL,
+)
+"""What ``save`` calls tensors; the group is the client."""
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+_Pair = Annotated[list[_Count], msgspec.Meta(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,10 @@ def save(file: Path, server: "Server", key: str, marks: Marks) -> None:
 
 
 def read(file: Path, server: "Server", key: str) -> Saved | None:
-    """The checkpoint of a run with this ``key``, for this server; ``None`` when there is none."""
+    """The checkpoint of a run with this ``key``, for this server; ``None`` when there is none.
+
+    A checksum shows damage, not forgery: names, counts and the model's shape are compared with the run's own plan.
+    """
     if not file.exists():
         return None
     try:
@@ -80,18 +93,25 @@ def read(file: Path, server: "Server", key: str) -> Saved | None:
                 raise ComityError(f"checkpoint {file} is of another configuration or of other data; {ANEW}")
             # cloned into torch's own memory: the bits of a matrix product depend on how its operands are aligned
             tensors: dict[str, Tensor] = {}
+            clients = set(server.link.clients)
             for name in opened.keys():  # noqa: SIM118
+                _client_of(name, clients)
                 tensor = opened.get_tensor(name).clone()
                 tensors[name] = server.link.hold(tensor) if name.startswith("client/") else tensor
-        marks = {str(name): (int(length), int(checksum)) for name, (length, checksum) in _entries(about["marks"])}
-        traffic = {str(verb): [int(down), int(up)] for verb, (down, up) in _entries(about["traffic"])}
-        place = [int(number) for number in json.loads(about.get("place", "[]"))]
+        marks = msgspec.json.decode(about["marks"], type=dict[str, tuple[_Count, _Count]])
+        traffic = msgspec.json.decode(about["traffic"], type=dict[str, _Pair])
+        place = msgspec.json.decode(about.get("place", "[]"), type=list[_Count])
         saved = Saved(int(about["round"]), traffic, marks, place, tensors)
+        known = marks.keys() <= set(LOGS) and traffic.keys() <= server.verbs.keys()
+        if not known or not 1 <= saved.round <= server.config.last_round:
+            raise ValueError("it names a round, file or verb that this run does not have")
         theta = tensors["server/theta"]
     except (SafetensorError, OSError) as error:
         raise ComityError(f"checkpoint {file} cannot be read ({one_line(error, 200)}); {ANEW}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ComityError(f"checkpoint {file} is incomplete ({one_line(error, 200)}); {ANEW}") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ComityError(
+            f"checkpoint {file} is not of this run, or incomplete ({one_line(error, 200)}); {ANEW}"
+        ) from error
     if theta.shape != server.theta.shape or theta.dtype != server.theta.dtype:
         raise ComityError(f"checkpoint {file} is of another model than this configuration's; {ANEW}")
     return saved
@@ -100,14 +120,19 @@ def read(file: Path, server: "Server", key: str) -> Saved | None:
 class SavedStates(Mapping[int, ClientState]):
     """What each client kept in a run, by client; a state is read when it is asked for."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, clients: Collection[int], size: int) -> None:
+        """``clients`` are those of the run that reads this, ``size`` the numbers of its model."""
         self._file, self._names = file, dict[int, list[str]]()
         try:
             _check_whole(file)
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118
-                    if name.startswith("client/"):
-                        self._names.setdefault(int(name.split("/")[1]), []).append(name)
+                    if (cid := _client_of(name, clients)) is not None:
+                        self._names.setdefault(cid, []).append(name)
+                for cid in self._names:
+                    model = opened.get_slice(f"client/{cid}/method/personal")
+                    if model.get_shape() != [size] or model.get_dtype() != "F32":
+                        raise ValueError(f"the model of client {cid} is not of this configuration")
         except (SafetensorError, OSError, ValueError) as error:
             raise ComityError(f"checkpoint {file} cannot be read ({one_line(error, 200)}); {ANEW}") from error
 
@@ -126,13 +151,32 @@ class SavedStates(Mapping[int, ClientState]):
             return ClientState.of({path[0]: opened.get_tensor(name).clone() for name, path in paths.items() if path})
 
 
+def _client_of(name: str, clients: Collection[int]) -> int | None:
+    """The client that a tensor belongs to, or ``None`` for the server. A name that no such run writes is rejected."""
+    found = _NAME.fullmatch(name)
+    cid = None if found is None or found[1] is None else int(found[1])
+    if found is None or (cid is not None and cid not in clients):
+        raise ValueError(f"it holds {name!r}, which is not of this run")
+    return cid
+
+
+@contextmanager
+def resumed(file: Path | None) -> Iterator[None]:
+    """What a method keeps has no declared form. If it does not fit, the checkpoint is named in place of a traceback."""
+    try:
+        yield
+    except (ComityError, OSError):
+        raise
+    except Exception as error:
+        if file is None:
+            raise
+        what = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise ComityError(f"the run does not continue from {file}: {what}; {ANEW}") from error
+
+
 def _check_whole(file: Path) -> None:
     if not _is_whole(file):
         raise ComityError(f"checkpoint {file} cannot be read: it was changed after it was written; {ANEW}")
-
-
-def _entries(text: str) -> Any:
-    return json.loads(text).items()
 
 
 def _is_whole(file: Path) -> bool:

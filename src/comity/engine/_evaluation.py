@@ -1,7 +1,7 @@
 """How good each client's model is: for itself, for some others, for everybody."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,6 +50,18 @@ def scores_type(metrics: Iterable[Metric]) -> type[Payload]:
 Scores = scores_type((*METRICS, *EVIDENCE))
 
 
+@dataclass(frozen=True)
+class Expert:
+    """One of the models whose predictions a client uses, with its weight among them."""
+
+    name: Literal["own", "federated", "common"]
+    weight: float
+    site: "Site"
+    """Whose network it is."""
+    vector: Callable[[], Tensor]
+    predict: Predict
+
+
 @dataclass(eq=False)
 class Judgement:
     """The evaluation of one client's model: what metrics see, and what extensions may change."""
@@ -70,10 +82,12 @@ class Judgement:
     by_common: Tensor | None = None
     """Predictions of the common model for the client's own tests."""
     notes: dict[str, float | None] = field(default_factory=dict)
+    experts: Sequence[Expert] = ()
+    """The models that the predictions are mixed from; empty where an extension does not say."""
 
-    def mix(self, predict: Predict, predicted: Tensor) -> None:
+    def mix(self, predict: Predict, predicted: Tensor, experts: Sequence[Expert] = ()) -> None:
         """Evaluate these predictions of several models in place of those of one."""
-        self.predict, self.predicted, self.one_model = predict, predicted, None
+        self.predict, self.predicted, self.one_model, self.experts = predict, predicted, None, experts
         for name in ("correct", "losses", "constant", "shares"):
             vars(self).pop(name, None)
 
@@ -150,6 +164,7 @@ def evaluate(site: "Site", client: Client, received: Question) -> Payload:
     federated = predictor(client, model)
     data = client.data
     judgement = Judgement(site, client, received, model, common, federated, federated(data.test), model)
+    judgement.experts = [Expert("own" if site.config.is_local else "federated", 1.0, site, lambda: model, federated)]
     if common is not None:
         judgement.by_common = judgement.predicted if common is model else predictor(client, common)(data.test)
         judgement.notes["common"] = _share(hits(judgement.by_common, data.test))

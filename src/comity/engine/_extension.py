@@ -4,20 +4,17 @@ An extension lives in the room of its feature. The engine calls its hooks at the
 it. One object serves one run: some hooks are called where clients work, others where the server works.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
 
-from torch import Tensor
-
-from comity._extensions import BY_OPTION, BY_RULE
+from comity._extensions import BY_DATA, BY_OPTION, BY_RULE, LAST
 from comity._options import check
 from comity.config import Config, default
 from comity.data import ClientData, Federation
 from comity.methods import Combined, Payload, Reply
 from comity.metrics import Metric
-from comity.nn import Model
 from comity.rules import Rule, Updates
 
 if TYPE_CHECKING:
@@ -51,6 +48,8 @@ class Extension:
     """Whether a client may answer a question of a round twice."""
     excluded: frozenset[int] = frozenset()
     """Clients whose own scores do not count."""
+    note: str = ""
+    """A line for whoever reads the end of a run."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -97,11 +96,10 @@ class Extension:
     def judge(self, judgement: "Judgement") -> None:
         """Change or note what the evaluation of one client's model is about."""
 
-    def saved_models(self, run: "Run", cid: int, about: dict[str, str]) -> Iterator[tuple[str, Model, Tensor]]:
-        """Further models of a client to save, each with a suffix; ``about`` is the metadata of the client's files."""
-        return iter(())
-
     # Where the server works.
+
+    def before_training(self, run: "Run") -> None:
+        """Before the first question of a run, also of one that is resumed."""
 
     def replies(self, server: "Server", replies: dict[int, Reply], sent: Mapping[int, Payload]) -> dict[int, Reply]:
         """The replies of a round's clients, before they are checked."""
@@ -131,9 +129,10 @@ class Extension:
 
 
 def extensions_of(config: Config, rule: Rule) -> list[Extension]:
-    """The extensions of a run in the order in which they are applied, its own last."""
-    wanted = [path for need, path in BY_RULE.items() if getattr(rule, need)]
+    """The extensions of a run in the order in which they are applied."""
+    wanted = [path for name, path in BY_DATA.items() if config.data.name == name]
+    wanted += [path for need, path in BY_RULE.items() if getattr(rule, need)]
     wanted += [path for option, path in BY_OPTION.items() if getattr(config, option) != default(option)]
-    found = [resolve_name(path).of(config) for path in wanted]
-    extensions: list[Extension] = [extension for extension in found if extension is not None]
-    return extensions if config.extension is None else [*extensions, config.extension.build()]
+    own = [] if config.extension is None else [config.extension.build()]
+    first, last = ([resolve_name(path).of(config) for path in paths] for paths in (wanted, LAST))
+    return [extension for extension in (*first, *own, *last) if extension is not None]

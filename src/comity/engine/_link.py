@@ -34,6 +34,8 @@ class Link(ABC):
         """Bytes down and up, by verb."""
         self.run_id = ""
         """The run whose questions these are; ``Run.id``."""
+        self.along: list[float] = []
+        """Sent along with every question, where clients are elsewhere: what all of them must know of the data."""
 
     def ask(
         self,
@@ -138,7 +140,9 @@ class Threads(Link):
         try:
             before = self._states.get(cid)
             reply, after = self.site.work(model, cid, before, verb, question, round)
-            results[cid], self._states[cid] = self._held_reply(reply), self._held_state(after, before)
+            results[cid] = self._held_reply(reply)
+            if after is not None:
+                self._states[cid] = self._held_state(after, before)
         except Exception as error:  # the client's own failure: it is named, and the round goes on
             results[cid] = error
         finally:

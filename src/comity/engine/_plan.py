@@ -12,7 +12,7 @@ import torch
 from comity._components import Component
 from comity._errors import ComityError
 from comity._random import generator
-from comity.config import ACCURACY, BALANCED, CLIENTS, MODEL, PARTITION, Config, default
+from comity.config import ACCURACY, BALANCED, CLIENTS, MLP, MODEL, PARTITION, Config, default
 from comity.data import (
     DATASETS,
     Dataset,
@@ -83,9 +83,14 @@ class RunPlan:
             uneven = not isinstance(self.dataset, Synthetic) and self.dataset.uneven(by_client=own)
         return config.with_(
             clients=config.clients or clients or CLIENTS,
-            model=config.model or MODEL[dimensions],
+            model=config.model or self._usual_model(dimensions),
             metric=config.metric or (BALANCED if uneven else ACCURACY),
         )
+
+    def _usual_model(self, dimensions: int) -> str:
+        """The architecture where none is named: for vectors logistic, unless the method shares the body or the head."""
+        parts = {"body", "head"} & set(self.method.shared)
+        return MLP if dimensions == 1 and len(parts) == 1 else MODEL[dimensions]
 
     # Data.
 

@@ -1,9 +1,9 @@
 """A run, from a configuration to its result."""
 
+import html
 import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ import torch
 from comity import __version__
 from comity._components import Component
 from comity._errors import ComityError
+from comity._memory import within_memory
 from comity._options import options as declared
+from comity.compare import ClientTable
 from comity.config import Config, unknown_option
-from comity.data import GIVEN, Federation, dataset_of
+from comity.data import GIVEN, Federation, dataset_of, schema_text
 from comity.engine import _checkpoint
 from comity.engine._baseline import Baseline, read_baseline, train_baseline
-from comity.engine._callbacks import Callback, Checkpoint, Evaluate, SaveModels, WriteFolder, make_callbacks, tracker
+from comity.engine._callbacks import Callback, Checkpoint, Evaluate, WriteFolder, make_callbacks, tracker
 from comity.engine._evaluation import by_client
 from comity.engine._plan import Links, RunPlan, threads
 from comity.engine._result import falls, result_of
@@ -43,7 +45,7 @@ from comity.results import (
 )
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Run:
     """A run on its way, and its result when it is done. Callbacks are handed this."""
 
@@ -70,7 +72,24 @@ class Run:
     """The evaluation of local training repeated."""
     stopping: bool = False
     """Whether the run ends with this round although it is not done."""
+    resumed_from: Path | None = None
+    """The checkpoint that the run continues from."""
     _result: Result | None = field(default=None, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        clients, rounds = len(self.federation), f"round {self.server.round} of {self.config.last_round}"
+        return f"Run({self.title}, {self.federation.name}, {clients} clients, {rounds})"
+
+    def _repr_html_(self) -> str:
+        if (table := self.clients) is None:
+            return html.escape(repr(self))
+        return table._repr_html_()
+
+    @property
+    def clients(self) -> ClientTable | None:
+        """One row per client, with its gain over local training; ``None`` where there is nothing to compare yet."""
+        names = self.federation.client_names
+        return None if self._result is None else ClientTable.of_result(self.title, self._result, names)
 
     @property
     def result(self) -> Result:
@@ -116,6 +135,12 @@ class Run:
         if baseline.models is not None:
             self.site.add_baseline(self.site.reference, baseline.models)
 
+    def save(self) -> None:
+        """Write a checkpoint, if there is a run folder."""
+        if self.folder is not None:
+            marks = self.folder.secure()  # before the checkpoint that counts on these lines
+            _checkpoint.save(self.folder / CHECKPOINT, self.server, self.key, marks)
+
     def finish(self, result: Result) -> None:
         """Complete the result; extensions add theirs."""
         for extension in self.site.extensions:
@@ -124,7 +149,8 @@ class Run:
 
     def evaluate(self, general: bool) -> None:
         """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
-        self.columns = self.server.evaluate(general, general or self.done)
+        with _checkpoint.resumed(self.resumed_from):
+            self.columns = self.server.evaluate(general, general or self.done)
         self.server.record.fell = falls(self.accuracy, self.columns)
         self.accuracy = by_client(self.columns)
         if ALL.key in self.columns:
@@ -172,7 +198,8 @@ def run(
         if plan is None and given and federation is None:
             plan = _plan_of_given(config, data, link)
         plan = plan or RunPlan(config, federation, link)
-        return runner.run(plan, resume, overwrite, wait)
+        with within_memory("the run"):
+            return runner.run(plan, resume, overwrite, wait)
     finally:
         torch.set_num_threads(before)
 
@@ -199,8 +226,13 @@ class Runner:
 
     def run(self, plan: RunPlan, resume: bool = False, overwrite: bool = False, wait: bool = False) -> Run:
         run = self.assemble(plan)
-        with nullcontext(True) if run.folder is None else run.folder.locked(self.stop if wait else None) as held:
-            return self.perform(run, resume, overwrite) if held else run
+        if run.folder is None:
+            return self.perform(run, resume, overwrite)
+        with run.folder.locked(self.stop if wait else None) as held:
+            if not held:
+                return run
+            with run.folder.new(lambda: run.server.round):
+                return self.perform(run, resume, overwrite)
 
     def assemble(self, plan: RunPlan, part_of: Run | None = None) -> Run:
         # 1. Both sides of the run. What cannot run is rejected here, before anything is written.
@@ -226,6 +258,9 @@ class Runner:
             run.records = open_folder(run, run.folder, resume, overwrite)
         server.link.run_id = run.id
 
+        for extension in run.site.extensions:
+            extension.before_training(run)
+
         # 3. The local baselines to compare with.
         if not config.is_local and not self.train_baselines(run, resume):
             return run
@@ -237,7 +272,8 @@ class Runner:
             server.method.begin(server)
         run.stopping = self.stop()
         while not run.done and not run.stopping:
-            record = server.step()
+            with _checkpoint.resumed(run.resumed_from):
+                record = server.step()
             for extension in run.site.extensions:
                 extension.after_round(run)
             run.stopping = self.stop()
@@ -250,8 +286,8 @@ class Runner:
 
         # 5. The result.
         if run.done:
-            # nothing was left to train after a resume
-            run.columns = run.columns or server.evaluate(config.general_in(server.round))
+            with _checkpoint.resumed(run.resumed_from):  # where nothing was left to train
+                run.columns = run.columns or server.evaluate(config.general_in(server.round))
             run.finish(result_of(run))
         for callback in run.callbacks:
             callback.on_end(run)
@@ -301,6 +337,7 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
     )
     folder.open(info, run.config.plain(), resume=resume, overwrite=overwrite)
     federation = run.federation
+    table = None if federation.preprocessing is None else federation.preprocessing.schema
     folder.add_partition(
         PartitionTable(
             name=federation.name,
@@ -312,7 +349,8 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
             tests_drawn=federation.tests_drawn,
             folds=federation.folds,
             is_uneven=federation.uneven,
-        )
+        ),
+        schema_text(table) if table is not None else "",
     )
     saved = _checkpoint.read(folder / CHECKPOINT, run.server, run.key) if resume else None
     if saved is None:
@@ -321,16 +359,16 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
     if [record.round for record in records] != list(range(1, saved.round + 1)):
         raise ComityError(f"{folder / ROUNDS} does not hold the rounds up to the checkpoint's; {ANEW}")
     run.server.restore(saved)
+    run.resumed_from = folder / CHECKPOINT
     if evaluation := folder.newest_evaluation():
         run.accuracy = by_client(evaluation)
     return records
 
 
 def _own_callbacks(run: Run) -> list[Callback]:
-    """In this order: lines are written before the checkpoint that follows them, models before the result."""
+    """In this order: lines are written before the checkpoint that follows them."""
     config, folder = run.config, run.folder
     callbacks: list[Callback] = [Evaluate()]
     if folder is not None:
-        callbacks += [SaveModels(folder)] if config.save_models else []
-        callbacks += [WriteFolder(folder), Checkpoint(folder)]
+        callbacks += [WriteFolder(folder), Checkpoint()]
     return [*callbacks, *(tracker(name, folder) for name in config.track)]

@@ -143,7 +143,7 @@ class Site:
         verb: str,
         received: Payload,
         round: int,
-    ) -> tuple[Payload, ClientState]:
+    ) -> tuple[Payload, ClientState | None]:
         """Do ``verb`` for a client with this state (``None``: it was never asked before); its state afterwards.
 
         A client that fails on the way keeps what it had.

@@ -32,8 +32,8 @@ class Call:
         return self.site.client(self.cid, self.model, self.state, verb=verb, round=self.round)
 
 
-Work = Callable[[Call], tuple[Payload, ClientState]]
-"""Answers a question; what the client keeps afterwards."""
+Work = Callable[[Call], tuple[Payload, ClientState | None]]
+"""Answers a question; what the client keeps afterwards, ``None`` for a client that the question does not start."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from comity._components import Component
 from comity._errors import ComityError
+from comity._write import real
 from comity.files._checkpoint import ADAPTER, INDEX, Checkpoint, read_json
 from comity.files._formats import DTYPES, FORMATS, StoredTensor, WeightFile
 from comity.files._lora import Pair, config_with_ranks, merge_products
@@ -196,8 +197,8 @@ def becomes_folder(
         raise ComityError(f"output {output} must be a folder: {' and '.join(files)} go into it")
     if not folder and output.suffix != SUFFIX:
         raise ComityError(f"output {output} must end in {SUFFIX}, the only format that is written")
-    place = output.resolve()
-    for given in (path.resolve() for path in inputs):
+    place = real(output)
+    for given in map(real, inputs):
         if place.is_relative_to(given) or given.is_relative_to(place):
             raise ComityError(f"output {output} is one of the inputs, in one, or a folder with one ({given})")
     if output.exists():

@@ -17,6 +17,7 @@ from torch import Tensor
 from comity._errors import ComityError
 from comity._layout import STATISTICS
 from comity._options import Count, convert
+from comity._write import real
 from comity.files._checkpoint import Checkpoint, names_of, open_checkpoint
 from comity.files._formats import COUNTERS, FLOATS
 from comity.files._lora import Pair, check_scales, pairs_to_merge
@@ -135,11 +136,11 @@ def collect(
     paths = [Path(path) for path in clients]
     if not paths:
         raise ComityError("no client files were given")
-    places = Counter(path.resolve() for path in paths)
+    places = Counter(map(real, paths))
     for path in paths:
-        if places[path.resolve()] > 1:
+        if places[real(path)] > 1:
             raise ComityError(f"{path} is given twice")
-        if base is not None and path.resolve() == Path(base).resolve():
+        if base is not None and real(path) == real(base):
             raise ComityError(f"{path} is the base and a client")
     start = None if base is None else open_checkpoint(base)
     opened: dict[int, Checkpoint] = {}

@@ -41,43 +41,25 @@ from comity.methods.pfedme import PFedMe
 from comity.methods.sfedpg import SFedPG
 from comity.methods.splitgp import SplitGP
 
+# fmt: off
 METHODS = {
-    "Local": Local,
-    "FedAvg": FedAvg,
-    "FedProx": FedProx,
-    "FedBN": FedBN,
-    "FedPer": FedPer,
-    "FedRep": FedRep,
-    "FedBABU": FedBABU,
-    "LG-FedAvg": LGFedAvg,
-    "Ditto": Ditto,
-    "Per-FedAvg": PerFedAvg,
-    "APFL": APFL,
-    "pFedMe": PFedMe,
-    "FedAMP": FedAMP,
-    "FedFomo": FedFomo,
-    "FedU": FedU,
-    "FedROD": FedROD,
-    "FedCP": FedCP,
-    "FedALA": FedALA,
-    "FedPAC": FedPAC,
-    "FedProto": FedProto,
-    "GPFL": GPFL,
-    "FedDBE": FedDBE,
-    "SplitGP": SplitGP,
-    "pFedHN": PFedHN,
-    "IFCA": IFCA,
-    "FeSEM": FeSEM,
-    "FedMGDA+": FedMGDAPlus,
-    "FedFV": FedFV,
-    "FEDORA": FEDORA,
-    "FedCALM": FedCALM,
-    "FedPG": FedPG,
-    "S-FedPG": SFedPG,
+    # one model, or a part of one, for all
+    "Local": Local, "FedAvg": FedAvg, "FedProx": FedProx, "FedBN": FedBN, "FedPer": FedPer, "FedRep": FedRep,
+    "FedBABU": FedBABU, "LG-FedAvg": LGFedAvg,
+    # a personal model beside the common one
+    "Ditto": Ditto, "Per-FedAvg": PerFedAvg, "APFL": APFL, "pFedMe": PFedMe,
+    # mixtures of models
+    "FedAMP": FedAMP, "FedFomo": FedFomo, "FedU": FedU,
+    # personal heads, features, weights or parts
+    "FedROD": FedROD, "FedCP": FedCP, "FedALA": FedALA, "FedPAC": FedPAC, "FedProto": FedProto, "GPFL": GPFL,
+    "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
+    # clusters
+    "IFCA": IFCA, "FeSEM": FeSEM,
+    # conflict, fairness, and models that flow between clients
+    "FedMGDA+": FedMGDAPlus, "FedFV": FedFV, "FEDORA": FEDORA, "FedCALM": FedCALM, "FedPG": FedPG, "S-FedPG": SFedPG,
 }
 """By the name on the command line."""
 
-# fmt: off
 __all__ = [
     # to write one
     "Method", "WHOLE", "Client", "Server", "Combined", "Payload", "Question", "Message", "Reply", "verb",

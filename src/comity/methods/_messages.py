@@ -11,8 +11,7 @@ from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KINDS = (Tensor, bool, int, float, str)
-"""What a field may be, with or without ``None``."""
+KINDS = (Tensor, bool, int, float, str)  # what a field may be, with or without `None`
 
 
 @dataclass_transform(kw_only_default=True)

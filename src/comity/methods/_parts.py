@@ -44,10 +44,8 @@ class ByParts(Method):
         def take(vector: Tensor, chosen: list[str]) -> Tensor:
             return torch.cat([vector[places[part]] for part in chosen])
 
-        ruled, plain = (
-            [part for part in layers if part in self.ruled],
-            [part for part in layers if part not in self.ruled],
-        )
+        ruled = [part for part in layers if part in self.ruled]
+        plain = [part for part in layers if part not in self.ruled]
         for chosen, rule in (([*ruled, BUFFERS], None), (plain, Mean())):
             if chosen:
                 combined = server.aggregate(

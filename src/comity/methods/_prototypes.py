@@ -1,6 +1,6 @@
 """What methods that align features with common class prototypes have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -11,17 +11,13 @@ from comity.methods._sides import Client, Server
 
 
 class Prototypes(Message):
-    prototypes: Tensor | None = None
-    """(classes, features): mean features of each class; none in the first round."""
-    known: Tensor | None = None
-    """Which classes have a prototype."""
+    prototypes: Tensor | None = None  # (classes, features): mean features of each class; none in the first round
+    known: Tensor | None = None  # which classes have a prototype
 
 
 class PrototypesReply(Reply):
-    prototypes: Tensor
-    """(classes, features): mean features of each class after training."""
-    counts: Tensor
-    """Samples of each class."""
+    prototypes: Tensor  # (classes, features): mean features of each class after training
+    counts: Tensor  # samples of each class
 
 
 def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,14 +30,18 @@ def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:
     return members.T.to(Z) @ Z / counts.clamp(min=1)[:, None], counts, Z.square().sum() / len(Z)
 
 
-def aligned_loss(client: Client, received: Prototypes, lam: float, x: Tensor, y: Tensor) -> Tensor:
+def aligned_loss(client: Client, received: Prototypes, lam: float) -> Callable[[Tensor, Tensor], Tensor]:
     """CE + lam · MSE(z, c_y), where c_y is the prototype of a sample's class; one without a prototype has no pull."""
-    z = client.model.features(x)
-    loss: Tensor = F.cross_entropy(client.model.net.get_submodule("head")(z), y)
-    if received.prototypes is None or received.known is None or not lam:
-        return loss
-    pull = (z - received.prototypes[y]).square() * received.known[y, None]
-    return loss + lam * pull.mean()
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        z = client.model.features(x)
+        value: Tensor = F.cross_entropy(client.model.net.get_submodule("head")(z), y)
+        if received.prototypes is None or received.known is None or not lam:
+            return value
+        pull = (z - received.prototypes[y]).square() * received.known[y, None]
+        return value + lam * pull.mean()
+
+    return loss
 
 
 def prototypes_objection(reply: PrototypesReply) -> str | None:

@@ -78,8 +78,7 @@ class Combined:
     """What a rule made of the clients' vectors."""
 
     theta: Tensor
-    applied: Outcome | None
-    """``None`` where the vectors are empty."""
+    applied: Outcome | None  # `None` where the vectors are empty
 
     @property
     def outcome(self) -> Outcome:

@@ -21,14 +21,12 @@ class _Shifted(nn.Module):
 
 
 class FedDBEMessage(Message):
-    consensus: Tensor | None = None
-    """The mean features that all clients agree on; none before they do."""
+    consensus: Tensor | None = None  # the mean features that all clients agree on; none before they do
 
 
 class MeanFeatures(Payload):
     mean: Tensor
-    size: int
-    """Number of training samples."""
+    size: int  # number of training samples
 
 
 class FedDBE(Method[FedDBEMessage, Reply]):

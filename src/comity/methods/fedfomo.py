@@ -4,21 +4,17 @@ from torch import Tensor
 from comity._options import CountOrZero, NonNegative, Share
 from comity.methods._method import Client, Method, Question, Reply, Server
 
-WORST = 1e6
-"""The validation loss of a model that diverged."""
+WORST = 1e6  # the validation loss of a model that diverged
 
 
 class OthersModels(Question):
-    ids: Tensor
-    """Whose models these are."""
-    models: Tensor
-    """(k, P), a row each."""
+    ids: Tensor  # whose models these are
+    models: Tensor  # (k, P), a row each
 
 
 class WeighedReply(Reply):
     ids: Tensor
-    weights: Tensor
-    """How much each of these clients' models helped."""
+    weights: Tensor  # how much each of these clients' models helped
 
 
 class FedFomo(Method[OthersModels, WeighedReply]):

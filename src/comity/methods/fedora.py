@@ -8,20 +8,16 @@ from torch.nn import functional as F
 from comity._options import Count, Range
 from comity.methods._method import Client, Message, Method, Payload, Question, Reply, Server, verb
 
-LEAST = 1e-8
-"""The slides' ε, the least λ."""
-SHARPNESS = 10.0
-"""The released code's factor in exp(10 Σ cos ζ)."""
+LEAST = 1e-8  # the slides' ε, the least λ
+SHARPNESS = 10.0  # the released code's factor in exp(10 Σ cos ζ)
 
 
 class Basis(Payload):
-    basis: Tensor
-    """(p, d): leading directions of a client's samples, a row each."""
+    basis: Tensor  # (p, d): leading directions of a client's samples, a row each
 
 
 class PulledReply(Reply):
-    pull: float
-    """How strongly the client was pulled towards what it received."""
+    pull: float  # how strongly the client was pulled towards what it received
 
 
 class FEDORA(Method[Message, PulledReply]):

@@ -27,8 +27,7 @@ def head_weights(H: Tensor, V: Tensor) -> Tensor:
 
 
 class FedPACMessage(Prototypes):
-    head: Tensor | None = None
-    """The head that was mixed for this client; none before it was first heard of."""
+    head: Tensor | None = None  # the head that was mixed for this client; none before it was first heard of
 
 
 class FedPACReply(PrototypesReply):
@@ -79,12 +78,9 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
         means, counts, length = class_means(client)  # comparable between clients: the body is still the common one
         H = means * counts[:, None] / size
         V = float(length - H.square().sum()) / size
-
-        def aligned(x: Tensor, y: Tensor) -> Tensor:
-            return aligned_loss(client, received, self.lam, x, y)
-
         client.sgd(self.head_epochs, "head", lr=self.head_lr)
-        client.sgd(None, "body", loss=aligned if self.lam and received.prototypes is not None else None)
+        pulled = self.lam and received.prototypes is not None
+        client.sgd(None, "body", loss=aligned_loss(client, received, self.lam) if pulled else None)
         prototypes = class_means(client)[0]
         return self.reply(client, head=model.read("head"), prototypes=prototypes, counts=counts, H=H, V=max(V, 0.0))
 

@@ -9,8 +9,7 @@ from comity.rules import FairDescent, Outcome, Rule, protected_directions
 
 
 class FedPGMessage(Message):
-    personal: Tensor | None = None
-    """The client's personal model; none before it was first heard of."""
+    personal: Tensor | None = None  # the client's personal model; none before it was first heard of
 
 
 class FedPG(Method[FedPGMessage, Reply]):

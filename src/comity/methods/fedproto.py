@@ -15,8 +15,7 @@ from comity.methods._prototypes import (
     prototypes_objection,
 )
 
-NOWHERE = -1e30
-"""The logit of a class without a prototype."""
+NOWHERE = -1e30  # the logit of a class without a prototype
 
 
 class _Nearest(nn.Module):
@@ -73,12 +72,8 @@ class FedProto(Method[Prototypes, PrototypesReply]):
 
     def fit(self, client: Client, received: Prototypes) -> PrototypesReply:
         self.load(client, received)
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return aligned_loss(client, received, self.lam, x, y)
-
-        # with the answer of the head and no pull this is the plain loss
-        client.sgd(None, *WHOLE, loss=loss if self.lam or self.answer == "prototype" else None)
+        plain = not self.lam and self.answer == "head"
+        client.sgd(None, *WHOLE, loss=None if plain else aligned_loss(client, received, self.lam))
         prototypes, counts, _ = class_means(client)
         return self.reply(client, prototypes=prototypes, counts=counts)
 

@@ -7,13 +7,11 @@ from comity.methods._method import Client, Method, Question, Reply, Server
 
 
 class Centres(Question):
-    centres: Tensor
-    """(clusters, P): every cluster's model, a row each."""
+    centres: Tensor  # (clusters, P): every cluster's model, a row each
 
 
 class ClusterReply(Reply):
-    cluster: int
-    """Which of them the client trained."""
+    cluster: int  # which of them the client trained
 
 
 class IFCA(Method[Centres, ClusterReply]):

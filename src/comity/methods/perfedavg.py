@@ -10,8 +10,7 @@ from comity.methods._method import Client, Message, Method, Reply
 from comity.nn import Model
 
 Batch = tuple[Tensor, Tensor]
-LARGEST = 512
-"""Samples in one pass of a full gradient."""
+LARGEST = 512  # samples in one pass of a full gradient
 
 
 class PerFedAvg(Method):

@@ -7,8 +7,7 @@ from torch import Tensor
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range
 from comity.methods._method import Message, Method, Reply, Server
 
-TOGETHER = 20
-"""Clients' steps that are made at once, at most."""
+TOGETHER = 20  # clients' steps that are made at once, at most
 
 
 class PFedHN(Method):

@@ -12,10 +12,8 @@ from comity.rules import Outcome, evening
 
 
 class Trial(Question):
-    ratio: float
-    """Of the step to try to that of the learning rate."""
-    direction: Tensor | None = None
-    """The step of the learning rate; it travels with the first trial alone."""
+    ratio: float  # of the step to try to that of the learning rate
+    direction: Tensor | None = None  # the step of the learning rate; it travels with the first trial alone
 
 
 class TrialReply(Payload):

@@ -29,8 +29,7 @@ from comity.nn._small import LeNet5
 CONV, POOL, RELU, FLAT, LINEAR = range(5)
 MOST_CHANNELS = 16
 """Of a convolution: with more, torch's own is the faster one, but for small batches by wide instructions."""
-SMALL_BATCH, WIDE = 32, 16
-"""Samples, and numbers that an instruction takes (AVX-512)."""
+SMALL_BATCH, WIDE = 32, 16  # samples, and numbers that an instruction takes (AVX-512)
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-lm")
 
 

@@ -19,8 +19,7 @@ class Net(nn.Module):
 
     body: nn.Module
     head: nn.Linear
-    smallest: ClassVar[int] = 1
-    """The fewest pixels a side, or steps of time, that the architecture can take."""
+    smallest: ClassVar[int] = 1  # the fewest pixels a side, or steps of time, that the architecture can take
     takes: ClassVar[tuple[int, ...]] = (3,)
     """The samples that the architecture is for, by the number of their dimensions."""
 

@@ -49,8 +49,7 @@ class _Convolutional(Net):
 
     smallest = 4
     channels: ClassVar[tuple[int, int]]
-    widths: ClassVar[tuple[int, ...]]
-    """Of the fully connected layers."""
+    widths: ClassVar[tuple[int, ...]]  # of the fully connected layers
     framed: ClassVar[int] = 16
     """Below so many pixels a side the first convolution, then if need be both, are padded by 2."""
 

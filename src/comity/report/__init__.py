@@ -5,16 +5,40 @@ It reads run folders, and imports neither the engine nor torch.
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from comity._errors import ComityError, install
+from comity._errors import ComityError, install, unknown
 from comity._memory import show_bytes
 from comity._words import counted
 from comity.compare import LoadedStudy
+from comity.report._feedback import feedback_page
 from comity.report._words import progress
 from comity.report._writer import Writer
 
-__all__ = ["write"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Plots", "feedback_page", "write"]
+
+
+@dataclass(frozen=True)
+class Plots:
+    """Pictures of a study for a notebook."""
+
+    study: LoadedStudy
+
+    def gain(self, configuration: str | None = None) -> "Figure":
+        """Each client's gain over local training with its 95 % interval; by default of the recommended one."""
+        from comity.report._figures import gain
+
+        cells = [cell for cell in self.study.cells if cell.clients]
+        chosen = self.study.verdict.cell if configuration is None else None
+        found = chosen or next((cell for cell in cells if configuration in (None, cell.label)), None)
+        if found is None or not found.clients:
+            raise unknown("configuration with a gain", configuration or "", [cell.label for cell in cells])
+        return gain(found)
 
 
 def write(

@@ -6,6 +6,7 @@ clients      the metric that decides, per client, of every method and rule (FedC
 weights      the rule's coefficients, clients × rounds for each layer (FedCALM, Figures 6 and 7)
 """
 
+import io
 import math
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from comity._write import atomically
 from comity.compare import Cell, LoadedStudy, Setting
 from comity.config import MEAN
 from comity.report._assets import themes
@@ -57,15 +59,54 @@ def draw(study: LoadedStudy, folder: Path) -> list[Path]:
     return drawn
 
 
+class Picture(Figure):
+    """A figure that a notebook shows."""
+
+    def _repr_png_(self) -> bytes:
+        made = io.BytesIO()
+        self.savefig(made, dpi=DPI // 2, format="png")
+        return made.getvalue()
+
+
+def gain(cell: Cell) -> Picture:
+    """Each client's gain over local training with its 95 % interval, best first."""
+    rows, metric = sorted(cell.clients, key=lambda row: row.gain), cell.setting.metric
+    colours = {"worse": THEME["harm"], "not worse": THEME["gain"], "undecided": THEME["faint"]}
+    with style.context("comity.report.assets.paper"):
+        figure = Picture(figsize=(PAGE * 0.7, 0.8 + 0.22 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color=THEME["ink"], linewidth=0.8)
+        for state, colour in colours.items():
+            mine = [(place, row) for place, row in enumerate(rows) if row.state == state]
+            middle = [metric.points * row.gain for _, row in mine]
+            ends = [[metric.points * abs(row.gain - end) for end in (row.low, row.high)] for _, row in mine]
+            axes.errorbar(
+                middle,
+                [place for place, _ in mine],
+                xerr=np.array(ends).reshape(-1, 2).T,
+                fmt="o",
+                color=colour,
+                label=state,
+            )
+        axes.set_yticks(range(len(rows)), [str(row) for row in rows])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set(xlabel=f"gain in {metric.label}{', points' if metric.unit == '%' else ''}, {cell.label}")
+        axes.grid(axis="y", visible=False)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
 def _focus(setting: Setting) -> Cell:
     rivals = [cell for cell in setting.cells if not cell.local]
     return next((cell for cell in reversed(rivals) if cell.finished), (rivals or setting.cells)[-1])
 
 
 def _save(figure: Figure, file: Path) -> Path:
-    figure.savefig(file.with_name(f"{file.stem}.png"), dpi=DPI)
+    with atomically(file.with_name(f"{file.stem}.png")) as part:
+        figure.savefig(part, format="png", dpi=DPI)
     figure.set_layout_engine("none")  # the PDF keeps the layout of the PNG
-    figure.savefig(file)
+    with atomically(file) as part:
+        figure.savefig(part, format="pdf")
     return file
 
 

@@ -36,7 +36,7 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     return (
-        _templates()
+        templates()
         .get_template("page.html")
         .render(
             title=_title(study),
@@ -65,7 +65,7 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     templates = Environment(
         loader=PackageLoader("comity.report"),
         autoescape=True,

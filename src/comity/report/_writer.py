@@ -70,7 +70,7 @@ class Writer:
         try:
             write_text(self.file, text)
         except OSError as error:
-            raise ComityError(f"output {self.file} could not be written: {error.strerror}") from error
+            raise OSError(error.errno, f"could not be written: {error.strerror}", str(self.file)) from error
 
     def watch(self, tell: Callable[[LoadedStudy], None]) -> None:
         """Write the page whenever there is news, and call ``tell``; at the end once more, without live reloading.

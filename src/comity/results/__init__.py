@@ -14,6 +14,7 @@ run       one run, loaded, and the options that decide its numbers
 from comity.results import schema
 from comity.results.check import DamagedRun
 from comity.results.folder import ANEW, LOGS, Marks, RunFolder, StudyFolder, other_configuration, other_data
+from comity.results.records import Count, Fixed, Real, Share, from_json, require, to_json
 from comity.results.run import Flat, LoadedRun, flatten, show
 from comity.results.schema import (
     CELLS, CHECKPOINT, CONFIG, FALL, FALLEN_TESTS, LOG, RESULT, ROUNDS, RUNS, SCHEMA, TEST_SAMPLES, TRAINING_SAMPLES,
@@ -32,6 +33,8 @@ __all__ = [
     # names of files and columns
     "CELLS", "CHECKPOINT", "CONFIG", "FALL", "FALLEN_TESTS", "LOG", "RESULT", "ROUNDS", "RUNS", "SCHEMA",
     "TEST_SAMPLES", "TRAINING_SAMPLES", "TUNING", "ZERO",
+    # what records are made of
+    "Count", "Fixed", "Real", "Share", "from_json", "require", "to_json",
     # records
     "Against", "Best", "ClientScores", "Columns", "Conflict", "Cosines", "Evaluation", "Gain", "MetricInfo", "Metrics",
     "Newcomers", "PartitionTable", "PlannedRun", "Result", "RoundRecord", "RuleNote", "RunInfo", "Seconds", "State",

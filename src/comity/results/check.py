@@ -37,7 +37,10 @@ def check_options(entries: Mapping[str, Any]) -> None:
             named = isinstance(value, Mapping) and isinstance(value.get("name"), str)
             require(named or (name in UNNAMED and value is None), f"{schema.CONFIG}: {name} has no name")
             for key, inner in (value or {}).items():
-                require(isinstance(key, str) and _plain(inner), f"{schema.CONFIG}: {name}.{str(key)[:40]} is invalid")
+                require(
+                    isinstance(key, str) and key.isprintable() and _plain(inner),
+                    f"{schema.CONFIG}: {name}.{str(key)[:40]} is invalid",
+                )
         else:
             convert(value, declared(Config)[name].type, f"{schema.CONFIG}: {name}")
 

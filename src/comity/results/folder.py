@@ -11,7 +11,7 @@ import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from comity._errors import ComityError, one_line
-from comity._write import is_part, locked, remove_parts, to_disk, write_text
+from comity._words import csv_cell
+from comity._write import inside, is_part, locked, open_plain, real, remove_parts, to_disk, write_text
 from comity.config import Config, read_yaml
 from comity.results import schema
 from comity.results.records import from_json, to_json
@@ -48,13 +49,17 @@ _ROUND = re.compile(rb'\{"round": (\d{1,9})[,}]')
 
 
 class _Folder:
-    """A folder with records in files of JSON."""
+    """A folder with records in files of JSON. Every path in it is checked here: others may have put links there."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     def __truediv__(self, name: str) -> Path:
-        return self.path / name
+        return inside(self.path, name)
+
+    def _has(self, name: str) -> bool:
+        """Whether something of this name is there; reading it says if it is what it should be."""
+        return os.path.lexists(self.path / name)
 
     def _read(self, record: type[T], name: str) -> T:
         return from_json(record, _content(self / name), str(self / name))
@@ -72,11 +77,11 @@ class RunFolder(_Folder):
 
     @property
     def started(self) -> bool:
-        return (self / schema.CONFIG).is_file()
+        return self._has(schema.CONFIG)
 
     @property
     def finished(self) -> bool:
-        return (self / schema.RESULT).is_file()
+        return self._has(schema.RESULT)
 
     # Reading.
 
@@ -156,8 +161,21 @@ class RunFolder(_Folder):
         taken = f"another run is at work in {self.path}; wait for its end, or give another --out"
         return locked(self / schema.LOCK, taken, stop)
 
+    @contextmanager
+    def new(self, rounds: Callable[[], int]) -> Iterator[None]:
+        """Leave no file behind of a run that fails before its first round in an empty folder. It must be locked."""
+        empty = all(file.name == schema.LOCK for file in self.path.iterdir())
+        try:
+            yield
+        except Exception:
+            if empty and not rounds():
+                self.clear()
+            raise
+
     def open(self, info: RunInfo, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
         """Make the folder ready for a run, or refuse before anything is written."""
+        for name in (*LOGS, schema.INFO, schema.CONFIG, schema.PARTITION, schema.RESULT, schema.SAMPLES):
+            _ = self / name
         if self.started and resume:
             self._check_same(info, options)
         elif self.started and not overwrite:
@@ -167,11 +185,12 @@ class RunFolder(_Folder):
             )
         elif not self.started and self.path.exists() and not all(map(_of_a_killed_start, self.path.iterdir())):
             raise ComityError(f"out {self.path} is not empty and holds no run; give another --out")
-        for folder in (self.path, (self / schema.CHECKPOINT).parent, self / schema.MODELS):
+        for folder in (self.path, (self / schema.CHECKPOINT).parent, *(self / schema.MODELS).glob("*")):
             remove_parts(folder)
         if self.started and not resume:
-            for name in (schema.RESULT, schema.CHECKPOINT, *LOGS):
+            for name in (schema.RESULT, schema.CHECKPOINT, schema.COLUMNS, *LOGS):
                 (self / name).unlink(missing_ok=True)
+            shutil.rmtree(self / schema.MODELS, ignore_errors=True)
         self._write(schema.INFO, info)
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
 
@@ -203,8 +222,11 @@ class RunFolder(_Folder):
         self.path = self.path.rename(to)
         write_text(self / schema.CONFIG, yaml.safe_dump(self.options() | {"out": str(to)}, sort_keys=False))
 
-    def add_partition(self, table: PartitionTable) -> None:
+    def add_partition(self, table: PartitionTable, columns: str = "") -> None:
+        """``columns``: the text of ``schema.yaml``, where the data are a table."""
         self._write(schema.PARTITION, table, indent=None)
+        if columns:
+            write_text(self / schema.COLUMNS, columns)
 
     def add_round(self, record: RoundRecord, weights: Iterable[Weights] = (), cosines: Iterable[Cosines] = ()) -> None:
         for name, entries in ((schema.WEIGHTS, weights), (schema.COSINES, cosines), (schema.ROUNDS, [record])):
@@ -218,14 +240,14 @@ class RunFolder(_Folder):
             writer.writerow(("round", *written, schema.CLIENT_NAME))
         for i, client in enumerate(map(int, columns[schema.CLIENT])):
             row = [columns[name][i] if name in columns else "" for name in written]
-            writer.writerow([round, *row, one_line(names[client], 100) if names else client])
+            writer.writerow([round, *row, csv_cell(one_line(names[client], 100)) if names else client])
         self._append(schema.CLIENTS, stream.getvalue())
 
     def _append(self, name: str, text: str) -> None:
         if text:
             content = text.encode()
             length, checksum = self._mark(name)
-            with (self / name).open("ab") as stream:
+            with open_plain(self / name, "ab") as stream:
                 stream.write(content)
             self._written[name] = length + len(content), zlib.crc32(content, checksum)
 
@@ -267,7 +289,8 @@ class RunFolder(_Folder):
             if name not in marks:
                 file.unlink(missing_ok=True)
             else:
-                os.truncate(file, marks[name][0])
+                with open_plain(file, "rb+") as stream:
+                    stream.truncate(marks[name][0])
         return self.rounds()
 
 
@@ -278,7 +301,7 @@ class StudyFolder(_Folder):
         """The runs that the study consists of, in its order; none in a folder that no study made."""
         planned, path = self._read(list[PlannedRun], schema.CELLS) if (self / schema.CELLS).is_file() else [], self.path
         for run in planned:
-            if "\0" in run.folder or not (path / run.folder).resolve().is_relative_to(path.resolve()):
+            if not real(path / run.folder).is_relative_to(real(path)):
                 raise ComityError(f"{path / schema.CELLS} names the folder {run.folder!r}, which is not in the study")
         return planned
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
@@ -38,7 +39,7 @@ def require(true: bool, otherwise: str) -> None:
 
 
 class _WithNaN:
-    """JSON has null where a number is not finite; records have NaN."""
+    """JSON has null where a number is not finite; records have NaN. Texts are printable: they will be shown."""
 
     __slots__ = ()
 
@@ -47,6 +48,10 @@ class _WithNaN:
             value = getattr(self, name)
             if (known := value if value is None and optional else _with_nan(value)) is not value:
                 msgspec.structs.force_setattr(self, name, known)  # type: ignore[arg-type]
+        for name in _texts(type(self)):  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if (shown := _shown(value)) is not value:
+                msgspec.structs.force_setattr(self, name, shown)  # type: ignore[arg-type]
 
 
 class Record(_WithNaN, Struct, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +67,27 @@ def _numbers(record: type) -> dict[str, bool]:
     """Fields with numbers that are null in a file where they are not finite, and whether the field itself may be."""
     hints = get_type_hints(record, include_extras=True)
     return {name: type(None) in get_args(hint) for name, hint in hints.items() if _NAN in str(hint)}
+
+
+@cache
+def _texts(record: type) -> list[str]:
+    """Fields with texts that are shown."""
+    return [name for name, hint in get_type_hints(record).items() if "str" in str(hint) and name != "traceback"]
+
+
+def _shown(value: Any) -> Any:
+    """The same value where all its texts are printable."""
+    if isinstance(value, str):
+        return value if value.isprintable() else one_line(value, len(value))
+    if isinstance(value, list):
+        known = [_shown(inner) for inner in value]
+        return value if all(map(operator.is_, known, value)) else known
+    if isinstance(value, dict):
+        pairs = {_shown(key): _shown(inner) for key, inner in value.items()}
+        return (
+            value if pairs.keys() == value.keys() and all(map(operator.is_, pairs.values(), value.values())) else pairs
+        )
+    return value
 
 
 def _with_nan(value: Any) -> Any:

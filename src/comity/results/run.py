@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comity import metrics
-from comity._errors import ComityError
+from comity._errors import ComityError, one_line
 from comity._options import options as declared
 from comity.config import ACCURACY, LOCAL, LOCAL_OPTIONS, Config, Overlay, refuse_code
 from comity.metrics import Metric
@@ -50,7 +50,7 @@ def show(value: Any, key: str = "") -> str:
         return "none"
     if isinstance(value, (list, tuple)):
         return "×".join(map(str, value))
-    return "default" if value is None else str(value)
+    return "default" if value is None else one_line(value, 200)
 
 
 class LoadedRun:
@@ -248,9 +248,15 @@ class LoadedRun:
         return self.state["server/theta"]
 
     def model(self, cid: int) -> "dict[str, Tensor]":
-        """A client's own model under the network's own names: ``net.load_state_dict(run.model(3))``."""
-        file = self.folder / schema.MODELS / f"client_{cid:03d}.safetensors"
-        return _tensors(file, f"client {cid} has no model here; train with --save-models")
+        """A client's federated model under the network's own names: ``net.load_state_dict(run.model(3))``.
+
+        ``comity.load_model`` has all that the client uses, ready to predict.
+        """
+        models = self.folder / schema.MODELS
+        place = next(models.glob(f"{cid:03d}-*"), models / f"{cid:03d}")
+        tensors = _tensors(place / schema.TENSORS, f"client {cid} has no model here; train with --save-models")
+        kind = "own." if self.local else "federated."
+        return {name.removeprefix(kind): tensor for name, tensor in tensors.items() if name.startswith(kind)}
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:

@@ -21,6 +21,8 @@ SCHEMA = 4
 INFO = "run.json"
 CONFIG = "config.yaml"
 PARTITION = "partition.json"
+COLUMNS = "schema.yaml"
+"""The schema of the table that the run learnt from."""
 ROUNDS = "rounds.jsonl"
 WEIGHTS = "weights.jsonl"
 COSINES = "cosines.jsonl"
@@ -29,6 +31,8 @@ RESULT = "result.json"
 SAMPLES = "samples.safetensors"
 CHECKPOINT = "checkpoint/state.safetensors"
 MODELS = "models"
+TENSORS = "model.safetensors"
+"""In the folder of each client's model."""
 LOCAL_CACHE = ".local"
 """Beside run folders: the runs of Local that they are compared with."""
 
@@ -114,6 +118,7 @@ class RunInfo(Fixed, kw_only=True, frozen=True, omit_defaults=True):
     """Metrics of extensions, which the table of metrics does not have."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         keys, taken = [metric.key for metric in self.metrics], {"round", CLIENT_NAME, *CLIENT_COLUMNS}
         require(len(set(keys) - taken) == len(keys), "metrics have the name of another column")
 
@@ -136,6 +141,7 @@ class PartitionTable(Fixed, kw_only=True, frozen=True):
     """Whether balanced accuracy decides by default."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole = all(len(row) == self.classes for row in self.counts)
         require(whole, f"counts should have {self.classes} numbers for each client")
         named = (self.client_names, len(self.counts)), (self.class_names, self.classes)

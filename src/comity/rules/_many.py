@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-MANY = 400
-"""Clients above which a solver goes this way: no factorisation of a matrix with a row for each."""
-FEWEST_ADDED = 64
-"""Columns that join at once, or half as many as already count."""
+MANY = 400  # clients above which a solver goes this way: no factorisation of a matrix with a row for each
+FEWEST_ADDED = 64  # columns that join at once, or half as many as already count
 
-NEXT_TO_NOTHING = 1e-3
-"""Of a diagonal, beside a Gram matrix of updates about 1 long."""
+NEXT_TO_NOTHING = 1e-3  # of a diagonal, beside a Gram matrix of updates about 1 long
 
 
 class Factored(NamedTuple):
@@ -34,9 +31,8 @@ class Factored(NamedTuple):
     def only(self, places: Integers) -> "Array | Factored":
         """The rows and columns of these places."""
         A = self.A[:, places]
-        return (
-            Factored(A) if len(places) > len(A) else np.asarray((torch.from_numpy(A).mT @ torch.from_numpy(A)).numpy())
-        )
+        T = torch.from_numpy(A)
+        return Factored(A) if len(places) > len(A) else np.asarray((T.mT @ T).numpy())
 
     def shifted(self, diagonal: Array) -> Callable[[Array], Array] | None:
         """What solves (AᵀA + D)x = b for a positive diagonal D, or None if rounding forbids it.

@@ -11,10 +11,8 @@ from comity.rules._updates import ClientUpdates, TriedSteps, combined_lengths
 
 Length = Literal["own", "mean", "fedexp", "search"] | Positive
 
-FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0)
-"""The multiples of a rule's own step that a search tries."""
-FEW = 30
-"""With fewer samples than so many, whether a step harms a client is noise; its loss still counts in the mean."""
+FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0)  # the multiples of a rule's own step that a search tries
+FEW = 30  # with fewer samples than so many, whether a step harms a client is noise; its loss still counts in the mean
 LEAST_MEAN = 1e-3
 """FedExP's ε over the mean squared length of the updates: it bounds the step where the mean is next to nothing."""
 

@@ -11,8 +11,7 @@ from comity.rules.solvers import Array, Integers, Solution
 
 Order = Literal["simultaneous", "sequential"]
 
-COSINE_ROUNDING = 1e-7
-"""A negative cosine that is nearer to 0 is rounding of float32 and no conflict."""
+COSINE_ROUNDING = 1e-7  # a negative cosine that is nearer to 0 is rounding of float32 and no conflict
 
 
 class Projection(Rule):

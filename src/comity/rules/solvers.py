@@ -8,6 +8,7 @@ former are solved on few of them at a time, the latter through A (`Factored`); t
 
 import math
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -34,12 +35,11 @@ class Solution(NamedTuple):
     notes: Mapping[str, float | Array] = MappingProxyType({})
 
 
+residual = attrgetter("residual")
+
+
 def norm(x: Array) -> float:
     return math.sqrt(x @ x)
-
-
-def residual(solution: Solution) -> float:
-    return solution.residual
 
 
 def root(G: Array) -> Array:
@@ -59,9 +59,18 @@ def gram(A: Array) -> Array:
 
 def min_norm(A: Array) -> Solution:
     """w on the simplex with Aw the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
-    if A.shape[1] > MANY:
-        return _min_norm_of_many(A)
-    return _nearest_to_zero(A)
+    if A.shape[1] <= MANY:
+        return _nearest_to_zero(A)
+
+    def attempt(places: Integers) -> Attempt:
+        x = np.zeros(A.shape[1])
+        x[places] = _nearest_to_zero(A[:, places]).x
+        y = times(A, x)
+        slack = times(A.T, y) - y @ y
+        return Attempt(x, -float(slack.min()), slack)
+
+    best = from_few(attempt, times(A.T, A.mean(1)), 1e-13)
+    return Solution(best.x, best.residual)
 
 
 def _nearest_to_zero(A: Array) -> Solution:
@@ -77,18 +86,6 @@ def _nearest_to_zero(A: Array) -> Solution:
         if norm(y) > 1e-3 * sigma or sigma <= 1e-11:
             return best
         sigma = max(norm(y), 1e-11)
-
-
-def _min_norm_of_many(A: Array) -> Solution:
-    def attempt(places: Integers) -> Attempt:
-        x = np.zeros(A.shape[1])
-        x[places] = _nearest_to_zero(A[:, places]).x
-        y = times(A, x)
-        slack = times(A.T, y) - y @ y
-        return Attempt(x, -float(slack.min()), slack)
-
-    best = from_few(attempt, times(A.T, A.mean(1)), 1e-13)
-    return Solution(best.x, best.residual)
 
 
 def cone(A: Array, d: Array) -> Solution:
