@@ -21,6 +21,13 @@ def tiny() -> dict[str, Any]:
 
 
 @pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def data_dir() -> Path:
     """The real data sets, where they are to be had."""
     if "COMITY_DATA" not in os.environ:

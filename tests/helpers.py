@@ -1,19 +1,24 @@
 """What several tests need."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 import torch
 from torch import Tensor
 
 from comity import Config
+from comity.__main__ import main
 from comity.data import Federation
 from comity.engine import Client, Links, Run, RunPlan, Server, Site, run, threads
 from comity.rules import ClientUpdates, Mean, Outcome
 
 Options = dict[str, Any]
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 TINY: Options = {
     "data": {"name": "synthetic", "samples": 24, "classes": 4, "size": 8, "noise": 0.5},
@@ -26,6 +31,27 @@ TINY: Options = {
     "reference": "none",
 }
 """Options of a run that takes a tenth of a second."""
+ARGUMENTS = [
+    *("--data", "synthetic", "--data.samples", "24", "--data.classes", "4", "--model", "mlp", "--model.widths", "16"),
+    *("--clients", "4", "--batch-size", "8"),
+]
+"""The same for the command line, but for the number of rounds."""
+
+
+def rejected(capsys: Capture, *arguments: str, code: int = 2) -> str:
+    """The one line that the command line says."""
+    assert main(list(arguments)) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), err.startswith("comity: ")) == ("", 1, True)
+    assert len(err) < 520
+    return err
+
+
+def wait_for(holds: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
 
 
 def federation_of(config: Config) -> Federation:

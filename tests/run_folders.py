@@ -54,14 +54,9 @@ CONFIG: dict[str, Any] = {
     "workers": 2,
     "out": None,
 }
-RULES: dict[str, dict[str, Any]] = {
-    "Mean": {"by": "size"},
-    "ConFREE": {"c": 0.5},
-    "CALM": {"C": 10.0, "eps": 0.1},
-}
+RULES: dict[str, dict[str, Any]] = {"Mean": {"by": "size"}, "ConFREE": {"c": 0.5}, "CALM": {"C": 10.0, "eps": 0.1}}
 METHODS: dict[str, dict[str, Any]] = {"FedRep": {"head_epochs": 1}, "Ditto": {"lam": 1.0}}
-JUDGED = ("metric", "margin")
-"""Options that a client is judged by."""
+JUDGED = ("metric", "margin")  # options that a client is judged by
 COST = {"bytes": Traffic(down=1_000_000, up=500_000), "seconds": Seconds(train=0.5, aggregate=0.25, evaluate=0.1)}
 """Of a round."""
 

@@ -17,9 +17,11 @@ from comity._catalogue import KINDS, describe, described, find, paths
 from comity._components import Component
 from comity._options import SAME, Count, NonNegative, Option, Range, Share, check, convert, option, options
 from comity.commands import command
-from comity.config import COMPONENTS, LOCAL_OPTIONS, Training
+from comity.config import COMPONENTS, LOCAL_OPTIONS, Overlay, Training
 from comity.data import Synthetic
 from comity.engine import Extension
+from comity.studies._grid import at_scale, expand
+from helpers import TINY, Options
 
 CONVERTED: list[tuple[Any, Any, Any]] = [
     ("3", int, 3),
@@ -220,6 +222,61 @@ def test_what_is_no_extension_is_rejected() -> None:
         with pytest.raises(ComityError) as error:
             Config.of(entries)
         assert str(error.value) == said
+
+
+def test_options_beside_a_file_win_and_another_name_drops_its_options() -> None:
+    file = {"method": {"name": "Ditto", "lam": 2.0}, "lr": 0.3, "rounds": 7}
+    config = Config.of(Overlay(file, {"lr": "0.1"}))
+    assert (config.lr, config.rounds, config.method.options["lam"]) == (0.1, 7, 2.0)
+    config = Config.of(Overlay(file, {"lr": "0.1", "method": "FedProx"}))
+    assert (config.lr, config.method.name, config.method.options["mu"]) == (0.1, "FedProx", 0.01)
+    # the same name in another spelling keeps them, beside those that are given
+    config = Config.of(Overlay(file, {"method": "ditto", "method.personal_epochs": "3"}))
+    assert config.method.options == {"lam": 2.0, "personal_epochs": 3}
+    assert Config.of(Overlay(file, {"method.personal_epochs": 3})) == config
+    # entries of a study that are no options of a run stay as they are
+    study = Overlay({"sweep": {"lr": [1]}, "method": ["Ditto"], "rule.c": 0.1}, {"method": "FedRep"})
+    assert study == {"sweep": {"lr": [1]}, "method": "FedRep", "rule.c": 0.1}
+    assert study.without(["rule", "sweep"]) == {"method": "FedRep"}
+
+
+def test_files_from_before_track_are_still_read(tmp_path: Path) -> None:
+    for before, track in (("tensorboard: false\nmlflow: false", ()), ("wandb: true\ntensorboard: false", ("wandb",))):
+        (tmp_path / "c.yaml").write_text(before + "\nlr: 0.3\n")
+        config = Config.load(tmp_path / "c.yaml")
+        assert (config.track, config.lr, config.key) == (track, 0.3, Config(lr=0.3).key)
+    for call in (lambda: Config.of({"wandb": True}), lambda: comity.run(wandb=True)):
+        with pytest.raises(ComityError) as error:
+            call()
+        assert str(error.value) == "wandb is a value of track; give --track wandb (in Python track='wandb')"
+
+
+def test_a_method_of_a_study_may_name_its_rules_wherever_it_stands() -> None:
+    method = {"name": "FedAvg", "rule": ["Mean", "ConFREE"]}
+    for entries in ({"method": method}, {"grid": [{"method": method}]}, at_scale({"desk": {"method": method}}, "desk")):
+        assert [str(cell.rule) for cell in expand(entries)] == ["Mean", "ConFREE"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: comity.run(metod="FedRep"),
+        lambda: comity.run(Config(), metod="FedRep"),
+        lambda: comity.study(metod="FedRep", out="x"),
+        lambda: Config.of({"metod": "FedRep"}),
+        lambda: Config().with_(metod="FedRep"),
+    ],
+)
+def test_a_misspelt_option_in_python_is_told_the_nearest(call: Callable[[], object]) -> None:
+    with pytest.raises(ComityError, match=r"^unknown option 'metod'; did you mean method"):
+        call()
+
+
+def test_dotted_options_in_python() -> None:
+    options: Options = TINY | {"method": "Ditto", "method.lam": 0.5}
+    assert comity.run(**options).config.method.options["lam"] == 0.5
+    changed = Config(rule="ConFREE").with_(**{"rule.c": 0.25, "lr": 0.1})
+    assert (changed.rule.name, changed.rule.options["c"], changed.lr) == ("ConFREE", 0.25, 0.1)
 
 
 # Ranges: one sentence for a value outside, through the command line, YAML and Python.

@@ -16,6 +16,7 @@ import comity
 from comity.__main__ import main
 from comity._layout import Layout
 from comity.commands import find
+from comity.data.sources.embedded import HEART
 from comity.engine import Server
 from comity.methods import Message, Reply
 from comity.rules import Sketch
@@ -24,11 +25,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
-TUTORIALS = {
-    "docs/own-method.md": "mymethod",
-    "docs/own-rule.md": "myrule",
-    "docs/own-extension.md": "myextension",
-}
+TUTORIALS = {"docs/own-method.md": "mymethod", "docs/own-rule.md": "myrule", "docs/own-extension.md": "myextension"}
 PYTHON = [page for page in PAGES if "```python\n" in (DOCS.parent / page).read_text() and page not in TUTORIALS]
 SMALL: dict[str, Any] = {"rounds": 1, "clients": 4, "model": {"name": "mlp", "widths": (8,)}, "eval_every": 1}
 
@@ -83,13 +80,17 @@ def prepared(page: str) -> dict[str, Any]:
     vectors, ownership = np.random.default_rng(0).normal(size=(40, 5)).astype("float32"), np.arange(40) % 4
     layout = Layout.of(floats[0])
     rows, key = [layout.vector(model) for model in floats[1:]], b"a key"
+    if page == "docs/scikit-learn.md":
+        Path("patients.csv").write_text(HEART.read_text().replace("disease", "outcome", 1))
     known: dict[str, dict[str, Any]] = {
-        "README.md": {"ours": server, "clients": clients},
+        "README.md": {"ours": server, "clients": clients, "X": vectors, "y": np.arange(40) % 2, "X_new": vectors}
+        | dict.fromkeys(("hospital", "hospital_new"), ownership),
         "docs/any-framework.md": {"base": floats[0], "clients": floats[1:]},
         "docs/guard-mathematics.md": {"validation_probabilities": probabilities.numpy()}
         | dict.fromkeys(("own_wrong", "mixture_wrong", "federated_wrong"), wrong.numpy()),
         "docs/guard.md": {"weights": [0.5, 0.5], "x": torch.rand(2, 3), "own": nn.Linear(3, 2)}
         | {"federated": nn.Linear(3, 2)},
+        "docs/feedback.md": {"probabilities": np.full((2, 30, 2), 0.5), "labels": np.arange(30) % 2},
         "docs/newcomers.md": {"Server": Server, "Reply": Reply, "Message": Message},
         "docs/own-data.md": {"x": vectors, "y": np.arange(40) % 2, "client": ownership, "frame": table},
         "docs/rules.md": {"server": floats[0], "clients": floats[1:], "sizes": [1, 2, 3], "names": ["a", "b", "c"]}
@@ -105,7 +106,11 @@ def test_every_block_of_python_runs(page: str, tmp_path: Path, monkeypatch: pyte
     """One after another, as a reader would, with runs made small."""
     monkeypatch.chdir(tmp_path)
     run, study = comity.run, comity.study
-    small = {key: SMALL[key] for key in ("rounds", "eval_every")} if page == "docs/own-data.md" else SMALL
+    small = (
+        {key: SMALL[key] for key in ("rounds", "eval_every")}
+        if page in ("docs/own-data.md", "docs/scikit-learn.md")
+        else SMALL
+    )
     monkeypatch.setattr(comity, "run", lambda **options: run(**options | small))
     monkeypatch.setattr(comity, "study", lambda **options: study(**options | SMALL | {"seeds": 1, "jobs": 1}))
     known = {"__name__": "page"} | prepared(page)

@@ -18,7 +18,8 @@ from comity._yaml import MOST_YAML
 from comity.config import read_yaml
 from comity.studies._grid import MOST_CELLS, callback_names, expand
 from comity.studies._tune import candidates
-from helpers import TINY
+from helpers import TINY, Capture, Options, Patch, rejected
+from run_folders import make
 
 MINE = '''
 from pathlib import Path
@@ -33,21 +34,12 @@ class Mine(Method):
 '''
 
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _own_path(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """The one line that the command line says."""
-    assert main(list(arguments)) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("comity: ")
-    assert err.count("\n") == 1
-    assert len(err) < 520
-    return err
 
 
 def child(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -95,11 +87,11 @@ STUDIES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("command", ["run", "data", "study", "flower new app", "run --help"])
 @pytest.mark.parametrize("entries", STUDIES, ids=str)
-def test_a_file_cannot_name_code(capsys: pytest.CaptureFixture[str], command: str, entries: dict[str, Any]) -> None:
+def test_a_file_cannot_name_code(capsys: Capture, command: str, entries: Options) -> None:
     Path("mymod.py").write_text(MINE)
     Path("c.yaml").write_text(yaml.safe_dump(entries))
     before = sorted(Path.cwd().iterdir())
-    said = refused(capsys, *command.split(), "--config", "c.yaml")
+    said = rejected(capsys, *command.split(), "--config", "c.yaml")
     assert "which is code that does not come with comity" in said
     assert "give --allow-code" in said
     assert sorted(Path.cwd().iterdir()) == before
@@ -109,7 +101,7 @@ def test_a_file_cannot_name_code(capsys: pytest.CaptureFixture[str], command: st
         Config.load(Path("c.yaml"))
 
 
-def test_code_that_is_allowed_runs_and_resumes_only_if_it_is_allowed_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_that_is_allowed_runs_and_resumes_only_if_it_is_allowed_again(capsys: Capture) -> None:
     Path("allowed.py").write_text(MINE)
     Path("c.yaml").write_text(yaml.safe_dump(TINY | {"method": "allowed.Mine", "model": "mlp", "out": "x"}))
     assert main(["run", "--config", "c.yaml", "--allow-code", "--quiet"]) == 0
@@ -117,11 +109,10 @@ def test_code_that_is_allowed_runs_and_resumes_only_if_it_is_allowed_again(capsy
     assert Config.load(Path("c.yaml"), allow_code=True).method.name == "allowed.Mine"
     Path("x/result.json").unlink()
     capsys.readouterr()
-    said = refused(capsys, "run", "--resume", "--out", "x")
+    said = rejected(capsys, "run", "--resume", "--out", "x")
     assert "x names the method 'allowed.Mine'" in said
     assert "--allow-code" in said
     loaded = comity.load("x")
-    assert isinstance(loaded, comity.results.LoadedRun)
     with pytest.raises(ComityError, match="allow_code"):
         _ = loaded.config
     assert main(["run", "--resume", "--out", "x", "--quiet", "--allow-code"]) == 0
@@ -131,12 +122,12 @@ def test_code_that_is_allowed_runs_and_resumes_only_if_it_is_allowed_again(capsy
 
 
 @pytest.mark.slow
-def test_a_study_side_by_side_finds_the_users_own_class(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_study_side_by_side_finds_the_users_own_class(capfd: Capture) -> None:
     Path("beside.py").write_text(MINE)
     Path("c.yaml").write_text(yaml.safe_dump(TINY | {"method": "beside.Mine", "jobs": 2, "seeds": 2, "rounds": 1}))
     assert main(["study", "--config", "c.yaml", "--allow-code", "--out", "s", "--quiet"]) == 0
     assert len(list(Path("s/runs").glob("*/result.json"))) == 2
-    assert "--allow-code" in refused(capfd, "study", "--config", "s/study.yaml")  # type: ignore[arg-type]
+    assert "--allow-code" in rejected(capfd, "study", "--config", "s/study.yaml")  # type: ignore[arg-type]
 
 
 def test_callbacks_are_classes_of_their_kind() -> None:
@@ -190,12 +181,12 @@ def test_a_pipe_that_closes_ends_quietly() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line(capsys: Capture, monkeypatch: Patch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "x/rounds.jsonl")
 
     monkeypatch.setattr("comity.engine.run", full)
-    said = refused(capsys, "run", "--out", "x", "--quiet", code=1)
+    said = rejected(capsys, "run", "--out", "x", "--quiet", code=1)
     assert said == "comity: x/rounds.jsonl: No space left on device\n"
 
 
@@ -235,9 +226,7 @@ LONG = "x" * 300
     ],
     ids=lambda each: " ".join(each)[:40],
 )
-def test_a_bad_path_is_one_line_and_nothing_is_written(
-    capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
+def test_a_bad_path_is_one_line_and_nothing_is_written(capsys: Capture, arguments: list[str]) -> None:
     Path("file").write_text("precious")
     takes_data = arguments[0] in ("run", "study", "flower") and "--data" not in arguments
     small = ["--data", "synthetic", "--data.samples", "24", "--clients", "4"] if takes_data else []
@@ -246,6 +235,50 @@ def test_a_bad_path_is_one_line_and_nothing_is_written(
     assert err.startswith("comity: ")
     assert (err.count("\n"), len(err) < 520) == (1, True)
     assert [path.name for path in Path.cwd().iterdir()] == ["file"]
+
+
+SIZES: list[dict[str, Any]] = [
+    {"data": {"name": "synthetic", "samples": 10**15}},
+    {"data": {"name": "synthetic", "size": 10**9}},
+    {"data": {"name": "synthetic", "channels": 10**15}},
+    {"clients": 10**15},
+    {"model": {"name": "mlp", "widths": [10**15]}},
+    {"model": {"name": "mlp", "widths": [2**62]}},
+    {"method": {"name": "IFCA", "clusters": 10**15}},
+    {"out": "a\0b"},
+]
+
+
+@pytest.mark.parametrize("entries", SIZES, ids=str)
+def test_a_size_that_no_machine_has_is_one_line(capsys: pytest.CaptureFixture[str], entries: dict[str, Any]) -> None:
+    Path("c.yaml").write_text(yaml.safe_dump(TINY | {"out": "x", "reference": "none"} | entries))
+    assert "memory than there is" in (said := rejected(capsys, "run", "--config", "c.yaml", "--quiet")) or "NUL" in said
+    assert [path.name for path in Path.cwd().rglob("*") if path.is_file()] == ["c.yaml"]
+
+
+def test_a_page_on_a_full_disk_is_not_the_users_mistake(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", ".r.html.1.part")
+
+    make(Path("run"), [0.6, 0.4])
+    monkeypatch.setattr("comity.report._writer.write_text", full)
+    said = rejected(capsys, "report", "run", "-o", "r.html", "--quiet", code=1)
+    assert said == "comity: r.html: could not be written: No space left on device\n"
+
+
+def test_a_figure_is_whole_or_not_there() -> None:
+    figures = pytest.importorskip("comity.report._figures")
+
+    class Half:
+        def savefig(self, file: Path, **_: Any) -> None:
+            Path(file).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        figures._save(Half(), Path("figure.pdf"))
+    assert not list(Path.cwd().iterdir())
 
 
 # YAML.
@@ -286,9 +319,9 @@ ODD = {
 
 
 @pytest.mark.parametrize(("text", "said"), ODD.items(), ids=[text[:30].encode().hex() for text in ODD])
-def test_an_odd_file_is_one_clear_line(capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_an_odd_file_is_one_clear_line(capsys: Capture, text: str, said: str) -> None:
     Path("c.yaml").write_text(text)
-    assert said in refused(capsys, "run", "--config", "c.yaml")
+    assert said in rejected(capsys, "run", "--config", "c.yaml")
     assert [path.name for path in Path.cwd().iterdir()] == ["c.yaml"]
 
 
@@ -307,14 +340,14 @@ MANY: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("entries", MANY, ids=lambda entries: str(entries)[:30])
-def test_too_many_cells_are_refused_before_they_are_made(entries: dict[str, Any]) -> None:
+def test_too_many_cells_are_refused_before_they_are_made(entries: Options) -> None:
     with pytest.raises(ComityError, match=rf"the study would have \d+ cells; at most {MOST_CELLS}, unless most_cells"):
         expand(entries)
 
 
-def test_the_limit_of_cells_can_be_raised_and_lowered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_limit_of_cells_can_be_raised_and_lowered(capsys: Capture) -> None:
     assert len(expand({"seeds": 3, "most_cells": 3})) == 3
-    said = refused(capsys, "study", "--seeds", "3", "--most-cells", "2", "--out", "x")
+    said = rejected(capsys, "study", "--seeds", "3", "--most-cells", "2", "--out", "x")
     assert "the study would have 3 cells; at most 2" in said
 
 

@@ -83,7 +83,6 @@ def test_scores_of_the_area_have_the_variance_of_delong() -> None:
     margin = random.normal(size=80) + y
     predicted = torch.from_numpy(np.stack([np.zeros(80), margin], 1)).log_softmax(1)
     found = scores("auc", predicted, y, ())
-    assert found is not None
     wins = (margin[y == 1][:, None] > margin[y == 0]).astype(float)
     expected = wins.mean(1).var() / 50 + wins.mean(0).var() / 30
     assert found.mean() == pytest.approx(wins.mean())
@@ -204,15 +203,12 @@ def test_the_metric_that_decides_is_obeyed_everywhere(metric: str, tmp_path: Pat
     assert means[result.best.round] == better(means.values())
     assert result.best.chosen_by == "validation"
     transfer, local = result.transfer, run.local
-    assert transfer is not None
-    assert local is not None
     assert transfer.metric == metric
     sign = -1 if deciding.better == "lower" else 1
     both = zip(run.columns[deciding.key], local[deciding.key], strict=True)
     gains = {cid: sign * (mine - theirs) for cid, (mine, theirs) in enumerate(both)}
     assert transfer.gain == pytest.approx({cid: gain for cid, gain in gains.items() if not math.isnan(gain)})
     loaded = LoadedRun(tmp_path / "run")
-    assert loaded.samples is not None
     for cid, tests in loaded.samples.items():
         assert sign * tests.score.mean() == pytest.approx(run.columns[deciding.key][cid], rel=1e-5)
         assert tests.id.tolist() == run.federation.clients[cid].test_ids.tolist()
@@ -228,21 +224,17 @@ def test_the_metric_that_decides_is_obeyed_everywhere(metric: str, tmp_path: Pat
 
 def test_under_a_guard_they_are_those_of_the_mixture() -> None:
     run = comity.run(federation=uneven(val_share=0.3), guard="mixture", refit=0, **OPTIONS)
+    baseline = run.site.baselines["train"]
     for cid in (0, 1):
-        model, test, weight = run.site.model(), run.federation.clients[cid].test, run.columns[OWN_WEIGHT.key][cid]
+        model, data, weight = run.site.model(), run.federation.clients[cid], run.columns[OWN_WEIGHT.key][cid]
         model.write(run.server.export()[cid])
+        model.net.eval()
         with torch.inference_mode():
-            federated = model.net.eval()(test.x).softmax(1)
-        own = run.site.baselines["train"].on_own(cid, test).exp()
-        data = run.federation.clients[cid]
-        with torch.inference_mode():
-            model.write(run.server.export()[cid])
-            theirs = [model.net(split.x).softmax(1) for split in (data.train, data.val)]
-            mine = [run.site.baselines["train"].predict(cid, split).exp() for split in (data.train, data.val)]
+            federated, *theirs = (model.net(split.x).softmax(1) for split in (data.test, data.train, data.val))
+            mine = [baseline.predict(cid, split).exp() for split in (data.train, data.val)]
         expected = (weight * torch.cat(mine) + (1 - weight) * torch.cat(theirs)).mean(0)
-        mixed = weight * own + (1 - weight) * federated
+        mixed = weight * baseline.on_own(cid, data.test).exp() + (1 - weight) * federated
         assert 0 < weight < 1
-        assert run.columns[AUC.key][cid] == pytest.approx(roc_auc_score(test.y, mixed[:, 1]))
-        assert run.columns[BALANCED.key][cid] == pytest.approx(
-            balanced_accuracy_score(test.y, (mixed / expected).argmax(1))
-        )
+        assert run.columns[AUC.key][cid] == pytest.approx(roc_auc_score(data.test.y, mixed[:, 1]))
+        balanced = balanced_accuracy_score(data.test.y, (mixed / expected).argmax(1))
+        assert run.columns[BALANCED.key][cid] == pytest.approx(balanced)

@@ -31,8 +31,9 @@ ROOMS = {
     "studies": ("engine", "results", "compare"),
     "report": ("results", "compare"),
     "files": ("rules",),
+    "deploy": ("engine", "methods", "nn", "data", "results", "compare", "guard"),
     "nvflare": ("rules",),
-    "flower": ("engine", "methods", "rules", "nn", "data", "results", "privacy"),
+    "flower": ("engine", "methods", "rules", "nn", "data", "results", "privacy", "deploy"),
 }
 """What each room may know beside the ground floor. ``commands`` and ``__main__`` stand on top and may know all."""
 NO_TORCH = ("", ".config", ".results", ".compare", ".report", ".commands", ".__main__")

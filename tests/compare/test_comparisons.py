@@ -36,7 +36,6 @@ def test_differences() -> None:
     assert between({0: 0.1 + 0.2, 1: 0.1 + 0.2}, {0: 0.3, 1: 0.3}).direction == "noise"  # type: ignore[union-attr]
     assert Spread.of({0: math.nan}) is None
     lower = Difference.between(Spread.of({0: 0.2, 1: 0.3}), Spread.of({0: 0.4, 1: 0.5}), -1)  # a loss that fell
-    assert lower is not None
     assert (lower.mean, lower.direction) == (pytest.approx(0.2), "gain")
 
 
@@ -45,12 +44,10 @@ def test_p_values_and_intervals_are_those_of_the_paired_t_test() -> None:
     for seeds in (2, 3, 8):
         values = random.normal(0.5, 1, seeds)
         difference = between(dict(enumerate(values.tolist())), dict.fromkeys(range(seeds), 0.0))
-        assert difference is not None
         right = ttest_1samp(values, 0)
         assert difference.p_value == pytest.approx(right.pvalue, rel=1e-9)
         assert (difference.low, difference.high) == pytest.approx(tuple(right.confidence_interval(0.95)))
     sure = between({0: 2.0, 1: 2.0, 2: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0})
-    assert sure is not None
     assert (sure.p_value, sure.low, sure.high, sure.direction) == (0.0, 2.0, 2.0, "gain")
 
 
@@ -67,7 +64,6 @@ def test_what_one_run_notes_of_its_clients() -> None:
     joined = {"client": [0, 1, 2, 3, 4, 9], OWN.key: [0.6, 0.5, 0.3, 0.1, math.nan, 1.0]}
     local = {"client": [0, 1, 2, 3, 4], OWN.key: [0.5, 0.5, 0.6, 0.0, 0.5]}
     found = transfer(joined, local, {}, Config(metric="accuracy"))
-    assert found is not None
     assert found.gain == pytest.approx({0: 0.1, 1: 0.0, 2: -0.3, 3: 0.1})
     assert found.worse == []  # without the sums of its tests no loss is shown
     assert {each.state for each in found.clients.values()} == {"undecided"}
@@ -99,11 +95,8 @@ def test_lower_is_better_of_a_loss(tmp_path: Path) -> None:
     make(tmp_path / "good", [0.8] * 3, options=options)
     make(tmp_path / "bad", [0.1] * 3, rule="ConFREE", options=options)
     _, good, bad = LoadedStudy(tmp_path).cells
-    assert good.mean_gain is not None
-    assert bad.mean_gain is not None
     assert good.mean_gain.mean == pytest.approx(0.3)
     assert bad.mean_gain.mean == pytest.approx(-0.4)
-    assert bad.difference is not None
     assert bad.difference.mean == pytest.approx(-0.7)
     assert good.local_values(good.runs[0]) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.5})
 

@@ -271,7 +271,6 @@ def test_the_mean_covers_where_seeds_deal_the_same_samples_out_again() -> None:
                 cast(LoadedRun, SimpleNamespace(samples=each, deciding="accuracy")) for each in scores
             )
         evidence = of_samples(joined, local, pooled=True)
-        assert evidence is not None
         assert len(evidence) == 20
         apart = {key: replace(each, overlap=1.0) for key, each in evidence.items()}
         for known, what in ((evidence, "covered"), (apart, "ignored")):

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from comity import ComityError, Config
+from comity import ComityError, Config, load
 from comity.engine import run
 from comity.methods import METHODS, Client, Message, Method, Payload, Question, Reply, Server, verb
 from comity.nn import Model
@@ -220,7 +219,7 @@ def test_the_folder_holds_everything(tiny: Options, tmp_path: Path) -> None:
 def test_saved_models_are_the_models_that_were_judged(tiny: Options, tmp_path: Path) -> None:
     done = run(**(tiny | RESNET), out=tmp_path / "x", save_models=True, method="FedRep")
     for cid in range(3):
-        state = load_file(tmp_path / "x" / "models" / f"client_{cid:03d}.safetensors")
+        state = load(tmp_path / "x").model(cid)
         net = done.site.model().net
         net.load_state_dict(state)
         test = done.federation.clients[cid].test

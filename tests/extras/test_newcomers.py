@@ -26,7 +26,6 @@ def skewed(tiny: Options) -> Options:
 
 
 def late(done: Run) -> dict[str, list[float]]:
-    assert done.result.newcomers is not None
     assert done.result.newcomers.failed == {}
     return done.result.newcomers.clients
 
@@ -190,9 +189,7 @@ def test_newcomers_are_guarded_too(tiny: Options) -> None:
     options = tiny | {"reference": "auto", "newcomers": 2, "clients": 6, "val_share": 0.2, "method": "FedRep"}
     done = run(**options, guard="mixture")
     newcomers = done.result.newcomers
-    assert newcomers is not None
     assert not newcomers.failed
     assert all(0 < weight < 1 for weight in newcomers.clients[OWN_WEIGHT.key])
-    assert newcomers.transfer is not None
     noted = dict(zip(newcomers.clients["client"], newcomers.clients["gain"], strict=True))
     assert newcomers.transfer.gain == pytest.approx(noted)  # against local models of their own

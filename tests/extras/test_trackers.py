@@ -11,13 +11,13 @@ from comity._errors import install
 from comity._extensions import TRACKERS
 from comity.engine import run
 from comity.studies._grid import local_of
-from helpers import Options
+from helpers import Options, Patch
 
 Calls = list[tuple[Any, ...]]
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def calls(monkeypatch: Patch) -> Calls:
     calls: Calls = []
     wandb_run = SimpleNamespace(
         log=lambda scalars, step: calls.append(("log", step, scalars)),
@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_is_no_finished_one(tiny: Options, calls: Calls, n
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_library_is_reported_with_what_to_install(
-    tiny: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, name: str
+    tiny: Options, monkeypatch: Patch, tmp_path: Any, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
     with pytest.raises(ComityError) as caught:
@@ -95,9 +95,7 @@ def test_a_library_that_does_not_start_is_one_line(tiny: Options, calls: Calls) 
     assert calls == []
 
 
-def test_tensorboard_needs_a_folder_and_says_so_before_anything_is_trained(
-    tiny: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_needs_a_folder_and_says_so_before_anything_is_trained(tiny: Options, monkeypatch: Patch) -> None:
     monkeypatch.setattr("comity.engine.Server.step", None)
     with pytest.raises(ComityError, match="tensorboard needs a run folder; give --out"):
         run(**(tiny | {"reference": "auto"}), track=("tensorboard",))

@@ -46,7 +46,6 @@ def test_a_search_takes_the_step_with_the_lowest_loss(tiny: Options) -> None:
     """With a handful of samples nobody can be said to be harmed: the mean loss alone decides."""
     shared = tiny | {"rounds": 1}
     found = run(**shared, rule={"name": "Mean", "length": "search"})
-    assert found.records[0].rule is not None
     (stretch,) = {round(each, 4) for each in found.records[0].rule.stretch.values()}
     clients = found.federation.clients
 

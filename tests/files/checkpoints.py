@@ -15,13 +15,7 @@ from comity.rules import Rule
 
 Model = dict[str, Tensor]
 
-SHAPES = {
-    "bn.bias": (4,),
-    "bn.weight": (4,),
-    "conv.weight": (4, 3, 3, 3),
-    "head.bias": (70,),
-    "head.weight": (70, 90),
-}
+SHAPES = {"bn.bias": (4,), "bn.weight": (4,), "conv.weight": (4, 3, 3, 3), "head.bias": (70,), "head.weight": (70, 90)}
 """In the order of their names, which is the order of safetensors."""
 
 BUFFERS = {"bn.running_mean": (4,), "bn.running_var": (4,)}

@@ -20,8 +20,7 @@ from comity.commands import command
 from comity.files import aggregate, inspect
 from comity.rules import ConFREE, DroppedWarning
 
-Make = Callable[[Path], Path]
-"""Makes a bad file at a path without a suffix."""
+Make = Callable[[Path], Path]  # makes a bad file at a path without a suffix
 
 
 def _file(suffix: str, write: Callable[[Path], object]) -> Make:
@@ -151,14 +150,8 @@ BAD: dict[str, tuple[Make, str]] = {
     "empty folder": (_file("", Path.mkdir), "no weight files"),
     "index without": (_index(lambda homes: homes.clear()), "weight_map"),
     "index elsewhere": (_index(lambda homes: homes.update({"bn.bias": "../x.safetensors"})), "not the name of a"),
-    "index of less": (
-        _index(lambda homes: homes.pop("bn.bias")),
-        "'bn.bias' is in .*, but not in both",
-    ),
-    "index of more": (
-        _index(lambda homes: homes.update({"x": homes["bn.bias"]})),
-        "'x' is in .*, but not in both",
-    ),
+    "index of less": (_index(lambda homes: homes.pop("bn.bias")), "'bn.bias' is in .*, but not in both"),
+    "index of more": (_index(lambda homes: homes.update({"x": homes["bn.bias"]})), "'x' is in .*, but not in both"),
     "shard gone": (_index(lambda homes: homes.update({"bn.bias": "gone.safetensors"})), "cannot be read"),
 }
 

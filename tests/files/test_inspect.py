@@ -113,16 +113,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_what_is_lost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start, files, *_ = federation(tmp_path / "in")
-    arguments = [
-        "--base",
-        str(start),
-        *map(str, files),
-        "-o",
-        str(tmp_path / "new"),
-        "--overwrite",
-        "--lora",
-        "products",
-    ]
+    arguments = ["--base", str(start), *map(str, files), "-o", str(tmp_path / "new")]
+    arguments += ["--overwrite", "--lora", "products"]
     assert command("aggregate", arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(" % lost in " in line for line in lines[:4])

@@ -63,8 +63,7 @@ def result(run: Run) -> dict[str, Any]:
 
 def _exact(record: Any) -> dict[str, Any]:
     """As JSON has it, but NaN stays NaN."""
-    found: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(record, enc_hook=lambda array: array.tolist())))
-    return found
+    return json.loads(json.dumps(msgspec.to_builtins(record, enc_hook=lambda array: array.tolist())))
 
 
 # Studies.
@@ -78,8 +77,7 @@ def table(folder: Path) -> dict[str, str]:
 
 def page_payload(folder: Path) -> dict[str, Any]:
     """The JSON that the report's page is drawn from."""
-    found: dict[str, Any] = json.loads(json.dumps(plain(payload(LoadedStudy(folder, thorough=True)))))
-    return found
+    return json.loads(json.dumps(plain(payload(LoadedStudy(folder, thorough=True)))))
 
 
 def study_answer(folder: Path) -> dict[str, Any]:
@@ -88,8 +86,7 @@ def study_answer(folder: Path) -> dict[str, Any]:
     verdict = study.verdict
     words = {"title": verdict.title, "evidence": verdict.evidence, "advice": verdict.advice}
     words |= {"effects": effects(study), "notes": notes(study, study.table())}
-    found: dict[str, Any] = json.loads(json.dumps(words))
-    return found
+    return json.loads(json.dumps(words))
 
 
 def client_rows(folder: Path) -> str:

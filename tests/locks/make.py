@@ -45,7 +45,7 @@ NORM: Locked = {"model": {"name": "resnet4"}, "clients": 3, "rounds": 2, "lr": 0
 DIGITS: Locked = {"data": "digits", "clients": 6, "rounds": 1, "steps": 3}
 NEW: Locked = {"clients": 7, "newcomers": 2, "momentum": 0.5, **ALONE}
 """With momentum only autograd can train: Local of newcomers ignored the trainer that was asked for."""
-MASKED: Locked = {"masked": True, "clients": 6, "rounds": 2}
+MASKED: Locked = {"masked": True, "clients": 6, "rounds": 2, "min_clients": 2, "max_weight": 1.0}
 
 WITH_RULE = (
     *("FedAvg", "FedProx", "FedBN", "FedPer", "FedRep", "FedBABU", "LG-FedAvg", "FedROD", "FedCP", "GPFL", "FedPAC"),
@@ -71,9 +71,9 @@ RUNS: dict[str, Locked] = {
     "guard certified": {"guard": {"name": "certified", "margin": 0.2}, "data": BASE["data"] | {"samples": 99}, **ALONE},
     "masked": MASKED,
     "masked ConFREE": MASKED | {"method": "FedRep", "rule": "ConFREE"},
-    "masked by layer": MASKED | {"rule": {"name": "CALM", "scope": "layer"}, "sketch": 16},
+    "masked CALM": MASKED | {"rule": {"name": "CALM", "scope": "model"}, "sketch": 16},
     "masked with noise": MASKED | {"rule": {"name": "Mean", "by": "uniform"}, "dp_noise": 1.0},
-    "masked with dropout": MASKED | {"dropout": 0.3, "rule": "ConFREE", "sketch": 32, "max_weight": 0.6},
+    "masked with dropout": MASKED | {"dropout": 0.3, "rule": "ConFREE", "sketch": 32},
     "masked BatchNorm": MASKED | NORM | {"rounds": 1},
     "newcomers": NEW | {"method": "FedRep", "newcomer_rounds": 2},
     "newcomers guarded": NEW | {"guard": "mixture"},
@@ -224,7 +224,7 @@ def lock_study(name: str) -> Locked:
 WIRES: dict[str, Locked] = {
     "FedRep + ConFREE": {"method": "FedRep", "rule": "ConFREE"},
     "S-FedPG": {"method": "S-FedPG"},
-    "masked": {"masked": True, "rule": "ConFREE", "sketch": 16},
+    "masked": {"masked": True, "rule": "ConFREE", "sketch": 16, "min_clients": 4},
 }
 
 
@@ -362,8 +362,7 @@ def machine() -> Locked:
     }
 
 
-FIELDS = "fields"
-"""In runs.json: the names of all fields, in the order of each run's hashes; - where a run has none."""
+FIELDS = "fields"  # in runs.json: the names of all fields, in the order of each run's hashes; - where a run has none
 
 
 def read(kind: str) -> Locked:

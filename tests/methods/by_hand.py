@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from comity import Config
-from comity.engine import Run, Server
+from comity.engine import Client, Run, Server
+from comity.methods import Method
 from comity.nn import Model
-from helpers import build, keeps
+from helpers import Options, build, client_of, keeps, site_of
 
 
 def sgd_step(loss: Tensor, params: Sequence[Tensor], lr: float) -> None:
@@ -45,7 +46,15 @@ def same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def server_of(options: dict[str, Any], method: str, **more: Any) -> Server:
+def at_work(
+    options: Options, method: Any, cid: int = 0, trainer: Any = "auto", **more: Any
+) -> tuple[Client, Model, Method]:
+    """A client before its first round, another copy of the initial model, and the method."""
+    site = site_of(Config(**options, method=method, **more), trainer=trainer)
+    return client_of(site, cid), site.model(), site.method
+
+
+def server_of(options: Options, method: str, **more: Any) -> Server:
     """A server before its first round."""
     _, server = build(Config(**options, method={"name": method} | more))
     server.method.begin(server)

@@ -100,7 +100,7 @@ def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
     """No method is secretly another, Local least of all."""
     options = tiny | {"rounds": 2, "data": tiny["data"] | {"label_shift": 0.9}, "val_share": 0.2}
     losses: dict[tuple[float, ...], Any] = {}
-    # FedBN is FedAvg in a network without BatchNorm; see test_fedbn.py
+    # FedBN is FedAvg in a network without BatchNorm; see test_foundation.py
     for method in [*sorted(METHODS.keys() - {"FedBN"}), *FORMS]:
         key = tuple(run(**options, method=method).columns["loss"])
         assert key not in losses, f"{method} is {losses.get(key)}"
@@ -130,11 +130,7 @@ def test_ranges_are_known() -> None:
 
 @pytest.mark.parametrize(
     ("method", "ruled"),
-    [
-        ("FedCP", ("body",)),
-        ("GPFL", ("body",)),
-        ({"name": "FedROD", "head": "hypernetwork"}, ("body", "head")),
-    ],
+    [("FedCP", ("body",)), ("GPFL", ("body",)), ({"name": "FedROD", "head": "hypernetwork"}, ("body", "head"))],
     ids=["FedCP", "GPFL", "FedROD"],
 )
 def test_the_rule_acts_on_some_parts_and_the_others_are_averaged(
@@ -189,8 +185,6 @@ def test_its_docstring_has_the_common_shape(method: str) -> None:
 def test_the_page_of_methods_is_what_the_classes_say() -> None:
     docs = Path(__file__).parents[2] / "docs"
     spec = importlib.util.spec_from_file_location("make_methods", docs / "make_methods.py")
-    assert spec is not None
-    assert spec.loader is not None
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
     page = (docs / "methods.md").read_text()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import loss_gradient, noisy
+from by_hand import at_work, loss_gradient, noisy
 from torch import Tensor
 
 from comity import Config
@@ -31,8 +31,7 @@ def count_passes(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("top", [1, 2])
 def test_weights_descend_the_loss_of_the_mixed_model(tiny: dict[str, Any], top: int) -> None:
     """W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), written out; below the top the model is the received one."""
-    site = site_of(Config(**tiny, method={"name": "FedALA", "share": 1.0, "rate": 3.0, "top": top}))
-    client, model = client_of(site, 1), site.model()
+    client, model, method = at_work(tiny, {"name": "FedALA", "share": 1.0, "rate": 3.0, "top": top}, 1)
     parts = ("head",) if top == 1 else ("body", "head")
     size = model.size(*parts)
     theirs = noisy(model.read(), 0)
@@ -46,7 +45,7 @@ def test_weights_descend_the_loss_of_the_mixed_model(tiny: dict[str, Any], top: 
         W = (W - 3.0 * loss_gradient(model, x, y, *parts) * (theirs[-size:] - mine)).clamp(0, 1)
     model.write(torch.cat([theirs[:-size], mine + (theirs[-size:] - mine) * W]))
 
-    site.method.load(client, Message(theta=theirs))
+    method.load(client, Message(theta=theirs))
     torch.testing.assert_close(client.keep["weights"], W, rtol=0, atol=1e-5)
     torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-5)
     assert torch.equal(client.model.read()[:-size], theirs[:-size])
@@ -69,14 +68,13 @@ def test_nothing_is_adapted_before_the_client_has_a_model_of_its_own(tiny: dict[
 
 def test_the_first_learning_goes_on_until_it_converges(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def passes(threshold: float) -> tuple[int, int]:
-        site = site_of(Config(**tiny, method={"name": "FedALA", "threshold": threshold, "share": 0.5}))
-        client = client_of(site, 0)
+        client, _, method = at_work(tiny, {"name": "FedALA", "threshold": threshold, "share": 0.5}, 0)
         theta = client.model.read()
         client.keep["own"] = noisy(theta[-client.model.size("head") :], 0)
         made = count_passes(client, monkeypatch)
-        site.method.load(client, Message(theta=theta))
+        method.load(client, Message(theta=theta))
         first = len(made)
-        site.method.load(client, Message(theta=theta))
+        method.load(client, Message(theta=theta))
         assert set(made) == {round(0.5 * len(client.data.train))}
         return first, len(made) - first
 

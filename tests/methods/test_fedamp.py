@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import loss_gradient
+from by_hand import loss_gradient, server_of
 from torch import Tensor
 
 from comity import Config
 from comity._layout import Layout
 from comity.methods import FedAMP, Message, Reply
-from helpers import build, client_of, site_of
+from helpers import client_of, site_of
 
 FORMS = ["distance", "cosine"]
 
@@ -109,8 +109,7 @@ def test_the_pull_pulls(tiny: dict[str, Any]) -> None:
 
 
 def test_the_server_mixes_the_newest_models_it_has_by_client(tiny: dict[str, Any]) -> None:
-    _, server = build(Config(**tiny, method="FedAMP"))
-    server.method.begin(server)
+    server = server_of(tiny, "FedAMP")
     start, random = server.theta.clone(), torch.Generator().manual_seed(0)
     sent = {cid: start + torch.randn(len(start), generator=random) for cid in (3, 1)}
     server.method.merge(server, {cid: Reply(theta=theta, size=1) for cid, theta in sent.items()})

@@ -1,17 +1,15 @@
 """FedCP: the gate, the discrepancy, what is sent, and where its noise comes from."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
-from by_hand import sgd_step
+from by_hand import at_work, sgd_step
 from torch import Tensor, nn
 
 from comity import Config
 from comity.methods import Message
 from comity.methods.fedcp import mmd
-from helpers import client_of, site_of
+from helpers import Options, client_of, site_of
 
 
 def logits_by_hand(net: nn.Module, z: Tensor, v: Tensor, gumbel: Tensor) -> Tensor:
@@ -21,7 +19,7 @@ def logits_by_hand(net: nn.Module, z: Tensor, v: Tensor, gumbel: Tensor) -> Tens
     return (r * z) @ net.own.weight.T + net.own.bias + (s * z) @ net.head.weight.T + net.head.bias
 
 
-def test_the_gate_shares_features_out_between_the_heads(tiny: dict[str, Any]) -> None:
+def test_the_gate_shares_features_out_between_the_heads(tiny: Options) -> None:
     site = site_of(Config(**tiny, method="FedCP"))
     model, random = site.model(), torch.Generator().manual_seed(0)
     model.write(model.read() + 0.3 * torch.randn(model.size(), generator=random))
@@ -49,7 +47,7 @@ def test_discrepancy_is_the_mean_of_kernels() -> None:
     assert abs(float(mmd(x, x))) < 1e-12
 
 
-def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
+def test_local_training_step_by_step(tiny: Options) -> None:
     """Body, own head and gate move; the global head and the received body stand still; heads are sent half and half."""
     config = Config(**tiny, method={"name": "FedCP", "lam": 2.0}, epochs=2)
     site = site_of(config)
@@ -77,12 +75,11 @@ def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("lr", "lam"), [(0.1, 0.25), (0.005, 5.0), (0.001, 5.0)])
-def test_by_default_the_pull_is_no_stronger_at_larger_rates(tiny: dict[str, Any], lr: float, lam: float) -> None:
+def test_by_default_the_pull_is_no_stronger_at_larger_rates(tiny: Options, lr: float, lam: float) -> None:
     """lam · lr is at most the paper's 5 · 0.005."""
     thetas = []
     for value in (None, lam, 0.5 * lam):
-        site = site_of(Config(**(tiny | {"lr": lr}), method={"name": "FedCP", "lam": value}))
-        client = client_of(site, 0)
-        thetas.append(site.method.fit(client, Message(theta=client.model.read("shared"))).theta)
+        client, _, method = at_work(tiny | {"lr": lr}, {"name": "FedCP", "lam": value}, 0)
+        thetas.append(method.fit(client, Message(theta=client.model.read("shared"))).theta)
     assert torch.equal(thetas[0], thetas[1])
     assert not torch.equal(thetas[0], thetas[2])

@@ -3,13 +3,11 @@
 from typing import Any
 
 import torch
-from by_hand import kept, loss_gradient, same
+from by_hand import at_work, kept, loss_gradient, same, server_of
 from torch import Tensor
 
-from comity import Config
 from comity.engine import Server, run
 from comity.methods.fedfomo import OthersModels, WeighedReply
-from helpers import build, client_of, site_of
 
 
 def others(theta: Tensor, count: int, scale: float = 0.05) -> list[Tensor]:
@@ -27,9 +25,8 @@ def reply_of(theta: Tensor, ids: list[int], weights: Tensor) -> WeighedReply:
 
 def test_weights_and_mixture_against_the_formula(tiny: dict[str, Any]) -> None:
     """(L(before) − L(theta_n)) / ‖theta_n − before‖ by validation; the positive ones mix, then the client trains."""
-    site = site_of(Config(**tiny, method="FedFomo"))
-    client = client_of(site, 1)
-    model, val = site.model(), client.data.val
+    client, model, method = at_work(tiny, "FedFomo", 1)
+    val = client.data.val
     before = model.read()
     downhill = loss_gradient(model, val.x, val.y)
     own, near, far = before - 0.2 * downhill, before - 0.05 * downhill, before + 0.3 * downhill
@@ -40,13 +37,11 @@ def test_weights_and_mixture_against_the_formula(tiny: dict[str, Any]) -> None:
         return float(model.loss(val.x, val.y).detach())
 
     raw = [(loss(before) - loss(theta)) / float((theta - before).norm()) for theta in (own, near, far)]
-    assert raw[0] > 0
-    assert raw[1] > 0
-    assert raw[2] < 0
+    assert min(raw[:2]) > 0 > raw[2]
     share = raw[0] / (raw[0] + raw[1])
     mixed = before + share * (own - before) + (1 - share) * (near - before)
 
-    reply = site.method.fit(client, message({4: near, 2: far}))
+    reply = method.fit(client, message({4: near, 2: far}))
     torch.testing.assert_close(client.keep["before"], mixed, rtol=0, atol=1e-5)
     torch.testing.assert_close(reply.weights, torch.tensor(raw[1:], dtype=torch.float64), rtol=1e-3, atol=0)
     assert reply.ids.tolist() == [4, 2]
@@ -56,35 +51,32 @@ def test_weights_and_mixture_against_the_formula(tiny: dict[str, Any]) -> None:
     torch.testing.assert_close(client.keep["own"], model.read(), rtol=0, atol=1e-6)
     assert torch.equal(reply.theta, client.keep["own"])
     assert torch.equal(client.model.read(), client.keep["own"])
-    assert torch.equal(site.method.personal(client, message({4: near})), client.keep["own"])
+    assert torch.equal(method.personal(client, message({4: near})), client.keep["own"])
 
 
 def test_when_nobody_does_better_the_client_goes_on_with_its_own_model(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**tiny, method="FedFomo"))
-    client = client_of(site)
+    client, _, method = at_work(tiny, "FedFomo")
     val = client.data.val
     before = client.model.read()
     uphill = loss_gradient(client.model, val.x, val.y)
     own = client.keep["own"] = before + 0.3 * uphill
-    reply = site.method.fit(client, message({1: before + 0.5 * uphill}))
+    reply = method.fit(client, message({1: before + 0.5 * uphill}))
     assert torch.equal(client.keep["before"], own)
     assert not torch.equal(client.keep["own"], own)
     assert float(reply.weights) < 0
 
 
 def test_the_same_model_again_weighs_nothing_and_a_broken_one_does_no_harm(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**tiny, method="FedFomo"))
-    client = client_of(site)
+    client, _, method = at_work(tiny, "FedFomo")
     before = client.model.read()
-    reply = site.method.fit(client, message({1: before.clone(), 2: torch.full_like(before, 1e30)}))
+    reply = method.fit(client, message({1: before.clone(), 2: torch.full_like(before, 1e30)}))
     assert float(reply.weights[0]) == 0.0
     assert torch.isfinite(reply.weights).all()
     assert torch.equal(client.keep["before"], before)
 
 
 def server_with(tiny: dict[str, Any], heard: list[int], **options: Any) -> Server:
-    _, server = build(Config(**tiny, method={"name": "FedFomo"} | options))
-    server.method.begin(server)
+    server = server_of(tiny, "FedFomo", **options)
     server.round = 1
     theta = others(server.theta, 5)
     nothing = torch.tensor([], dtype=torch.float64)

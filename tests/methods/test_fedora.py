@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from by_hand import drawn, kept, server_of, sgd_step
+from by_hand import at_work, drawn, kept, server_of, sgd_step
 from torch import Tensor
 
 from comity import Config
@@ -27,11 +27,6 @@ DIGITS: dict[str, Any] = {
 """Images that look different when they are turned."""
 
 
-def method_of(server: Server) -> FEDORA:
-    assert isinstance(server.method, FEDORA)
-    return server.method
-
-
 # Step 0.
 
 
@@ -39,8 +34,7 @@ def method_of(server: Server) -> FEDORA:
 @pytest.mark.parametrize("labels", [False, True])
 def test_the_basis_are_the_leading_singular_vectors(tiny: dict[str, Any], labels: bool, samples: int) -> None:
     """Fewer samples than pixels, and more."""
-    site = site_of(Config(**(tiny | {"data": tiny["data"] | {"samples": samples}}), method="FEDORA"))
-    client = client_of(site, 2)
+    client, _, _ = at_work(tiny | {"data": tiny["data"] | {"samples": samples}}, "FEDORA", 2)
     X = client.data.train.x.reshape(len(client.data.train), -1).double()
     if labels:
         X = torch.cat([X, torch.eye(4, dtype=torch.float64)[client.data.train.y]], 1)
@@ -175,27 +169,24 @@ def trained(client: Client, theta: Tensor, lr: float, hat: Tensor | None = None,
 
 
 def test_a_client_follows_what_serves_it_better(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, method={"name": "FEDORA"} | SLIDES)
-    site = site_of(config)
-    client = client_of(site, 1)
+    client, _, method = at_work(tiny, {"name": "FEDORA"} | SLIDES, 1)
     theta = client.keep["own"]
     hat = theta
     for _ in range(5):
-        hat = trained(client, hat, config.lr)
+        hat = trained(client, hat, client.lr)
     client.model.write(theta)
     before = client.loss(client.data.val)
     client.model.write(hat)
     lam = before - client.loss(client.data.val)
     assert lam > 0.05
-    expected = trained(client, theta, config.lr, hat, lam)
-    reply = site.method.fit(client, Message(theta=hat))
+    expected = trained(client, theta, client.lr, hat, lam)
+    reply = method.fit(client, Message(theta=hat))
     assert reply.pull == pytest.approx(2 * lam, rel=1e-9)
     torch.testing.assert_close(reply.theta, expected, rtol=0, atol=1e-6)
     assert torch.equal(reply.theta, client.keep["own"])
-    assert torch.equal(site.method.personal(client, Message(theta=hat)), client.keep["own"])
-    assert client.origin is not None
+    assert torch.equal(method.personal(client, Message(theta=hat)), client.keep["own"])
     assert torch.equal(client.origin, theta)
-    assert (expected - hat).norm() < (trained(client, theta, config.lr) - hat).norm()
+    assert (expected - hat).norm() < (trained(client, theta, client.lr) - hat).norm()
 
 
 def test_the_released_pull_is_kept_out_of_momentum(tiny: dict[str, Any]) -> None:
@@ -226,20 +217,17 @@ def test_the_released_pull_is_kept_out_of_momentum(tiny: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("lam_form", ["difference", "exp"])
 def test_a_client_does_not_follow_what_serves_it_worse(tiny: dict[str, Any], lam_form: str) -> None:
-    config = Config(**tiny, method={"name": "FEDORA", "lam_form": lam_form})
-    site = site_of(config, trainer="autograd")
-    client = client_of(site, 1)
-    alone = trained(client, client.keep["own"], config.lr)
-    reply = site.method.fit(client, Message(theta=-3 * client.keep["own"]))
+    client, _, method = at_work(tiny, {"name": "FEDORA", "lam_form": lam_form}, 1, trainer="autograd")
+    alone = trained(client, client.keep["own"], client.lr)
+    reply = method.fit(client, Message(theta=-3 * client.keep["own"]))
     torch.testing.assert_close(reply.theta, alone, rtol=0, atol=0 if lam_form == "exp" else 1e-6)
 
 
 def test_the_pull_never_goes_beyond_what_it_pulls_to(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**(tiny | {"lr": 1e-6}), method={"name": "FEDORA", "lam_form": "exp"}))
-    client = client_of(site)
+    client, _, method = at_work(tiny | {"lr": 1e-6}, {"name": "FEDORA", "lam_form": "exp"})
     hat = client.keep["own"].clone()
     client.keep["own"] = hat + 100 * torch.randn(len(hat), generator=torch.Generator().manual_seed(0))
-    reply = site.method.fit(client, Message(theta=hat))
+    reply = method.fit(client, Message(theta=hat))
     assert reply.pull > 1e6
     torch.testing.assert_close(reply.theta, hat, rtol=0, atol=1e-3)
 
@@ -260,7 +248,7 @@ def test_what_is_sent_is_what_the_paper_counts(tiny: dict[str, Any], options: di
 
 def test_a_round_propagates_what_clients_sent(tiny: dict[str, Any]) -> None:
     done = run(**tiny, method={"name": "FEDORA", "p": 2, "alpha": 1.5})
-    method, server = method_of(done.server), done.server
+    method, server = done.server.method, done.server
     X = method.mixture(server.store["similarity"])
     expected = X @ torch.stack(kept(done, "own")).double()
     torch.testing.assert_close(server.store["hat"].double(), expected, rtol=0, atol=1e-6)
@@ -275,7 +263,7 @@ def replies_of(server: Server, cids: list[int], seed: int) -> dict[int, PulledRe
 
 def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
     server = server_of(tiny, "FEDORA", **(SLIDES | {"p": 2}))
-    method, W = method_of(server), server.store["similarity"]
+    method, W = server.method, server.store["similarity"]
     method.merge(server, replies_of(server, [0, 1, 2, 3, 4], 0))
     before = server.store["hat"].clone()
     replies = replies_of(server, [1, 3, 4], 1)
@@ -292,7 +280,7 @@ def test_absent_clients_are_left_out_of_the_flow(tiny: dict[str, Any]) -> None:
 
 def test_absent_clients_may_take_part_with_their_last_model(tiny: dict[str, Any]) -> None:
     server = server_of(tiny, "FEDORA", **(SLIDES | {"p": 2, "absent": "last"}))
-    method, W = method_of(server), server.store["similarity"]
+    method, W = server.method, server.store["similarity"]
     first, second = replies_of(server, [0, 1, 4], 0), replies_of(server, [1, 3], 1)
     method.merge(server, first)
     method.merge(server, second)

@@ -1,20 +1,18 @@
 """FedPAC: the statistics, the heads' quadratic program, the pull to prototypes, and who gets which head."""
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from by_hand import sgd_step
+from by_hand import at_work, sgd_step
 from torch import Tensor
 
 from comity import Config
 from comity.engine import Client
 from comity.methods.fedpac import FedPACMessage, FedPACReply, head_weights
 from comity.nn import Model
-from helpers import build, client_of, site_of
+from helpers import Options, build
 
 
 def means_by_hand(model: Model, client: Client, classes: int = 4) -> dict[int, Tensor]:
@@ -72,10 +70,9 @@ def test_heads_weights_solve_their_program(case: str) -> None:
 # The client.
 
 
-def test_statistics_are_those_of_the_received_body(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**tiny, method="FedPAC"))
-    client, model = client_of(site, 1), site.model()
-    reply = site.method.fit(client, FedPACMessage(theta=model.read("shared")))
+def test_statistics_are_those_of_the_received_body(tiny: Options) -> None:
+    client, model, method = at_work(tiny, "FedPAC", 1)
+    reply = method.fit(client, FedPACMessage(theta=model.read("shared")))
     y, n = client.data.train.y, len(client.data.train)
     with torch.no_grad():
         Z = model.features(client.data.train.x)
@@ -94,17 +91,15 @@ def test_statistics_are_those_of_the_received_body(tiny: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("head_lr", [0.3, None])
-def test_the_head_is_fitted_first_then_the_body_under_the_pull(tiny: dict[str, Any], head_lr: float | None) -> None:
-    config = Config(**tiny, method={"name": "FedPAC", "lam": 2.0, "head_epochs": 2, "head_lr": head_lr})
-    site = site_of(config)
-    client, model = client_of(site, 2), site.model()
+def test_the_head_is_fitted_first_then_the_body_under_the_pull(tiny: Options, head_lr: float | None) -> None:
+    client, model, method = at_work(tiny, {"name": "FedPAC", "lam": 2.0, "head_epochs": 2, "head_lr": head_lr}, 2)
     random = torch.Generator().manual_seed(0)
     prototypes, known = torch.randn(4, 16, generator=random), torch.tensor([True, True, False, True])
     head = model.read("head") + 0.1
     model.write(head, "head")
     assert {2, 3} <= set(client.data.train.y.tolist())
 
-    for part, epochs, lr in (("head", 2, head_lr or config.lr), ("body", 1, config.lr)):
+    for part, epochs, lr in (("head", 2, head_lr or client.lr), ("body", 1, client.lr)):
         for x, y in client.batches(epochs):
             z = model.net.body(x)
             loss = F.cross_entropy(model.net.head(z), y)
@@ -114,7 +109,7 @@ def test_the_head_is_fitted_first_then_the_body_under_the_pull(tiny: dict[str, A
             sgd_step(loss, model.parameters(part), lr)
     theta = client.model.read("shared")
     received = FedPACMessage(theta=theta, head=head, prototypes=prototypes, known=known)
-    reply = site.method.fit(client, received)
+    reply = method.fit(client, received)
     torch.testing.assert_close(reply.theta, model.read("body"), rtol=0, atol=1e-6)
     torch.testing.assert_close(reply.head, model.read("head"), rtol=0, atol=1e-6)
     assert torch.equal(client.keep["personal"], reply.head)
@@ -136,7 +131,7 @@ def reply_of(seed: int, counts: list[int], theta: Tensor, head: int) -> FedPACRe
     )
 
 
-def test_heads_are_mixed_for_the_clients_they_belong_to(tiny: dict[str, Any]) -> None:
+def test_heads_are_mixed_for_the_clients_they_belong_to(tiny: Options) -> None:
     """Clients 1 and 4 take part, then 3 and 4: what an absent one has stays, whatever its place in the cohort."""
     _, server = build(Config(**tiny, method="FedPAC"))
     size = 16 * 4 + 4
@@ -166,6 +161,3 @@ def test_heads_are_mixed_for_the_clients_they_belong_to(tiny: dict[str, Any]) ->
     by_hand = (first[1].prototypes[2] + 3 * first[4].prototypes[2]) / 4
     torch.testing.assert_close(sent.prototypes[2], by_hand, rtol=0, atol=1e-6)  # nobody has shown it since
     torch.testing.assert_close(sent.prototypes[0], second[4].prototypes[0], rtol=0, atol=1e-6)
-
-
-# What it reduces to, and what it is not.

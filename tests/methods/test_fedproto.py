@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from by_hand import sgd_step
+from by_hand import at_work, sgd_step
 
 from comity import Config
 from comity.engine import Client, run
 from comity.methods import WHOLE, FedProto
 from comity.methods._prototypes import Prototypes
-from helpers import build, client_of, site_of, used
+from helpers import Options, Patch, build, used
 
 SKEWED = {"label_shift": 0.9}
 
 
-def test_prototypes_are_means_over_all_samples_of_a_class(tiny: dict[str, Any]) -> None:
+def test_prototypes_are_means_over_all_samples_of_a_class(tiny: Options) -> None:
     """One round by hand, in which the clients train alone."""
     config = Config(**(tiny | {"rounds": 1, "data": tiny["data"] | SKEWED}), method="FedProto")
     done, alone = run(config), run(config.with_(method="Local"), trainer="autograd")
@@ -33,11 +33,9 @@ def test_prototypes_are_means_over_all_samples_of_a_class(tiny: dict[str, Any]) 
     assert done.result.bytes_per_round.up == 5 * (4 * 16 * 4 + 4 * 8)  # prototypes as float32, counts as int64
 
 
-def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
+def test_local_training_step_by_step(tiny: Options) -> None:
     """A class without a prototype has no pull, but its samples count in the mean."""
-    config = Config(**tiny, method={"name": "FedProto", "lam": 3.0}, epochs=2)
-    site = site_of(config)
-    client, model = client_of(site, 1), site.model()
+    client, model, method = at_work(tiny, {"name": "FedProto", "lam": 3.0}, 1, epochs=2)
     known = torch.tensor([True, False, True, True])
     prototypes = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
     params = model.parameters(*WHOLE)
@@ -45,21 +43,20 @@ def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
         z = model.net.body(x)
         pull = sum((z[i] - prototypes[y[i]]).square().sum() for i in range(len(y)) if known[y[i]]) / z.numel()
         loss = F.cross_entropy(model.net.head(z), y) + 3.0 * pull
-        sgd_step(loss, params, config.lr)
-    site.method.fit(client, Prototypes(theta=torch.empty(0), prototypes=prototypes, known=known))
+        sgd_step(loss, params, client.lr)
+    method.fit(client, Prototypes(theta=torch.empty(0), prototypes=prototypes, known=known))
     torch.testing.assert_close(client.model.read(*WHOLE), model.read(*WHOLE), rtol=0, atol=1e-5)
 
 
-def test_the_nearest_known_prototype_answers(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**tiny, method="FedProto"))
-    client = client_of(site, 0)
+def test_the_nearest_known_prototype_answers(tiny: Options) -> None:
+    client, _, method = at_work(tiny, "FedProto", 0)
     net, x = client.model.net.eval(), client.data.test.x
     assert torch.equal(net(x), net.head(net.body(x)))  # as long as there is none
     z = net.body(x).detach()
     prototypes = torch.stack([z[0], z[1], z[2], z.mean(0)])
     known = torch.tensor([True, False, True, True])
     received = Prototypes(theta=torch.empty(0), prototypes=prototypes, known=known)
-    client.model.write(site.method.personal(client, received))
+    client.model.write(method.personal(client, received))
     far = torch.cdist(z, prototypes).masked_fill(~known, torch.inf)
     assert torch.equal(net(x).argmax(1), far.argmin(1))
     assert net(x)[:3].argmax(1).tolist()[::2] == [0, 2]
@@ -67,7 +64,7 @@ def test_the_nearest_known_prototype_answers(tiny: dict[str, Any]) -> None:
     torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_a_class_that_nobody_holds_this_round_keeps_its_prototype(tiny: dict[str, Any]) -> None:
+def test_a_class_that_nobody_holds_this_round_keeps_its_prototype(tiny: Options) -> None:
     _, server = build(Config(**tiny, method="FedProto"))
     server.step()
     before = server.store["prototypes"].clone()
@@ -82,9 +79,7 @@ def test_a_class_that_nobody_holds_this_round_keeps_its_prototype(tiny: dict[str
 
 
 @pytest.mark.parametrize("method", ["FedProto", "FedPAC"])
-def test_prototypes_that_cannot_be_used_are_refused(
-    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_prototypes_that_cannot_be_used_are_refused(tiny: Options, monkeypatch: Patch, method: str) -> None:
     from comity.methods import METHODS
 
     honest = METHODS[method].fit

@@ -1,7 +1,5 @@
 """FedROD: balanced softmax, two heads that do not disturb each other, and the hypernetwork."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,7 @@ from comity.engine import Client, run
 from comity.methods import Message
 from comity.methods.fedrod import balanced_softmax
 from comity.nn import Model
-from helpers import client_of, keeps, site_of, used
+from helpers import Options, client_of, keeps, site_of, used
 
 HYPER = {"name": "FedROD", "head": "hypernetwork"}
 
@@ -21,7 +19,7 @@ def counts_of(client: Client, classes: int = 4) -> Tensor:
     return torch.tensor([float((client.data.train.y == c).sum()) for c in range(classes)])
 
 
-def some_lack_a_class(tiny: dict[str, Any]) -> dict[str, Any]:
+def some_lack_a_class(tiny: Options) -> Options:
     return tiny | {"data": tiny["data"] | {"label_shift": 0.9}}
 
 
@@ -65,7 +63,7 @@ def stepped(model: Model, client: Client, head: str, lr: float) -> None:
 
 
 @pytest.mark.parametrize("head", ["linear", "hypernetwork"])
-def test_each_loss_moves_its_own_parts(tiny: dict[str, Any], head: str) -> None:
+def test_each_loss_moves_its_own_parts(tiny: Options, head: str) -> None:
     config = Config(**some_lack_a_class(tiny), method={"name": "FedROD", "head": head})
     site = site_of(config)
     cid = next(c for c in range(5) if (counts_of(client_of(site, c)) == 0).any())
@@ -82,7 +80,7 @@ def test_each_loss_moves_its_own_parts(tiny: dict[str, Any], head: str) -> None:
         torch.testing.assert_close(client.keep["personal"], model.read("own"), rtol=0, atol=1e-6)
 
 
-def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: dict[str, Any]) -> None:
+def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: Options) -> None:
     done = run(**tiny, method="FedROD")
     client = client_of(done.site, 3)
     client.keep = dict(keeps(done)[3])
@@ -96,12 +94,11 @@ def test_clients_use_both_heads_and_everybody_the_generic_one(tiny: dict[str, An
     assert net.own.weight.abs().max() > 0.01
     assert torch.equal(torch.cat([net.own.weight.reshape(-1), net.own.bias]), client.keep["personal"])
     common = done.server.method.general(client, received)
-    assert common is not None
     model.write(common)
     assert torch.equal(net(x), net.head(z))
 
 
-def test_the_hypernetwork_makes_the_head_from_class_frequencies(tiny: dict[str, Any]) -> None:
+def test_the_hypernetwork_makes_the_head_from_class_frequencies(tiny: Options) -> None:
     """Also for a client that never took part."""
     done = run(**(some_lack_a_class(tiny) | {"participation": 0.4, "rounds": 2}), method=HYPER)
     absent = next(cid for cid in range(5) if all(cid not in record.cohort for record in done.records))

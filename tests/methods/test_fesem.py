@@ -125,6 +125,5 @@ def test_a_newcomer_is_given_the_cluster_of_clients_like_it(tiny: dict[str, Any]
     config = config.with_(clients=10, newcomers=2, method={"name": method, "clusters": 2})
     done = run(config, federation=federation)
     newcomers = done.result.newcomers
-    assert newcomers is not None
     assert newcomers.clients["loss"] == done.columns["loss"][:2]
     assert min(done.columns["L-acc"][:2]) > 0.7

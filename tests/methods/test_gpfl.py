@@ -1,7 +1,5 @@
 """GPFL: the valve and its conditions, the three losses, and what is averaged how."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from by_hand import sgd_step
@@ -11,7 +9,7 @@ from comity import Config
 from comity.engine import Site, run
 from comity.methods import FedPer, Message
 from comity.nn import Model
-from helpers import client_of, keeps, site_of, used
+from helpers import Options, client_of, keeps, site_of, used
 
 
 def valve_by_hand(net: nn.Module, z: Tensor, c: Tensor) -> Tensor:
@@ -23,7 +21,7 @@ def valve_by_hand(net: nn.Module, z: Tensor, c: Tensor) -> Tensor:
     return (z * (1 + part(net.valve.scale)) + part(net.valve.shift)).clamp(min=0)
 
 
-def test_local_training_step_by_step(tiny: dict[str, Any]) -> None:
+def test_local_training_step_by_step(tiny: Options) -> None:
     """Conditions and the distances' targets are those of the embedding as received; all but the condition moves."""
     lam, mu = 0.3, 0.05
     options = tiny | {"data": tiny["data"] | {"label_shift": 0.9}}
@@ -64,7 +62,7 @@ def silent(site: Site) -> Model:
     return model
 
 
-def test_a_silent_valve_and_equal_embeddings_are_a_step_of_fedper(tiny: dict[str, Any]) -> None:
+def test_a_silent_valve_and_equal_embeddings_are_a_step_of_fedper(tiny: Options) -> None:
     """One step: with the second the embeddings have moved apart. Features come from a ReLU, so the valve's is idle."""
     options = tiny | {"batch_size": 100}
     site = site_of(Config(**options, method={"name": "GPFL", "lam": 0, "mu": 0}))
@@ -77,7 +75,7 @@ def test_a_silent_valve_and_equal_embeddings_are_a_step_of_fedper(tiny: dict[str
         assert (theirs.model.read(part) - plain.model().read(part)).abs().max() > 1e-3
 
 
-def test_heads_and_conditions_stay_at_home(tiny: dict[str, Any]) -> None:
+def test_heads_and_conditions_stay_at_home(tiny: Options) -> None:
     done = run(**(tiny | {"data": tiny["data"] | {"label_shift": 0.9}}), method="GPFL")
     model = done.site.model()
     assert done.server.theta.numel() == model.size("body", "embedding", "valve")

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from by_hand import noisy, sgd_step
+from by_hand import at_work, noisy, server_of, sgd_step
 from planted import group, planted
 from torch import Tensor
 
-from comity import Config
 from comity.methods.ifca import Centres, ClusterReply
-from helpers import build, client_of, site_of
+from helpers import build
 
 TWO = {"name": "IFCA", "clusters": 2}
 
@@ -33,9 +32,7 @@ def test_planted_clusters_are_found(tiny: dict[str, Any], seed: int) -> None:
 
 
 def test_a_client_trains_the_model_with_the_least_loss(tiny: dict[str, Any]) -> None:
-    config = Config(**tiny, method={"name": "IFCA", "clusters": 3})
-    site = site_of(config, trainer="autograd")
-    client, model = client_of(site, 1), site.model()
+    client, model, method = at_work(tiny, {"name": "IFCA", "clusters": 3}, 1, trainer="autograd")
     centres = torch.stack([noisy(model.read(), seed) for seed in range(3)])
     losses = []
     for centre in centres:
@@ -47,25 +44,22 @@ def test_a_client_trains_the_model_with_the_least_loss(tiny: dict[str, Any]) -> 
 
     model.write(centres[k])
     for x, y in client.batches(1):
-        sgd_step(model.loss(x, y), model.parameters(), config.lr)
-    assert torch.equal(site.method.personal(client, Centres(centres=centres)), centres[k])
-    reply = site.method.fit(client, Centres(centres=centres))
+        sgd_step(model.loss(x, y), model.parameters(), client.lr)
+    assert torch.equal(method.personal(client, Centres(centres=centres)), centres[k])
+    reply = method.fit(client, Centres(centres=centres))
     assert reply.cluster == k
     assert torch.equal(reply.theta, model.read())
-    assert client.origin is not None
     assert torch.equal(client.origin, centres[k])
 
 
 def test_a_model_that_broke_is_not_chosen(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**tiny, method=TWO))
-    client = client_of(site)
+    client, _, method = at_work(tiny, TWO)
     theta = client.model.read()
-    assert site.method.fit(client, Centres(centres=torch.stack([theta * torch.nan, theta]))).cluster == 1
+    assert method.fit(client, Centres(centres=torch.stack([theta * torch.nan, theta]))).cluster == 1
 
 
 def test_clusters_are_averaged_apart_and_an_empty_one_stays(tiny: dict[str, Any]) -> None:
-    _, server = build(Config(**tiny, method={"name": "IFCA", "clusters": 3}))
-    server.method.begin(server)
+    server = server_of(tiny, "IFCA", clusters=3)
     before = server.store["centres"].clone()
     members = {0: 2, 1: 0, 3: 2, 4: 0}
     sizes = {0: 10, 1: 30, 3: 20, 4: 10}
@@ -82,8 +76,7 @@ def test_clusters_are_averaged_apart_and_an_empty_one_stays(tiny: dict[str, Any]
 
 def test_the_first_models_differ_and_have_the_initial_numbers(tiny: dict[str, Any]) -> None:
     def first(seed: int) -> tuple[Tensor, Any]:
-        _, server = build(Config(**(tiny | {"model": "resnet4", "seed": seed}), method="IFCA"))
-        server.method.begin(server)
+        server = server_of(tiny | {"model": "resnet4", "seed": seed}, "IFCA")
         return server.store["centres"], server
 
     centres, server = first(0)

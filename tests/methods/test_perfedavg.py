@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import at_work
 from torch import Tensor
 
 from comity import Config
@@ -46,7 +47,6 @@ def test_hessian_free_is_the_true_hessian_vector_product(tiny: dict[str, Any]) -
     outer = gradient(model, batches[1])
     model.write(w)
     slope = sum((g * v).sum() for g, v in zip(gradient(model, batches[2], create_graph=True), outer, strict=True))
-    assert isinstance(slope, Tensor)
     curvature = torch.autograd.grad(slope, model.parameters())
     expected = [g - alpha * c for g, c in zip(outer, curvature, strict=True)]
 
@@ -60,13 +60,9 @@ def test_hessian_free_is_the_true_hessian_vector_product(tiny: dict[str, Any]) -
 @pytest.mark.parametrize(("hessian", "batch_size"), [("first-order", 6), ("hessian-free", 4)])
 def test_the_step_written_out(tiny: dict[str, Any], hessian: str, batch_size: int) -> None:
     """Gradient at w̃, applied at w, each batch with those after it; then one full gradient step for the client."""
-    config = Config(
-        **(tiny | {"batch_size": batch_size}),
-        method={"name": "Per-FedAvg", "hessian": hessian, "alpha": 0.2, "beta": 0.05, "delta": 0.01},
-    )
-    site = site_of(config)
-    client = client_of(site, 2)
-    model, count = site.model(), 2 if hessian == "first-order" else 3
+    options = {"name": "Per-FedAvg", "hessian": hessian, "alpha": 0.2, "beta": 0.05, "delta": 0.01}
+    client, model, method = at_work(tiny | {"batch_size": batch_size}, options, 2)
+    count = 2 if hessian == "first-order" else 3
     batches = list(client.batches())
     assert len(batches) > count
     for i in range(len(batches)):
@@ -84,35 +80,29 @@ def test_the_step_written_out(tiny: dict[str, Any], hessian: str, batch_size: in
         model.write(w)
         moved(model, -0.05, step)
 
-    reply = site.method.fit(client, Message(theta=client.model.read()))
+    reply = method.fit(client, Message(theta=client.model.read()))
     torch.testing.assert_close(reply.theta, model.read(), rtol=0, atol=1e-6)
     train = client.data.train
     moved(model, -0.2, gradient(model, (train.x, train.y)))
     torch.testing.assert_close(client.model.read(), model.read(), rtol=0, atol=1e-6)
-    torch.testing.assert_close(
-        site.method.personal(client, Message(theta=reply.theta)), model.read(), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(method.personal(client, Message(theta=reply.theta)), model.read(), rtol=0, atol=1e-6)
 
 
 def test_a_client_with_one_batch_still_learns(tiny: dict[str, Any]) -> None:
-    site = site_of(Config(**(tiny | {"batch_size": 100}), method=HESSIAN_FREE))
-    client = client_of(site)
+    client, _, method = at_work(tiny | {"batch_size": 100}, HESSIAN_FREE)
     assert len(list(client.batches())) == 1
     before = client.model.read()
-    assert not torch.equal(site.method.fit(client, Message(theta=before)).theta, before)
+    assert not torch.equal(method.fit(client, Message(theta=before)).theta, before)
 
 
 def test_without_the_inner_step_the_hessian_does_not_matter(tiny: dict[str, Any]) -> None:
     """alpha 0: plain SGD that begins with the second batch, the client's own model is the common one."""
-    config = Config(**tiny, method={"name": "Per-FedAvg", "alpha": 0.0})
-    site = site_of(config)
-    client = client_of(site)
-    model = site.model()
+    client, model, method = at_work(tiny, {"name": "Per-FedAvg", "alpha": 0.0})
     first, *others = client.batches()
     assert others
     for batch in (*others, first):
-        moved(model, -config.lr, gradient(model, batch))
-    reply = site.method.fit(client, Message(theta=client.model.read()))
+        moved(model, -client.lr, gradient(model, batch))
+    reply = method.fit(client, Message(theta=client.model.read()))
     assert torch.equal(reply.theta, model.read())
     assert torch.equal(client.model.read(), reply.theta)
 
@@ -123,10 +113,9 @@ def test_without_the_inner_step_the_hessian_does_not_matter(tiny: dict[str, Any]
 
 
 def test_a_full_gradient_does_not_depend_on_its_pieces(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    site = site_of(Config(**tiny, method={"name": "Per-FedAvg", "personal_steps": 3}))
-    client = client_of(site)
+    client, _, method = at_work(tiny, {"name": "Per-FedAvg", "personal_steps": 3})
     received = Message(theta=client.model.read())
-    whole = site.method.personal(client, received)
+    whole = method.personal(client, received)
     monkeypatch.setattr("comity.methods.perfedavg.LARGEST", 5)
-    torch.testing.assert_close(site.method.personal(client, received), whole, rtol=0, atol=1e-6)
+    torch.testing.assert_close(method.personal(client, received), whole, rtol=0, atol=1e-6)
     assert not torch.equal(whole, received.theta)

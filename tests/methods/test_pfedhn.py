@@ -59,7 +59,6 @@ def test_the_step_is_the_gradient_through_the_hypernetwork(
         sgd.zero_grad()
         (hyper(v) * delta).sum().backward()
         for parameter in hyper.parameters():
-            assert parameter.grad is not None
             parameter.grad /= len(cids)  # averaged over clients; v_i has its own gradient
         if clip:
             assert nn.utils.clip_grad_norm_([*hyper.parameters(), v], clip) > clip

@@ -1,22 +1,18 @@
 """pFedMe: a round against its equations, the inner problem solved, the server's step."""
 
-from typing import Any
-
 import torch
-from by_hand import loss_gradient
+from by_hand import at_work, loss_gradient
 
 from comity import Config
 from comity.engine import run
 from comity.methods import Message
-from helpers import build, client_of, keeps, site_of, used
+from helpers import Options, build, client_of, keeps, site_of, used
 
 
-def test_a_round_written_out(tiny: dict[str, Any]) -> None:
+def test_a_round_written_out(tiny: Options) -> None:
     """K steps on each batch, from where the batch before ended, then w towards theta; every batch counts."""
     options = {"lam": 2.0, "K": 3, "personal_lr": 0.04, "eta": 0.1}
-    site = site_of(Config(**tiny, method={"name": "pFedMe"} | options))
-    client = client_of(site, 1)
-    model = site.model()
+    client, model, method = at_work(tiny, {"name": "pFedMe"} | options, 1)
     received = model.read()
     theta, w, batches = received.clone(), received.clone(), list(client.batches())
     assert len(batches) > 1
@@ -26,14 +22,14 @@ def test_a_round_written_out(tiny: dict[str, Any]) -> None:
             theta = theta - 0.04 * (loss_gradient(model, *batch) + 2.0 * (theta - w))
         w = w - 0.1 * 2.0 * (w - theta)
 
-    reply = site.method.fit(client, Message(theta=received))
+    reply = method.fit(client, Message(theta=received))
     torch.testing.assert_close(reply.theta, w, rtol=0, atol=1e-6)
     torch.testing.assert_close(client.keep["theta"], theta, rtol=0, atol=1e-6)
     assert torch.equal(client.model.read(), client.keep["theta"])
     assert not torch.allclose(w, theta, rtol=0, atol=1e-3)
 
 
-def test_enough_steps_solve_the_inner_problem(tiny: dict[str, Any]) -> None:
+def test_enough_steps_solve_the_inner_problem(tiny: Options) -> None:
     """∇f(theta) = lam (w − theta), and so w descends by the Moreau envelope's gradient lam (w − theta)."""
     options = {"lam": 15.0, "K": 400, "personal_lr": 0.05, "eta": 0.01}
     site = site_of(Config(**(tiny | {"batch_size": 100}), method={"name": "pFedMe"} | options))
@@ -48,7 +44,7 @@ def test_enough_steps_solve_the_inner_problem(tiny: dict[str, Any]) -> None:
         torch.testing.assert_close(reply.theta, w - 0.01 * slope, rtol=0, atol=1e-6)
 
 
-def test_beta_0_leaves_the_global_model_and_beta_1_is_the_average(tiny: dict[str, Any]) -> None:
+def test_beta_0_leaves_the_global_model_and_beta_1_is_the_average(tiny: Options) -> None:
     one = tiny | {"rounds": 1}
     still = run(**tiny, method={"name": "pFedMe", "beta": 0.0})
     assert torch.equal(still.server.theta, still.site.model().read())
@@ -65,7 +61,7 @@ def test_beta_0_leaves_the_global_model_and_beta_1_is_the_average(tiny: dict[str
     assert not torch.equal(run(**one, method="pFedMe").server.theta, start)
 
 
-def test_a_beta_above_1_does_not_stretch_statistics(tiny: dict[str, Any]) -> None:
+def test_a_beta_above_1_does_not_stretch_statistics(tiny: Options) -> None:
     options = tiny | {"model": "resnet4", "rounds": 1, "clients": 2, "lr": 0.01}
     once, twice = (run(**options, method={"name": "pFedMe", "beta": beta, "K": 1}) for beta in (1.0, 2.0))
     size = once.server.layout.size
@@ -73,7 +69,7 @@ def test_a_beta_above_1_does_not_stretch_statistics(tiny: dict[str, Any]) -> Non
     assert not torch.equal(once.server.theta[:size], twice.server.theta[:size])
 
 
-def test_a_clients_model_is_its_theta_or_before_its_first_round_the_common_one(tiny: dict[str, Any]) -> None:
+def test_a_clients_model_is_its_theta_or_before_its_first_round_the_common_one(tiny: Options) -> None:
     done = run(**(tiny | {"rounds": 2, "participation": 0.4}), method="pFedMe")
     took_part = {cid for record in done.records for cid in record.cohort}
     assert 0 < len(took_part) < tiny["clients"]

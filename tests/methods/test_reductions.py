@@ -1,12 +1,10 @@
 """A method without its idea is a simpler method, to the bit. That no method is another one is in test_all.py."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from comity.engine import run
-from helpers import used
+from helpers import Options, used
 
 CALM = {"name": "CALM", "eps": 0.05, "C": 1.0}
 LAYERS = {"name": "Projection", "scope": "layer"}
@@ -45,9 +43,7 @@ SOME = {"participation": 0.6}
     ],
     ids=lambda each: " ".join(map(str, each.values())) or "plain",
 )
-def test_clients_use_the_models_of(
-    tiny: dict[str, Any], method: dict[str, Any], simpler: dict[str, Any], options: dict[str, Any]
-) -> None:
+def test_clients_use_the_models_of(tiny: Options, method: Options, simpler: Options, options: Options) -> None:
     options = tiny | {"rounds": 2, "clients": 3, "lr": 0.05, "data": tiny["data"] | {"label_shift": 0.9}} | options
     ours, theirs = (used(run(**(options | each))) for each in ({"method": method}, simpler))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
@@ -62,6 +58,6 @@ def test_clients_use_the_models_of(
     ],
     ids=lambda each: each["name"],
 )
-def test_the_common_model_is_that_of_fedavg(tiny: dict[str, Any], method: dict[str, Any]) -> None:
+def test_the_common_model_is_that_of_fedavg(tiny: Options, method: Options) -> None:
     ours, theirs = run(**tiny, **AUTOGRAD, method=method), run(**tiny, **AUTOGRAD)
     assert torch.equal(ours.server.theta, theirs.server.theta)

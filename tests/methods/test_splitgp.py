@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from by_hand import noisy, sgd_step
+from by_hand import at_work, noisy, sgd_step
 from torch import Tensor
 
 from comity import Config
@@ -43,12 +43,10 @@ def test_sure_samples_leave_early(tiny: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("gamma", [0.5, 0.2])
 def test_both_exits_train_everything(tiny: dict[str, Any], gamma: float) -> None:
-    config = Config(**tiny, method={"name": "SplitGP", "gamma": gamma, "lam": 0.7})
-    site = site_of(config)
-    client, model = client_of(site, 1), site.model()
+    client, model, method = at_work(tiny, {"name": "SplitGP", "gamma": gamma, "lam": 0.7}, 1)
     for x, y in client.batches(1):
-        step(model, x, y, gamma, config.lr, "body", "head", "exit")
-    reply = site.method.fit(client, Message(theta=client.model.read("shared")))
+        step(model, x, y, gamma, client.lr, "body", "head", "exit")
+    reply = method.fit(client, Message(theta=client.model.read("shared")))
     torch.testing.assert_close(reply.theta, model.read("shared"), rtol=0, atol=1e-6)
     torch.testing.assert_close(client.keep["own"], model.read(*OWN), rtol=0, atol=1e-6)
 
@@ -56,11 +54,10 @@ def test_both_exits_train_everything(tiny: dict[str, Any], gamma: float) -> None
 def test_a_client_mixes_its_own_part_with_the_average(tiny: dict[str, Any]) -> None:
     """phi_k ← lam phi_k + (1 − lam) average, kappa_k likewise; theta is the average itself, whatever gamma is."""
     for lam, gamma in ((0.3, 0.5), (0.3, 0.9), (0.8, 0.5)):
-        site = site_of(Config(**tiny, method={"name": "SplitGP", "lam": lam, "gamma": gamma}))
-        client, model = client_of(site, 0), site.model()
+        client, model, method = at_work(tiny, {"name": "SplitGP", "lam": lam, "gamma": gamma}, 0)
         theta, own = noisy(model.read("shared"), 0), noisy(model.read(*OWN), 1)
         client.keep["own"] = own
-        mixed = site.method.personal(client, Message(theta=theta))
+        mixed = method.personal(client, Message(theta=theta))
         model.write(theta, "shared")
         average, head = model.read(*OWN), model.read("head")
         model.write(mixed)
@@ -120,7 +117,6 @@ def test_the_model_for_everybody_is_the_server_part_on_the_average(tiny: dict[st
     client = client_of(done.site, 2)
     client.keep = dict(keeps(done)[2])
     common = done.server.method.general(client, done.server.method.send(done.server, 2))
-    assert common is not None
     model, x = done.site.model(), client.data.test.x
     model.write(common)
     assert torch.equal(model.read("shared"), done.server.theta)

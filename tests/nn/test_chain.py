@@ -10,7 +10,7 @@ from comity import Config
 from comity.engine import run
 from comity.nn import MODELS, Model, can_compile, chain_of
 from comity.nn._net import Net
-from helpers import assert_same, client_of, site_of
+from helpers import Options, Patch, assert_same, client_of, site_of
 
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"batch_size": 100}], ids=str)
@@ -19,7 +19,7 @@ from helpers import assert_same, client_of, site_of
 @pytest.mark.parametrize("trainer", ["chain", "compiled"])
 @pytest.mark.parametrize("model", [{"name": "mlp", "widths": (33, 7)}, {"name": "mlp", "widths": ()}, "lenet5", "cnn"])
 def test_it_is_sgd_by_autograd(
-    tiny: dict[str, Any], model: Any, trainer: Any, parts: tuple[str, ...], pull: float, options: dict[str, Any]
+    tiny: Options, model: Any, trainer: Any, parts: tuple[str, ...], pull: float, options: dict[str, Any]
 ) -> None:
     """Of any parts, with weight decay and pull; 50 · lr is all the way to the anchor."""
     config = Config(**(tiny | {"model": model, "lr": 0.02} | options))
@@ -48,7 +48,7 @@ def test_it_is_sgd_by_autograd(
 @pytest.mark.parametrize("widths", [(16,), (33, 7), ()], ids=str)
 @pytest.mark.parametrize("method", ["FedAvg", {"name": "FedProx", "mu": 0.3}, "FedRep", "Ditto"], ids=str)
 def test_who_trains_beside_a_client_changes_no_bit(
-    tiny: dict[str, Any], method: Any, widths: tuple[int, ...], data: Any, workers: int
+    tiny: Options, method: Any, widths: tuple[int, ...], data: Any, workers: int
 ) -> None:
     """Widths and batches that fill no line of memory, clients of many sizes, some with less than a batch."""
     if (method, widths) == ("FedRep", ()):
@@ -66,9 +66,7 @@ def test_who_trains_beside_a_client_changes_no_bit(
 
 
 @pytest.mark.parametrize("trainer", ["chain", "compiled"])
-def test_an_error_in_the_training_itself_is_each_clients_own(
-    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, trainer: Any
-) -> None:
+def test_an_error_in_the_training_itself_is_each_clients_own(tiny: Options, monkeypatch: Patch, trainer: Any) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("out of memory")
 
@@ -78,7 +76,7 @@ def test_an_error_in_the_training_itself_is_each_clients_own(
         run(**tiny, trainer=trainer)
 
 
-def test_what_is_no_chain_is_left_to_autograd(tiny: dict[str, Any]) -> None:
+def test_what_is_no_chain_is_left_to_autograd(tiny: Options) -> None:
     for name in ("resnet4", "vit-tiny"):
         assert chain_of(MODELS[name]((3, 32, 32), 10)) is None
 
@@ -88,8 +86,7 @@ def test_what_is_no_chain_is_left_to_autograd(tiny: dict[str, Any]) -> None:
             self.body, self.head = nn.Sequential(nn.Flatten(), nn.Linear(16, 16)), nn.Linear(16, 2)
 
         def forward(self, x: Tensor) -> Tensor:
-            logits: Tensor = self.head(self.body(x)) * 2
-            return logits
+            return self.head(self.body(x)) * 2
 
     class WithDropout(Net):
         def __init__(self) -> None:

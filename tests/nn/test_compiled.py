@@ -63,31 +63,11 @@ layers = st.lists(st.one_of(convolutions, st.sampled_from(["pool", "relu"])), ma
     pull=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 999),
 )
-@example(  # all ways to cut up the channels of a wide convolution
-    shape=(2, 9, 7),
-    layers=["conv23/5/4", "conv112/5/2"],
-    widths=[],
-    classes=3,
-    sizes=[11, 4],
-    part=(),
-    pull=0.3,
-    seed=0,
-)
-def test_every_chain_goes_the_way_of_autograd(
-    shape: tuple[int, int, int],
-    layers: list[str],
-    widths: list[int],
-    classes: int,
-    sizes: list[int],
-    part: tuple[str, ...],
-    pull: float,
-    seed: int,
-) -> None:
+@example((2, 9, 7), ["conv23/5/4", "conv112/5/2"], [], 3, [11, 4], (), 0.3, 0)  # all ways to cut up wide channels
+def test_every_chain_goes_the_way_of_autograd(shape, layers, widths, classes, sizes, part, pull, seed) -> None:
     torch.manual_seed(seed)
     model = Model(AnyChain(shape, layers, widths, classes))
-    chain = chain_of(model.net)
-    assert chain is not None
-    assert all(compiled._takes(layer) for _, layer in chain)
+    assert all(compiled._takes(layer) for _, layer in chain_of(model.net))
     assert compiled._agrees()
     if not model.parameters(*part):
         part = ()
@@ -140,7 +120,6 @@ def test_so_do_the_steps_of_machines_with_narrower_instructions(fresh: Path, mon
 
 def test_wide_convolutions_are_compiled_for_wide_instructions_and_small_batches() -> None:
     library, wide = compiled._library(), Model(AnyChain((3, 8, 8), ["conv32/5/0"], [], 3))
-    assert library is not None
     assert can_compile(wide, batch_size=32) == (library.comity_lanes() == 16)
     assert not can_compile(wide, batch_size=33)
 

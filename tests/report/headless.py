@@ -49,8 +49,7 @@ class Browser:
             if answer.get("id") == number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
         raise TimeoutError(method)
 
     def _receive(self) -> dict[str, Any]:
@@ -107,8 +106,7 @@ class Browser:
 
     def text(self, selector: str) -> str:
         """The text of the first such element."""
-        found: str = self.js(f"document.querySelector({json.dumps(selector)}).textContent")
-        return found
+        return self.js(f"document.querySelector({json.dumps(selector)}).textContent")
 
     def click(self, selector: str) -> None:
         """A real press of the mouse in the middle of an element."""

@@ -25,8 +25,7 @@ def violations(tab: Browser, file: Path, width: int, dark: bool) -> list[str]:
     tab.js("document.querySelectorAll('details').forEach(node => { node.open = true; })")
     tab.js(f"{AXE.read_text()}; 0")
     listed = "found.violations.flatMap(rule => rule.nodes.map(node => `${rule.id}: ${node.html}`))"
-    found: list[str] = tab.js(f"axe.run(document, {{runOnly: {json.dumps(STANDARD)}}}).then(found => {listed})")
-    return found
+    return tab.js(f"axe.run(document, {{runOnly: {json.dumps(STANDARD)}}}).then(found => {listed})")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(PHONE, False), (PHONE, True), (DESK, False), (DESK, True)])

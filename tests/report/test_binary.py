@@ -29,14 +29,12 @@ def test_the_roc_curve_is_thin_and_has_the_metrics_area() -> None:
     labels = random.integers(0, 2, 3000)
     p = np.round(1 / (1 + np.exp(-labels - random.normal(size=3000))), 2)  # with ties
     curve = roc(labels == 1, p)
-    assert curve is not None
     assert (curve[0], curve[-1]) == ([0, 0], [1, 1])
     assert len(curve) <= POINTS
     x, y = np.array(curve).T
     assert (np.diff(x) >= 0).all()
     assert (np.diff(y) >= 0).all()
     placements = scores("auc", np.log(np.stack([1 - p, p], 1)), labels, [0.5, 0.5])
-    assert placements is not None
     assert abs(float(np.trapezoid(y, x)) - placements.mean()) < 0.002
 
 

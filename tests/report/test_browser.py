@@ -1,7 +1,6 @@
 """The page in a real browser: drawn, sorted by a click, no errors, on a phone and on a desk, light and dark."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,6 +15,7 @@ from comity.compare import LoadedStudy
 from comity.report import write
 from comity.report._page import page
 from comity.results import ClientScores
+from helpers import wait_for
 from run_folders import make
 
 pytestmark = pytest.mark.skipif(find() is None, reason="no browser: neither chromium nor google-chrome is installed")
@@ -74,13 +74,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
             more = common | {"method": method, "rule": rule, "samples": dict.fromkeys(range(14), one)}
             make(folder / f"{method}-{rule}-{seed}", accuracy, alone=[0.6] * 14, **more)
     return write([folder], folder / "report.html")
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 15
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -142,15 +135,13 @@ def test_choices_redraw(tab: Browser, report: Path) -> None:
 def test_the_rows_of_the_clients_are_the_verdicts(tab: Browser, large: Path) -> None:
     tab.open(large, DESK)
     verdict = LoadedStudy(large.parent).verdict
-    assert verdict.cell is not None
     assert tab.text("h1") == verdict.title
     assert tab.text("#plot-rows h3") == f"{verdict.cell.label} against local training"
     rows = verdict.cell.clients
     assert {row.state for row in rows} == {"worse", "not worse"}
 
     def listed(of_each: str) -> list[str]:
-        found: list[str] = tab.all(".clients tbody tr:not(:first-child)", of_each)
-        return found
+        return tab.all(".clients tbody tr:not(:first-child)", of_each)
 
     names = "node.querySelector('th').firstChild.textContent"
     assert listed(names) == [row.name for row in rows[:12]]
@@ -171,7 +162,6 @@ def test_curves_open_with_local_training_and_the_nearest(tab: Browser, large: Pa
     tab.open(large, DESK)
     lines = "#plot-convergence path[data-of][fill=none]"
     verdict = LoadedStudy(large.parent).verdict
-    assert verdict.cell is not None
     shown = tab.all(lines, "node.dataset.of")
     assert len(shown) == 5
     assert {"Local", verdict.cell.label} <= set(shown)

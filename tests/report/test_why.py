@@ -22,11 +22,9 @@ def test_why(tmp_path: Path) -> None:
     folder.add_round(folder.rounds()[-1], cosines=lines)
     (run,) = LoadedStudy(folder.path).runs
     agreement = Agreement.of(run)
-    assert agreement is not None
     assert agreement.mean[0, 1] == pytest.approx(-0.2)
     assert math.isnan(agreement.mean[0, 2])
     assert agreement.of_clients[:2].tolist() == pytest.approx([-0.2, -0.2])
-    assert run.partition is not None
     # the others of client 0 hold 5, 5, 7: 5 / 17 of class 0; those of client 1 hold 10, 0, 7: more than its half
     assert overlap(run.partition).tolist() == pytest.approx([5 / 17, 0.5, 0.0])
 
@@ -38,7 +36,6 @@ def test_weights_of_a_part_of_the_clients(tmp_path: Path) -> None:
     folder.add_round(records[0], [Weights(round=1, group="", ids=[0, 2], coefficients=[[0.25, 0.75]])])
     folder.add_round(records[1], [Weights(round=2, group="", ids=[1, "2@1"], coefficients=[[1.0, 0.5]])])
     maps = coefficients(LoadedStudy(folder.path).runs[0], 10)
-    assert maps is not None
     assert maps.rounds == [1, 2]
     values = maps.layers["whole model"]
     assert values[[0, 2], 0].tolist() == [0.25, 0.75]

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from rule_families import KINDS, family
+from rule_families import KINDS, family, losses_of
 from test_length import quadratic
-from test_rules import losses_of
 
 from comity._errors import ComityError
 from comity.engine import run

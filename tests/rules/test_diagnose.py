@@ -2,18 +2,7 @@ import pytest
 import torch
 
 from comity._layout import Layout
-from comity.rules import (
-    MGDA,
-    ConFREE,
-    Mean,
-    Updates,
-    against,
-    conflict_rate,
-    cosines,
-    harm,
-    improvement,
-    loss_change,
-)
+from comity.rules import MGDA, ConFREE, Mean, Updates, against, conflict_rate, cosines, harm, improvement, loss_change
 
 U = torch.tensor([[1.0, 0.0, 2.0], [-1.0, 1.0, 1.0], [0.0, -3.0, 1.0]], dtype=torch.float64)
 LAYOUT = Layout([("a", (2,)), ("b", (1,))])

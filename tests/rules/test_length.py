@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 from hypothesis import given
-from rule_families import close, family, matrices, quick
-from test_rules import ALL, equation_9, losses_of
+from rule_families import ALL, close, equation_9, family, losses_of, matrices, quick
 
 from comity._errors import ComityError
+from comity._layout import Layout
 from comity.rules import CALM, ConFREE, FedMGDAPlus, Mean, Projection, Rule, TriedSteps, Updates
 
 SIZES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64)
@@ -44,15 +44,21 @@ def test_fedexp_is_its_formula_on_the_mean(U):
 
 
 @pytest.mark.parametrize("rule", ALL, ids=repr)
-def test_fedexp_gives_any_direction_the_length_that_it_gives_the_mean(rule):
+@pytest.mark.parametrize(("length", "scope"), [("mean", "model"), ("mean", "layer"), ("fedexp", "model")])
+def test_any_direction_can_have_the_length_of_the_mean_or_what_fedexp_gives_it(rule, length, scope):
+    layout, by_layer = Layout([("a", (4,)), ("b", (7,))]), scope == "layer" and not isinstance(rule, Mean)
+    own, rule = copy.deepcopy(rule), with_length(rule, length)
+    own.scope = rule.scope = "layer" if by_layer else "model"
     U = family("random", 5, 4)
-    own, longer, mean = (
-        each.apply(Updates(U, sizes=SIZES, losses=SIZES)).update
-        for each in (copy.deepcopy(rule), with_length(rule, "fedexp"), Mean(length="fedexp"))
+    free, outcome, mean = (
+        each.apply(Updates(U, layout=layout, sizes=SIZES, losses=SIZES)) for each in (own, rule, Mean(length=length))
     )
-    assert float(mean.norm()) > 1.2 * float((SIZES / SIZES.sum() @ U).norm())
-    assert float(longer.norm()) == pytest.approx(float(mean.norm()))
-    torch.testing.assert_close(longer / longer.norm(), own / own.norm())
+    if length == "fedexp":
+        assert float(mean.update.norm()) > 1.2 * float((SIZES / SIZES.sum() @ U).norm())
+    split = layout.split if by_layer else lambda vector: [vector]
+    for found, direction, plain in zip(split(outcome.update), split(free.update), split(mean.update), strict=True):
+        assert float(found.norm()) == pytest.approx(float(plain.norm()))
+        torch.testing.assert_close(found / found.norm(), direction / direction.norm())
 
 
 # -- search ------------------------------------------------------------------------------------------------------------

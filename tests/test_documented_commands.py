@@ -1,0 +1,118 @@
+"""Every console command of README and docs is run, on small data and for one round."""
+
+import glob
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import comity
+from comity.__main__ import main
+from comity.data.sources.embedded import HEART
+from test_docs import BLOCK, DOCS, PAGES, TUTORIALS
+
+NOT_RUN = {
+    "--on ray": "make test-ray has a cluster",
+    "--data cifar10": "needs the data set",
+    "--data flowers102": "needs the data set",
+    "--data fashion-mnist": "needs the data set",
+    "reproduce guard": "needs the data set",
+    "--data mnist": "needs the data set",
+    "torchvision": "is not a dependency",
+    "--track wandb": "needs an account",
+    "--track mlflow": "needs a server",
+    "--scale night": "hours",
+    "--scale paper": "days",
+    "adapters/": "tests/files/test_adapters.py has such folders",
+    "--watch": "ends with the runs that it follows",
+    "flower keys": "tests/privacy/test_secrets.py",
+}
+"""What a command contains that is not run here, and why."""
+MODULES = {
+    "mymodule.py": "from comity.methods import FedRep\nfrom comity.rules import CALM\n\n\nclass Inverse(CALM):\n"
+    '    """A rule of one\'s own.\n\n    Options:\n        power: a number\n    """\n\n    power: float = 1\n',
+    "mymethod.py": "from comity.methods import FedAvg\n\n\nclass Gentle(FedAvg):\n    strength: float = 1\n",
+    "mysplits.py": "from dataclasses import dataclass\nfrom comity.data import IID\n\n\n"
+    "@dataclass(frozen=True, kw_only=True)\nclass Parity(IID):\n    divisor: int = 2\n",
+}
+FASTER = {"rounds": "1", "seeds": "1", "newcomers": "5"}
+
+
+def commands(page: str) -> list[str]:
+    """The commands on a page, without those of the page's own tutorial, which tests/test_docs.py runs."""
+    text = (DOCS.parent / page).read_text().replace("\\\n", " ")
+    fenced = [line for language, block in BLOCK.findall(text) if language != "python" for line in block.splitlines()]
+    found = [line.removeprefix("$ ") for line in fenced]
+    return [line for line in found if line.startswith("comity ") and not line.startswith("comity [")]
+
+
+def prepare(folder: Path) -> None:
+    """Files that pages take for granted."""
+    (folder / "patients.csv").write_text(HEART.read_text().replace("disease", "outcome", 1))
+    shutil.copy(folder / "patients.csv", folder / "new.csv")
+    for name in ("base", "clients/a", "clients/b", "clients/c", "rounds/3/base", "rounds/3/clients/0"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        save_file({"weight": torch.randn(3, 4), "bias": torch.randn(3)}, folder / f"{name}.safetensors")
+    shutil.copy(folder / "clients/b.safetensors", folder / "rounds/3/clients/1.safetensors")
+    for name in ("FL_global_model.pt", "site-1/local_model.pt", "site-2/local_model.pt", "workspace/server/"):
+        path = folder / (name + "FL_global_model.pt" if name.endswith("/") else name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"weight": torch.randn(3, 4), "bias": torch.randn(3)}, path)
+    for site in ("site-1", "site-2"):
+        shutil.copytree(folder / site, folder / "workspace" / site)
+    (folder / "rounds/3/sizes.csv").write_text("name,size\n0,10\n1,20\n")
+    (folder / "sizes.csv").write_text("name,size\nsite-1,10\nsite-2,20\n")
+    for name, text in MODULES.items():
+        (folder / name).write_text(text)
+    quick = ["--data", "heart", "--rounds", "1", "--quiet"]
+    for method in ("FedAvg", "Ditto"):
+        assert main(["run", "--method", method, "--out", f"runs/{'ab'[method == 'Ditto']}", *quick]) == 0
+    rules = [{"name": "Mean"}, {"name": "Mean", "by": "uniform"}]
+    comity.study(data="heart", rule=rules, rounds=1, jobs=1, out="studies/x")
+    shutil.copytree("studies/x", "studies/confree-table1-desk")
+
+
+def shortened(line: str) -> list[str]:
+    """The arguments of a command, with one round and one seed."""
+    _, name, *arguments = shlex.split(line, comments=True)
+    for option, value in FASTER.items():
+        if f"--{option}" in arguments:
+            arguments[arguments.index(f"--{option}") + 1] = value
+    arguments = [each for given in arguments for each in (sorted(glob.glob(given)) if "*" in given else [given])]
+    if name in ("run", "study", "join") and "--help" not in arguments and "--dry-run" not in arguments:
+        arguments += ["--rounds", "1"] * ("--rounds" not in arguments)
+        arguments += ["--seeds", "1"] * (name != "run" and "--seeds" not in arguments) + ["--quiet"]
+    if name == "reproduce":
+        arguments += ["--rounds", "1", "--seeds", "1", "--quiet"] if arguments[0] == "demo" else ["--dry-run"]
+    return [name, *arguments]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in TUTORIALS])
+def test_every_command_of_a_page_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    prepare(tmp_path)
+    failed = []
+    for line in commands(page):
+        if not any(words in line for words in NOT_RUN):
+            arguments = shortened(line)
+            try:
+                code = main(arguments)
+            except SystemExit as end:
+                code = int(end.code or 0)
+            failed += [(line, code)] if code else []
+    for module in MODULES:
+        sys.modules.pop(module.removesuffix(".py"), None)
+    assert not failed
+
+
+def test_what_is_not_run_is_still_on_a_page() -> None:
+    every = " ".join(line for page in PAGES for line in commands(page))
+    assert [words for words in NOT_RUN if not re.search(re.escape(words), every)] == []
