@@ -26,14 +26,21 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md")]
+PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md", "feedback.md")]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(measured.weighed, measured.experiments, measured.interval, claims.claims, claims.over),
-    *(make_guard.guarded, make_guard.margins, make_guard.most_behind, make_guard.named_beyond_chance),
-    *(make_guard.alone_on_all, make_harm.harm_level, make_harm.harm_variants, make_harm.harm_power),
+    *(make_guard.guard_states, make_guard.guard_summary, make_guard.guard_settings, make_guard.guard_mean),
+    *(make_guard.guard_above_control, make_guard.guard_count, make_guard.guard_range, make_guard.guard_candidates),
+    *(
+        make_guard.guard_candidate,
+        make_guard.alone_on_all,
+        make_harm.harm_level,
+        make_harm.harm_variants,
+        make_harm.harm_power,
+    ),
     *(make_harm.harm_power_by_tests, make_harm.harm_worst, make_harm.harm_excluded, make_harm.harm_federations),
-    make_harm.harm_repetitions,
+    *(make_harm.harm_repetitions, make_guard.online_streams, make_guard.online_bets),
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}
@@ -53,6 +60,10 @@ def page(text: str) -> str:
 
 def keep(name: str, folder: Path) -> None:
     """The files of a study, from its folder."""
+    if name == "guard-natural":  # many studies, and a benchmark
+        write(make_guard.NATURAL, make_guard.states(folder))
+        write(make_guard.CANDIDATES, make_guard.candidates(folder))
+        return
     study = LoadedStudy(folder)
     if study.unfinished or study.damaged:
         raise SystemExit(f"{folder} is not finished")
