@@ -9,7 +9,7 @@ import pytest
 
 import comity
 from comity import ComityError
-from comity.data import Column, Dataset, federate, load, read_schema, schema_text
+from comity.data import Column, Dataset, Schema, federate, load, merge_schemas, read_schema, schema_text
 from comity.data.text import TEXT_FEATURES, hashed, pieces
 
 GOOD, BAD = (
@@ -85,3 +85,13 @@ def test_what_is_no_column_of_text_is_rejected(comments: Path, options: dict[str
 def test_a_width_out_of_range_is_rejected() -> None:
     with pytest.raises(ValueError, match="`width` must be 1 to 65,536"):
         Column("text", width=0)
+
+
+def test_sites_must_agree_about_the_width() -> None:
+    wide, narrow = (Schema("y", ("a", "b"), {"text": Column("text", width=width)}) for width in (64, 32))
+    assert merge_schemas({"one": wide, "two": wide})[0].columns == {"text": Column("text", width=64)}
+    merged, found = merge_schemas({"one": wide, "two": narrow})
+    assert "text" not in merged.columns
+    assert [each.words for each in found if each.column == "text"] == [
+        "has different numbers of features: 64 (one); 32 (two)"
+    ]
