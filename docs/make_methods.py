@@ -84,6 +84,11 @@ PUBLISHED = {
         "authors: inner rate 0.09 (MNIST) or 0.01 (synthetic), eta 0.005, beta 1 or 2; PFLlib's default beta 0 "
         "never moves the common model; the FedPG papers' platform makes one proximal step",
     ),
+    "kNN-Per": (
+        "° k 10, the whole training set in the memory, lam tuned for each client",
+        "FL-bench: mixes p_knn with logits, not with probabilities, at one weight for all; squared distances over the "
+        "number of features",
+    ),
     "FedAMP": (
         "° lam 1, alpha 1e4 (decaying), sigma 1e6: a pull of 1e-4",
         "in PFLlib and the FedPG papers' platform the pull has no gradient, which is Local",

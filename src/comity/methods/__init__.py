@@ -33,6 +33,7 @@ from comity.methods.fedu import FedU
 from comity.methods.fesem import FeSEM
 from comity.methods.gpfl import GPFL
 from comity.methods.ifca import IFCA
+from comity.methods.knnper import KNNPer
 from comity.methods.lgfedavg import LGFedAvg
 from comity.methods.local import Local
 from comity.methods.perfedavg import PerFedAvg
@@ -48,7 +49,7 @@ METHODS = {
     "Local": Local, "FedAvg": FedAvg, "FedProx": FedProx, "SCAFFOLD": SCAFFOLD, "FedBN": FedBN, "FedPer": FedPer,
     "FedRep": FedRep, "FedBABU": FedBABU, "LG-FedAvg": LGFedAvg,
     # a personal model beside the common one
-    "Ditto": Ditto, "Per-FedAvg": PerFedAvg, "APFL": APFL, "pFedMe": PFedMe,
+    "Ditto": Ditto, "Per-FedAvg": PerFedAvg, "APFL": APFL, "pFedMe": PFedMe, "kNN-Per": KNNPer,
     # mixtures of models
     "FedAMP": FedAMP, "FedFomo": FedFomo, "FedU": FedU,
     # personal heads, features, weights or parts
@@ -70,6 +71,7 @@ __all__ = [
     # all there are
     "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAvg", "FedBABU", "FedBN", "FedCALM", "FedCP",
     "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD", "FedRep",
-    "FedU", "GPFL", "IFCA", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SCAFFOLD", "SFedPG", "SplitGP",
+    "FedU", "GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SCAFFOLD", "SFedPG",
+    "SplitGP",
 ]
 # fmt: on
