@@ -116,6 +116,11 @@ PUBLISHED = {
         "PFLlib: the classifier's two tensors, a contiguous 80 %, the last batch's loss decides; judged before "
         "local training",
     ),
+    "FedAS": (
+        "° the body is aligned with the client's own prototypes; clients count by their Fisher information",
+        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; judged "
+        "before it is received",
+    ),
     "FedPAC": (
         "head 1 epoch, then the body with lam 1",
         "authors: rate 0.1 for the head, 0.01 for the body, momentum 0.5, weight decay 5e-4; PFLlib: one rate for"

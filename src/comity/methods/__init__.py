@@ -12,6 +12,7 @@ from comity.methods.apfl import APFL
 from comity.methods.ditto import Ditto
 from comity.methods.fedala import FedALA
 from comity.methods.fedamp import FedAMP
+from comity.methods.fedas import FedAS
 from comity.methods.fedavg import FedAvg
 from comity.methods.fedbabu import FedBABU
 from comity.methods.fedbn import FedBN
@@ -53,8 +54,8 @@ METHODS = {
     # mixtures of models
     "FedAMP": FedAMP, "FedFomo": FedFomo, "FedU": FedU,
     # personal heads, features, weights or parts
-    "FedROD": FedROD, "FedCP": FedCP, "FedALA": FedALA, "FedPAC": FedPAC, "FedProto": FedProto, "GPFL": GPFL,
-    "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
+    "FedROD": FedROD, "FedCP": FedCP, "FedALA": FedALA, "FedAS": FedAS, "FedPAC": FedPAC, "FedProto": FedProto,
+    "GPFL": GPFL, "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
     # clusters
     "IFCA": IFCA, "FeSEM": FeSEM,
     # conflict, fairness, and models that flow between clients
@@ -69,9 +70,9 @@ __all__ = [
     # ranges of options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share",
     # all there are
-    "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAvg", "FedBABU", "FedBN", "FedCALM", "FedCP",
-    "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD", "FedRep",
-    "FedU", "GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SCAFFOLD", "SFedPG",
-    "SplitGP",
+    "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAS", "FedAvg", "FedBABU", "FedBN", "FedCALM",
+    "FedCP", "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD",
+    "FedRep", "FedU", "GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SCAFFOLD",
+    "SFedPG", "SplitGP",
 ]
 # fmt: on
