@@ -105,6 +105,8 @@ class Rule(_Declared):
     """A residual above it is warned of."""
     needs_losses: ClassVar[bool] = False
     """Whether clients must say how the received model does on their data."""
+    has_coefficients: ClassVar[bool] = True
+    """Whether the step is a combination of updates. A run needs one; files are merged without."""
 
     _: KW_ONLY
     scope: Scope = "model"
