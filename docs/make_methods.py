@@ -46,6 +46,11 @@ PUBLISHED = {
         "° mu from {0.001, 0.01, 0.1, 1}; inexact solves allowed",
         "PFLlib's default mu is 0, which is FedAvg; FL-bench has 1",
     ),
+    "SCAFFOLD": (
+        "° option II, server rate 1, unweighted averages, plain SGD",
+        "PFLlib: y by size; in the version read c moves by the sum of the changes times the share of clients "
+        "present: too far, by the number of clients present",
+    ),
     "FedPer": (
         "° head: the classifier, or with a last block",
         "PFLlib and FL-bench: the classifier",
@@ -79,6 +84,11 @@ PUBLISHED = {
         "authors: inner rate 0.09 (MNIST) or 0.01 (synthetic), eta 0.005, beta 1 or 2; PFLlib's default beta 0 "
         "never moves the common model; the FedPG papers' platform makes one proximal step",
     ),
+    "kNN-Per": (
+        "° k 10, the whole training set in the memory, lam tuned for each client",
+        "FL-bench: mixes p_knn with logits, not with probabilities, at one weight for all; squared distances over the "
+        "number of features",
+    ),
     "FedAMP": (
         "° lam 1, alpha 1e4 (decaying), sigma 1e6: a pull of 1e-4",
         "in PFLlib and the FedPG papers' platform the pull has no gradient, which is Local",
@@ -105,6 +115,11 @@ PUBLISHED = {
         "p 1 layer, rate 1, 80 % of the data, threshold 0.1",
         "PFLlib: the classifier's two tensors, a contiguous 80 %, the last batch's loss decides; judged before "
         "local training",
+    ),
+    "FedAS": (
+        "° the body is aligned with the client's own prototypes; clients count by their Fisher information",
+        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; judged "
+        "before it is received",
     ),
     "FedPAC": (
         "head 1 epoch, then the body with lam 1",
