@@ -130,15 +130,15 @@ class Party:
         each = [split(kept[name], len(holders), threshold(len(holders))) for name in (*_names("key"), *_names("seed"))]
         texts = dict(zip(holders, map(b"".join, zip(*each, strict=True)), strict=True))
         channel, known, sealed = private_key(kept["channel"]), [], []
+        # Not only of its neighbours: clients that do not exist could take all the weight but one's.
+        good = {other for other, announcement in everyone.items() if self._is_member(other, announcement)}
         for other in neighbours:
-            member, announcement = self.secrets.members.get(other, b""), everyone[other]
-            signed = _round_keys(self.place, other, announcement[:PUBLIC])
-            good = len(announcement) == ANNOUNCEMENT and is_signed(member, announcement[PUBLIC:], *signed)
-            known.append(announcement if good else NOBODY)
-            if good:
+            announcement = everyone[other] if other in good else NOBODY
+            known.append(announcement)
+            if other in good:
                 key = agreed(channel, announcement[:KEY], b"shares", _direction(self.me, other))
-            sealed.append(seal(key, texts[other], transcript) if good else bytes(SEALED))
-        kept["everyone"] = packed(everyone)
+            sealed.append(seal(key, texts[other], transcript) if other in good else bytes(SEALED))
+        kept |= {"everyone": packed(everyone), "members": packed(good)}
         kept |= {"transcript": transcript, "neighbours": packed(neighbours), "keys": b"".join(known)}
         kept["held"] = texts[self.me]  # its own share, behind those of its neighbours as they arrive
         digests = [
@@ -171,10 +171,10 @@ class Party:
             raise Refused.because("cohort")
         if not set(present) <= set(unpacked(kept["everyone"])):
             raise Refused.because("cohort")
+        if not set(present) <= set(unpacked(kept["members"])):
+            raise Refused.because("stranger")
         neighbours = self._neighbours()
         partners = {other: key for other, key in neighbours.items() if other in present}
-        if NOBODY in partners.values():
-            raise Refused.because("stranger")
         if 1 + len(partners) < threshold(1 + len(neighbours)):
             raise Refused.because("few")
         context = kept[f"context{sum}"] = context_of(kept["transcript"], sum, present, about)
@@ -229,6 +229,12 @@ class Party:
     def _expect(self, done: str, not_yet: str) -> None:
         if done not in self.kept or not_yet in self.kept or self.kept["place"] != self.place:
             raise Refused.because("turn")
+
+    def _is_member(self, cid: int, announcement: bytes) -> bool:
+        """Whether the federation's list has this client, and its keys are signed for this round."""
+        signed = _round_keys(self.place, cid, announcement[:PUBLIC])
+        member = self.secrets.members.get(cid, b"")
+        return len(announcement) == ANNOUNCEMENT and is_signed(member, announcement[PUBLIC:], *signed)
 
     def _neighbours(self) -> dict[int, bytes]:
         """With the keys that they announced."""
