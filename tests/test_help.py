@@ -140,3 +140,16 @@ def test_a_page_shows_what_a_file_chooses(tmp_path: Path) -> None:
     assert "--method.lam" in page
     assert "\nrule CALM:\n" in page
     assert "\nrule ConFREE:\n" not in page
+
+
+def test_a_page_has_only_what_was_chosen() -> None:
+    page = find("run").help({"method": "Ditto", "rule.c": "0.3", "rule": "ConFREE", "rounds": "3"})
+    assert [line for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
+        "method Ditto:",
+        "rule ConFREE:",
+    ]
+    assert page.endswith("\ncomity run --help shows all other options\n")
+    assert "\nguard mixture:\n" in find("study").help({"guard": "none,mixture"})
+    whole = find("run").help({"rounds": "3"})
+    assert "\npartition dirichlet:\n" in whole
+    assert "\nguard " not in whole

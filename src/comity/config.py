@@ -31,7 +31,7 @@ from comity._options import (
     option,
     options,
 )
-from comity._overlay import DEFAULTS
+from comity._overlay import DEFAULTS, advice
 from comity._overlay import Entries as Entries
 from comity._overlay import Overlay as Overlay
 from comity._yaml import FORMER
@@ -378,7 +378,9 @@ def unknown_option(name: str, others: Iterable[str] = ()) -> ComityError:
     """The error for a name that is no option of a run; ``others`` may be given beside those."""
     if name in FORMER:
         return ComityError(f"{name} is a value of track; give --track {name} (in Python track={name!r})")
-    return unknown("option", name, {*options(Config), *others})
+    known = {*options(Config), *others}
+    hint = advice(name, known, {})
+    return ComityError(f"unknown option {name!r}; {hint}") if hint else unknown("option", name, known)
 
 
 def _known(entries: Entries) -> Entries:
