@@ -42,7 +42,7 @@ PAGES = [
     ["flower", "new", "--help"],
     ["run", "--method", "Ditto", "--rule", "ConFREE", "--model", "mlp", "--data", "synthetic", "--help"],
     ["study", "--method", "FedAvg,Ditto", "--help"],
-    *(["list", kind] for kind in get_args(Kind)),
+    *(["list", kind] for kind in get_args(Kind) if kind != "runs"),
 ]
 
 
@@ -72,8 +72,11 @@ def test_pages_need_nothing_heavy(arguments: list[str]) -> None:
         (["table", "--fromat", "md"], "unknown option '--fromat'; did you mean --format?"),
         (
             ["list", "method"],
-            "KIND must be methods | rules | guards | extensions | models | data | partitions | examples, got 'method'",
+            "KIND must be methods | rules | guards | extensions | models | data | partitions | examples | runs, got "
+            "'method'",
         ),
+        (["list", "runs"], "comity list runs needs a folder: comity list runs FOLDER"),
+        (["list", "methods", "runs"], "comity list methods takes no folder, got runs"),
         (["data", "--lr", "3"], "unknown option '--lr'"),
         (["run", "--data", "fasion", "--guard", "mixture"], "unknown data set 'fasion'; did you mean fashion-mnist?"),
         (["data", "--data", "mnist", "--data-dir", "."], "data mnist: looked for mnist.npz and the folder mnist/"),

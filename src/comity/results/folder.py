@@ -20,7 +20,7 @@ import yaml
 
 from comity._errors import ComityError, one_line
 from comity._words import csv_cell
-from comity._write import inside, is_part, locked, open_plain, real, remove_parts, to_disk, write_text
+from comity._write import inside, is_locked, is_part, locked, open_plain, real, remove_parts, to_disk, write_text
 from comity.config import Config, read_yaml
 from comity.results import schema
 from comity.results.records import from_json, to_json
@@ -82,6 +82,11 @@ class RunFolder(_Folder):
     @property
     def finished(self) -> bool:
         return self._has(schema.RESULT)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a run is at work in it."""
+        return is_locked(self / schema.LOCK)
 
     # Reading.
 
