@@ -28,6 +28,7 @@ test: $(VENV)/dev
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/check_words.py
 
 types: $(VENV)/dev
 	$(BIN)/mypy
