@@ -1,6 +1,7 @@
 """What people type who come from elsewhere gets the right hint, in one line."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ from comity._labels import spelling
 from comity._options import options
 from comity.commands import command
 from comity.config import Config
+
+PFLLIB = (Path(__file__).parents[1] / "docs/from-pfllib.md").read_text()
 
 
 def said(line: str) -> str:
@@ -107,3 +110,26 @@ def test_no_name_is_there_twice() -> None:
     typed = [name for names in OPTIONS for name in names.split()]
     assert len(typed) == len(set(typed))
     assert not {name.replace("-", "_") for name in typed} & options(Config).keys()
+
+
+OPTION_ROWS = re.findall(r"^\| (`-.+?`) \| `(--[\w.-]+)` \|", PFLLIB, flags=re.MULTILINE)
+NEAREST_ROWS = re.findall(r"^\| (`.+`) \| not in comity; the nearest is `(\w+)` \|", PFLLIB, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), OPTION_ROWS)
+def test_the_page_for_users_of_pfllib_says_what_a_hint_says(theirs: str, ours: str) -> None:
+    assert len(OPTION_ROWS) > 20
+    for name in re.findall(r"`(-[^`]+)`", theirs):
+        assert re.search(rf"did you mean (?:\S+ or )?{ours}(?: \(.*\))?\?$", said(f"run {name} 1")), name
+
+
+@pytest.mark.parametrize(("theirs", "ours"), NEAREST_ROWS)
+def test_it_names_the_same_nearest_methods(theirs: str, ours: str) -> None:
+    for name in re.findall(r"`([^`]+)`", theirs):
+        assert said(f"run --method {name}") == f"comity has no method {name}; the nearest is {ours}"
+
+
+def test_methods_of_the_same_name_are_there() -> None:
+    (row,) = re.findall(r"^\| (.+) \| the same names \|$", PFLLIB, flags=re.MULTILINE)
+    for name in re.findall(r"`([^`]+)`", row):
+        assert find("method", name).name == name

@@ -82,7 +82,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "fedavgcnn": "cnn",
         "alexnet googlenet mobilenet mobilenetv2 vgg11 densenet121": "torchvision:NAME, as torchvision:alexnet",
     },
-    "partition": {"dir exdir noniid niid lda labelskew": "dirichlet", "pat shards shard": "pathological"},
+    "partition": {"dir noniid niid lda labelskew": "dirichlet", "pat shards shard": "pathological"},
 }
 """Components by other names; the first word of each answer is the component."""
 
@@ -103,6 +103,7 @@ NEAREST: Mapping[str, Mapping[str, str]] = {
         "Krum MultiKrum TrimmedMean FedTrimmedAvg FedMedian Bulyan": "FedAvg with --rule GeometricMedian",
     },
     "rule": {"Krum MultiKrum TrimmedMean Median Bulyan": "GeometricMedian"},
+    "partition": {"exdir": "dirichlet"},
     "model": {"lstm bilstm fasttext textcnn transformer": "cnn1d, for series: comity reads no text"},
 }
 """The nearest of our components to what comity has not; the first word of each answer is the component."""
