@@ -336,7 +336,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         return self.rounds + (self.refit or 0)
 
     def evaluates_in(self, round: int) -> bool:
-        """Whether all clients are evaluated in this round. Five times a run cost about a tenth of its time at most."""
+        """Whether all clients are evaluated in this round. Five evaluations cost about a tenth of a run's time."""
         return round >= self.last_round or round % (self.eval_every or math.ceil(self.rounds / 5)) == 0
 
     def general_in(self, round: int) -> bool:
@@ -407,7 +407,7 @@ def _check(config: Config) -> None:
             "local training, is for runs without a guard"
         )
     if config.steps is not None and config.epochs != default("epochs"):
-        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
+        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps per round; give only one")
     if config.dp_noise and not config.masked:
         raise ComityError("dp_noise is added to masked sums; give masked too")
     if config.data_limit is not None:
