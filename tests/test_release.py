@@ -7,6 +7,8 @@ from pathlib import Path
 
 import yaml
 
+import comity
+from comity._catalogue import described
 from comity.commands import find
 
 ROOT = Path(__file__).parents[1]
@@ -15,6 +17,31 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 
 def text(name: str) -> str:
     return (ROOT / name).read_text()
+
+
+def test_the_changelog_keeps_its_form() -> None:
+    unreleased, newest, *_ = re.findall(r"^## (.+)$", text("CHANGELOG.md"), flags=re.MULTILINE)
+    assert unreleased == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(comity.__version__)}\] - 20\d\d-\d\d-\d\d", newest)
+    headings = re.findall(r"^### (.+)$", text("CHANGELOG.md"), flags=re.MULTILINE)
+    assert set(headings) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    source = tomllib.loads(text("pyproject.toml"))["project"]["urls"]["Source"]
+    assert f"[{comity.__version__}]: {source}/releases/tag/v{comity.__version__}\n" in text("CHANGELOG.md")
+
+
+def test_the_changelog_names_every_method_and_rule() -> None:
+    words = set(re.findall(r"[\w+-]+", text("CHANGELOG.md")))
+    for kind in ("method", "rule"):
+        assert {name.removesuffix("-released") for name in described(kind)} <= words
+
+
+def test_the_release_workflow_publishes_without_a_token_and_finds_its_heading() -> None:
+    release = yaml.safe_load((WORKFLOWS / "release.yml").read_text())
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert "secrets." not in (WORKFLOWS / "release.yml").read_text()
+    (checks,) = [step["run"] for step in release["jobs"]["dist"]["steps"] if "CHANGELOG.md" in step.get("run", "")]
+    (heading,) = re.findall(r'grep -qF "(.+)" CHANGELOG.md', checks)
+    assert heading.replace("${GITHUB_REF_NAME#v}", comity.__version__) in text("CHANGELOG.md")
 
 
 def test_the_citation_names_the_repository() -> None:
