@@ -28,6 +28,7 @@ test: $(VENV)/dev
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/check_words.py
 
 types: $(VENV)/dev
 	$(BIN)/mypy
@@ -101,10 +102,11 @@ docs: $(VENV)/docs
 results: $(VENV)/core
 	$(BIN)/python docs/make_results.py $(STUDIES)
 
-# Wheel and sdist, each with every file of the package.
+# Wheel and sdist, each with every file of the package, and with metadata that PyPI takes.
 wheel: $(VENV)/dev
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python .ci/check_dist.py dist/*.whl dist/*.tar.gz
 
 # The wheel, tried in an environment that has nothing else; most of the minutes go to torch.

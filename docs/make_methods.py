@@ -71,7 +71,7 @@ PUBLISHED = {
     ),
     "Per-FedAvg": (
         "° alpha 0.01, beta 0.001, three independent batches a step",
-        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's trains twice a round for "
+        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's trains twice per round for "
         "this method alone; judged after one step on one batch",
     ),
     "APFL": (
@@ -196,7 +196,7 @@ PUBLISHED = {
 SOURCES = """
 ## As the paper, its public code, and comity have it
 
-Defaults and the moment of judgement decide how strong a method looks. "Here" has the defaults of this version and the
+Defaults and the evaluation point decide how strong a method looks. "Here" has the defaults of this version and the
 model that is judged: with the newest shared part, before it is fitted (received), or as its last training left it
 (fitted); `--moment` changes that. What else differs stands under each method's departures. Code was read as it was in
 2025; PFLlib, FL-bench and easyFL are collections. ° marks papers whose numbers are those that are commonly
@@ -243,7 +243,7 @@ then the run resumes, and gives the same bits with any number of workers. `comit
 `comity.methods.Server` say what a method may use of both, `src/comity/methods/_method.py` is the base class, and every
 method here is an example.
 
-An option with a range says so in its type, and other values are refused with one clear line: after
+An option with a range says so in its type, and other values are rejected with one clear line: after
 `from comity.methods import NonNegative` the option above is `strength: NonNegative = 0.1`. There are also `Positive`,
 `Share`, `Count` and `CountOrZero`.
 

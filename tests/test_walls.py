@@ -15,6 +15,7 @@ GROUND = (
     *("_errors", "_words", "_write", "_memory", "_random", "_layout", "_threads", "_uneven"),
     *(
         "_labels",
+        "_hints",
         "_options",
         "_natural",
         "_federations",

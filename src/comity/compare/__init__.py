@@ -8,6 +8,7 @@ cells       runs of several seeds, and cells under the same conditions
 clients     one row per client, as text and as CSV
 study       which runs belong together, and which cell is compared with which
 verdict     join, join with the guard, train locally, or undecided
+overview    runs and studies below a folder: state, progress and verdict
 columns     the numbers of the table
 table       the table of a study and its forms
 """
@@ -20,13 +21,14 @@ from comity.compare.columns import ACCURACY, COLUMNS, CONFLICT, DIFFERENCE, GAIN
 from comity.compare.conditions import Varying, compared, in_words
 from comity.compare.harm import STATES, ClientRow, by_client, named, transfer
 from comity.compare.statistics import Difference, Spread, holm
-from comity.compare.study import LoadedStudy, load
+from comity.compare.study import LoadedStudy, NoRun, load
+from comity.compare.overview import Row, overview
 from comity.compare.table import Line, Table
 from comity.compare.verdict import Advice, Verdict, interval, points
 
 __all__ = [
     # several runs
-    "Cell", "LoadedStudy", "Setting", "load", "Varying", "compared", "in_words",
+    "Cell", "LoadedStudy", "NoRun", "Row", "Setting", "load", "overview", "Varying", "compared", "in_words",
     # who gains and who is worse
     "Advice", "ClientRow", "ClientTable", "STATES", "Verdict", "by_client", "clients_csv", "named", "transfer",
     # their numbers

@@ -301,7 +301,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def hash_of(*tensors: Tensor) -> bytes:
-    """What both sides have been told, with types and shapes, in 32 bytes."""
+    """What both sides have been sent, with types and shapes, in 32 bytes."""
     return hashed(*(part for each in tensors for part in (f"{each.dtype} {tuple(each.shape)}".encode(), _bytes(each))))
 
 

@@ -1,7 +1,7 @@
 """A client's side of a round's masked sums.
 
 Five steps: keys are announced; each client shares its secrets out among its neighbours; it sends words that its masks
-hide; it signs what it was told of the round and who is left; and once it has seen two thirds of all clients sign the
+hide; it signs what it was sent about the round and who is left; and once it has seen two thirds of all clients sign the
 same, it opens one secret of each neighbour, the seed of one whose words arrived or the key of one who dropped out,
 never both. A client that drops out in any step costs the sum its own term and nothing else.
 """
@@ -72,12 +72,12 @@ def transcript_of(place: bytes, everyone: Mapping[int, bytes]) -> bytes:
 
 
 def context_of(transcript: bytes, sum: int, present: Collection[int], about: bytes) -> bytes:
-    """All that those who mask together must have been told alike: other words, other masks, and nothing cancels."""
+    """All that those who mask together must have been sent: other words, other masks, and nothing cancels."""
     return hashed(transcript, number(sum), packed(present), about)
 
 
 def statement_of(context: bytes, survivors: Collection[int]) -> tuple[bytes, bytes, bytes]:
-    """What a client signs before it unmasks: all that it was told of this sum, and who is left."""
+    """What a client signs before it unmasks: all that it was sent about this sum, and who is left."""
     return b"agreement", context, packed(survivors)
 
 
@@ -97,7 +97,7 @@ def seed_digest(announcement: bytes, sum: int) -> bytes:
 class Party:
     """A client in one round. ``kept`` is all that it knows from one step to the next, and nobody else may see it.
 
-    Each step is done once. What is asked again, out of turn or of another round is refused.
+    Each step is done once. What is asked again, out of turn or of another round is rejected.
     """
 
     def __init__(self, secrets: Secrets, place: bytes, kept: dict[str, bytes]) -> None:
@@ -163,7 +163,7 @@ class Party:
     def mask(self, sum: int, words: Words, present: Collection[int], about: bytes) -> Words:
         """The words and a 1 to count by, hidden by the client's own mask and by those that it shares with neighbours.
 
-        ``present`` are those who mask together and ``about`` is all else that they must have been told alike.
+        ``present`` are those who mask together and ``about`` is all else that they must have been sent identically.
         """
         self._expect("received", f"context{sum}")
         kept = self.kept
@@ -192,7 +192,7 @@ class Party:
         return unpacked(self.kept[f"present{sum}"])
 
     def agree(self, sum: int, survivors: Collection[int]) -> bytes:
-        """Its signature of what it was told of this sum and of who is left; it signs one story and no other."""
+        """Its signature of what it was sent about this sum and of who is left; it signs one story and no other."""
         self._expect(f"context{sum}", f"survivors{sum}")
         present = self.present(sum)
         if self.me not in survivors or len(set(survivors)) != len(survivors) or not set(survivors) <= set(present):
@@ -203,7 +203,7 @@ class Party:
     def unmask(self, sum: int, signatures: Mapping[int, bytes]) -> list[bytes]:
         """One share of each of its neighbours and then of itself: of the seed of a survivor, of the key of one lost.
 
-        Two thirds of all whose keys it was shown must have signed the story that it was told. Two such groups have a
+        Two thirds of all whose keys it was shown must have signed the story that it was sent. Two such groups have a
         third in common, so no two stories are opened while fewer than a third of the clients sign both.
         """
         self._expect(f"survivors{sum}", f"answered{sum}")

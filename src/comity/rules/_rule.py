@@ -112,7 +112,7 @@ class Rule(_Declared):
     scope: Scope = "model"
     length: Length = "own"
     state: dict[str, Tensor] = field(default_factory=dict, init=False)
-    """What the rule remembers between rounds: saved and set again, it goes on as if it had never stopped."""
+    """What the rule remembers between rounds: saved and set again, it continues as if it had never stopped."""
     _drew = False
 
     def __post_init__(self) -> None:

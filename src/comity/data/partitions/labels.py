@@ -27,7 +27,7 @@ class Dirichlet(Partition):
     when the draw is large enough already.
 
     Options:
-        alpha: small for few classes a client and unequal sizes, large for nearly IID
+        alpha: small for few classes per client and unequal sizes, large for nearly IID
         min_partition_size: samples that every client has at least
         self_balancing: give no more of the next classes to a client that has its average share already, as the code
             of Yurochkin et al. and PFLlib does
@@ -155,7 +155,7 @@ class LabelShift(Sized):
     """Label shift: every client its own class mix, all classes present, equal sizes.
 
     The other samples come from all classes as they occur in the data set: q = (1 - shift)·p + shift·p(· | favourites).
-    Favourites: the classes are shuffled and dealt out evenly, one a client (in turn) or, with fewer clients than
+    Favourites: the classes are shuffled and dealt out evenly, one per client (in turn) or, with fewer clients than
     classes, several. Unlike ``Dirichlet`` nothing but the
     class mix differs between clients: not the size, and no class is missing. Samples that do not fit are left out.
 
