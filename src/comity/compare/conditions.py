@@ -30,7 +30,9 @@ def of_setting(flat: Flat) -> Flat:
 
 def shared_with_local(flat: Flat) -> Flat:
     """The conditions that a run has in common with the Local that goes with it."""
-    return {key: v for key, v in flat.items() if owner(key) not in LOCAL_OPTIONS.keys() | compared(flat)}
+    own_rate = {"lr": flat["local_lr"]} if "lr" in flat and flat.get("local_lr") is not None else {}
+    conditions = {**flat, **own_rate}
+    return {key: v for key, v in conditions.items() if owner(key) not in LOCAL_OPTIONS.keys() | compared(flat)}
 
 
 class Varying:

@@ -98,7 +98,8 @@ class LoadedStudy:
     @cached_property
     def tuned_training(self) -> set[str]:
         """Options of local training that each method has at its best value: they are no conditions."""
-        return {search.option for search in self.tuning if "." not in search.option}
+        options = {search.option for search in self.tuning if "." not in search.option}
+        return options | {"local_lr"} if "lr" in options else options
 
     def _decisive(self, run: LoadedRun) -> Flat:
         return {key: value for key, value in run.decisive.items() if key not in self.tuned_training}
