@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from comity._errors import ComityError, install, unknown
+from comity._federations import NATURAL
 from comity._labels import spelling
+from comity._natural import UNSUPPORTED, NaturalOptions
 from comity._options import Range
 
 TABLES = (
@@ -24,27 +26,6 @@ TABLES = (
 HUB = "hub:"
 SITES = "sites"
 """The name of tables that stay at their sites, in a configuration."""
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """A data set that is known by name: all that comity knows of it before its files are read."""
-
-    about: str
-    hub: str = ""
-    """Its name on the hub."""
-    folders: tuple[str, ...] = ()
-    """Other names of its folder."""
-    size: int | None = None
-    """Its customary size in pixels."""
-    get: str = ""
-    """What to download, and where."""
-    reader: str = ""
-    """The class or function in ``comity.data.sources`` that has the options, if the data are not read from files."""
-    shipped: str = ""
-    """A file that an installed package brings, and the extra of comity that installs it has the data set's name."""
-    images: bool = True
-    """Whether it is known without reading it that these are images, which nobody owns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +49,29 @@ class DataFiles:
     schema: str | None = None
     sheet: str | None = None
     centred: bool = True
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A data set that is known by name: all that comity knows of it before its files are read."""
+
+    about: str
+    hub: str = ""
+    """Its name on the hub."""
+    folders: tuple[str, ...] = ()
+    """Other names of its folder."""
+    size: int | None = None
+    """Its customary size in pixels."""
+    get: str = ""
+    """What to download, and where."""
+    reader: str = ""
+    """The class or function in ``comity.data.sources`` that has the options, if the data are not read from files."""
+    shipped: str = ""
+    """A file that an installed package brings, and the extra of comity that installs it has the data set's name."""
+    images: bool = True
+    """Whether it is known without reading it that these are images, which nobody owns."""
+    options: type = DataFiles
+    """The dataclass that has the options, if the data are read from files."""
 
 
 UNKNOWN = DatasetInfo("a data set in a file or folder, or on the hub")
@@ -124,6 +128,13 @@ DATASETS: dict[str, DatasetInfo] = {
         size=32,
         get="the folders F and M from https://people.eecs.berkeley.edu/~shiry/projects/yearbooks/yearbooks.html",
     ),
+} | {
+    name: DatasetInfo(
+        each.about + (f"; {UNSUPPORTED}" if each.task == "regression" else "; embedded" * each.embedded),
+        images=False,
+        options=NaturalOptions,
+    )
+    for name, each in NATURAL.items()
 }
 
 
@@ -131,6 +142,8 @@ def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
     """The file or folder that holds a data set; ``None`` if none is needed. A missing data set is an error."""
     if name == SITES:
         raise ComityError(f"data {name}: each site reads its own table, on Flower; here give a file with all rows")
+    if name in NATURAL:
+        return NATURAL[name].found(data_dir)
     info = DATASETS.get(name, UNKNOWN)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     if name.startswith(HUB) and not hub_installed():
