@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from comity._components import Component
+from comity._datasets import whereabouts
 from comity._errors import ComityError
+from comity._federations import natural
 from comity._labels import slug
+from comity._natural import NaturalFederation
 from comity._overlay import as_entry
 from comity._words import counted
 from comity._write import write_text
@@ -53,6 +56,7 @@ def bench(
     out: str | Path,
     scale: str | None = None,
     only: Sequence[Mapping[str, Any]] = (),
+    more: Sequence[Mapping[str, Any]] = (),
     allow_code: bool = False,
     overwrite: bool = False,
     show: Show | None = None,
@@ -64,13 +68,15 @@ def bench(
     """Run what is not done yet of every federation's study; the same call resumes it.
 
     ``federations``: the entries of each, such as ``{"pisa": {"data": "pisa", "metric": "accuracy"}}``. ``only``:
-    configurations in place of those of the file, each with ``method`` and perhaps ``rule`` and ``guard``. ``shard``:
-    ``3/4`` does the third part of the federations. ``after`` is called when a repetition is complete.
+    configurations in place of those of the file, each with ``method`` and perhaps ``rule`` and ``guard``; ``more``:
+    beside those. ``shard``: ``3/4`` does the third part of the federations. ``after`` is called when a repetition is complete.
     """
     entries = read_yaml(Path(config), allow_code=allow_code) if isinstance(config, (str, Path)) else dict(config)
     entries = override(at_scale(entries, scale), options)
     if "lr" in options:
         entries.pop("tune", None)
+    if more:
+        entries = entries | {"grid": [*(entries.get("grid") or [{}]), *more]}
     if only:
         entries = {key: value for key, value in entries.items() if key not in COMPARED} | {"grid": list(only)}
     seeds = seeds_of(entries)
@@ -207,11 +213,16 @@ def _without(entries: Mapping[str, Any], *names: str) -> Entries:
     return {key: value for key, value in entries.items() if key.partition(".")[0] not in names}
 
 
-def labelled(key: str) -> str:
-    """A configuration's key for people."""
-    method, rule = json.loads(key) if key.startswith("[") else ({"name": key}, None)
-    return str(method["name"]) if rule is None else f"{method['name']} + {rule['name']}"
+def federations(names: Iterable[str] = (), data_dir: str | Path | None = None) -> dict[str, Entries]:
+    """Natural federations by name with their entries; by default all that are here. A path of a table is one too."""
+    known = natural()
+    chosen = list(names) or ["heart", *(name for name, each in known.items() if _is_here(each, data_dir))]
+    found: dict[str, Entries] = {}
+    for name in chosen:
+        whereabouts(name, data_dir)  # a missing one is reported before anything runs
+        found[Path(name).name.partition(".")[0]] = {"data": name} | ({"data_dir": str(data_dir)} if data_dir is not None else {})
+    return found
 
 
-def names(federations: Iterable[str]) -> list[str]:
-    return [name.strip() for name in federations if name.strip()]
+def _is_here(each: NaturalFederation, data_dir: str | Path | None) -> bool:
+    return each.task == "classification" and each.path(data_dir) is not None
