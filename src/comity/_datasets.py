@@ -36,6 +36,7 @@ class DataFiles:
         size: scale the images of a folder or of the hub to this many pixels a side
         target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
         client: the column that says whose a row is; by default one that is called client, hospital, site, …
+        text: a column of text to learn from: its words and letters become 1,024 features
         missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
         schema: a schema file, as `comity schema` writes it, that says how a table is read
         sheet: the sheet of an .xlsx file; by default the first
@@ -45,6 +46,7 @@ class DataFiles:
     size: Annotated[int, Range(least=1, most=4096)] | None = None
     target: str | None = None
     client: str | None = None
+    text: str | None = None
     missing: Literal["mean", "marked"] = "mean"
     schema: str | None = None
     sheet: str | None = None

@@ -65,7 +65,7 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
         if size is not None:
             raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
         return read_table(name, path, budget, files)
-    for option in ("target", "client", "schema", "sheet"):
+    for option in ("target", "client", "text", "schema", "sheet"):
         if (given := getattr(files, option)) is not None:
             raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table ({', '.join(TABLES)})")
     for reader in (read_watch, read_npz, read_pfllib, read_idx, read_cifar):

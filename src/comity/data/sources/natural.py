@@ -60,7 +60,8 @@ def _read_table(natural: NaturalFederation, path: Path, budget: Budget, options:
         if CLIENT not in columns:
             raise ComityError(f"{path}: no column {CLIENT}")
         columns = columns.select(chosen(np.array(columns[CLIENT]), options).tolist())
-    return table_of(natural.name, columns, DataFiles(target=TARGET, client=CLIENT), budget)
+    text = TEXT if natural.kind == "text" else None
+    return table_of(natural.name, columns, DataFiles(target=TARGET, client=CLIENT, text=text), budget)
 
 
 def _read_arrays(natural: NaturalFederation, path: Path, budget: Budget, options: NaturalOptions) -> Dataset:
