@@ -98,11 +98,11 @@ class LoadedStudy:
     @cached_property
     def tuned_training(self) -> set[str]:
         """Options of local training that each method has at its best value: they are no conditions."""
-        options = {search.option for search in self.tuning if "." not in search.option}
-        return options | {"local_lr"} if "lr" in options else options
+        return {search.option for search in self.tuning if "." not in search.option}
 
     def _decisive(self, run: LoadedRun) -> Flat:
-        return {key: value for key, value in run.decisive.items() if key not in self.tuned_training}
+        tuned = self.tuned_training | ({"local_lr"} if "lr" in self.tuned_training else set())
+        return {key: value for key, value in run.decisive.items() if key not in tuned}
 
     @property
     def waiting(self) -> int:
