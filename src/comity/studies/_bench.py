@@ -81,7 +81,8 @@ def bench(
         entries = {key: value for key, value in entries.items() if key not in COMPARED} | {"grid": list(only)}
     seeds = seeds_of(entries)
     done = Bench()
-    common = {"show": show or Show(), "stop": stop, "overwrite": overwrite}
+    show = show or Show()
+    common: dict[str, Any] = {"show": show, "stop": stop, "overwrite": overwrite}
     parts = [_Part(name, own, entries, Path(out)) for name, own in _shard(federations, shard).items()]
     for count in [*range(FOLDS, len(seeds), FOLDS), len(seeds)]:
         for part in parts:
@@ -89,12 +90,12 @@ def bench(
                 return done
             if part.name in done.failed:
                 continue
-            common["show"].say(f"\n{part.name}, {counted(count, 'seed')} of {len(seeds)}")
+            show.say(f"\n{part.name}, {counted(count, 'seed')} of {len(seeds)}")
             try:
                 part.run(seeds[:count], done, common)
             except ComityError as error:
                 done.failed[part.name] = str(error)
-                common["show"].say(f"{part.name} is left out: {error}")
+                show.say(f"{part.name} is left out: {error}")
         if not stop():
             after(done)
     return done
@@ -220,7 +221,9 @@ def federations(names: Iterable[str] = (), data_dir: str | Path | None = None) -
     found: dict[str, Entries] = {}
     for name in chosen:
         whereabouts(name, data_dir)  # a missing one is reported before anything runs
-        found[Path(name).name.partition(".")[0]] = {"data": name} | ({"data_dir": str(data_dir)} if data_dir is not None else {})
+        found[Path(name).name.partition(".")[0]] = {"data": name} | (
+            {"data_dir": str(data_dir)} if data_dir is not None else {}
+        )
     return found
 
 
