@@ -49,8 +49,9 @@ def bench(
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
     """
-    from comity.commands._terminal import Terminal, interruptible
-    from comity.studies import BENCHMARK, Show, bench
+    from comity.commands._terminal import Terminal, interruptible, wide_console
+    from comity.report import write_benchmark
+    from comity.studies import BENCHMARK, LEADERBOARD, Bench, Show, bench
     from comity.studies import federations as found
 
     console, scale = Terminal(), "quick" if quick else scale
@@ -60,6 +61,14 @@ def bench(
     chosen = found(federations, given.pop("data_dir", None))
     given |= {name: value for name, value in (("seeds", seeds), ("jobs", jobs)) if value is not None}
     extra: dict[str, Any] = {"only": [own]} if own and not rerun else {"more": [own]} if own else {}
+    stored = LEADERBOARD if own and not rerun else None
+
+    def page(done: Bench) -> None:
+        left_out = [
+            f"{name}: {what} does not run ({why})." for name, each in done.left_out.items() for what, why in each
+        ]
+        write_benchmark(out, stored, left_out)
+
     with interruptible(console, "these rounds") as stopped:
         done = bench(
             entries,
@@ -70,6 +79,7 @@ def bench(
             stop=stopped,
             shard=shard,
             overwrite=overwrite,
+            after=page,
             **extra,
             **given,
         )
@@ -77,6 +87,12 @@ def bench(
             flag = " (with --allow-code)" if code_in([entries, own]) else ""
             console.print(f"Stopped. The same command resumes it{flag}.", highlight=False)
             return 130
+    if not quiet and done.studies:
+        written = write_benchmark(out, stored)
+        terminal = wide_console()
+        terminal.print(written.board.answer, highlight=False, markup=False)
+        terminal.print(written.board)
+        terminal.print(f"Page: {out / 'leaderboard.html'}", highlight=False, markup=False)
     for name, error in done.failed.items():
         complain(f"{name} failed: {error}")
     return 1 if done.failed else 0

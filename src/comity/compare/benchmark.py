@@ -197,7 +197,8 @@ def _changed(cell: Cell, kind: str) -> str:
     except ComityError:  # a class of somebody else's that is not here
         usual = {}
     changed = {key: value for key, value in own.items() if key in usual and value != usual[key]}
-    return f" ({', '.join(f'{key}={show(value)}' for key, value in changed.items())})" if changed else ""
+    words = (value if isinstance(value, str) else f"{key}={show(value)}" for key, value in changed.items())
+    return f" ({', '.join(words)})" if changed else ""
 
 
 def _conditions(run: LoadedRun) -> str:

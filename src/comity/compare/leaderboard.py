@@ -4,11 +4,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from comity._words import listed, markdown_cell, number
+from comity._words import counted, listed, markdown_cell, number
 from comity.compare.benchmark import Kind, Result
 from comity.compare.ranks import MeanRank, critical_difference, friedman, mean_ranks
 from comity.config import LOCAL
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+HEADINGS = ("configuration", "mean rank [95 % CI]", "gains / loses on", "clients worse")
 
 
 @dataclass(frozen=True)
@@ -142,9 +148,10 @@ class Leaderboard:
             "the metric that decides on each federation, or in its own unit, with 95 % confidence intervals.",
             "Clients: worse / undecided / not worse, each against its own local training, corrected for all clients.",
             "Metrics differ, so gains are not averaged over federations; ranks are. In brackets: 95 % interval by a "
-            f"bootstrap over federations. Critical difference (Nemenyi, 5 %): {number(self.critical_difference, 1)} "
-            f"among {len(names)} ranked rows on {len(federations)} federations; Friedman's test: p = {self.p_value:.2g}. A * marks mean ranks "
-            "that are worse than the best by more than that.",
+            "bootstrap over federations.",
+            f"Critical difference (Nemenyi, 5 %): {number(self.critical_difference, 1)} among {len(names)} ranked rows on "
+            f"{counted(len(federations), 'federation')}; Friedman's test: p = {self.p_value:.2g}. A * marks mean ranks "
+            "that are worse than the best by more than the critical difference.",
         ]
         if any(row.stored for row in self.rows):
             notes.append("Rows marked “stored” were not run here: they are from the committed leaderboard.")
@@ -158,7 +165,7 @@ class Leaderboard:
 
     def markdown(self) -> str:
         """The ranks, and one table with gains and clients for each federation."""
-        heads = ["configuration", "mean rank [95 % CI]", "gains / loses on", "clients worse", *self.federations]
+        heads = [*HEADINGS, *self.federations]
         lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
         units = [self.metrics.get(each, "") for each in self.federations]
         lines.append(f"| *metric* | | | | {' | '.join(f'*{unit}*' for unit in units)} |")
@@ -166,6 +173,23 @@ class Leaderboard:
             cells = [self._cell(row.results.get(each)) for each in self.federations]
             lines.append(f"| {' | '.join([*map(markdown_cell, self.row_texts(row)), *cells])} |")
         return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)])
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.box import SIMPLE
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+        drawn.pad_edge = drawn.show_edge = False
+        for heading in HEADINGS:
+            drawn.add_column(heading, justify="left" if heading == HEADINGS[0] else "right", no_wrap=True)
+        for row in self.rows:
+            name, rank, balance, worse = self.row_texts(row)
+            style = "red" if row.worse else "dim" if row.kind == "control" else ""
+            drawn.add_row(Text(name), rank, balance, Text(worse, style=style))
+        yield drawn
+        for note in self.notes:
+            yield Text(note, style="dim")
 
     def row_texts(self, row: Row) -> tuple[str, str, str, str]:
         """Name, rank, federations with a significant gain or loss, and clients that are worse."""

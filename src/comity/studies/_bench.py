@@ -24,12 +24,14 @@ from comity._write import write_text
 from comity.compare import LoadedStudy
 from comity.config import LOCAL, Config, Entries, read_yaml
 from comity.results import StudyFolder
-from comity.studies._grid import at_scale, expand, override, section, seeds_of
+from comity.studies._grid import at_scale, expand, has_own_rule, override, section, seeds_of
 from comity.studies._show import Show
 from comity.studies._study import study
 
 BENCHMARK = Path(str(files("comity"))) / "benchmark.yaml"
 """The configurations and conditions of ``comity bench``."""
+LEADERBOARD = BENCHMARK.with_name("leaderboard.csv")
+"""The results of the committed leaderboard."""
 FOLDS = 3
 """Seeds of one repetition: together they test each sample once."""
 RATES = ".rates"
@@ -43,7 +45,7 @@ class Bench:
     """What came of it: the study folders by federation, and what could not be done."""
 
     studies: dict[str, Path] = field(default_factory=dict)
-    left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+    left_out: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """By federation: configurations that do not run there, and why."""
     failed: dict[str, str] = field(default_factory=dict)
     """Federations that could not be run, and runs that failed, each with its error."""
@@ -69,7 +71,8 @@ def bench(
 
     ``federations``: the entries of each, such as ``{"pisa": {"data": "pisa", "metric": "accuracy"}}``. ``only``:
     configurations in place of those of the file, each with ``method`` and perhaps ``rule`` and ``guard``; ``more``:
-    beside those. ``shard``: ``3/4`` does the third part of the federations. ``after`` is called when a repetition is complete.
+    beside those. ``shard``: ``3/4`` does the third part of the federations. ``after`` is called when a
+    repetition is complete.
     """
     entries = read_yaml(Path(config), allow_code=allow_code) if isinstance(config, (str, Path)) else dict(config)
     entries = override(at_scale(entries, scale), options)
@@ -137,7 +140,8 @@ class _Part:
         cells = expand(_without(self.entries, "tune", "tune_seeds") | {"seeds": [self.first], "out": None})
         cells = [cell for cell in cells if not cell.is_local]
         chosen = self.choose(cells, common)
-        done.left_out[self.name] = chosen.left_out
+        titles = {_key(cell): cell.title(has_own_rule(cell)) for cell in cells}
+        done.left_out[self.name] = [(titles[key], why) for key, why in chosen.left_out.items() if key in titles]
         if common["stop"]():
             return
         grid = [
