@@ -36,12 +36,14 @@ def test_friedman_is_that_of_iman_and_davenport() -> None:
 
     expected = f.sf((n - 1) * statistic / (n * (k - 1) - statistic), k - 1, (k - 1) * (n - 1))
     assert friedman(scores) == pytest.approx(expected)
-    assert friedman([[1, 2, 3]] * 6) == 0.0 and friedman([[1, 1, 1]] * 6) == 1.0
+    assert friedman([[1, 2, 3]] * 6) == 0.0
+    assert friedman([[1, 1, 1]] * 6) == 1.0
 
 
 def test_the_mean_is_exact_and_few_federations_have_no_interval() -> None:
     few = mean_ranks([[3, 2, 1], [3, 1, 2]])
-    assert [each.mean for each in few] == [1.0, 2.5, 2.5] and few[0].low is None
+    assert [each.mean for each in few] == [1.0, 2.5, 2.5]
+    assert few[0].low is None
     same = mean_ranks([[3, 2, 1]] * 6)
     assert [(each.low, each.mean, each.high) for each in same] == [(k, k, k) for k in (1.0, 2.0, 3.0)]
 
@@ -62,7 +64,8 @@ def test_intervals_hold_the_true_mean_rank_in_95_of_100_samples_of_federations()
         for found in (mean_ranks(scores(16), seed=k) for k in range(300))
     ]
     shares = np.mean(held, axis=0)
-    assert shares.min() > 0.91 and shares.mean() == pytest.approx(0.95, abs=0.02)
+    assert shares.min() > 0.91
+    assert shares.mean() == pytest.approx(0.95, abs=0.02)
 
 
 def test_equal_configurations_exceed_the_critical_difference_in_five_of_100_cases_at_most() -> None:

@@ -14,7 +14,7 @@ COMPARED = ("method", "rule", "guard")
 def bench(
     *,
     given: Entries,
-    scale: str = "desk",
+    scale: str | None = None,
     quick: bool = False,
     federations: tuple[str, ...] = (),
     rerun: bool = False,
@@ -37,7 +37,7 @@ def bench(
         comity bench --method mymodule.MyMethod --federations pisa,rain --out benchmarks/mine
 
     Options:
-        scale: quick, desk or night, the section of the benchmark's file to take
+        scale: quick, desk or night, the section of the benchmark's file to take; by default desk
         quick: the same as --scale quick: few configurations, one repetition
         federations: natural federations by name, or tables; by default all that are here
         rerun: with --method, run all configurations of the benchmark too
@@ -55,7 +55,7 @@ def bench(
     from comity.studies import federations as found
 
     console, scale = Terminal(), "quick" if quick else scale
-    out = Path(str(given.pop("out", Path("benchmarks") / scale)))
+    out = Path(str(given.pop("out", Path("benchmarks") / (scale or "desk"))))
     own = {name: given.pop(name) for name in list(given) if name.partition(".")[0] in COMPARED}
     entries = read_yaml(config or BENCHMARK, allow_code=allow_code)
     chosen = found(federations, given.pop("data_dir", None))

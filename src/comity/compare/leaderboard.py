@@ -149,7 +149,7 @@ class Leaderboard:
             "Clients: worse / undecided / not worse, each against its own local training, corrected for all clients.",
             "Metrics differ, so gains are not averaged over federations; ranks are. In brackets: 95 % interval by a "
             "bootstrap over federations.",
-            f"Critical difference (Nemenyi, 5 %): {number(self.critical_difference, 1)} among {len(names)} ranked rows on "
+            f"Critical difference (Nemenyi, 5 %): {number(self.critical_difference, 1)} among {len(names)} rows on "
             f"{counted(len(federations), 'federation')}; Friedman's test: p = {self.p_value:.2g}. A * marks mean ranks "
             "that are worse than the best by more than the critical difference.",
         ]

@@ -69,7 +69,7 @@ def read_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequenc
 
 
 def write_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequence[str] = ()) -> Benchmark:
-    """Write the page, its tables and, with matplotlib, a picture into a benchmark's folder: leaderboard.* and clients.csv."""
+    """Write ``leaderboard.html``, ``.md``, ``.csv`` and, with matplotlib, ``.png`` into a benchmark's folder."""
     folder, found = Path(out), read_benchmark(out, stored, remarks)
     write_text(folder / "leaderboard.csv", results_csv(found.board.results.values()))
     write_text(folder / "clients.csv", benchmark_clients_csv(found.clients))

@@ -135,10 +135,11 @@ class _Part:
         self.entries = {**own, **kept}
         self.first = seeds_of(entries)[0]
         self.tuned = bool(section(entries, "tune"))
+        cells = expand(_without(self.entries, "tune", "tune_seeds") | {"seeds": [self.first], "out": None})
+        self.cells = [cell for cell in cells if not cell.is_local]
 
     def run(self, seeds: Sequence[int], done: Bench, common: Mapping[str, Any]) -> None:
-        cells = expand(_without(self.entries, "tune", "tune_seeds") | {"seeds": [self.first], "out": None})
-        cells = [cell for cell in cells if not cell.is_local]
+        cells = self.cells
         chosen = self.choose(cells, common)
         titles = {_key(cell): cell.title(has_own_rule(cell)) for cell in cells}
         done.left_out[self.name] = [(titles[key], why) for key, why in chosen.left_out.items() if key in titles]
