@@ -98,4 +98,4 @@ def bench(
     return 1 if done.failed else 0
 
 
-COMMAND = Command(bench, [option for option in RUN_OPTIONS if option.name not in ("data", "seed")], order=2)
+COMMAND = Command(bench, [option for option in RUN_OPTIONS if option.name not in ("data", "seed")], order=20)

@@ -26,7 +26,7 @@ from comity.compare.clients import ClientTable, clients_csv
 from comity.compare.columns import ACCURACY, COLUMNS, CONFLICT, DIFFERENCE, GAIN, WORST, DifferenceColumn, Entry
 from comity.compare.conditions import Varying, compared, in_words
 from comity.compare.harm import STATES, ClientRow, by_client, named, transfer
-from comity.compare.leaderboard import Leaderboard, Row
+from comity.compare.leaderboard import HEADINGS, Leaderboard, Row
 from comity.compare.ranks import MeanRank, critical_difference, friedman, mean_ranks, ranks
 from comity.compare.statistics import Difference, Spread, holm
 from comity.compare.study import LoadedStudy, load
@@ -41,8 +41,9 @@ __all__ = [
     # their numbers
     "Difference", "Spread", "holm", "interval", "points",
     # a benchmark
-    "FederationClients", "Leaderboard", "MeanRank", "Result", "Row", "benchmark_clients_csv", "benchmark_studies",
-    "clients_of", "critical_difference", "friedman", "mean_ranks", "ranks", "read_results", "results_csv", "results_of",
+    "FederationClients", "HEADINGS", "Leaderboard", "MeanRank", "Result", "Row", "benchmark_clients_csv",
+    "benchmark_studies", "clients_of", "critical_difference", "friedman", "mean_ranks", "ranks", "read_results",
+    "results_csv", "results_of",
     # the table
     "ACCURACY", "COLUMNS", "CONFLICT", "DIFFERENCE", "DifferenceColumn", "Entry", "GAIN", "Line", "Table", "WORST",
 ]

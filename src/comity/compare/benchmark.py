@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+from comity._components import Component, plain
 from comity._errors import ComityError
 from comity._labels import titled
 from comity._words import csv_cell, number
@@ -189,14 +190,12 @@ def label_of(cell: Cell) -> str:
 
 
 def _changed(cell: Cell, kind: str) -> str:
-    from comity._components import Component
-
     own = {key.partition(".")[2]: value for key, value in cell.options.items() if key.startswith(f"{kind}.")}
     try:
         usual: Mapping[str, Any] = Component.parse(kind, cell.options.get(kind)).options
     except ComityError:  # a class of somebody else's that is not here
         usual = {}
-    changed = {key: value for key, value in own.items() if key in usual and value != usual[key]}
+    changed = {key: value for key, value in own.items() if key in usual and plain(value) != plain(usual[key])}
     words = (value if isinstance(value, str) else f"{key}={show(value)}" for key, value in changed.items())
     return f" ({', '.join(words)})" if changed else ""
 
