@@ -109,7 +109,7 @@ def leaderboard_setup() -> str:
     rates = [each.lr for each in found.results.values() if each.lr == each.lr]
     ends = sum(rate in (min(rates), max(rates)) for rate in rates)
     words = [
-        f"{len(found.federations)} federations, {shown} seeds (3 per repetition), {about.pop('core hours')} core hours; "
+        f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {about.pop('core hours')} core hours; "
         + ", ".join(f"{name} {value}" for name, value in about.items()) + ".",
         f"Conditions: {listed(conditions)}.",
         f"The learning rate that validation chose is the smallest or largest that was tried in {ends} of {len(rates)} "
