@@ -64,7 +64,7 @@ class NaturalFederation:
     def split(self) -> str:
         """How tests and validation samples are chosen."""
         if self.in_time:
-            return "each fold is a block of time per client, and validation samples are the last ones before it"
+            return "each fold is a block of time per client; validation samples are the last in time of the others"
         return "folds are drawn at random within each client"
 
     def path(self, data_dir: str | Path | None = None) -> Path | None:
@@ -92,20 +92,24 @@ class NaturalFederation:
         return path
 
     def card(self) -> str:
-        """All of this in paragraphs, for the terminal."""
-        here = "embedded in comity" if self.embedded else f"COMITY_DATA/{FOLDER}/{self.file}"
+        """All of this in lines, and what to do to have the file."""
+        decides = f"{self.metric} decides" if self.metric else UNSUPPORTED
+        todo = (
+            "nothing to get: it is embedded"
+            if self.embedded
+            else f"make {FOLDER}/{self.file} in COMITY_DATA or --data-dir of the source; comity downloads nothing"
+        )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
-            "task": f"{self.task}; {UNSUPPORTED}"
-            if self.task == "regression"
-            else f"{self.task}, {self.metric} decides",
+            "task": f"{self.task}, {decides}",
             "split": self.split,
-            "traps": self.traps,
+            "mind": self.traps,
             "licence": self.licence,
             "cite": self.cite,
             "source": self.source,
             "made": self.recipe,
-            "file": here,
+            "to get it": todo,
+            "here": str(self.path() or "no"),
             "SHA-256": self.sha256,
         }
-        return "\n".join(f"{name + ':':<9}{text}" for name, text in lines.items() if text)
+        return "\n".join(f"{name + ':':<11}{text}" for name, text in lines.items() if text)

@@ -70,6 +70,10 @@ def _read_arrays(natural: NaturalFederation, path: Path, budget: Budget, options
     assert found is not None
     names = {}
     with open_archive(path) as archive:
+        held = {info.filename for info in archive.infolist()}
+        for key in ("class_names", "client_names", "client_train"):
+            if f"{key}.npy" not in held:
+                raise ComityError(f"{path}: no {key}")
         for key in ("class_names", "client_names"):
             member = plain_member(archive, archive.getinfo(f"{key}.npy"), path)
             budget.take(array_bytes(member.shape, member.dtype), f"{path}: {key}", member.info.compress_size)
