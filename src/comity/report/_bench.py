@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from comity import __version__
+from comity._labels import slug
 from comity._words import number
 from comity._write import write_text
 from comity.compare import (
@@ -51,6 +52,8 @@ def read_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequenc
     seconds = 0.0
     for name, folder in benchmark_studies(out).items():
         study = LoadedStudy(folder)
+        data = str(study.settings[0].options.get("data")) if study.settings else name
+        name = data if slug(data) == name else name
         least = min(FOLDS, max((len(cell.finished) for cell in study.cells), default=0))
         results += results_of(name, study, least)
         found = clients_of(name, study, least) if study.settings else None
