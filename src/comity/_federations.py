@@ -97,7 +97,6 @@ _TABLE: dict[str, NaturalFederation] = {
         clients=52,
         samples=12_191,
         in_time=True,
-        embedded=True,
         licence=_UCI,
         cite="Kahn, UCI Diabetes (AAAI 1994 Spring Symposium)",
         source="https://archive.ics.uci.edu/dataset/34/diabetes",
