@@ -12,7 +12,7 @@ import measured
 
 from comity._words import counted, listed, markdown_cell, number
 from comity.compare import Leaderboard, Result, Row, benchmark_clients_csv, read_results, results_csv
-from comity.report import read_benchmark, write_benchmark
+from comity.report import draw_benchmark, read_benchmark
 from comity.studies import LEADERBOARD
 
 CLIENTS = measured.FOLDER / "leaderboard-clients.csv"
@@ -22,13 +22,12 @@ EMPTY = "*The benchmark has not been run yet.*"
 
 
 def keep(folder: Path) -> None:
-    """Write the results, clients, setup and picture from a benchmark's folder; it need not be finished."""
+    """Write the results, clients, setup and picture from a benchmark's folder, which is only read."""
     found = read_benchmark(folder)
-    write_benchmark(folder)
     LEADERBOARD.write_text(results_csv(found.board.results.values()))
     CLIENTS.write_text(benchmark_clients_csv(found.clients))
     SETUP.write_text(json.dumps(found.setup, indent=2, ensure_ascii=False) + "\n")
-    PICTURE.write_bytes((folder / "leaderboard.png").read_bytes())
+    draw_benchmark(found, PICTURE)
     board.cache_clear()
 
 

@@ -78,11 +78,16 @@ def write_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequen
     write_text(folder / "clients.csv", benchmark_clients_csv(found.clients))
     write_text(folder / "leaderboard.md", found.board.markdown())
     write_text(folder / "leaderboard.html", bench_page(found))
-    if find_spec("matplotlib") is not None and found.clients:
-        from comity.report._bench_figure import draw_clients
-
-        draw_clients(found.board, found.clients, folder / "leaderboard.png")
+    if find_spec("matplotlib") is not None:
+        draw_benchmark(found, folder / "leaderboard.png")
     return found
+
+
+def draw_benchmark(found: Benchmark, file: Path) -> None:
+    """Draw each client's gain by federation as a PNG; needs matplotlib."""
+    from comity.report._bench_figure import draw_clients
+
+    draw_clients(found.board, found.clients, file)
 
 
 def bench_page(found: Benchmark) -> str:
