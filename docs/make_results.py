@@ -17,6 +17,7 @@ from pathlib import Path
 import claims
 import make_guard
 import make_harm
+import make_leaderboard
 import measured
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
@@ -26,7 +27,9 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md", "feedback.md")]
+PAGES = [
+    HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md", "feedback.md", "leaderboard.md")
+]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(measured.weighed, measured.experiments, measured.interval, claims.claims, claims.over),
@@ -41,6 +44,8 @@ FUNCTIONS = (
     ),
     *(make_harm.harm_power_by_tests, make_harm.harm_worst, make_harm.harm_excluded, make_harm.harm_federations),
     *(make_harm.harm_repetitions, make_guard.online_streams, make_guard.online_bets),
+    *(make_leaderboard.leaderboard_answer, make_leaderboard.leaderboard_ranks, make_leaderboard.leaderboard_gains),
+    *(make_leaderboard.leaderboard_notes, make_leaderboard.leaderboard_count, make_leaderboard.leaderboard_setup),
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}
@@ -64,6 +69,9 @@ def keep(name: str, folder: Path) -> None:
         write(make_guard.NATURAL, make_guard.states(folder))
         if all((folder / f"{half}.csv").exists() for half in make_guard.HALVES):
             write(make_guard.CANDIDATES, make_guard.candidates(folder))
+        return
+    if name == "leaderboard":  # one study per federation, and its own files
+        make_leaderboard.keep(folder)
         return
     study = LoadedStudy(folder)
     if study.unfinished or study.damaged:

@@ -47,7 +47,7 @@ def test_a_tutorial(page: str, module: str, tmp_path: Path, monkeypatch: pytest.
     for line in "".join(blocks(page, "")).splitlines():
         _, *arguments = shlex.split(line, comments=True)
         small = ["--clients", "4", "--model", "mlp", "--rounds", "1", "--quiet"] if "--help" not in arguments else []
-        small += ["--jobs", "1"] if arguments[0] == "study" else []
+        small += ["--jobs", "1"] if arguments[0] in ("study", "bench") else []
         assert main([*arguments, *small]) == 0, line
     sys.modules.pop(module)
 

@@ -211,6 +211,9 @@ class Evaluation:
     local_on: Literal["all", "train"] = option(
         "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"
     )
+    local_lr: Positive | None = option(
+        None, "learning rate of the local baseline; by default lr", local=None, silent=True
+    )
     newcomer_rounds: CountOrZero = option(5, "rounds in which a newcomer fits before it is evaluated", local=5)
     reference: str = option(
         "auto", "local baseline: auto (trained once and cached), none, or a run folder", decides=False, local="none"
@@ -351,6 +354,8 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         which shows how much of a difference is luck of training.
         """
         changes = {**LOCAL_OPTIONS, "local_on": on or self.local_on}
+        if self.local_lr is not None:
+            changes["lr"] = self.local_lr
         if repeat:
             changes["training_seed"] = self.seed ^ REPEATED
         if changes["local_on"] == "all":

@@ -105,7 +105,8 @@ class LoadedStudy:
         return {search.option for search in self.tuning if "." not in search.option}
 
     def _decisive(self, run: LoadedRun) -> Flat:
-        return {key: value for key, value in run.decisive.items() if key not in self.tuned_training}
+        tuned = self.tuned_training | ({"local_lr"} if "lr" in self.tuned_training else set())
+        return {key: value for key, value in run.decisive.items() if key not in tuned}
 
     @property
     def waiting(self) -> int:

@@ -13,6 +13,7 @@ from comity._errors import ComityError, install, unknown
 from comity._memory import show_bytes
 from comity._words import counted
 from comity.compare import LoadedStudy
+from comity.report._bench import Benchmark, bench_page, draw_benchmark, read_benchmark, write_benchmark
 from comity.report._feedback import feedback_page
 from comity.report._words import progress
 from comity.report._writer import Writer, wait_for_run
@@ -20,7 +21,11 @@ from comity.report._writer import Writer, wait_for_run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Plots", "feedback_page", "write"]
+# fmt: off
+__all__ = [
+    "Benchmark", "Plots", "bench_page", "draw_benchmark", "feedback_page", "read_benchmark", "write", "write_benchmark",
+]
+# fmt: on
 
 
 @dataclass(frozen=True)

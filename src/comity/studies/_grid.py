@@ -3,7 +3,7 @@
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
 ``tune``, ``tune_seeds``, ``budget``, ``jobs``, ``most_cells``, ``callbacks``, ``keep_checkpoints``, ``about``, and the
-sections ``desk``, ``night`` and ``paper``, of which ``--scale`` chooses one.
+sections ``quick``, ``desk``, ``night`` and ``paper``, of which ``--scale`` chooses one.
 """
 
 import math
@@ -25,7 +25,7 @@ from comity.compare import Varying, compared, in_words
 from comity.config import COMPONENTS, LOCAL, SEARCHED, UNNAMED, Config, Entries, Overlay, Training, default
 from comity.results import Flat, flatten
 
-SCALES = ("desk", "night", "paper")
+SCALES = ("quick", "desk", "night", "paper")
 BESIDE = (
     *("seeds", "sweep", "grid", "tune", "tune_seeds", "budget"),
     *("jobs", "most_cells", "callbacks", "keep_checkpoints", "about"),
