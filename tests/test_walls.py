@@ -29,7 +29,7 @@ ROOMS = {
     "privacy": ("engine", "methods", "rules", "results"),
     "extras": ("engine", "methods", "rules", "data", "results"),
     "probe": ("data", "engine", "compare"),
-    "studies": ("engine", "results", "compare", "probe"),
+    "studies": ("engine", "results", "compare"),
     "report": ("results", "compare"),
     "files": ("rules",),
     "deploy": ("engine", "methods", "nn", "data", "results", "compare", "guard"),

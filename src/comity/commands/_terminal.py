@@ -59,7 +59,7 @@ def show_answer(console: Console, answer: "Answer") -> None:
         console.print(f"→ Check first what {who} means by the columns or classes named above.", highlight=False)
     console.print()
     console.print(answer.table)
-    words = "Similar clients: those of natural federations with a similar gain here, and how many gained by joining."
+    words = "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining."
     console.print(f"[dim]{words} {answer.seconds:.1f} s.[/]", highlight=False)
 
 

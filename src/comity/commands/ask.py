@@ -1,12 +1,16 @@
 """``comity ask``."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from comity._datasets import whereabouts
 from comity._errors import ComityError
 from comity._options import Count
 from comity.commands._command import RUN_OPTIONS, Command
 from comity.config import Entries
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TAKEN = ("data", "data_dir", "data_limit", "clients", "partition", "seed", "test_share", "metric", "margin")
 
@@ -44,19 +48,24 @@ def ask(
         raise ComityError("comity ask needs TABLE or --data: comity ask TABLE [options]; see comity ask --help")
     whereabouts(data)
 
-    from comity.commands._terminal import show_answer, wide_console
+    from comity.commands._terminal import wide_console
 
     console = wide_console()
     console.print(f"Reading {data} …", highlight=False, markup=False, soft_wrap=True)
+    show_asked(console, data, given, seeds)
+    return 0
 
+
+def show_asked(console: "Console", data: str, given: Entries, seeds: int = 6) -> None:
+    """Print what the probe says; options of a run that are not about the data are left out."""
+    from comity.commands._terminal import show_answer
     from comity.probe import ask
 
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    answer = ask(data, seeds=seeds, say=say, **given)
-    show_answer(console, answer)
-    return 0
+    taken = {name: value for name, value in given.items() if name.partition(".")[0] in TAKEN}
+    show_answer(console, ask(data, seeds=seeds, say=say, **taken))
 
 
 COMMAND = Command(ask, [option for option in RUN_OPTIONS if option.name in TAKEN], order=0)

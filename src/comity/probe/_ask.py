@@ -13,8 +13,8 @@ import numpy as np
 from comity._errors import ComityError
 from comity._words import counted, number
 from comity.compare import ClientRow, ClientTable, Paired, paired_rows
-from comity.config import ACCURACY, Config, Entries, Overlay
-from comity.data import Dataset, Federation
+from comity.config import ACCURACY, Config, Overlay
+from comity.data import Dataset, Federation, federate
 from comity.engine import RunPlan
 from comity.metrics import DECIDING, scores
 from comity.probe import _disagreement as disagreement
@@ -89,8 +89,8 @@ def ask(
     """
     began = time.perf_counter()
     given = data if isinstance(data, Dataset) else None
-    entries: Entries = Overlay(options, {} if given is not None else {"data": str(data)})
-    plan = RunPlan(Config.of(entries), dataset=given)
+    config = Config.of(Overlay({} if given is not None else {"data": str(data)}, options))
+    plan = _plan(config, given)
     federation = plan.everyone
     if len(federation) < 2:
         raise ComityError(f"{federation.name} has one client: there is nobody to join")
@@ -99,7 +99,8 @@ def ask(
     for line in (*federation.notes, *federation.warnings):
         say(line)
     found = []
-    for finding in findings(federation, plan.dataset if isinstance(plan.dataset, Dataset) else None):
+    dataset = given or plan.dataset
+    for finding in findings(federation, dataset if isinstance(dataset, Dataset) else None):
         found.append(finding)
         say(f"Check: {finding}")
     metric = plan.config.metric or ACCURACY
@@ -107,7 +108,7 @@ def ask(
     for seed in range(plan.config.seed, plan.config.seed + (seeds if federation.folds else 1)):
         fold = federation
         if seed != plan.config.seed:
-            fold = RunPlan(plan.config.with_(seed=seed), dataset=plan.dataset).everyone
+            fold = _plan(plan.config.with_(seed=seed), given, plan).everyone
         for name, client, pair in compared(fold, list(pairs)):
             pairs[name].setdefault(client, []).append(pair)
     names = federation.client_names
@@ -116,6 +117,13 @@ def ask(
     likeness = {row.client: similar(100 * row.gain) for row in by_accuracy if not isnan(row.gain)}
     seconds = time.perf_counter() - began
     return Answer(rows, mean, likeness, tuple(found), metric, seconds)
+
+
+def _plan(config: Config, given: Dataset | None, before: RunPlan | None = None) -> RunPlan:
+    """Of one seed; ``before``: the plan of another seed, with the same data."""
+    if given is not None:
+        return RunPlan(config, federate(given, seed=config.seed, test_share=config.test_share))
+    return RunPlan(config, dataset=None if before is None else before.dataset)
 
 
 def findings(federation: Federation, dataset: Dataset | None) -> Iterator[Finding]:
