@@ -4,6 +4,7 @@ Truth is the study of benchmarks/guard_natural.py: FedAvg without a guard agains
 units, 24 seeds. Each step writes into docs/results, and the calibration into the package.
 
     python benchmarks/ask.py clients --runs runs/guard-natural   # probe, features, conflict and truth of each client
+    python benchmarks/ask.py longer --runs runs/guard-natural    # the same clients after longer training
     python benchmarks/ask.py calibrate                           # calibration.json, and its evaluation
     python benchmarks/ask.py draw                                # docs/images/ask.png
 """
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
+import comity
 from comity._write import write_text
 from comity.compare import LoadedStudy, Paired, paired_rows
 from comity.data import Dataset, Federation, federate, load
@@ -36,7 +38,9 @@ PLAN = json.loads(Path(__file__).with_name("guard_federations.json").read_text()
 NAMES = sorted(PLAN["choosing"] + PLAN["reporting"])
 EDGES = [-5.0, -2.0, 0.0, 2.0, 5.0]
 """Points of accuracy between the groups of the calibration; chosen before the last seven federations were read."""
-CLIENTS, SCHEMES = "ask-clients.csv", "ask-schemes.csv"
+CLIENTS, SCHEMES, LONGER = "ask-clients.csv", "ask-schemes.csv", "ask-longer.csv"
+LONGER_TRAINING = {"rounds": 100, "lr": 0.2}
+"""Beside 30 rounds at 0.05, which are too few for FedAvg in three federations."""
 Row = dict[str, Any]
 
 
@@ -45,11 +49,13 @@ def read(name: str) -> list[Row]:
         return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def _number(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def write(name: str, rows: Iterable[Row]) -> None:
@@ -64,7 +70,12 @@ def write(name: str, rows: Iterable[Row]) -> None:
 
 
 def clients(runs: Path) -> Iterator[Row]:
+    """Federations that the file has already are kept."""
+    done = read(CLIENTS) if (DOCS / "results" / CLIENTS).exists() else []
     for name in NAMES:
+        if kept := [row for row in done if row["federation"] == name]:
+            yield from kept
+            continue
         study = runs / "studies" / name
         if not (study / "table.csv").exists():
             print(f"{name} is not finished")
@@ -161,6 +172,23 @@ def _conflict(study: Path) -> dict[int, Row]:
     return {client: {when: fmean(values) for when, values in each.items()} for client, each in found.items()}
 
 
+def longer(runs: Path) -> Iterator[Row]:
+    """The gain of FedAvg over local training after longer training of both: mean over three seeds."""
+    options = {"method": "FedAvg", "model": PLAN["training"]["model"], "metric": "accuracy", "control": "none"}
+    quick = {"general_every": "never", "workers": 1, "eval_every": 100, "checkpoint_every": 100}
+    for name in NAMES:
+        start = time.perf_counter()
+        gains: dict[int, list[float]] = {}
+        data = str(next((runs / "data").glob(f"{name}.*")))
+        for seed in range(3):
+            run = comity.run(data=data, seed=seed, **options, **quick, **LONGER_TRAINING)
+            for client, each in run.result.transfer.clients.items():
+                gains.setdefault(client, []).append(100 * each.gain)
+        names = federate(load(data), seed=0).client_names
+        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+        yield from ({"federation": name, "client": names[c], "gain": fmean(each)} for c, each in gains.items())
+
+
 # Calibration, and its evaluation on federations that were left out.
 
 Predict = Callable[[Sequence[Row]], NDArray[np.float64]]
@@ -214,7 +242,9 @@ PREDICTORS: dict[str, Callable[[Sequence[Row]], Predict]] = {
 
 def prepared() -> list[Row]:
     rows = read(CLIENTS)
+    after = {(row["federation"], str(row["client"])): row["gain"] for row in read(LONGER)}
     for row in rows:
+        row["longer"] = after[row["federation"], str(row["client"])]
         row["mean"] = fmean(other["probe"] for other in rows if other["federation"] == row["federation"])
         row["log rows"] = float(np.log(row["rows"]))
     return rows
@@ -256,9 +286,26 @@ def calibrate() -> None:
             yield {"predicted by": name, "brier": float(errors.mean()), "brier by federation": mean, "right": right}
 
     write(SCHEMES, judged())
-    print((DOCS / "results" / SCHEMES).read_text())
-    for feature in ("probe", "brier", "random features", "rows", "skew", "curve", "conflict early", "conflict late"):
-        print(f"{feature:16}", {key: f"{value:.2f}" for key, value in correlations(rows, feature).items()})
+    chances = left_out(rows, by_groups)
+    write(
+        "ask-groups.csv",
+        (
+            {"group": k, "clients": clients, "gained": won, "predicted": 100 * float(chances[group == k].mean())}
+            for k, (clients, won) in enumerate(zip(known["clients"], known["gained"], strict=True))
+        ),
+    )
+    features = ("probe", "brier", "random features", "rows", "skew", "curve", "conflict early", "conflict late")
+    trained = {"30 rounds": rows, "100 rounds": [row | {"gain": row["longer"]} for row in rows]}
+    write(
+        "ask-correlations.csv",
+        (
+            {"feature": name, "training": what} | correlations(some, name)
+            for what, some in trained.items()
+            for name in features
+        ),
+    )
+    for name in (SCHEMES, "ask-groups.csv", "ask-correlations.csv"):
+        print((DOCS / "results" / name).read_text())
 
 
 def correlations(rows: Sequence[Row], feature: str) -> dict[str, float]:
@@ -304,11 +351,13 @@ def draw() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("clients", "calibrate", "draw"))
+    parser.add_argument("what", choices=("clients", "longer", "calibrate", "draw"))
     parser.add_argument("--runs", type=Path, default=Path("runs/guard-natural"))
     options = parser.parse_args()
     if options.what == "clients":
         write(CLIENTS, clients(options.runs))
+    elif options.what == "longer":
+        write(LONGER, longer(options.runs))
     else:
         {"calibrate": calibrate, "draw": draw}[options.what]()
 

@@ -59,6 +59,7 @@ def faults(data: Path) -> Iterator[Row]:
             tally.setdefault(fault, []).append(hit)
         for fault, hits in tally.items():
             yield {"federation": name, "fault": fault, "put in": len(hits), "found": sum(hits)}
+        print(name, {fault: f"{sum(hits)}/{len(hits)}" for fault, hits in tally.items()}, flush=True)
 
 
 def _columns(dataset: Dataset) -> Iterator[tuple[str, bool]]:
@@ -75,7 +76,7 @@ def _columns(dataset: Dataset) -> Iterator[tuple[str, bool]]:
         def found(changed: Array, kind: str, *columns: int, c: int = c) -> bool:
             trial = [*sites[:c], Summary.of(changed), *sites[c + 1 :]]
             wanted = names[c], kind, tuple(labels[j] for j in sorted(columns))
-            return any((f.client, f.kind, f.what) == wanted for f in disagreement.columns(trial, names, labels))
+            return any((f.client, f.kind, f.what) == wanted for f in disagreement.columns(trial, names, labels, c))
 
         for fault, (kind, change) in COLUMNS.items():
             for j in random.permutation(usable)[:2].tolist():
@@ -101,16 +102,19 @@ def _classes(name: str, dataset: Dataset) -> Iterator[tuple[str, bool]]:
         new[pair] = pair[::-1]
         trial = [*sites[:c], Rows(sites[c].x, new[sites[c].y]), *sites[c + 1 :]]
         wanted = federation.client_names[c], {federation.class_names[k] for k in pair}
-        named = disagreement.classes(trial, federation.client_names, federation.class_names)
+        named = disagreement.classes(trial, federation.client_names, federation.class_names, c)
         yield "two classes exchanged", any((f.client, set(f.what)) == wanted for f in named)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=("alarms", "faults", "both"), default="both")
     parser.add_argument("--data", type=Path, default=Path("runs/guard-natural/data"))
     options = parser.parse_args()
-    write("ask-alarms.csv", alarms(options.data))
-    write("ask-faults.csv", faults(options.data))
+    if options.what != "faults":
+        write("ask-alarms.csv", alarms(options.data))
+    if options.what != "alarms":
+        write("ask-faults.csv", faults(options.data))
 
 
 if __name__ == "__main__":

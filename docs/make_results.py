@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import claims
+import make_ask
 import make_guard
 import make_harm
 import measured
@@ -26,7 +27,7 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md", "feedback.md")]
+PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md", "feedback.md", "ask.md")]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(measured.weighed, measured.experiments, measured.interval, claims.claims, claims.over),
@@ -41,6 +42,7 @@ FUNCTIONS = (
     ),
     *(make_harm.harm_power_by_tests, make_harm.harm_worst, make_harm.harm_excluded, make_harm.harm_federations),
     *(make_harm.harm_repetitions, make_guard.online_streams, make_guard.online_bets),
+    *make_ask.FUNCTIONS,
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}

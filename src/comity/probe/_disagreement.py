@@ -24,6 +24,8 @@ from comity._words import listed
 from comity.probe._logistic import Array, Rows, common, log_probabilities
 
 FAR, NEAR, SURE = 6.0, 2.0, 4.0
+OFF = 3.0
+"""z of each of two exchanged columns, which together are ``FAR``."""
 LEAST_ROWS = 20
 """Rows, or known values, of which a site reports a summary."""
 LEAST_VALUES = 8
@@ -119,8 +121,10 @@ class _Others(NamedTuple):
             return np.hypot(shift, np.log(spread / self.spread) / self.ratio_error)
 
 
-def columns(sites: Sequence[Summary], clients: Sequence[str], names: Sequence[str]) -> Iterator[Finding]:
-    """Columns in other units, shifted or exchanged, by site."""
+def columns(
+    sites: Sequence[Summary], clients: Sequence[str], names: Sequence[str], only: int | None = None
+) -> Iterator[Finding]:
+    """Columns in other units, shifted or exchanged, by site; ``only``: look at one of them."""
     if len(sites) < LEAST_SITES:
         return
     centre = np.stack([site.quartiles[1] for site in sites])
@@ -129,6 +133,8 @@ def columns(sites: Sequence[Summary], clients: Sequence[str], names: Sequence[st
     usable = (spread > 0) & (np.stack([site.values for site in sites]) >= LEAST_VALUES)
     centre, spread = np.where(usable, centre, np.nan), np.where(usable, spread, np.nan)
     for c, client in enumerate(clients):
+        if only not in (None, c):
+            continue
         others = np.arange(len(sites)) != c
         use = np.flatnonzero(usable[c] & (usable[others].sum(0) >= LEAST_SITES - 1))
         if not len(use):
@@ -154,16 +160,13 @@ def _others(centre: Array, spread: Array, rows: Array) -> _Others:
 def _named(client: str, names: list[str], centre: Array, spread: Array, them: _Others) -> Iterator[Finding]:
     far = them.z(centre, spread)
     left = set(np.flatnonzero(far >= FAR).tolist())
-    if len(names) <= MOST_COLUMNS and len(left) > 1:
-        cross = them.z(centre[:, None], spread[:, None])  # of column i, taken for column k of the others
-        for i in sorted(left):
-            for j in sorted(left):
-                if i < j and {i, j} <= left and max(cross[i, j], cross[j, i]) <= NEAR:
-                    left -= {i, j}
-                    words = f"{_seen(centre[i], spread[i])} and {_seen(centre[j], spread[j])}; at the other sites " + (
-                        f"{_seen(them.centre[i], them.spread[i])} and {_seen(them.centre[j], them.spread[j])}"
-                    )
-                    yield Finding(client, "exchange", (names[i], names[j]), f"probably exchanged: {words}")
+    for i, j in _exchanged(far, them.z(centre[:, None], spread[:, None])):
+        left -= {i, j}
+        here, there = (
+            (_seen(c[i], s[i]), _seen(c[j], s[j])) for c, s in ((centre, spread), (them.centre, them.spread))
+        )
+        words = f"probably exchanged: {here[0]} and {here[1]}; at the other sites {there[0]} and {there[1]}"
+        yield Finding(client, "exchange", (names[i], names[j]), words)
     for j in sorted(left):
         seen = f"{_seen(centre[j], spread[j])}; at the other sites {_seen(them.centre[j], them.spread[j])}"
         one = _Others(*(each[j] for each in them))
@@ -179,6 +182,21 @@ def _named(client: str, names: list[str], centre: Array, spread: Array, them: _O
         elif one.z(one.centre, spread[j]) <= NEAR:
             shift = _short(centre[j] - one.centre)
             yield Finding(client, "shift", (names[j],), f"probably shifted by {shift}: {seen}")
+
+
+def _exchanged(far: Array, cross: Array) -> Iterator[tuple[int, int]]:
+    """Pairs of columns that are each like the other, best ones first; ``cross``: column i taken for column k."""
+    if len(far) > MOST_COLUMNS:
+        return
+    off = far >= OFF
+    together = np.hypot(far[:, None], far) >= FAR
+    fits = np.maximum(cross, cross.T) <= NEAR
+    pairs = np.argwhere(np.triu(off[:, None] & off & together & fits, 1)).tolist()
+    taken: set[int] = set()
+    for i, j in sorted(pairs, key=lambda pair: cross[pair[0], pair[1]] + cross[pair[1], pair[0]]):
+        if not {i, j} & taken:
+            taken |= {i, j}
+            yield i, j
 
 
 def _reversed(unit: str) -> str:
@@ -202,14 +220,18 @@ def _seen(centre: float, spread: float) -> str:
 # Classes.
 
 
-def classes(sites: Sequence[Rows], clients: Sequence[str], names: Sequence[str]) -> Iterator[Finding]:
-    """Classes that a site numbers or names differently."""
+def classes(
+    sites: Sequence[Rows], clients: Sequence[str], names: Sequence[str], only: int | None = None
+) -> Iterator[Finding]:
+    """Classes that a site numbers or names differently; ``only``: look at one site and those left out with it."""
     if len(sites) < LEAST_SITES or len(names) < 2:
         return
     everybody, held = common(sites, len(names)), np.stack([np.bincount(rows.y, minlength=len(names)) for rows in sites])
     groups = np.arange(len(sites)) % min(GROUPS, len(sites))
     for group in range(groups.max() + 1):
         left_out = groups == group
+        if only is not None and not left_out[only]:
+            continue
         others = common([sites[c] for c in np.flatnonzero(~left_out).tolist()], len(names), everybody)
         for c in np.flatnonzero(left_out).tolist():
             predicted = np.maximum(log_probabilities(others, sites[c].x), LEAST_LOG)
