@@ -85,8 +85,9 @@ def test_a_client_with_another_task_is_worse_and_few_similar_clients_gained() ->
     worst = answer.rows[0]
     assert (worst.name, worst.state) == ("d", "worse")
     assert worst.gain < -0.05
-    assert answer.similar[3].share < 0.3 < answer.similar[0].share
-    assert comity.ask(dataset(rows=30)).mean.gain > 0, "clients with the same task and few rows gain"
+    small = comity.ask(dataset(rows=30))
+    assert small.mean.gain > 0, "clients with the same task and few rows gain"
+    assert answer.similar[3].share < 0.3 < small.chances
     print(f"{len(dataset())} rows, 4 clients: {answer.seconds:.2f} s")
     assert answer.seconds < 10
 

@@ -68,4 +68,4 @@ def show_asked(console: "Console", data: str, given: Entries, seeds: int = 6) ->
     show_answer(console, ask(data, seeds=seeds, say=say, **taken))
 
 
-COMMAND = Command(ask, [option for option in RUN_OPTIONS if option.name in TAKEN], order=0)
+COMMAND = Command(ask, [option for option in RUN_OPTIONS if option.name in TAKEN], order=-1)

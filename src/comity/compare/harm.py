@@ -224,9 +224,9 @@ class Paired:
 
 def paired_rows(
     clients: Mapping[int, Sequence[Paired]], metric: str, margin: float, names: Sequence[str]
-) -> "tuple[list[ClientRow], Estimate]":
+) -> tuple[list[ClientRow], Gain]:
     """One row per client, and the mean over clients, for models without training luck."""
-    from comity.compare.evidence import estimate, states
+    from comity.compare.evidence import estimate, state_of_mean, states
     from comity.metrics import unit
 
     parts = {c: [(p.run, p.id, p.joined - p.local, unit(metric, p.label)) for p in each] for c, each in clients.items()}
@@ -251,7 +251,8 @@ def paired_rows(
         )
         for client, each in known.items()
     ]
-    return sorted(rows, key=lambda row: row.place), mean_gain(evidence, 0.0)
+    mean = bounded(mean_gain(evidence, 0.0), metric)
+    return sorted(rows, key=lambda row: row.place), _record(mean, state_of_mean(mean, margin))
 
 
 def named(rows: Iterable[ClientRow], most: int = MOST_NAMED) -> str:

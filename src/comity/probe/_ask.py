@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,7 @@ from comity.probe import _disagreement as disagreement
 from comity.probe._calibration import Similar, similar
 from comity.probe._disagreement import Finding
 from comity.probe._logistic import Rows, common, log_probabilities
-
-if TYPE_CHECKING:
-    from comity.compare.evidence import Estimate
+from comity.results import Gain
 
 SEEDS = 6
 """Two repetitions of three folds: each row is tested twice."""
@@ -36,7 +34,7 @@ class Answer:
 
     rows: Sequence[ClientRow]
     """One per client: common against own logistic regression, by the metric that decides."""
-    mean: "Estimate"
+    mean: Gain
     similar: dict[int, Similar]
     """By client: clients of natural federations with a similar gain in accuracy, and how many of them gained."""
     findings: tuple[Finding, ...]

@@ -1,16 +1,15 @@
 """Do sites mean the same by a column and by a class? Found in summaries; no row leaves a site.
 
-*Columns.* A site reports quartiles of each column and the correlations between columns. A column is compared with the
-same column of the other sites: z is the distance of its median and of its log interquartile range from the other sites'
-medians of both, in units of how much those differ among themselves. A site is named if its column is far from the
-others' (z ≥ ``FAR``) and one of these changes brings it among them (z ≤ ``NEAR``): another unit, a constant shift, or
-the exchange of two columns.
+*Columns.* A site reports the quartiles of each column. A column is compared with the same column of the other sites: z
+is the distance of its median and of its log interquartile range from the other sites' medians of both, in units of how
+much those differ among themselves. A site is named if its column is far from the others' (z ≥ ``FAR``) and one of these
+changes brings it among them (z ≤ ``NEAR``): another unit, a constant shift, or the exchange of two columns.
 
 *Classes.* A logistic regression of the other sites is applied to a site's rows, and the site reports the mean of each
 class's log-probability over its rows of each class. Their average over rows is removed, so that a class that is merely
 more frequent here does not count. The best assignment of this site's classes to the others' is compared with the
-identity; a site is named if another assignment is better by more than ``SURE`` standard errors, in every class that it
-moves.
+identity; a site is named if another assignment is better by more than ``SURE`` standard errors, better for every class
+that it moves, and makes the model right for a tenth more of the rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -85,8 +84,6 @@ class Summary(NamedTuple):
     values: Array
     quartiles: Array
     """(3, columns)."""
-    correlations: Array
-    """(columns, columns); empty where there are too many columns."""
 
     @classmethod
     def of(cls, x: Array) -> "Summary":
@@ -96,14 +93,7 @@ class Summary(NamedTuple):
         enough = known >= LEAST_ROWS
         quartiles = np.full((3, x.shape[1]), np.nan)
         quartiles[:, enough] = np.nanquantile(x[:, enough], [0.25, 0.5, 0.75], axis=0)
-        related = np.empty((0, 0))
-        if x.shape[1] <= MOST_COLUMNS and len(x) >= LEAST_ROWS:
-            filled = np.where(np.isnan(x), np.nanmean(np.where(enough, x, 0), axis=0), x)
-            centred = filled - filled.mean(0)
-            length = np.sqrt((centred**2).sum(0))
-            scaled = centred / np.where(length > 0, length, 1)
-            related = scaled.T @ scaled
-        return cls(known.astype(float), values.astype(float), quartiles, related)
+        return cls(known.astype(float), values.astype(float), quartiles)
 
 
 class _Others(NamedTuple):
@@ -160,7 +150,8 @@ def _others(centre: Array, spread: Array, rows: Array) -> _Others:
 def _named(client: str, names: list[str], centre: Array, spread: Array, them: _Others) -> Iterator[Finding]:
     far = them.z(centre, spread)
     left = set(np.flatnonzero(far >= FAR).tolist())
-    for i, j in _exchanged(far, them.z(centre[:, None], spread[:, None])):
+    few = len(names) <= MOST_COLUMNS
+    for i, j in _exchanged(far, them.z(centre[:, None], spread[:, None])) if few else ():
         left -= {i, j}
         here, there = (
             (_seen(c[i], s[i]), _seen(c[j], s[j])) for c, s in ((centre, spread), (them.centre, them.spread))
@@ -186,8 +177,6 @@ def _named(client: str, names: list[str], centre: Array, spread: Array, them: _O
 
 def _exchanged(far: Array, cross: Array) -> Iterator[tuple[int, int]]:
     """Pairs of columns that are each like the other, best ones first; ``cross``: column i taken for column k."""
-    if len(far) > MOST_COLUMNS:
-        return
     off = far >= OFF
     together = np.hypot(far[:, None], far) >= FAR
     fits = np.maximum(cross, cross.T) <= NEAR
