@@ -40,7 +40,7 @@ EDGES = [-5.0, -2.0, 0.0, 2.0, 5.0]
 """Points of accuracy between the groups of the calibration; chosen before the last seven federations were read."""
 CLIENTS, SCHEMES, LONGER = "ask-clients.csv", "ask-schemes.csv", "ask-longer.csv"
 LONGER_TRAINING = {"rounds": 100, "lr": 0.2}
-"""Beside 30 rounds at 0.05, which are too few for FedAvg in three federations."""
+"""Beside 30 rounds at 0.05."""
 Row = dict[str, Any]
 
 
@@ -290,7 +290,13 @@ def calibrate() -> None:
     write(
         "ask-groups.csv",
         (
-            {"group": k, "clients": clients, "gained": won, "predicted": 100 * float(chances[group == k].mean())}
+            {
+                "group": k,
+                "clients": clients,
+                "gained": won,
+                "predicted": 100 * float(chances[group == k].mean()),
+                "gained longer": sum(row["longer"] > 0 for row, g in zip(rows, group, strict=True) if g == k),
+            }
             for k, (clients, won) in enumerate(zip(known["clients"], known["gained"], strict=True))
         ),
     )

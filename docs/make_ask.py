@@ -17,6 +17,7 @@ FEATURES = {
     "conflict early": "conflict in early rounds: minus the mean cosine with the other updates",
     "conflict late": "conflict in late rounds",
 }
+OVER = ("clients", "federations", "within")
 
 
 def ask_groups() -> str:
@@ -28,10 +29,25 @@ def ask_groups() -> str:
         f"above {edges[-1]}",
     ]
     body = [
-        [names[int(row["group"])], row["clients"], row["gained"], f"{float(row['predicted']):.0f} %"]
+        [
+            names[int(row["group"])],
+            row["clients"],
+            row["gained"],
+            f"{float(row['predicted']):.0f} %",
+            row["gained longer"],
+        ]
         for row in read("ask-groups.csv")
     ]
-    return grid(["gain of the probe, points", "clients", "gained by joining", "predicted when left out"], body)
+    return grid(
+        [
+            "gain of the probe, points",
+            "clients",
+            "gained by joining",
+            "predicted when left out",
+            "gained, longer training",
+        ],
+        body,
+    )
 
 
 def ask_federations() -> str:
@@ -79,13 +95,18 @@ def ask_correlations() -> str:
         ]
         for name, words in FEATURES.items()
     ]
-    heads = ["", "clients", "federations", "clients, longer training", "federations, longer training"]
+    heads = ["", *(f"{over}{longer}" for longer in ("", ", longer") for over in OVER)]
     return grid(heads, body)
 
 
 def ask_correlation(feature: str, over: str, training: str = "30 rounds") -> str:
     (row,) = (row for row in read("ask-correlations.csv") if (row["feature"], row["training"]) == (feature, training))
     return number(float(row[over]))
+
+
+def ask_brier(scheme: str) -> str:
+    (row,) = (row for row in read("ask-schemes.csv") if row["predicted by"] == scheme)
+    return f"{float(row['brier']):.3f}"
 
 
 def ask_faults() -> str:
@@ -104,4 +125,13 @@ def ask_alarms(what: str) -> str:
     return str(len(rows) if what == "federations" else sum(int(row[what]) for row in rows))
 
 
-FUNCTIONS = (ask_groups, ask_federations, ask_schemes, ask_correlations, ask_correlation, ask_faults, ask_alarms)
+FUNCTIONS = (
+    ask_groups,
+    ask_federations,
+    ask_schemes,
+    ask_correlations,
+    ask_correlation,
+    ask_brier,
+    ask_faults,
+    ask_alarms,
+)

@@ -130,7 +130,7 @@ def columns(
         if not len(use):
             continue
         them = _others(centre[others][:, use], spread[others][:, use], known[c, use])
-        mine, width, labels = centre[c, use], spread[c, use], [names[j] for j in use]
+        mine, width, labels = centre[c, use], spread[c, use], [names[j] for j in use.tolist()]
         yield from _named(client, labels, mine, width, them)
 
 
