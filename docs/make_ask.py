@@ -86,12 +86,7 @@ def ask_correlations() -> str:
     body = [
         [
             words,
-            *(
-                number(float(row[over]))
-                for row in rows
-                if row["feature"] == name
-                for over in ("clients", "federations")
-            ),
+            *(number(float(row[over])) for row in rows if row["feature"] == name for over in OVER),
         ]
         for name, words in FEATURES.items()
     ]

@@ -60,8 +60,8 @@ def show_answer(console: Console, answer: "Answer") -> None:
     console.print()
     console.print(answer.table)
     words = (
-        "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining when "
-        "a small network was trained with FedAvg for 30 rounds (docs/ask.md)."
+        "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining "
+        "when a small network was trained with FedAvg for 30 rounds (docs/ask.md)."
     )
     console.print(f"[dim]{words} {answer.seconds:.1f} s.[/]", highlight=False)
 
