@@ -133,7 +133,7 @@ def test_a_page_shows_the_options_of_every_component(kind: str) -> None:
 
 
 def test_every_command_has_a_place_of_its_own_in_the_overview() -> None:
-    assert [command.name for command in commands.overview()][:3] == ["join", "run", "study"]
+    assert [command.name for command in commands.overview()][:4] == ["ask", "join", "run", "study"]
     assert len({command.order for command in commands.overview()}) == len(COMMANDS)
 
 

@@ -40,6 +40,7 @@ ROOMS = {
     "guard": ("data", "engine", "methods", "nn"),
     "privacy": ("engine", "methods", "rules", "results"),
     "extras": ("engine", "methods", "rules", "data", "results"),
+    "probe": ("data", "engine", "results", "compare"),
     "studies": ("engine", "results", "compare"),
     "report": ("results", "compare"),
     "files": ("rules",),

@@ -26,20 +26,21 @@ from comity.compare.cells import Cell, Setting
 from comity.compare.clients import ClientTable, clients_csv
 from comity.compare.columns import ACCURACY, COLUMNS, CONFLICT, DIFFERENCE, GAIN, WORST, DifferenceColumn, Entry
 from comity.compare.conditions import Varying, compared, in_words
-from comity.compare.harm import STATES, ClientRow, by_client, named, transfer
 from comity.compare.leaderboard import HEADINGS, Leaderboard, Row
 from comity.compare.ranks import MeanRank, critical_difference, friedman, mean_ranks, ranks
+from comity.compare.harm import STATES, ClientRow, Paired, by_client, named, paired_rows, transfer
 from comity.compare.statistics import Difference, Spread, holm
 from comity.compare.study import LoadedStudy, NoRun, load
-from comity.compare.overview import Row, overview
+from comity.compare.overview import RunRow, overview
 from comity.compare.table import Line, Table
 from comity.compare.verdict import Advice, Verdict, interval, points
 
 __all__ = [
     # several runs
-    "Cell", "LoadedStudy", "NoRun", "Row", "Setting", "load", "overview", "Varying", "compared", "in_words",
+    "Cell", "LoadedStudy", "NoRun", "RunRow", "Setting", "load", "overview", "Varying", "compared", "in_words",
     # who gains and who is worse
-    "Advice", "ClientRow", "ClientTable", "STATES", "Verdict", "by_client", "clients_csv", "named", "transfer",
+    "Advice", "ClientRow", "ClientTable", "STATES", "Paired", "Verdict", "by_client", "clients_csv", "named",
+    "paired_rows", "transfer",
     # their numbers
     "Difference", "Spread", "holm", "interval", "points",
     # a benchmark

@@ -9,7 +9,7 @@ from comity.compare.study import LoadedStudy, below
 from comity.results import LoadedRun, PlannedRun, RunFolder, StudyFolder
 
 
-class Row(NamedTuple):
+class RunRow(NamedTuple):
     """One run or study; texts of files are cut short, but may hold characters that steer a terminal."""
 
     folder: str
@@ -19,7 +19,7 @@ class Row(NamedTuple):
     verdict: str
 
 
-def overview(folder: Path | str) -> Iterator[Row]:
+def overview(folder: Path | str) -> Iterator[RunRow]:
     """One row per run or study below ``folder``, or per run of the study in it."""
     path = Path(folder)
     if not path.is_dir():
@@ -32,34 +32,34 @@ def overview(folder: Path | str) -> Iterator[Row]:
         yield _run(each, name) if RunFolder(each).started else _study(each, name)
 
 
-def _study(path: Path, name: str) -> Row:
+def _study(path: Path, name: str) -> RunRow:
     try:
         study = LoadedStudy(path)
         folders = [RunFolder(folder) for folder in study.planned]
         finished = sum(folder.finished for folder in folders)
         unfinished = "running" if any(folder.in_use for folder in folders) else "stopped"
         state = unfinished if not study.over else "failed" if study.failed else "finished"
-        return Row(name, state, f"{finished}/{len(folders)} runs", study.verdict.title if finished else "")
+        return RunRow(name, state, f"{finished}/{len(folders)} runs", study.verdict.title if finished else "")
     except ComityError as error:
-        return Row(name, "damaged", "", one_line(error, 200))
+        return RunRow(name, "damaged", "", one_line(error, 200))
 
 
-def _run(path: Path, name: str, planned: PlannedRun | None = None) -> Row:
+def _run(path: Path, name: str, planned: PlannedRun | None = None) -> RunRow:
     """A run by itself, or the one that is ``planned`` in a study, whose verdict is about all of its runs."""
     why = one_line(planned.error, 200) if planned else ""
     if not RunFolder(path).started:
-        return Row(name, "failed" if why else "waiting", "", why)
+        return RunRow(name, "failed" if why else "waiting", "", why)
     try:
         run = LoadedRun(path)
         run.check()
         rounds = int(run.options["rounds"]) + int(run.options.get("refit") or 0)
         if run.result is not None:
             state = "diverged" if run.result.diverged else "finished"
-            return Row(name, state, f"{rounds}/{rounds}", _verdict(run, planned is None))
+            return RunRow(name, state, f"{rounds}/{rounds}", _verdict(run, planned is None))
         state = "running" if run.folder.in_use else "failed" if why else "stopped"
-        return Row(name, state, f"{run.rounds_done}/{rounds}", why)
+        return RunRow(name, state, f"{run.rounds_done}/{rounds}", why)
     except ComityError as error:
-        return Row(name, "damaged", "", one_line(error, 200))
+        return RunRow(name, "damaged", "", one_line(error, 200))
 
 
 def _verdict(run: LoadedRun, single: bool) -> str:

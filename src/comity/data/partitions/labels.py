@@ -90,10 +90,10 @@ class Pathological(Partition):
     Paper: McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021
 
     Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
-    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
+    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes per
     client) than classes, the classes that no client holds are left out.
 
-    In ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes a client /
+    In ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes per client /
     classes⌉ clients that lack one, so that neighbours hold the same classes; the last block may hold fewer. Without
     ``equal`` all holders but the last get a number drawn uniformly from a tenth of the average up to it, and the last
     one, often by far the largest, gets the rest. Which samples they are is random here, and their order in PFLlib.
