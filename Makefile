@@ -49,9 +49,9 @@ coverage: $(VENV)/dev
 	$(BIN)/pytest -m "not slow" --cov --cov-report=term:skip-covered --cov-report=xml
 
 # More than 8,000 damaged inputs, summed up by class; `make test` tries 10 of each kind. Up to ten minutes on two cores:
-# 400 inputs for each of 42 tests, and none after a test's first 40 seconds.
+# 400 inputs for each of 42 tests, and none after a test's first 25 seconds.
 fuzz: export COMITY_FUZZ_EXAMPLES ?= 400
-fuzz: export COMITY_FUZZ_SECONDS ?= 40
+fuzz: export COMITY_FUZZ_SECONDS ?= 25
 fuzz: export COMITY_FUZZ_REPORT := $(CURDIR)/fuzz.jsonl
 fuzz: $(VENV)/dev
 	rm -f fuzz.jsonl
