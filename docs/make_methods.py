@@ -126,6 +126,10 @@ PUBLISHED = {
         "authors: rate 0.1 for the head, 0.01 for the body, momentum 0.5, weight decay 5e-4; PFLlib: one rate for"
         " both, weights below 1e-3 cut without rescaling",
     ),
+    "pFedFDA": (
+        "° the classifier is made of Gaussian features, between common and own ones by cross-validation",
+        "FL-bench: beta by L-BFGS over two folds, of the test samples; covariances have 1 added to their diagonal",
+    ),
     "SplitGP": (
         "° gamma 0.5, lam 0.2, threshold 0.05 to 2.3",
         "the FedPG papers' platform has one number, 0.2, for gamma and lam, whole models instead of parts, and "

@@ -38,6 +38,7 @@ from comity.methods.knnper import KNNPer
 from comity.methods.lgfedavg import LGFedAvg
 from comity.methods.local import Local
 from comity.methods.perfedavg import PerFedAvg
+from comity.methods.pfedfda import PFedFDA
 from comity.methods.pfedhn import PFedHN
 from comity.methods.pfedme import PFedMe
 from comity.methods.scaffold import SCAFFOLD
@@ -55,7 +56,7 @@ METHODS = {
     "FedAMP": FedAMP, "FedFomo": FedFomo, "FedU": FedU,
     # personal heads, features, weights or parts
     "FedROD": FedROD, "FedCP": FedCP, "FedALA": FedALA, "FedAS": FedAS, "FedPAC": FedPAC, "FedProto": FedProto,
-    "GPFL": GPFL, "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
+    "pFedFDA": PFedFDA, "GPFL": GPFL, "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
     # clusters
     "IFCA": IFCA, "FeSEM": FeSEM,
     # conflict, fairness, and models that flow between clients
@@ -72,7 +73,7 @@ __all__ = [
     # all there are
     "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAS", "FedAvg", "FedBABU", "FedBN", "FedCALM",
     "FedCP", "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD",
-    "FedRep", "FedU", "GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SCAFFOLD",
-    "SFedPG", "SplitGP",
+    "FedRep", "FedU", "GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "PFedFDA", "PFedHN", "PFedMe", "PerFedAvg",
+    "SCAFFOLD", "SFedPG", "SplitGP",
 ]
 # fmt: on
