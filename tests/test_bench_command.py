@@ -63,3 +63,11 @@ def test_mistakes_are_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[st
     assert "nowhere" in rejected(capsys, "bench", "--federations", "nowhere")
     assert "FedRep" in rejected(capsys, "bench", "--method", "FedRp", "--federations", "heart", *FAST)
     assert not list(elsewhere.iterdir())
+
+
+def test_a_federation_that_fails_is_named_and_the_exit_code_says_so(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "bad.csv").write_text("client,target\n1,2\n")
+    assert main(["bench", "--method", "FedAvg", "--federations", "bad.csv", *FAST, "--quiet", "--out", "x"]) == 1
+    assert "comity: bad failed: " in capsys.readouterr().err

@@ -6,7 +6,7 @@ from typing import Any
 from comity._errors import complain
 from comity._options import Count
 from comity.commands._command import RUN_OPTIONS, Command
-from comity.config import Entries, code_in, read_yaml
+from comity.config import Entries, read_yaml
 
 COMPARED = ("method", "rule", "guard")
 
@@ -50,7 +50,7 @@ def bench(
         quiet: print nothing but errors
     """
     from comity.commands._terminal import Terminal, interruptible, wide_console
-    from comity.report import write_benchmark
+    from comity.report import Benchmark, write_benchmark
     from comity.studies import BENCHMARK, LEADERBOARD, Bench, Show, bench
     from comity.studies import federations as found
 
@@ -63,11 +63,13 @@ def bench(
     extra: dict[str, Any] = {"only": [own]} if own and not rerun else {"more": [own]} if own else {}
     stored = LEADERBOARD if own and not rerun else None
 
+    pages: list[Benchmark] = []
+
     def page(done: Bench) -> None:
         left_out = [
             f"{name}: {what} does not run ({why})." for name, each in done.left_out.items() for what, why in each
         ]
-        write_benchmark(out, stored, left_out)
+        pages[:] = [write_benchmark(out, stored, left_out)]
 
     with interruptible(console, "these rounds") as stopped:
         done = bench(
@@ -84,14 +86,14 @@ def bench(
             **given,
         )
         if stopped():
-            flag = " (with --allow-code)" if code_in([entries, own]) else ""
-            console.print(f"Stopped. The same command resumes it{flag}.", highlight=False)
+            if done.studies:
+                page(done)
+            console.print("Stopped. The same command resumes it.", highlight=False)
             return 130
-    if not quiet and done.studies:
-        written = write_benchmark(out, stored)
-        terminal = wide_console()
-        terminal.print(written.board.answer, highlight=False, markup=False)
-        terminal.print(written.board)
+    if pages and not quiet:
+        terminal, board = wide_console(), pages[0].board
+        terminal.print(board.answer, highlight=False, markup=False)
+        terminal.print(board)
         terminal.print(f"Page: {out / 'leaderboard.html'}", highlight=False, markup=False)
     for name, error in done.failed.items():
         complain(f"{name} failed: {error}")

@@ -64,7 +64,7 @@ def bench(
     show: Show | None = None,
     stop: Callable[[], bool] = lambda: False,
     shard: str | None = None,
-    after: Callable[[Bench], None] = lambda _: None,
+    after: Callable[[Bench], object] = lambda _: None,
     **options: Any,
 ) -> Bench:
     """Run what is not done yet of every federation's study; the same call resumes it.
@@ -99,7 +99,7 @@ def bench(
             except ComityError as error:
                 done.failed[part.name] = str(error)
                 show.say(f"{part.name} is left out: {error}")
-        if not stop():
+        if done.studies and not stop():
             after(done)
     return done
 
