@@ -88,6 +88,8 @@ def test_a_client_with_another_task_is_worse_and_few_similar_clients_gained() ->
     small = comity.ask(dataset(rows=30))
     assert small.mean.gain > 0, "clients with the same task and few rows gain"
     assert answer.similar[3].share < 0.3 < small.chances
+    assert small.title.startswith("Joining probably pays: about ") == (small.chances > 0.6)
+    assert answer.title.startswith("Joining probably does not pay") == (answer.chances < 0.4)
     print(f"{len(dataset())} rows, 4 clients: {answer.seconds:.2f} s")
     assert answer.seconds < 10
 

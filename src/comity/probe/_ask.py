@@ -56,8 +56,8 @@ class Answer:
     def title(self) -> str:
         """“Joining probably pays: …”."""
         expected, count = round(self.chances * len(self.similar)), len(self.similar)
-        words = "Joining probably pays" if self.chances > 2 / 3 else "Joining probably does not pay"
-        words = "Joining may pay for some" if 1 / 3 <= self.chances <= 2 / 3 else words
+        words = "Joining probably pays" if self.chances > 0.6 else "Joining probably does not pay"
+        words = "Joining may pay for some" if 0.4 <= self.chances <= 0.6 else words
         return f"{words}: about {expected} of {counted(count, 'client')} should gain."
 
     @property
