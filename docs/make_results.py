@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import claims
+import make_ask
 import make_guard
 import make_harm
 import make_leaderboard
@@ -27,9 +28,7 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [
-    HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md", "feedback.md", "leaderboard.md")
-]
+PAGES = [HERE / f"{name}.md" for name in ("results", "which-method", "guard", "harm", "feedback", "leaderboard", "ask")]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(measured.weighed, measured.experiments, measured.interval, claims.claims, claims.over),
@@ -46,6 +45,7 @@ FUNCTIONS = (
     *(make_harm.harm_repetitions, make_guard.online_streams, make_guard.online_bets),
     *(make_leaderboard.leaderboard_answer, make_leaderboard.leaderboard_ranks, make_leaderboard.leaderboard_gains),
     *(make_leaderboard.leaderboard_notes, make_leaderboard.leaderboard_count, make_leaderboard.leaderboard_setup),
+    *make_ask.FUNCTIONS,
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}

@@ -63,6 +63,19 @@ def test_every_command_is_one(page: str) -> None:
             find(name).parse(arguments)
 
 
+@pytest.mark.parametrize("page", [*PAGES, "SECURITY.md"])
+def test_every_test_that_is_named_exists(page: str) -> None:
+    """In the file that is named before it."""
+    files = {path.name: path.read_text() for path in (DOCS.parent / "tests").rglob("test_*.py")}
+    file = ""
+    for name in re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?)`", (DOCS.parent / page).read_text()):
+        if name.endswith(".py"):
+            assert name in files, name
+            file = name
+        elif file:
+            assert f"def {name}(" in files[file], f"{file}: {name}"
+
+
 def state_dicts(count: int) -> list[dict[str, torch.Tensor]]:
     """With BatchNorm's, one of which is an integer."""
     return [nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).state_dict() for _ in range(count)]

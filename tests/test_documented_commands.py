@@ -27,6 +27,7 @@ NOT_RUN = {
     "--track mlflow": "needs a server",
     "--scale night": "hours",
     "--scale paper": "days",
+    "PFLlib/dataset": "tests/data/test_sources.py has such folders",
     "adapters/": "tests/files/test_adapters.py has such folders",
     "--watch": "ends with the runs that it follows",
     "flower keys": "tests/privacy/test_secrets.py",

@@ -31,7 +31,7 @@ from comity._options import (
     option,
     options,
 )
-from comity._overlay import DEFAULTS
+from comity._overlay import DEFAULTS, advice
 from comity._overlay import Entries as Entries
 from comity._overlay import Overlay as Overlay
 from comity._yaml import FORMER
@@ -339,7 +339,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         return self.rounds + (self.refit or 0)
 
     def evaluates_in(self, round: int) -> bool:
-        """Whether all clients are evaluated in this round. Five times a run cost about a tenth of its time at most."""
+        """Whether all clients are evaluated in this round. Five evaluations cost about a tenth of a run's time."""
         return round >= self.last_round or round % (self.eval_every or math.ceil(self.rounds / 5)) == 0
 
     def general_in(self, round: int) -> bool:
@@ -383,7 +383,9 @@ def unknown_option(name: str, others: Iterable[str] = ()) -> ComityError:
     """The error for a name that is no option of a run; ``others`` may be given beside those."""
     if name in FORMER:
         return ComityError(f"{name} is a value of track; give --track {name} (in Python track={name!r})")
-    return unknown("option", name, {*options(Config), *others})
+    known = {*options(Config), *others}
+    hint = advice(name, known, {})
+    return ComityError(f"unknown option {name!r}; {hint}") if hint else unknown("option", name, known)
 
 
 def _known(entries: Entries) -> Entries:
@@ -410,7 +412,7 @@ def _check(config: Config) -> None:
             "local training, is for runs without a guard"
         )
     if config.steps is not None and config.epochs != default("epochs"):
-        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
+        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps per round; give only one")
     if config.dp_noise and not config.masked:
         raise ComityError("dp_noise is added to masked sums; give masked too")
     if config.data_limit is not None:

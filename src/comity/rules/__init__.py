@@ -28,6 +28,8 @@ from comity.rules.projection import COSINE_ROUNDING, Projection
 from comity.rules.protect import protected_directions
 from comity.rules.released import ReleasedConFREE
 from comity.rules.solvers import Solution, min_norm
+from comity.rules.task_arithmetic import TaskArithmetic
+from comity.rules.ties import TIES
 from comity.rules.torchjd import TorchJD
 from comity.rules.upgrad import UPGrad
 
@@ -44,6 +46,8 @@ RULES: dict[str, type[Rule]] = {
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
     "GeometricMedian": GeometricMedian,
+    "TaskArithmetic": TaskArithmetic,
+    "TIES": TIES,
     "TorchJD": TorchJD,
     "Auto": Auto,
 }
@@ -55,7 +59,7 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "Auto", "RULES",
+    "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "TaskArithmetic", "TIES", "Auto", "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts

@@ -28,6 +28,8 @@ from comity.rules.solvers import Solution
 
 Scope = Literal["model", "layer"]
 
+CAUTIONED = "cautioned"
+"""In a rule's state after its first ``caution``."""
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
 
@@ -103,12 +105,14 @@ class Rule(_Declared):
     """A residual above it is warned of."""
     needs_losses: ClassVar[bool] = False
     """Whether clients must say how the received model does on their data."""
+    has_coefficients: ClassVar[bool] = True
+    """Whether the step is a combination of updates. A run needs one; files are merged without."""
 
     _: KW_ONLY
     scope: Scope = "model"
     length: Length = "own"
     state: dict[str, Tensor] = field(default_factory=dict, init=False)
-    """What the rule remembers between rounds: saved and set again, it goes on as if it had never stopped."""
+    """What the rule remembers between rounds: saved and set again, it continues as if it had never stopped."""
     _drew = False
 
     def __post_init__(self) -> None:
@@ -237,6 +241,17 @@ class Rule(_Declared):
                 else:
                     notes.setdefault(name, torch.full((len(layers),), math.nan, dtype=torch.float64))[layer] = value
         return Weighed(coefficients, residuals, notes)
+
+    def caution(self, outcome: Combination) -> str:
+        """What a user should know of a step that is not what the rule promises; empty where it is."""
+        return ""
+
+    def caution_once(self, outcome: Combination) -> str:
+        """The first ``caution`` of a run."""
+        words = "" if CAUTIONED in self.state else self.caution(outcome)
+        if words:
+            self.state[CAUTIONED] = torch.tensor(True)
+        return words
 
     def recall(self, updates: ClientUpdates) -> ClientUpdates:
         """The updates, followed by those of absent clients if the rule remembers any."""

@@ -27,7 +27,7 @@ class Dirichlet(Partition):
     when the draw is large enough already.
 
     Options:
-        alpha: small for few classes a client and unequal sizes, large for nearly IID
+        alpha: small for few classes per client and unequal sizes, large for nearly IID
         min_partition_size: samples that every client has at least
         self_balancing: give no more of the next classes to a client that has its average share already, as the code
             of Yurochkin et al. and PFLlib does
@@ -90,16 +90,23 @@ class Pathological(Partition):
     Paper: McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021
 
     Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
-    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
+    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes per
     client) than classes, the classes that no client holds are left out.
+
+    In ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes per client /
+    classes⌉ clients that lack one, so that neighbours hold the same classes; the last block may hold fewer. Without
+    ``equal`` all holders but the last get a number drawn uniformly from a tenth of the average up to it, and the last
+    one, often by far the largest, gets the rest. Which samples they are is random here, and their order in PFLlib.
 
     Options:
         num_classes_per_partition: classes of each client
         equal: divide a class's samples equally among its holders, as FedPG's Pat-2
+        blocks: give the same classes to blocks of neighbouring clients, as PFLlib and FedPG's Pat-2 do
     """
 
     num_classes_per_partition: Count = 2
     equal: bool = False
+    blocks: bool = False
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         samples = np.bincount(dataset.y, minlength=dataset.classes)
@@ -111,8 +118,13 @@ class Pathological(Partition):
                 f"got {each}"
             )
         held = np.zeros((clients, len(present)), bool)
-        for client in range(clients):  # the classes held least so far, ties at random
-            held[client, np.lexsort((random.random(len(present)), held.sum(0)))[:each]] = True
+        if self.blocks:
+            for place in range(len(present)):
+                lacking = np.flatnonzero(held.sum(1) < each)
+                held[lacking[: math.ceil(clients * each / len(present))], place] = True
+        else:
+            for client in range(clients):  # the classes held least so far, ties at random
+                held[client, np.lexsort((random.random(len(present)), held.sum(0)))[:each]] = True
 
         counts = np.zeros((clients, dataset.classes), np.int64)
         for label, holders in zip(present, held.T, strict=True):
@@ -124,9 +136,18 @@ class Pathological(Partition):
                     f"would share class {label}, which has {samples[label]} samples; each needs {LEAST}"
                 )
             if len(who):
-                proportions = np.ones(len(who)) if self.equal else random.uniform(0.1, 1.0, len(who))
-                counts[who, label] = LEAST + apportion(spare, proportions)
+                counts[who, label] = self._amounts(int(samples[label]), len(who), random)
         return deal(dataset, counts, random)
+
+    def _amounts(self, samples: int, holders: int, random: np.random.Generator) -> Ints:
+        """How many of a class's samples each of its holders gets; at least LEAST."""
+        if self.equal or not self.blocks:
+            proportions = np.ones(holders) if self.equal else random.uniform(0.1, 1.0, holders)
+            return LEAST + apportion(samples - LEAST * holders, proportions)
+        average = samples / holders
+        least = max(int(average / 10), LEAST)
+        drawn = random.integers(least, max(int(average), least + 1), holders - 1)
+        return np.append(drawn, samples - drawn.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +155,7 @@ class LabelShift(Sized):
     """Label shift: every client its own class mix, all classes present, equal sizes.
 
     The other samples come from all classes as they occur in the data set: q = (1 - shift)·p + shift·p(· | favourites).
-    Favourites: the classes are shuffled and dealt out evenly, one a client (in turn) or, with fewer clients than
+    Favourites: the classes are shuffled and dealt out evenly, one per client (in turn) or, with fewer clients than
     classes, several. Unlike ``Dirichlet`` nothing but the
     class mix differs between clients: not the size, and no class is missing. Samples that do not fit are left out.
 
