@@ -5,6 +5,7 @@ python docs/make_leaderboard.py runs/leaderboard    # from the benchmark's run f
 
 import json
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -24,8 +25,12 @@ EMPTY = "*The benchmark has not been run yet.*"
 def keep(folder: Path) -> None:
     """Write the results, clients, setup and picture from a benchmark's folder, which is only read."""
     found = read_benchmark(folder)
-    LEADERBOARD.write_text(results_csv(found.board.results.values()))
-    CLIENTS.write_text(benchmark_clients_csv(found.clients))
+    complete = found.board.ranked[0]  # a federation that is under way has some configurations only
+    results = [each for each in found.board.results.values() if each.federation in complete]
+    clients = [each for each in found.clients if each.federation in complete]
+    found = replace(found, board=Leaderboard(results), clients=clients)
+    LEADERBOARD.write_text(results_csv(results))
+    CLIENTS.write_text(benchmark_clients_csv(clients))
     SETUP.write_text(json.dumps(found.setup, indent=2, ensure_ascii=False) + "\n")
     draw_benchmark(found, PICTURE)
     board.cache_clear()
@@ -108,7 +113,8 @@ def leaderboard_setup() -> str:
     rates = [each.lr for each in found.results.values() if each.lr == each.lr]
     ends = sum(rate in (min(rates), max(rates)) for rate in rates)
     words = [
-        f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {about.pop('core hours')} core hours; "
+        f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {about.pop('core hours')} core hours "
+        "without the search for learning rates; "
         + ", ".join(f"{name} {value}" for name, value in about.items()) + ".",
         f"Conditions: {listed(conditions)}.",
         f"The learning rate that validation chose is the smallest or largest that was tried in {ends} of {len(rates)} "

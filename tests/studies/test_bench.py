@@ -144,7 +144,10 @@ def test_a_given_rate_is_not_searched(places: dict[str, dict[str, str]], tmp_pat
     study = LoadedStudy(tmp_path / "out" / "first")
     assert {run.options["lr"] for run in study.runs} == {0.2}
     assert not study.tuning
-    assert json.loads((tmp_path / "out" / "first" / room.RATES / room.KNOWN).read_text())["left_out"] == {}
+    assert json.loads((tmp_path / "out" / "first" / room.KNOWN).read_text())["left_out"] == {}
+    bench(SMALL, federations={"first": places["first"]}, out=tmp_path / "out", seeds=3, overwrite=True)
+    study = LoadedStudy(tmp_path / "out" / "first")
+    assert {run.options["lr"] for run in study.runs} <= {0.1, 0.3}, "chosen again where they were not before"
 
 
 def test_shards_share_the_federations(places: dict[str, dict[str, str]], tmp_path: Path) -> None:

@@ -36,8 +36,10 @@ FOLDS = 3
 """Seeds of one repetition: together they test each sample once."""
 RATES = ".rates"
 """In a federation's folder: the study that chooses learning rates."""
-KNOWN = "rates.json"
+KNOWN = ".rates.json"
 COMPARED = ("method", "rule", "guard")
+BESIDE_RATES = ("grid", "sweep", "jobs", "about", "workers", "data_dir", "keep_checkpoints", "callbacks", "most_cells")
+"""Entries that decide no learning rate."""
 
 
 @dataclass
@@ -122,6 +124,8 @@ class Chosen:
 
     rates: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    conditions: Entries = field(default_factory=dict)
+    """What they were chosen under; under others they are chosen again."""
 
 
 class _Part:
@@ -164,9 +168,10 @@ class _Part:
 
     def choose(self, cells: Sequence[Config], common: Mapping[str, Any]) -> Chosen:
         """What earlier calls chose; for new configurations a search, or one round to see whether they run."""
-        known, file = Chosen(), self.out / RATES / KNOWN
-        if file.is_file():
-            known = Chosen(**json.loads(file.read_text()))
+        known, file = Chosen(), self.out / KNOWN
+        conditions = json.loads(json.dumps(_without(self.entries, *COMPARED, *BESIDE_RATES), default=str))
+        if file.is_file() and (found := Chosen(**json.loads(file.read_text()))).conditions == conditions:
+            known = found
         new = {key: cell for cell in cells if (key := _key(cell)) not in known.rates | known.left_out}
         if not new:
             return known
@@ -184,8 +189,9 @@ class _Part:
         elif not self.tuned:
             rates |= dict.fromkeys(every, 0.0)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps({"rates": rates, "left_out": left_out}, indent=2) + "\n")
-        return Chosen(rates, left_out)
+        chosen = Chosen(rates, left_out, conditions)
+        write_text(file, json.dumps(vars(chosen), indent=2) + "\n")
+        return chosen
 
 
 def _failing(cells: Mapping[str, Config]) -> dict[str, str]:
