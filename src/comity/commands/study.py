@@ -19,6 +19,7 @@ class StudyOptions:
         scale: desk, night or paper, the section of the file to take; by default desk
         seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
+        only: keep the cells with these values of an option, data=mnist,cifar10; several --only must all hold
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
             or lr=0.01,0.05,0.1
         tune_seeds: on how many of the seeds, the first ones, --tune tries values; by default on all
@@ -37,6 +38,7 @@ class StudyOptions:
     scale: str | None = None
     seeds: str | None = None
     sweep: Repeated = ()
+    only: Repeated = ()
     tune: Repeated = ()
     tune_seeds: Count | None = None
     budget: Count | None = None
@@ -54,7 +56,7 @@ class StudyOptions:
         """Those that are entries of the study itself, as far as they are given."""
         names = ("seeds", "tune_seeds", "budget", "jobs", "most_cells", "keep_checkpoints")
         entries: Entries = {name: getattr(self, name) for name in names} | {"callbacks": list(self.callbacks)}
-        entries |= {"sweep": _assignments("sweep", self.sweep), "tune": _assignments("tune", self.tune)}
+        entries |= {name: _assignments(name, getattr(self, name)) for name in ("sweep", "only", "tune")}
         return {name: value for name, value in entries.items() if value}
 
 

@@ -84,6 +84,8 @@ class _Study:
         self.folder = StudyFolder(plan.out)
         self.places = Places(plan.out, plan.names, plan.runs.fingerprint, overwrite)
         self.ends: dict[str, Message] = {}  # how each run of this session ended, by key
+        for line in plan.skipped:
+            show.say(line)
 
     def estimate(self) -> float:
         from comity.studies._runs import estimate
