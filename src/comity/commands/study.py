@@ -7,6 +7,7 @@ from typing import Any
 from comity._errors import ComityError, complain
 from comity._labels import slug
 from comity._options import Count
+from comity._write import write_text
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile, Repeated
 from comity.config import Entries, code_in, default, read_yaml
 
@@ -30,7 +31,8 @@ class StudyOptions:
         most_cells: the most cells that the study may have; by default 10,000
         callbacks: dotted names of your own Callback classes, which see every run
         keep_checkpoints: keep the checkpoints of finished runs too; else only those of Local stay
-        dry_run: say how many runs it would be and about how long, by a measured round of each; write nothing
+        dry_run: say how many runs it would be and about how long, by a stored cost model and one measured round; write
+            nothing
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
     """
@@ -77,18 +79,21 @@ def study(options: StudyOptions, file: ConfigFile, *, given: Entries) -> int:
     return compare(entries, given, options)
 
 
-def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
-    """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
+def compare(entries: Entries, given: Entries, options: StudyOptions, example: str | None = None) -> int:
+    """Do the study of ``entries`` with ``given`` over them, and show what came of it.
+
+    ``example``: the name of the example that the entries are from, whose published numbers are shown beside ours.
+    """
     from rich.markup import escape
 
     from comity.commands._terminal import Terminal, interruptible, report_divergence, show_verdict, wide_console
-    from comity.studies import Show, dry_run, study
+    from comity.studies import Show, beside, dry_run, study
 
     console = Terminal()
     given = given | options.entries()
     common = {"scale": options.scale, "overwrite": options.overwrite, **given}
     if options.dry_run:
-        dry_run(entries, show=Show(console), **common)
+        dry_run(entries, show=Show(console), example=example, **common)
         return 0
     show = Show(None if options.quiet else console)
     try:
@@ -110,6 +115,10 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
         wide_console().print(
             f"Study folder: [bold]{escape(str(out))}[/], with table.md, table.tex and table.csv", highlight=False
         )
+    if example is not None and (published := beside(done, example)):
+        write_text(Path(out) / "published.md", published)
+        if not options.quiet:
+            wide_console().print(published, highlight=False, markup=False)
     for title, error in done.failed.items():
         complain(f"{title} failed: {error}")
     if done.failed:

@@ -184,7 +184,7 @@ def select(cells: list[Config], only: Mapping[str, Any]) -> list[Config]:
     for key, given in only.items():
         texts = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
         there = [Overlay(cell.plain()).get(key) for cell in cells]
-        kept = [cell for cell, value in zip(cells, there, strict=True) if any(_is(value, text) for text in texts)]
+        kept = [cell for cell, value in zip(cells, there, strict=True) if any(is_value(value, text) for text in texts)]
         if not kept:
             known = ", ".join(dict.fromkeys(show(value, key) for value in there if value is not None))
             raise ComityError(
@@ -195,7 +195,7 @@ def select(cells: list[Config], only: Mapping[str, Any]) -> list[Config]:
     return cells
 
 
-def _is(value: Any, text: Any) -> bool:
+def is_value(value: Any, text: Any) -> bool:
     """Whether an option's value is what was typed: ``0.10`` is 0.1, and ``Fashion_MNIST`` fashion-mnist."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with suppress(ValueError, TypeError):

@@ -59,11 +59,20 @@ def dry_run(
     allow_code: bool = False,
     overwrite: bool = False,
     show: Show | None = None,
+    example: str | None = None,
     **options: Any,
 ) -> float:
-    """About how many seconds ``study`` would take with the same arguments. Nothing is written."""
+    """About how many seconds ``study`` would take with the same arguments, by a cost model. Nothing is written.
+
+    ``example``: the name of the example that the entries are from; what differs from its paper is reported too.
+    """
     plan = StudyPlan(_entries(config, scale, allow_code, options))
-    return _Study(plan, overwrite, show or Show(), lambda: False).estimate()
+    show = show or Show()
+    if example is not None:
+        from comity.studies._papers import report_differences
+
+        report_differences(example, plan.entries, plan.cells, plan.names, show.say)
+    return _Study(plan, overwrite, show, lambda: False).estimate(quick=True)
 
 
 def _entries(
@@ -87,10 +96,10 @@ class _Study:
         for line in plan.skipped:
             show.say(line)
 
-    def estimate(self) -> float:
+    def estimate(self, *, quick: bool = False) -> float:
         from comity.studies._runs import estimate
 
-        return estimate(self.plan, self.places.finished, self.show)
+        return estimate(self.plan, self.places.finished, self.show, quick=quick)
 
     def run(self) -> LoadedStudy:
         plan = self.plan

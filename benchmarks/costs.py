@@ -1,0 +1,69 @@
+"""Measures the stored cost model of ``comity reproduce --dry-run``: seconds per batch of each net and each method.
+
+``python benchmarks/costs.py`` writes src/comity/examples/published/costs.json; about five minutes on one core.
+"""
+
+import json
+import platform
+from datetime import date
+from pathlib import Path
+
+from comity.engine import run
+from comity.methods import METHODS
+from comity.studies import _cost
+
+FILE = Path(__file__).parents[1] / "src/comity/examples/published/costs.json"
+NETS = {
+    "mlp": (28, 1),
+    "lenet5": (32, 3),
+    "cnn": (32, 3),
+    "cnn-fedpg": (32, 3),
+    "resnet4": (32, 3),
+    "resnet10": (32, 3),
+    "resnet18": (32, 3),
+    "resnet34": (32, 3),
+    "nf-resnet18": (32, 3),
+    "vit-tiny": (32, 3),
+}
+SMALL, LARGE = 10, 50
+"""Batch sizes, from whose times the cost of a batch and of its operations follow."""
+
+
+def seconds(
+    net: str, batch: int, samples: int, method: str = "FedAvg", size: int = 32, channels: int = 3, trainer: str = "auto"
+) -> float:
+    """The faster of two rounds of training, per client."""
+    done = run(
+        data={"name": "synthetic", "samples": 2 * samples, "size": size, "channels": channels},
+        **{"model": net, "method": method, "batch_size": batch, "clients": 2, "rounds": 2, "eval_every": 2},
+        **{"test_share": 0.5, "reference": "none", "control": "none", "workers": 1, "general_every": "never"},
+        trainer=trainer,
+        val_share=0.2 if method in ("FedFomo", "FEDORA") else 0.0,
+    )
+    return min(record.seconds.train for record in done.records) / 2
+
+
+def main() -> None:
+    nets, methods = {}, {}
+    for net, (size, channels) in NETS.items():
+        samples = 200 if net in ("mlp", "lenet5", "cnn", "cnn-fedpg") else 50
+        few, many = (seconds(net, batch, samples, size=size, channels=channels) for batch in (SMALL, LARGE))
+        flops = _cost.TRAINING * samples * _cost._flops(net, "{}", (channels, size, size), 10)
+        per_batch = max(0.0, (few - many) / (samples / SMALL - samples / LARGE))
+        computing = max(few - per_batch * samples / SMALL, few / 10)
+        nets[net] = {"gflops": round(flops / computing / 1e9, 1), "ms_per_batch": round(1e3 * per_batch, 3)}
+        print(net, nets[net], f"{few:.3f} s and {many:.3f} s")
+    usual = seconds("cnn", SMALL, 60, trainer="autograd")
+    for method in METHODS:
+        methods[method] = round(seconds("cnn", SMALL, 60, method, trainer="autograd") / usual, 2)
+        print(method, methods[method])
+    FILE.write_text(
+        json.dumps(
+            {"machine": platform.platform(), "date": f"{date.today()}", "nets": nets, "methods": methods}, indent=1
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
