@@ -46,6 +46,11 @@ PUBLISHED = {
         "° mu from {0.001, 0.01, 0.1, 1}; inexact solves allowed",
         "PFLlib's default mu is 0, which is FedAvg; FL-bench has 1",
     ),
+    "SCAFFOLD": (
+        "° option II, server rate 1, unweighted averages, plain SGD",
+        "PFLlib: y by size; in the version read c moves by the sum of the changes times the share of clients "
+        "present: too far, by the number of clients present",
+    ),
     "FedPer": (
         "° head: the classifier, or with a last block",
         "PFLlib and FL-bench: the classifier",

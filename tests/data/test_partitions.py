@@ -138,6 +138,40 @@ def test_pathological_sizes() -> None:
     assert ((few.sum(0) > 0).sum(), few.sum()) == (6, 300)
 
 
+def pfllib_holders(clients: int, classes: int, each: int) -> list[list[int]]:
+    """Who holds each class by the definition: the first so many clients that may still take one."""
+    places, most = [each] * clients, math.ceil(clients / classes * each)
+    holders = []
+    for _ in range(classes):
+        chosen = [client for client in range(clients) if places[client] > 0][:most]
+        for client in chosen:
+            places[client] -= 1
+        holders.append(chosen)
+    return holders
+
+
+@pytest.mark.parametrize(("clients", "each"), [(20, 2), (100, 2), (7, 3), (13, 1), (60, 10), (3, 2)])
+def test_pathological_blocks_are_those_of_pfllib(clients: int, each: int) -> None:
+    samples, classes = 400, 10
+    partition = Pathological(num_classes_per_partition=each, blocks=True)
+    table = counts(partition, toy([samples] * classes), clients)
+    for label, holders in enumerate(pfllib_holders(clients, classes, each)):
+        assert np.flatnonzero(table[:, label]).tolist() == holders
+        if holders:
+            average, (*first, last) = samples / len(holders), table[holders, label]
+            assert all(max(int(average / 10), 2) <= count < max(average, 3) for count in first)
+            assert last == samples - sum(first) >= average
+    if clients > 3:  # otherwise every class has one holder
+        assert not np.array_equal(table, counts(partition, toy([samples] * classes), clients, seed=1))
+
+
+def test_pathological_blocks_of_equal_sizes_are_pat_2() -> None:
+    table = counts(Pathological(equal=True, blocks=True), toy([700] * 10), 100)
+    for client, row in enumerate(table):
+        assert np.flatnonzero(row).tolist() == [2 * (client // 20), 2 * (client // 20) + 1]
+    assert set(table[table > 0].tolist()) == {35}
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "sizes", "clients", "line"),
     [
@@ -152,6 +186,7 @@ def test_pathological_sizes() -> None:
         (IID, {"samples_per_client": 400}, [500, 500], 3, "smaller, got 400: 3 clients need 1200 samples, there"),
         (Pathological, {"num_classes_per_partition": 11}, [50] * 10, 3, "at most 10, the classes of toy, got 11"),
         (Pathological, {}, [50] * 2, 30, r"30 of 30 clients would share class \d, which has 50 samples"),
+        (Pathological, {"blocks": True}, [50] * 2, 30, r"30 of 30 clients would share class \d, which has 50 samples"),
         (LabelShift, {"shift": 1.0}, [50], 2, r"^partition\.shift must be at least 0 and below 1, got 1\.0$"),
         (LabelShift, {"shift": 0.5}, [500, 500, 5], 10, "every client to hold every class"),
         (LabelShift, {"shift": 0.9, "samples_per_client": 166}, [250] * 2, 3, r"324 samples of class \d, toy has 250"),

@@ -87,6 +87,8 @@ def test_it_runs_with_a_transformer(tiny: dict[str, Any], method: str) -> None:
 
 
 FORMS: list[dict[str, Any]] = [
+    {"name": "APFL", "form": "pfllib"},
+    {"name": "APFL", "form": "pfllib", "alpha": 1.0},
     {"name": "FedAMP", "form": "cosine"},
     {"name": "FedPAC", "lam": 0.0},
     {"name": "FedROD", "head": "hypernetwork"},

@@ -1,4 +1,4 @@
-"""APFL: its three steps against the equations, alpha's gradient against finite differences, its two ends."""
+"""APFL: its steps against the equations, alpha's gradient against finite differences, and PFLlib's form."""
 
 from dataclasses import replace
 from typing import Any
@@ -78,3 +78,26 @@ def test_alpha_stays_a_share(tiny: dict[str, Any], slope: float) -> None:
     client.keep["v"] = w + slope * (client.keep["v"] - w)
     APFL().fit(client, Message(theta=w))
     assert float(client.keep["alpha"]) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("alpha", "adaptive"), [(0.9, True), (0.4, True), (0.4, False)])
+def test_a_round_of_pfllib_written_out(tiny: dict[str, Any], alpha: float, adaptive: bool) -> None:
+    """Both models step by their own gradients; alpha after every batch, by the new v − w and the old gradients."""
+    client, model, w = client_in_float64(tiny, alpha)
+    received, lr, v, share, shares = w.clone(), tiny["lr"], client.keep["v"].clone(), alpha, []
+    for batch in client.batches():
+        at_w, at_v = gradient(model, w, batch), gradient(model, v, batch)
+        w, v = w - lr * at_w, v - lr * at_v
+        if adaptive:
+            slope = float((v - w) @ (share * at_v + (1 - share) * at_w)) + 0.02 * share
+            share = min(max(share - lr * slope, 0.0), 1.0)
+        shares.append(share)
+    assert len(set(shares)) == (len(shares) if adaptive else 1)
+    mixed = share * v + (1 - share) * w
+
+    method = APFL(form="pfllib", alpha=alpha, adaptive=adaptive)
+    reply = method.fit(client, Message(theta=received))
+    torch.testing.assert_close(reply.theta, w, rtol=0, atol=1e-12)
+    assert float(client.keep["alpha"]) == pytest.approx(share, abs=1e-12)
+    for used in (client.keep["v"], client.model.read(), method.personal(client, Message(theta=received))):
+        torch.testing.assert_close(used, mixed, rtol=0, atol=1e-12)

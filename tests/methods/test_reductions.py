@@ -10,6 +10,7 @@ CALM = {"name": "CALM", "eps": 0.05, "C": 1.0}
 LAYERS = {"name": "Projection", "scope": "layer"}
 MGDA, FAIR = {"name": "FedMGDA+", "eps": 0.3}, {"name": "FedFV", "alpha": 0.5, "tau": 2}
 AUTOGRAD = {"trainer": "autograd"}  # the other trainers agree with it to rounding
+PFLLIB = {"name": "APFL", "form": "pfllib", "adaptive": False}
 SOME = {"participation": 0.6}
 
 
@@ -39,6 +40,9 @@ SOME = {"participation": 0.6}
         ({"name": "Ditto", "lam": 0.0}, {"method": "Local"}, {}),
         ({"name": "APFL", "alpha": 1.0, "adaptive": False}, {"method": "Local"}, AUTOGRAD),
         ({"name": "APFL", "alpha": 1.0, "adaptive": False}, {"method": "Local"}, AUTOGRAD | {"model": "resnet4"}),
+        (PFLLIB | {"alpha": 1.0}, {"method": "Local"}, AUTOGRAD),
+        (PFLLIB | {"alpha": 1.0}, {"method": "Local"}, AUTOGRAD | {"model": "resnet4"}),
+        (PFLLIB | {"alpha": 0.0}, {"method": {"name": "FedAvg", "personal_model": "post_local"}}, AUTOGRAD),
         ({"name": "FedProto", "lam": 0, "answer": "head"}, {"method": "Local"}, {}),
     ],
     ids=lambda each: " ".join(map(str, each.values())) or "plain",
@@ -54,6 +58,7 @@ def test_clients_use_the_models_of(tiny: Options, method: Options, simpler: Opti
     [
         {"name": "Ditto", "lam": 1.0},
         {"name": "APFL", "alpha": 1.0, "adaptive": False},
+        {"name": "APFL", "form": "pfllib"},
         {"name": "FedROD", "gamma": 0.0},
     ],
     ids=lambda each: each["name"],

@@ -38,14 +38,15 @@ from comity.methods.local import Local
 from comity.methods.perfedavg import PerFedAvg
 from comity.methods.pfedhn import PFedHN
 from comity.methods.pfedme import PFedMe
+from comity.methods.scaffold import SCAFFOLD
 from comity.methods.sfedpg import SFedPG
 from comity.methods.splitgp import SplitGP
 
 # fmt: off
 METHODS = {
     # one model, or a part of one, for all
-    "Local": Local, "FedAvg": FedAvg, "FedProx": FedProx, "FedBN": FedBN, "FedPer": FedPer, "FedRep": FedRep,
-    "FedBABU": FedBABU, "LG-FedAvg": LGFedAvg,
+    "Local": Local, "FedAvg": FedAvg, "FedProx": FedProx, "SCAFFOLD": SCAFFOLD, "FedBN": FedBN, "FedPer": FedPer,
+    "FedRep": FedRep, "FedBABU": FedBABU, "LG-FedAvg": LGFedAvg,
     # a personal model beside the common one
     "Ditto": Ditto, "Per-FedAvg": PerFedAvg, "APFL": APFL, "pFedMe": PFedMe,
     # mixtures of models
@@ -69,6 +70,6 @@ __all__ = [
     # all there are
     "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAvg", "FedBABU", "FedBN", "FedCALM", "FedCP",
     "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD", "FedRep",
-    "FedU", "GPFL", "IFCA", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SFedPG", "SplitGP",
+    "FedU", "GPFL", "IFCA", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SCAFFOLD", "SFedPG", "SplitGP",
 ]
 # fmt: on

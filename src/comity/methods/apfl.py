@@ -7,6 +7,9 @@ from torch import Tensor
 from comity._options import Share
 from comity.methods._method import Client, Message, Method, Reply
 
+PULL = 0.02
+"""Of alpha towards 0 in PFLlib's form."""
+
 
 class APFL(Method):
     """Each client uses a mixture of a FedAvg model w and a model v of its own.
@@ -17,16 +20,21 @@ class APFL(Method):
     v ← v − lr alpha ∇f(v̄). At the first step of a round alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, kept in [0, 1].
 
     Departures:
-        - Common code takes v's gradient at v instead, moves alpha at every batch and overwrites v by v̄. The paper does
-          none of this, and neither does this class.
+        - PFLlib's APFL, which ConFREE's tables have, is another method under the same name. ``form="pfllib"`` is that:
+          v ← v − lr ∇f(v) has its gradient at v itself. After every batch, with v and w as the steps left them,
+          alpha ← alpha − lr (⟨v − w, alpha ∇f(v) + (1 − alpha) ∇f(w)⟩ + 0.02 alpha), kept in [0, 1]. At the end of the
+          round v is overwritten by alpha v + (1 − alpha) w, and the client uses this v. PFLlib starts at alpha 1.
         - BatchNorm's statistics are measured on v̄ itself, not mixed.
 
     Options:
+        form: the paper's steps, or those of PFLlib, whose runs have alpha 1
         alpha: share of the client's own model in the mixture at the start; fixed at 1 it is Local beside FedAvg
         adaptive: whether each client learns its own alpha; otherwise it stays as it is
-        personal_model: what a client uses: v̄ with the newest w, or v̄ as local training left it
+        personal_model: what a client uses: v̄ with the newest w, or v̄ as local training left it; in PFLlib's form it is
+            always the latter
     """
 
+    form: Literal["paper", "pfllib"] = "paper"
     alpha: Share = 0.5
     adaptive: bool = True
     personal_model: Literal["received", "post_local"] = "received"
@@ -37,6 +45,9 @@ class APFL(Method):
         client.keep["alpha"] = torch.tensor(self.alpha, dtype=torch.float64)
 
     def fit(self, client: Client, received: Message) -> Reply:
+        return self._fit_like_pfllib(client, received) if self.form == "pfllib" else self._fit(client, received)
+
+    def _fit(self, client: Client, received: Message) -> Reply:
         alpha, v = float(client.keep["alpha"]), client.keep["v"].clone()
         mixture = copy.deepcopy(client.model)
         mixture.write(self.personal(client, received))  # and the received model into client.model
@@ -69,7 +80,40 @@ class APFL(Method):
         client.model.write(mixture.read())
         return reply
 
+    def _fit_like_pfllib(self, client: Client, received: Message) -> Reply:
+        self.load(client, received)
+        alpha, losses = float(client.keep["alpha"]), list[Tensor]()
+        own = copy.deepcopy(client.model)
+        own.write(client.keep["v"])
+        with (
+            client.model.training() as w,
+            own.training() as v,
+            client.optimiser(w) as common_steps,
+            client.optimiser(v) as own_steps,
+        ):
+            for x, y in client.batches():
+                loss = own.loss(x, y)
+                at_w, at_v = list(torch.autograd.grad(client.model.loss(x, y), w)), list(torch.autograd.grad(loss, v))
+                between = torch._foreach_add(torch._foreach_mul(at_v, alpha), torch._foreach_mul(at_w, 1 - alpha))
+                common_steps.step(at_w)
+                own_steps.step(at_v)
+                if self.adaptive:
+                    slope = sum(torch.sum((a - b).detach() * g) for a, b, g in zip(v, w, between, strict=True))
+                    alpha = min(max(alpha - client.lr * (float(slope) + PULL * alpha), 0.0), 1.0)
+                losses.append(loss.detach())
+            with torch.no_grad():
+                torch._foreach_copy_(
+                    v, torch._foreach_add(torch._foreach_mul(v, alpha), torch._foreach_mul(w, 1 - alpha))
+                )
+        client.train_loss = float(torch.stack(losses).mean()) if losses else client.train_loss
+        client.keep |= {"v": own.read(), "alpha": torch.tensor(alpha, dtype=torch.float64)}
+        reply = self.reply(client)
+        client.model.write(client.keep["v"])
+        return reply
+
     def personal(self, client: Client, received: Message) -> Tensor:
         self.load(client, received)
+        if self.form == "pfllib":
+            return client.keep["v"]
         v, alpha, size = client.keep["v"], float(client.keep["alpha"]), client.model.layout().size
         return torch.cat([alpha * v[:size] + (1 - alpha) * client.model.read()[:size], v[size:]])

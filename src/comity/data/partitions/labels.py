@@ -93,13 +93,20 @@ class Pathological(Partition):
     divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
     client) than classes, the classes that no client holds are left out.
 
+    In ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes a client /
+    classes⌉ clients that lack one, so that neighbours hold the same classes; the last block may hold fewer. Without
+    ``equal`` all holders but the last get a number drawn uniformly from a tenth of the average up to it, and the last
+    one, often by far the largest, gets the rest. Which samples they are is random here, and their order in PFLlib.
+
     Options:
         num_classes_per_partition: classes of each client
         equal: divide a class's samples equally among its holders, as FedPG's Pat-2
+        blocks: give the same classes to blocks of neighbouring clients, as PFLlib and FedPG's Pat-2 do
     """
 
     num_classes_per_partition: Count = 2
     equal: bool = False
+    blocks: bool = False
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         samples = np.bincount(dataset.y, minlength=dataset.classes)
@@ -111,8 +118,13 @@ class Pathological(Partition):
                 f"got {each}"
             )
         held = np.zeros((clients, len(present)), bool)
-        for client in range(clients):  # the classes held least so far, ties at random
-            held[client, np.lexsort((random.random(len(present)), held.sum(0)))[:each]] = True
+        if self.blocks:
+            for place in range(len(present)):
+                lacking = np.flatnonzero(held.sum(1) < each)
+                held[lacking[: math.ceil(clients * each / len(present))], place] = True
+        else:
+            for client in range(clients):  # the classes held least so far, ties at random
+                held[client, np.lexsort((random.random(len(present)), held.sum(0)))[:each]] = True
 
         counts = np.zeros((clients, dataset.classes), np.int64)
         for label, holders in zip(present, held.T, strict=True):
@@ -124,9 +136,18 @@ class Pathological(Partition):
                     f"would share class {label}, which has {samples[label]} samples; each needs {LEAST}"
                 )
             if len(who):
-                proportions = np.ones(len(who)) if self.equal else random.uniform(0.1, 1.0, len(who))
-                counts[who, label] = LEAST + apportion(spare, proportions)
+                counts[who, label] = self._amounts(int(samples[label]), len(who), random)
         return deal(dataset, counts, random)
+
+    def _amounts(self, samples: int, holders: int, random: np.random.Generator) -> Ints:
+        """How many of a class's samples each of its holders gets; at least LEAST."""
+        if self.equal or not self.blocks:
+            proportions = np.ones(holders) if self.equal else random.uniform(0.1, 1.0, holders)
+            return LEAST + apportion(samples - LEAST * holders, proportions)
+        average = samples / holders
+        least = max(int(average / 10), LEAST)
+        drawn = random.integers(least, max(int(average), least + 1), holders - 1)
+        return np.append(drawn, samples - drawn.sum())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,76 @@
+import torch
+from torch import Tensor
+
+from comity.methods._messages import Message, Reply
+from comity.methods._method import Client, Method, Server
+
+
+class Control(Message):
+    control: Tensor  # c, the mean of all clients' control variates, for the parameters of theta
+
+
+class ControlReply(Reply):
+    change: Tensor  # by how much the client's control variate changed
+
+
+class SCAFFOLD(Method[Control, ControlReply]):
+    """FedAvg, in which control variates take each client's drift out of its local steps.
+
+    Paper: Karimireddy et al., ICML 2020, Algorithm 1.
+
+    Equation: y ← y − lr (∇f_i(y) − c_i + c) from y = theta. After K steps c_i⁺ = c_i − c + (theta − y)/(K lr), which is
+    the mean of the gradients ∇f_i(y) on the way (option II). The server applies the rule to y − theta, and
+    c ← c + 1/N Σ_i (c_i⁺ − c_i) over the clients present of all N, so that c stays the mean of all c_i. All start at 0.
+
+    Departures:
+        - c_i⁺ is computed as the mean of the gradients. For plain SGD this is option II; it keeps its meaning with
+          momentum, weight decay or Adam, where (theta − y)/(K lr) is no mean gradient.
+        - Option I, the gradient of all samples at theta, is left out: it costs another pass over the data.
+        - The paper's server learning rate is the run's own, --server-lr.
+        - The paper averages y without weights: give --rule.by uniform. c is unweighted in both.
+    """
+
+    def start(self, client: Client) -> None:
+        super().start(client)
+        client.keep["control"] = torch.zeros_like(client.model.read("shared")[: client.model.layout("shared").size])
+
+    def fit(self, client: Client, received: Control) -> ControlReply:
+        self.load(client, received)
+        model, old, losses = client.model, client.keep["control"], list[Tensor]()
+        with model.training("shared") as params, client.optimiser(params) as steps:
+            correction = _like(params, received.control - old)
+            total = [torch.zeros_like(param) for param in params]
+            for x, y in client.batches():
+                loss = model.loss(x, y)
+                grads = list(torch.autograd.grad(loss, params))
+                torch._foreach_add_(total, grads)
+                torch._foreach_add_(grads, correction)
+                steps.step(grads)
+                losses.append(loss.detach())
+        if not losses:
+            return self.reply(client, change=torch.zeros_like(old))
+        client.train_loss = float(torch.stack(losses).mean())
+        client.keep["control"] = torch.cat([each.reshape(-1) for each in total]) / len(losses)
+        return self.reply(client, change=client.keep["control"] - old)
+
+    def begin(self, server: Server) -> None:
+        server.store["control"] = torch.zeros_like(server.theta[: server.layout.size])
+
+    def send(self, server: Server, cid: int) -> Control:
+        return Control(theta=server.theta, control=server.store["control"])
+
+    def objection(self, server: Server, cid: int, reply: ControlReply) -> str | None:
+        if reply.change.shape != server.store["control"].shape:
+            return "sent a change of its control variate that is of another shape"
+        return None
+
+    def merge(self, server: Server, replies: dict[int, ControlReply]) -> None:
+        server.theta = server.aggregate(replies).theta
+        changes = torch.stack([replies[cid].change for cid in sorted(replies)])
+        server.store["control"] = server.store["control"] + changes.sum(0) / len(server.clients)
+
+
+def _like(params: list[Tensor], vector: Tensor) -> list[Tensor]:
+    """Views of a vector, shaped as these parameters."""
+    pieces = torch.split(vector, [param.numel() for param in params])
+    return [piece.view(param.shape) for piece, param in zip(pieces, params, strict=True)]
