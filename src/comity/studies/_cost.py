@@ -49,7 +49,7 @@ def _flops(net: str, options: str, shape: tuple[int, ...], classes: int) -> floa
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         made = Component.parse("model", {"name": net, **json.loads(options)}).build(shape=shape, classes=classes)
         made(torch.empty(2, *shape))  # BatchNorm takes no single sample
-    return counter.get_total_flops() / 2
+    return float(counter.get_total_flops()) / 2
 
 
 def seconds(config: Config, size: tuple[int, tuple[int, ...], int] | None = None) -> float:
@@ -60,7 +60,7 @@ def seconds(config: Config, size: tuple[int, tuple[int, ...], int] | None = None
     if options.get("samples_per_client"):
         samples = min(samples, clients * options["samples_per_client"])
     tests = samples * config.test_share
-    online = config.participation if not config.is_local else 1.0
+    online = config.participation
     trained = (samples - tests) * (1 - config.val_share) * online * config.epochs
     batches = max(trained / config.batch_size, clients * online * config.epochs)
     known, net = costs()["nets"], config.model.name if config.model is not None else "cnn"
@@ -72,7 +72,7 @@ def seconds(config: Config, size: tuple[int, tuple[int, ...], int] | None = None
     method = costs()["methods"].get(config.method.name, 1.0)
     fit = method * (TRAINING * forward * trained + batches * speed["ms_per_batch"] / 1e3)
     evaluations = sum(map(config.evaluates_in, range(1, config.last_round + 1)))
-    return config.last_round * fit + evaluations * forward * tests
+    return float(config.last_round * fit + evaluations * forward * tests)
 
 
 def size_of(dataset: Any) -> tuple[int, tuple[int, ...], int] | None:

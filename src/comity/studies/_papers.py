@@ -11,12 +11,11 @@ from typing import Any
 
 from comity._datasets import whereabouts
 from comity._errors import ComityError
-from comity._options import convert
 from comity._overlay import Overlay, as_entry
 from comity._words import number
 from comity.compare import COLUMNS, Cell, LoadedStudy
 from comity.config import Config, Entries, read_yaml
-from comity.results import show
+from comity.results import flatten, show
 from comity.studies._grid import (
     SCALES,
     Names,
@@ -34,8 +33,8 @@ MEASURED = ("accuracy", "S-acc", "G-acc", "global", "relative", "gaining")
 """Columns of the files of published numbers that are results; columns of a study's table have the same names."""
 PEAK = "peak"
 MOST_VALUES = 5  # of the paper that a line names
-UNTOLD = ("eval_every", "general_every", "data_limit", "track", "save_models")
-"""Options of a run that change no comparison."""
+UNTOLD = ("eval_every", "general_every", "reference", "control", "metric", "device")
+"""Options of a run that say how and where it is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def states() -> dict[str, dict[str, Any]]:
 def overview(data_dir: Path | None = None) -> list[tuple[str, ...]]:
     """One row per table and figure: its name, command, data sets, time and state."""
     known = states()
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for each in items():
         if not each.example:
             rows.append((each.item, "–", "–", "–", each.what))
@@ -170,67 +169,65 @@ def overview(data_dir: Path | None = None) -> list[tuple[str, ...]]:
     return rows
 
 
-def differences(cells: Sequence[Config], paper: Sequence[Config], tune: Mapping[str, Any]) -> dict[int, list[str]]:
-    """For each cell by its place what no cell of the paper has; the key -1 has what all cells share."""
+def differences(cells: Sequence[Config], paper: Sequence[Config], hidden: Iterable[str] = ()) -> list[list[str]]:
+    """For each cell what no cell of the paper has, as ``rounds 50 (paper: 500)``; without the ``hidden`` options."""
+    left_out = (*UNTOLD, *hidden)
 
-    def options(config: Config) -> Entries:
-        flat = Overlay(config.plain())
-        hidden = (*UNTOLD, "seed", "out", "workers", *(["rule"] if has_own_rule(config) else []))
-        return {
-            key: value
-            for key, value in flat.without(hidden).items()
-            if key not in tune and key.partition(".")[0] not in ("data_dir",)
-        }
+    def options(config: Config) -> dict[str, str]:
+        flat = flatten(config.plain(), own_rule=has_own_rule(config))
+        return {key: show(value, key) for key, value in flat.items() if key not in left_out}
 
-    theirs: dict[str, list[str]] = {}
+    theirs: dict[str, dict[str, None]] = {}
     for config in paper:
-        for key, value in options(config).items():
-            texts = theirs.setdefault(key, [])
-            if (text := show(value, key)) not in texts:
-                texts.append(text)
-    lines: list[dict[str, str]] = []
-    for config in cells:
-        own = {}
-        for key, value in options(config).items():
-            if show(value, key) not in theirs.get(key, []):
-                known = theirs.get(key, [])
-                listed = ", ".join(known[:MOST_VALUES]) + (", …" if len(known) > MOST_VALUES else "")
-                own[key] = f"{key} {show(value, key)}" + (f" (paper: {listed})" if known else "")
-        lines.append(own)
-    shared = [text for key, text in lines[0].items() if all(each.get(key) == text for each in lines)] if lines else []
-    shared += [
-        f"{key} chosen by validation among {', '.join(map(str, convert(values, list[str], key)))}"
-        f" (paper: {', '.join(map(str, dict.fromkeys(_value(config, key) for config in paper)))})"
-        for key, values in tune.items()
-        if isinstance(values, (list, tuple))
+        for key, text in options(config).items():
+            theirs.setdefault(key, {})[text] = None
+
+    def in_words(key: str, text: str) -> str:
+        known = list(theirs.get(key, ()))
+        listed = ", ".join(known[:MOST_VALUES]) + (", …" if len(known) > MOST_VALUES else "")
+        return f"{key} {text}" + (f" (paper: {listed})" if known else "")
+
+    return [
+        [in_words(*each) for each in options(config).items() if each[1] not in theirs.get(each[0], ())]
+        for config in cells
     ]
-    return {-1: shared} | {
-        place: rest
-        for place, own in enumerate(lines)
-        if (rest := [text for text in own.values() if text not in shared])
-    }
 
 
-def _value(config: Config, key: str) -> Any:
-    return Overlay(config.plain()).get(key)
+def searched(tune: Mapping[str, Any], paper: Mapping[str, Any], cells: Sequence[Config]) -> list[str]:
+    """Options that are chosen by validation here, and not among the same values in the paper."""
+    texts = []
+    for key, values in tune.items():
+        if values != (known := paper.get(key)):
+            there = dict.fromkeys(show(Overlay(config.plain()).get(key), key) for config in cells)
+            of = f"chosen among {show(known)}" if known else ", ".join(there)
+            texts.append(f"{key} chosen by validation among {show(values).replace('×', ', ')} (paper: {of})")
+    return texts
 
 
 def report_differences(
     example: str, entries: Entries, cells: Sequence[Config], names: Names, say: Callable[[str], None]
 ) -> None:
     """Say what differs from the paper: in all cells, in some of them, and at every scale."""
-    whole = read_yaml(examples()[example])
     ours = [each for each in items() if each.example == example]
     if not ours:
         return
-    say(f"For {', '.join(each.item for each in ours)}.")
+    say(f"For {', '.join(each.item for each in ours)}. What differs from the paper:")
+    whole = read_yaml(examples()[example])
     if "paper" in whole:
+        theirs = at_scale(whole, "paper")
         first = {apart_from_seeds(cell).key: cell for cell in reversed(cells) if not cell.is_local}
-        kept = list(reversed(first.values()))
-        found = differences(kept, expand(at_scale(whole, "paper")), section(entries, "tune"))
-        for text in found.pop(-1):
-            say(f"  differs: {text}")
-        for place, texts in found.items():
-            say(f"  {names.title(kept[place]).rpartition(', seed')[0]} differs: {', '.join(texts)}")
+        kept, paper, tune = list(reversed(first.values())), expand(theirs), section(entries, "tune")
+        found = differences(kept, paper, tune)
+        shared = [text for text in found[0] if all(text in texts for texts in found)]
+        for text in (*shared, *searched(tune, section(theirs, "tune"), paper)):
+            say(f"  all cells: {text}")
+        some: dict[str, list[str]] = {}
+        for cell, texts in zip(kept, found, strict=True):
+            for text in texts:
+                some.setdefault(text, []).append(names.title(cell).rpartition(", seed")[0])
+        for text, titles in some.items():
+            if text not in shared:
+                others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+                say(f"  {titles[0]}{others}: {text}")
     for text in dict.fromkeys(text for each in ours for text in each.differs):
-        say(f"  differs: {text}")
+        say(f"  at every scale: {text}")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import count
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 OVERHEAD = 0.1
 """Seconds of a round below which it is mostly overhead."""
+QUICK = 1.0
+"""A run that has not taken so many seconds is timed by the fastest of three rounds: the first one warms up."""
 
 
 class SharedPlan(RunPlan):
@@ -85,10 +88,12 @@ class Runs:
     def time_one_round(self, config: Config) -> tuple[float, float, float]:
         """Seconds to train and aggregate a round, to evaluate it, and to do so with S-acc and G-acc; without guard."""
         quiet = {"track": (), "guard": None, "reference": "none", "control": "none", "out": None, "eval_every": 1}
-        asked = count()
-        done = run(plan=self.plan(config.with_(**quiet)), stop=lambda: next(asked) > 0)
-        seconds = copy(done.records[0].seconds)
-        done.server.evaluate(general=True)
+        asked, started = count(), perf_counter()
+        plan = self.plan(config.with_(**quiet))
+        done = run(plan=plan, stop=lambda: next(asked) > (0 if perf_counter() - started > QUICK else 2))
+        seconds = copy(min((record.seconds for record in done.records), key=lambda each: each.train + each.aggregate))
+        if any(config.general_in(round) for round in range(1, config.last_round + 1) if config.evaluates_in(round)):
+            done.server.evaluate(general=True)
         return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
 
 
@@ -143,7 +148,7 @@ def _whole(config: Config, measured: Sequence[float]) -> float:
 def _modelled(plan: "StudyPlan", configs: Mapping[str, Config], runs: Counter[str], show: Show) -> dict[str, float]:
     """Seconds of each run by the stored cost model; empty where it does not know a data set or a net."""
     found: dict[str, float] = {}
-    by_data: Counter[str] = Counter()
+    by_data: dict[str, float] = {}
     sizes: dict[str, Any] = {}
     for key, config in configs.items():
         if (about := repr((config.data, config.data_dir))) not in sizes:
@@ -154,7 +159,7 @@ def _modelled(plan: "StudyPlan", configs: Mapping[str, Config], runs: Counter[st
             found[key] = seconds(config, sizes[about])
         except Exception:  # a net of one's own that cannot be built without data, or data that has no fixed size
             return {}
-        by_data[str(config.data)] += runs[key] * found[key]
+        by_data[str(config.data)] = by_data.get(str(config.data), 0.0) + runs[key] * found[key]
     listed = ", ".join(f"{data} {duration(each / plan.most)}" for data, each in by_data.items())
     total = sum(by_data.values()) / plan.most
     show.say(f"About {duration(total)} by the stored cost model{f': {listed}' if len(by_data) > 1 else ''}.")

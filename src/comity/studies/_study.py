@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.markup import escape
+
 from comity._components import plain
 from comity._errors import ComityError
 from comity._words import counted
@@ -71,7 +73,7 @@ def dry_run(
     if example is not None:
         from comity.studies._papers import report_differences
 
-        report_differences(example, plan.entries, plan.cells, plan.names, show.say)
+        report_differences(example, plan.entries, plan.cells, plan.names, lambda text: show.say(escape(text)))
     return _Study(plan, overwrite, show, lambda: False).estimate(quick=True)
 
 
@@ -94,7 +96,7 @@ class _Study:
         self.places = Places(plan.out, plan.names, plan.runs.fingerprint, overwrite)
         self.ends: dict[str, Message] = {}  # how each run of this session ended, by key
         for line in plan.skipped:
-            show.say(line)
+            show.say(escape(line))
 
     def estimate(self, *, quick: bool = False) -> float:
         from comity.studies._runs import estimate
