@@ -73,7 +73,7 @@ js: $(VENV)/dev
 
 # A Ray cluster of several nodes on this machine, one of which is lost on the way; a minute or two.
 test-ray: $(VENV)/dev $(VENV)/ray
-	$(BIN)/pytest -n 0 tests/test_cluster.py -k ray
+	$(BIN)/pytest -n 0 tests/studies/test_cluster.py -k ray
 
 # PEFT's own adapters; half a minute.
 test-lora: $(VENV)/dev $(VENV)/lora

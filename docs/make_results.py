@@ -62,7 +62,8 @@ def keep(name: str, folder: Path) -> None:
     """The files of a study, from its folder."""
     if name == "guard-natural":  # many studies, and a benchmark
         write(make_guard.NATURAL, make_guard.states(folder))
-        write(make_guard.CANDIDATES, make_guard.candidates(folder))
+        if all((folder / f"{half}.csv").exists() for half in make_guard.HALVES):
+            write(make_guard.CANDIDATES, make_guard.candidates(folder))
         return
     study = LoadedStudy(folder)
     if study.unfinished or study.damaged:

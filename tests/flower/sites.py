@@ -20,6 +20,6 @@ def write_tables(folder: Path) -> None:
         with place.open("w", newline="") as file:
             csv.writer(file).writerows([header, *(row for row in rows if name in ("pooled", row[owner]))])
     files = [str(folder / name / "schema.yaml") for name in NAMES]
-    for name, file in zip(NAMES, files, strict=True):
-        assert command("schema", [str(folder / name / "patients.csv"), "-o", file]) == 0
+    for name, schema in zip(NAMES, files, strict=True):
+        assert command("schema", [str(folder / name / "patients.csv"), "-o", schema]) == 0
     assert command("schema", [*files, "-o", str(folder / "common.yaml")]) == 0

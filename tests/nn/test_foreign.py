@@ -84,7 +84,7 @@ def test_without_a_head() -> None:
 
 def test_a_body_that_learns_nothing() -> None:
     with pytest.raises(ComityError, match="nothing is learnt in the body of model Logistic"):
-        comity.run(data="heart", method="FedRep", rounds=1, reference="none")
+        comity.run(data="heart", method="FedRep", model="logistic", rounds=1, reference="none")
 
 
 def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

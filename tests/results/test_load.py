@@ -79,7 +79,7 @@ def test_a_study_comes_back(tiny: dict[str, Any], tmp_path: Path) -> None:
     assert [run.title for run in study.runs] == ["Local", "Local, repeated", "FedRep + Mean", "FedAvg + Mean"]
     assert repr(study) == f"LoadedStudy(4 runs, {tmp_path / 'x'})"
     assert study.table().markdown() == made.table().markdown() == (tmp_path / "x" / "table.md").read_text()
-    assert study.table()._repr_markdown_().startswith("|  | accuracy | gain over local training |")
+    assert '<th style="text-align: right">gain over local training</th>' in study.table()._repr_html_()
     assert (study.failed, study.tuning) == ({}, [])
 
 

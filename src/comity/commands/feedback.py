@@ -15,6 +15,7 @@ def feedback(model: Path, file: Path, *, allow_code: bool = False) -> int:
 
     Examples:
         comity feedback runs/first/models/000-cleveland labelled.csv
+        comity feedback joined/models/001-hungary november.xlsx
 
     Options:
         model: folder of a client's model, in models/ of a run folder

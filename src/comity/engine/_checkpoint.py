@@ -103,7 +103,7 @@ def read(file: Path, server: "Server", key: str) -> Saved | None:
         place = msgspec.json.decode(about.get("place", "[]"), type=list[_Count])
         saved = Saved(int(about["round"]), traffic, marks, place, tensors)
         known = marks.keys() <= set(LOGS) and traffic.keys() <= server.verbs.keys()
-        if not known or not 1 <= saved.round <= server.config.last_round:
+        if not known or not 0 <= saved.round <= server.config.last_round:
             raise ValueError("it names a round, file or verb that this run does not have")
         theta = tensors["server/theta"]
     except (SafetensorError, OSError) as error:

@@ -10,6 +10,7 @@ from threading import Lock
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.supercore import log
@@ -60,7 +61,7 @@ class _ClientApp(ClientApp):
     ) -> None:
         super().__init__()
         self._config, self._own, self._fit_mods, self._allow_code = config, own, list(mods), allow_code
-        self._keep = {} if keep is None else {"keep": keep}
+        self._keep: UserConfig = {} if keep is None else {"keep": keep}
         self._runs: dict[str, Config] = {}
         """The app's configuration and those of its runs of Local, by key."""
         self._workshops: dict[tuple[str, int | None, str | None, tuple[float, ...]], _Workshop] = {}

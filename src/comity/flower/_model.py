@@ -62,6 +62,7 @@ class SiteModels(Extension):
         try:
             artefact = read_model(folder)
             gain = from_json(Gain, to_json(verdict.values()).encode(), "the verdict")
+            assert artefact.info.performance is not None  # this run evaluated the model before it was written
             performance = msgspec.structs.replace(artefact.info.performance, gain=gain)
             info = msgspec.structs.replace(artefact.info, performance=performance)
             replace_model(folder, dataclasses.replace(artefact, info=info))

@@ -26,6 +26,7 @@ def objection_to_weights(weights: Row, most: float, min_clients: int, losses: in
         return None  # nobody moves
     if float(weights.max()) > LARGEST * (1 + ROUNDING):
         return "weights-size"
+    weights = weights / weights.max()  # squares of small numbers would be 0
     sums, squares = _without_the_largest(weights, losses), _without_the_largest(weights**2, losses)
     if (weights**2 > most * squares * (1 + ROUNDING)).any():
         return "weights-share"
