@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from comity import Config
 from comity.engine import Run, run
 from comity.methods.sfedpg import unfairness
+from comity.results import RoundRecord
 from comity.rules import FairDescent, Outcome, Updates, evening, protected_directions
-from helpers import Options, Patch, client_of
+from helpers import Options, Patch, build, client_of
 
 SHIFTED = {"label_shift": 0.9, "feature_shift": 0.5}
 
@@ -201,3 +203,26 @@ def test_reductions(tiny: Options) -> None:
     step = run(**(many | {"rounds": 1}), method="FedPG").server.theta - sfedpg.site.initial
     moved = sfedpg.server.theta - sfedpg.site.initial
     torch.testing.assert_close(moved, trials(sfedpg)[0] * step, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("least_descent", [0.0, 0.1])
+def test_a_step_that_cancels_is_reported_once(tiny: Options, least_descent: float) -> None:
+    """Clients with equal updates and unequal losses: Lemma 1 fails."""
+    _, server = build(Config(**tiny, method={"name": "FedPG", "least_descent": least_descent}))
+    said, moved = [], []
+    for server.round in (1, 2):
+        before, server.record = server.theta, RoundRecord(round=server.round)
+        replies = server.fit(server.clients)
+        for cid, reply in replies.items():
+            reply.theta, reply.loss = replies[0].theta, 0.2 + cid
+        server.method.merge(server, replies)
+        said += server.record.warnings
+        moved.append(float((server.theta - before).norm()))
+    if least_descent:
+        assert not said
+        assert min(moved) > 0.01
+    else:
+        assert [words.partition(":")[0] for words in said] == ["FairDescent's step is 0"]
+        assert "least_descent" in said[0]
+        assert moved == [0.0, 0.0]
+        assert "cautioned" in server.rule_states[""]  # a resumed run does not repeat it

@@ -235,6 +235,74 @@ def test_fair_descent_evens_out_losses():
     assert stationary.notes["sigma"].item() == 0
 
 
+def near_lemma_1(cosine: float) -> torch.Tensor:
+    """Two updates of length 1 with this cosine."""
+    return torch.tensor([[1.0, 0.0], [cosine, math.sqrt(1 - cosine**2)]], dtype=torch.float64)
+
+
+def test_lemma_1_of_fedpg_is_false():
+    """Equal updates help everybody, and with unequal losses the step is 0; near that it is orthogonal to the mean."""
+    equal = FairDescent().apply(Updates(torch.ones(2, 3), losses=[0.2, 1.0]))
+    assert not equal.update.any()
+    assert FairDescent().caution(equal).startswith("FairDescent's step is 0: its term for equal losses cancels")
+    for cosine, sigma, to_mean in ((0.99, 57, 0.09), (0.9, 18, 0.28)):
+        U = near_lemma_1(cosine)
+        near, mean = FairDescent().apply(Updates(U, losses=[0.2, 1.0])), U.mean(0)
+        assert near.notes["sigma"].item() == pytest.approx(sigma, rel=0.03)
+        measured = float(near.update @ mean / near.update.norm() / mean.norm())
+        assert near.notes["cosine"].item() == pytest.approx(measured)
+        assert measured == pytest.approx(to_mean, abs=0.01)
+        assert ("nearly orthogonal to the mean update (cosine 0.09)" in FairDescent().caution(near)) == (cosine == 0.99)
+
+
+def test_least_descent_leaves_out_what_cancels_the_common_descent():
+    for U in (torch.ones(2, 3).double(), near_lemma_1(0.99), near_lemma_1(0.9)):
+        losses = [0.2, 1.0]
+        repaired, without = (
+            FairDescent(least_descent=0.1).apply(Updates(U, losses=losses)),
+            FairDescent()(U, losses=[1.0, 1.0]),
+        )
+        assert close(repaired.update, without, U)  # equal losses have no such term
+        assert FairDescent().caution(repaired) == ""
+    # the formula wherever the term leaves more than that share of the descent
+    rng = torch.Generator().manual_seed(0)
+    left_out = 0
+    for _ in range(20):
+        U = 0.5 + torch.randn(4, 6, generator=rng, dtype=torch.float64)
+        losses = torch.rand(4, generator=rng, dtype=torch.float64)
+        formula, plain = (
+            FairDescent().apply(Updates(U, losses=losses)),
+            FairDescent().apply(Updates(U, losses=[1.0] * 4)),
+        )
+        share = float(plain.notes["sigma"] / formula.notes["sigma"])  # both steps are as long as the mean
+        assert share <= 1 + 1e-9
+        for least in (0.0, 0.3, 1.0):
+            wanted = plain if share < least else formula
+            left_out += wanted is plain
+            assert close(FairDescent(least_descent=least)(U, losses=losses), wanted.update, U)
+    assert 0 < left_out < 60
+
+
+def test_a_step_of_conflicting_clients_is_not_blamed_on_the_losses():
+    U = torch.tensor([[1.0, 0.0], [-1.0, 1e-9]], dtype=torch.float64)
+    assert "hardly any direction helps every client" in FairDescent().caution(
+        FairDescent().apply(Updates(U, losses=[1.0, 1.0]))
+    )
+
+
+def test_the_rate_of_fedmgda_plus_decays():
+    U = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+    first, rule = FedMGDAPlus(lr=0.5)(U), FedMGDAPlus(lr=0.5, lr_decay=0.9)
+    for t in range(4):
+        torch.testing.assert_close(rule(U), first * 0.9**t)
+    resumed = FedMGDAPlus(lr=0.5, lr_decay=0.9)
+    resumed.state = dict(rule.state)
+    torch.testing.assert_close(resumed(U), first * 0.9**4)
+    constant = FedMGDAPlus(lr=0.5)
+    assert torch.equal(constant(U), constant(U))
+    assert constant.state == {}
+
+
 def test_released_confree_is_what_the_released_code_does():
     """The four steps of the authors' code in plain loops, SLSQP included, on a matrix of updates about 1 long."""
     from scipy.optimize import minimize

@@ -301,6 +301,8 @@ class Server:
             updates.measure(mean=not self.rule.needs_gram)
         outcome: Outcome = self.with_state(group, self.rule.apply, updates)
         record_step(self, group, updates if every else self._some(updates), outcome)
+        if words := self.rule.caution_once(outcome):
+            self.record.warnings.append(words)
         if every or not exact:
             record_against(self, updates, outcome)
         return outcome

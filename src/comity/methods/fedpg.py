@@ -37,6 +37,8 @@ class FedPG(Method[FedPGMessage, Reply]):
             row of the paper's tables without a gamma, to 1, all the harm that the client's own gradient does
         length: of a personal direction: at most that of the global step, or its own
         base: personal models start from the new global model, or from the old one that gradients were taken at
+        least_descent: share of the common descent below which FairDescent leaves out its term for equal losses; 0
+            never leaves it out, as in the supplement, whose Lemma 1 is false (see FairDescent)
         rebuild: make the personal models of absent clients anew in each round, from the newest global model and the
             client's last gradient; otherwise they stay as they were when the client was last online
     """
@@ -44,10 +46,11 @@ class FedPG(Method[FedPGMessage, Reply]):
     gamma: Share = 0.0
     length: Literal["global", "own"] = "global"
     base: Literal["new", "old"] = "new"
+    least_descent: Share = 0.0
     rebuild: bool = False
 
     def own_rule(self) -> Rule:
-        return FairDescent()
+        return FairDescent(least_descent=self.least_descent)
 
     def personal(self, client: Client, received: FedPGMessage) -> Tensor:
         self.assemble(client, received.theta if received.personal is None else received.personal)

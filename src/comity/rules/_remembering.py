@@ -8,7 +8,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity.rules._rows import Rows, Updates
-from comity.rules._rule import Rule
+from comity.rules._rule import CAUTIONED, Rule
 from comity.rules._updates import NO_ROWS, ClientUpdates, Id
 
 
@@ -59,7 +59,7 @@ class Remembering(Rule):
                 last = int(self.state["last"][i])
                 if name not in rows and now + 1 - last <= self.reach:
                     rows[name] = (last, self._row(i))
-        self.state = {
+        self.state = {name: kept for name, kept in self.state.items() if name == CAUTIONED} | {
             "round": torch.tensor(now + 1),
             "ids": torch.tensor(list(json.dumps(list(rows)).encode()), dtype=torch.uint8),
             "last": torch.tensor([last for last, _ in rows.values()], dtype=torch.int64),

@@ -28,6 +28,8 @@ from comity.rules.solvers import Solution
 
 Scope = Literal["model", "layer"]
 
+CAUTIONED = "cautioned"
+"""In a rule's state after its first ``caution``."""
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
 
@@ -237,6 +239,17 @@ class Rule(_Declared):
                 else:
                     notes.setdefault(name, torch.full((len(layers),), math.nan, dtype=torch.float64))[layer] = value
         return Weighed(coefficients, residuals, notes)
+
+    def caution(self, outcome: Combination) -> str:
+        """What a user should know of a step that is not what the rule promises; empty where it is."""
+        return ""
+
+    def caution_once(self, outcome: Combination) -> str:
+        """The first ``caution`` of a run."""
+        words = "" if CAUTIONED in self.state else self.caution(outcome)
+        if words:
+            self.state[CAUTIONED] = torch.tensor(True)
+        return words
 
     def recall(self, updates: ClientUpdates) -> ClientUpdates:
         """The updates, followed by those of absent clients if the rule remembers any."""

@@ -1,9 +1,12 @@
 from dataclasses import KW_ONLY, field
+from typing import Annotated
 
 import numpy as np
+import torch
 
-from comity._options import NonNegative, Share
-from comity.rules._rule import By, GramBlock, Rule, Scope
+from comity._options import NonNegative, Range, Share
+from comity.rules._rule import By, Combination, GramBlock, Rule, Scope
+from comity.rules._updates import ClientUpdates
 from comity.rules.solvers import Solution, box_sum, norm, times
 
 
@@ -14,6 +17,8 @@ class FedMGDAPlus(Rule):
 
     Equation: d = lr Σ λᵢ Δᵢ/|Δᵢ| with λ on the simplex, |λᵢ − nᵢ/n| ≤ eps, and |Σ λᵢ Δᵢ/|Δᵢ||² smallest.
 
+    The paper's lr decays: in the t-th step it is lr · lr_decay^(t−1).
+
     Departures:
         - Weights stay near nᵢ/n, where the paper has 1/N (``by="uniform"``); without sizes the two are the same.
 
@@ -21,6 +26,7 @@ class FedMGDAPlus(Rule):
         eps: how far a weight may be from the client's share; 0 is the mean of normalised updates, 1 is MGDA on them
         by: a client's share is that of its samples, or all are alike (the paper)
         lr: the length that a normalised update counts with, and so the longest that the step can be
+        lr_decay: what lr is multiplied by after each step
         norm_restore: take the length of the uniform mean for lr
     """
 
@@ -31,6 +37,7 @@ class FedMGDAPlus(Rule):
     _: KW_ONLY
     by: By = "size"
     lr: NonNegative = 1.0
+    lr_decay: Annotated[float, Range(above=0, most=1)] = 1.0
     norm_restore: bool = False
     scope: Scope = field(default="model", init=False)
 
@@ -44,4 +51,11 @@ class FedMGDAPlus(Rule):
         else:
             best = box_sum(block.scaled(r), lower, upper, shares)
         mean = norm(times(block.A, np.full(len(r), 1 / block.present)))
-        return Solution((mean if self.norm_restore else self.lr / block.unit) * best.x / r, best.residual)
+        lr = self.lr * self.lr_decay ** int(self.state.get("steps", 0))
+        return Solution((mean if self.norm_restore else lr / block.unit) * best.x / r, best.residual)
+
+    def coefficients(self, updates: ClientUpdates) -> Combination:
+        chosen = super().coefficients(updates)
+        if self.lr_decay < 1:
+            self.state["steps"] = torch.tensor(int(self.state.get("steps", 0)) + 1)
+        return chosen
