@@ -29,8 +29,6 @@ class ConFREE(Projection):
         c: how far from the projected mean to look for a better update, over its length; the paper starts at 0.5
         scope: the whole model at once (the paper), or each layer by itself (the released code)
         rescale: factor on the result; the released code has 1/(1+c²)
-        direction: the rule's own, or that of the uniform mean at the length of the rule's step: a control that shows
-            what the length alone does
     """
 
     certificate = "relative duality gap"
@@ -39,7 +37,6 @@ class ConFREE(Projection):
     c: Annotated[float, Range(least=0, below=1)] = 0.5
     _: KW_ONLY
     rescale: Rescale = "none"
-    direction: Literal["own", "mean"] = "own"
 
     @classmethod
     def released(cls, c: float = 0.5, seed: int = 0) -> "ConFREE":
@@ -53,12 +50,7 @@ class ConFREE(Projection):
             return Solution(np.ones(1), 0.0)
         best = best_near(block, self.guidance(block), self.c)
         shrink = {"none": 1.0, "1/(1+c²)": 1 / (1 + self.c**2), "1/(1+c)": 1 / (1 + self.c)}[self.rescale]
-        x = shrink * best.x
-        if self.direction == "mean":
-            uniform = np.full(len(x), 1 / len(x))
-            mean = norm(times(block.A, uniform))
-            x = uniform * (norm(times(block.A, x)) / mean if mean else 0.0)
-        return Solution(x, best.residual)
+        return Solution(shrink * best.x, best.residual)
 
 
 def best_near(block: GramBlock, a: Array, c: float) -> Solution:

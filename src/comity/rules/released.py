@@ -1,6 +1,5 @@
 import math
 from dataclasses import field
-from typing import Literal
 
 import numpy as np
 from scipy.optimize import minimize
@@ -31,7 +30,6 @@ class ReleasedConFREE(ConFREE):
     order: Order = field(default="sequential", init=False)
     rescale: Rescale = field(default="1/(1+c²)", init=False)
     by: By = field(default="uniform", init=False)
-    direction: Literal["own", "mean"] = field(default="own", init=False)
 
     def solve(self, block: GramBlock) -> Solution:
         n, G = len(block.G), block.G * block.unit**2
