@@ -55,6 +55,8 @@ def _flops(net: str, options: str, shape: tuple[int, ...], classes: int) -> floa
 def seconds(config: Config, size: tuple[int, tuple[int, ...], int] | None = None) -> float:
     """About how long all rounds of a run take; ``size``: samples, shape and classes of its data, if known."""
     samples, shape, classes = size or NOMINAL[config.data.name]
+    if len(shape) == 3 and (pixels := config.data.options.get("size")):
+        shape = (shape[0], pixels, pixels)
     options = config.partition.options if config.partition is not None else {}
     clients = config.clients or 20
     if options.get("samples_per_client"):
