@@ -155,7 +155,7 @@ def test_a_component_is_complete_and_plain() -> None:
     assert Component.parse("data", "Fashion_MNIST").name == "fashion-mnist"
     hub = Component.parse("data", "hub:owner/mnist")
     assert hub.name == "hub:owner/mnist"
-    tables = {"target": None, "client": None, "missing": "mean", "schema": None, "sheet": None}
+    tables = {"target": None, "client": None, "text": None, "missing": "mean", "schema": None, "sheet": None}
     assert hub.options == {"size": None, **tables, "centred": True}
 
 

@@ -75,7 +75,7 @@ def test_pages_need_nothing_heavy(arguments: list[str]) -> None:
             "KIND must be methods | rules | guards | extensions | models | data | partitions | examples, got 'method'",
         ),
         (["data", "--lr", "3"], "unknown option '--lr'"),
-        (["run", "--data", "fasion", "--guard", "mixture"], "unknown data set 'fasion'; did you mean fashion-mnist?"),
+        (["run", "--data", "fasion", "--guard", "mixture"], "unknown data set 'fasion'; did you mean fashion-mnist"),
         (["data", "--data", "mnist", "--data-dir", "."], "data mnist: looked for mnist.npz and the folder mnist/"),
         (["study", "--data", "a.csv", "--method", "FEDORA", "--out", "x"], "data a.csv: no such file or folder"),
         (["reproduce", "fedora-shifts", "--data-dir", "."], "data fashion-mnist: looked for fashion-mnist.npz"),

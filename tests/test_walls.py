@@ -13,7 +13,18 @@ import comity
 SOURCE = Path(comity.__file__).parent
 GROUND = (
     *("_errors", "_words", "_write", "_memory", "_random", "_layout", "_threads", "_uneven"),
-    *("_labels", "_options", "_datasets", "_source", "_catalogue", "_components", "_overlay", "_yaml"),
+    *(
+        "_labels",
+        "_options",
+        "_natural",
+        "_federations",
+        "_datasets",
+        "_source",
+        "_catalogue",
+        "_components",
+        "_overlay",
+        "_yaml",
+    ),
     *("_extensions", "config", "metrics"),
 )
 """The ground floor, lowest first: each may know those before it, and every room may know all of them."""

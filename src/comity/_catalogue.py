@@ -166,7 +166,7 @@ def paths(kind: str) -> Mapping[str, str]:
 @cache
 def _ours(kind: str, name: str) -> Description:
     path = paths(kind)[name]
-    component = read(*path.rsplit(".", 1)) if path else DataFiles
+    component = read(*path.rsplit(".", 1)) if path else DATASETS[name].options
     return describe(kind, name, component, path, DATASETS[name].about if kind == "data" else "")
 
 

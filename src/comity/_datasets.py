@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from comity._errors import ComityError, install, unknown
+from comity._federations import NATURAL
 from comity._labels import spelling
+from comity._natural import UNSUPPORTED, NaturalOptions
 from comity._options import Range
 
 TABLES = (
@@ -24,6 +26,31 @@ TABLES = (
 HUB = "hub:"
 SITES = "sites"
 """The name of tables that stay at their sites, in a configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFiles:
+    """A data set that is read from a file, from a folder or from the hub.
+
+    Options:
+        size: scale the images of a folder or of the hub to this many pixels a side
+        target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
+        client: the column that says whose a row is; by default one that is called client, hospital, site, …
+        text: a column of text to learn from: its words and letters become 1,024 features
+        missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
+        schema: a schema file, as `comity schema` writes it, that says how a table is read
+        sheet: the sheet of an .xlsx file; by default the first
+        centred: scale pixels to [-1, 1], otherwise to [0, 1]
+    """
+
+    size: Annotated[int, Range(least=1, most=4096)] | None = None
+    target: str | None = None
+    client: str | None = None
+    text: str | None = None
+    missing: Literal["mean", "marked"] = "mean"
+    schema: str | None = None
+    sheet: str | None = None
+    centred: bool = True
 
 
 @dataclass(frozen=True)
@@ -45,29 +72,8 @@ class DatasetInfo:
     """A file that an installed package brings, and the extra of comity that installs it has the data set's name."""
     images: bool = True
     """Whether it is known without reading it that these are images, which nobody owns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFiles:
-    """A data set that is read from a file, from a folder or from the hub.
-
-    Options:
-        size: scale the images of a folder or of the hub to this many pixels a side
-        target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
-        client: the column that says whose a row is; by default one that is called client, hospital, site, …
-        missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
-        schema: a schema file, as `comity schema` writes it, that says how a table is read
-        sheet: the sheet of an .xlsx file; by default the first
-        centred: scale pixels to [-1, 1], otherwise to [0, 1]
-    """
-
-    size: Annotated[int, Range(least=1, most=4096)] | None = None
-    target: str | None = None
-    client: str | None = None
-    missing: Literal["mean", "marked"] = "mean"
-    schema: str | None = None
-    sheet: str | None = None
-    centred: bool = True
+    options: type = DataFiles
+    """The dataclass that has the options, if the data are read from files."""
 
 
 UNKNOWN = DatasetInfo("a data set in a file or folder, or on the hub")
@@ -124,6 +130,13 @@ DATASETS: dict[str, DatasetInfo] = {
         size=32,
         get="the folders F and M from https://people.eecs.berkeley.edu/~shiry/projects/yearbooks/yearbooks.html",
     ),
+} | {
+    name: DatasetInfo(
+        each.about + (f"; {UNSUPPORTED}" if each.task == "regression" else "; embedded" * each.embedded),
+        images=False,
+        options=NaturalOptions,
+    )
+    for name, each in NATURAL.items()
 }
 
 
@@ -131,6 +144,8 @@ def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
     """The file or folder that holds a data set; ``None`` if none is needed. A missing data set is an error."""
     if name == SITES:
         raise ComityError(f"data {name}: each site reads its own table, on Flower; here give a file with all rows")
+    if name in NATURAL:
+        return NATURAL[name].found(data_dir)
     info = DATASETS.get(name, UNKNOWN)
     folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".")
     if name.startswith(HUB) and not hub_installed():

@@ -21,7 +21,7 @@ from PIL import Image
 
 from comity._errors import LONGEST, ComityError, install
 from comity.config import Config
-from comity.data import DATASETS, ByColumn, Dataset, federate, load
+from comity.data import DATASETS, ByColumn, Dataset, federate, load, natural
 from comity.data.sources.embedded import DIGITS
 from comity.engine import RunPlan
 
@@ -655,7 +655,9 @@ def test_hub_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     fails(re.escape(f"the hub needs the package datasets: {install('hub')}"), "hub:uoft-cs/cifar10")
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "heart", "synthetic")])
+@pytest.mark.parametrize(
+    "name", [name for name in DATASETS if name not in ("digits", "heart", "synthetic", *natural())]
+)
 def test_missing_known_set_says_where_and_how(name: str, tmp_path: Path) -> None:
     line = fails("to get it: ", name, tmp_path)
     assert "\n" not in line

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from comity._errors import ComityError
-from comity.nn import CNN, MLP, CNN1d, CNNFedPG, LeNet5, Logistic, Net, ViTTiny
+from comity.nn import CNN, MLP, CharCNN, CNN1d, CNNFedPG, LeNet5, Logistic, Net, ViTTiny
 from comity.nn._resnet import NFResNet18, ResNet4, ResNet10, ResNet18, ResNet34, _FreeBlock, _StandardConv
 
 ALL = [MLP, LeNet5, CNN, CNNFedPG, ResNet4, ResNet10, ResNet18, ResNet34, NFResNet18, ViTTiny]
@@ -41,7 +41,15 @@ def small(kind: type[Net]) -> Net:
     return kind((1, 8, 8), 5, depth=3) if kind is ViTTiny else kind((1, 8, 8), 5)
 
 
-VECTORS_AND_SERIES = [(Logistic, (5,)), (MLP, (5,)), (MLP, (2, 9)), (CNN1d, (2, 9)), (CNN1d, (1, 4)), (CNN1d, (3, 999))]
+VECTORS_AND_SERIES = [
+    (CharCNN, (58,)),
+    (Logistic, (5,)),
+    (MLP, (5,)),
+    (MLP, (2, 9)),
+    (CNN1d, (2, 9)),
+    (CNN1d, (1, 4)),
+    (CNN1d, (3, 999)),
+]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +114,7 @@ def test_without_running_statistics_there_are_no_buffers() -> None:
     ("kind", "shape", "classes", "count"),
     [
         (Logistic, (24,), 2, 50),
+        (CharCNN, (290,), 29, 89_389),
         (CNN1d, (6, 50), 7, 77_863),
         (CNN1d, (6, 5000), 7, 77_863),  # however long
         (MLP, (1, 28, 28), 10, 199_210),  # McMahan et al., AISTATS 2017: "199,210 total parameters"
@@ -258,6 +267,7 @@ def test_images_may_be_scaled_to_224_first() -> None:
             {},
             "CNN takes images of channels × height × width, all at least 1, got 28×28; for series there is cnn1d",
         ),
+        (CharCNN, (30,), {}, "model.alphabet must divide the 30 features, got 29"),
         (CNN1d, (2, 3), {}, "CNN1d needs series of at least 4 steps, got 2×3"),
         (
             CNN1d,
@@ -281,3 +291,11 @@ def test_what_cannot_be_built(
     with pytest.raises(ComityError, match=re.escape(message)) as caught:
         on_paper(kind, shape, **{"classes": 10, **options})
     assert "\n" not in str(caught.value)
+
+
+def test_a_character_has_the_same_embedding_at_each_place() -> None:
+    net = CharCNN((4 * 5,), 3, alphabet=5)
+    x = torch.nn.functional.one_hot(torch.tensor([[2, 0, 2, 4]]), 5).float().flatten(1)
+    embedded = net.body[:2](x)[0, :, :, 0]  # 16 × places
+    weights = net.body.embedding.weight[:, 0, 0]  # 16 × characters
+    assert torch.allclose(embedded, weights[:, [2, 0, 2, 4]])

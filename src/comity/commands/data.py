@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from comity._datasets import whereabouts
-from comity._errors import ComityError, one_line
+from comity._errors import ComityError, one_line, unknown
+from comity._federations import natural
+from comity._labels import spelling
 from comity._memory import within_memory
 from comity._words import counted
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
@@ -13,7 +15,14 @@ SHOWN = 20
 """Problems that are printed one by one."""
 
 
-def data(file: ConfigFile, table: str | None = None, *, schema: Path | None = None, given: Entries) -> int:
+def data(
+    file: ConfigFile,
+    table: str | None = None,
+    *,
+    schema: Path | None = None,
+    get: str | None = None,
+    given: Entries,
+) -> int:
     """Show how many samples of which class each client holds, or check a table against a schema.
 
     Examples:
@@ -21,11 +30,15 @@ def data(file: ConfigFile, table: str | None = None, *, schema: Path | None = No
         comity data --data digits --partition dirichlet --partition.alpha 0.1 --clients 20
         comity data --data synthetic --data.label_shift 0.9
         comity data --schema common.yaml patients.csv
+        comity data --get pisa
 
     Options:
         table: the path of a table, the same as --data
         schema: check the table against this file, as `comity schema` writes it
+        get: print the citation, the licence and the source of a natural federation, and how its file is made
     """
+    if get is not None:
+        return _get(get)
     if table is not None:
         if "data" in given:
             raise ComityError(f"--data must be left out, got {given['data']} beside {table}")
@@ -46,6 +59,14 @@ def data(file: ConfigFile, table: str | None = None, *, schema: Path | None = No
     for note in (*federation.notes, *federation.warnings, federation.caveat):
         if note:
             console.print(note, markup=False)
+    return 0
+
+
+def _get(name: str) -> int:
+    found = next((each for each in natural().values() if spelling(each.name) == spelling(name)), None)
+    if found is None:
+        raise unknown("natural federation", name, natural())
+    print(found.card())
     return 0
 
 

@@ -4,6 +4,8 @@ federation = federate(load("digits"), Dirichlet(alpha=0.1), clients=20, seed=0)
 """
 
 from comity._datasets import DATASETS, SITES
+from comity._federations import natural
+from comity._natural import NaturalFederation
 from comity.data._dataset import Dataset
 from comity.data.federation import (
     ClientData,
@@ -36,7 +38,7 @@ __all__ = [
     # the federation
     "ClientData", "Federation", "Split", "describe", "federate", "fingerprint", "in_training_layout", "natural_clients",
     # data sets
-    "DATASETS", "Dataset", "GIVEN", "Synthetic", "dataset_of", "load",
+    "DATASETS", "Dataset", "GIVEN", "NaturalFederation", "Synthetic", "dataset_of", "load", "natural",
     # tables that stay at their sites
     "SITES", "SiteTable", "site_federation",
     # new samples, without labels

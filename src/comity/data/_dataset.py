@@ -46,6 +46,8 @@ class Dataset:
     """What is probably not meant, a line each."""
     schema: Schema | None = None
     """How the rows of a table became samples."""
+    in_time: bool = False
+    """Whether the samples of each client are in time order: then they are split into blocks of time."""
 
     def __post_init__(self) -> None:
         name = one_line(self.name, 200)

@@ -234,7 +234,8 @@ def fingerprint(dataset: Dataset) -> str:
     scaled = [np.array("standardise by sums")] if dataset.standardise else []
     # earlier versions drew the tests of natural clients: their runs are not continued or compared with
     folded = [np.array("folds")] if dataset.owner is not None and "test" not in dataset.columns else []
-    return _checksum([dataset.x, dataset.y, *columns, *scaled, *folded], dataset.classes)
+    blocks = [np.array("in time")] if dataset.in_time else []
+    return _checksum([dataset.x, dataset.y, *columns, *scaled, *folded, *blocks], dataset.classes)
 
 
 def _checksum(arrays: Sequence[NDArray[Any]], classes: int) -> str:
@@ -270,7 +271,9 @@ def split_share(
             raise ComityError(
                 f"partition: client {id} got {len(train)} samples; a client needs 2, one to train on and one to test"
             )
-        if folds:
+        if folds and dataset.in_time:
+            train, test = split_block(train, folds, seed % folds)
+        elif folds:
             repetition, fold = divmod(seed, folds)
             train, test = split_fold(train, dataset.y, folds, fold, numpy_generator(repetition, "folds", id))
         else:
@@ -285,7 +288,10 @@ def split_share(
             raise ComityError(
                 f"val_share must be 0, got {val_share}: client {id} has one train sample and none to spare"
             )
-        train, val = stratified(train, dataset.y, val_share, random)
+        if dataset.in_time:
+            train, val = split_last(train, val_share)
+        else:
+            train, val = stratified(train, dataset.y, val_share, random)
     return train, val, test
 
 
@@ -304,6 +310,23 @@ def split_fold(index: Ints, y: Ints, folds: int, fold: int, random: np.random.Ge
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
     out = np.arange(len(index)) % folds == fold % len(index)
     return np.sort(by_class[~out]), np.sort(by_class[out])
+
+
+def split_block(index: Ints, folds: int, fold: int) -> tuple[Ints, Ints]:
+    """Split ``index``, of 2 samples at least and in time order, into all other blocks of time and this one.
+
+    The sizes of blocks differ by at most 1. With fewer samples than folds, some samples are in two folds.
+    """
+    index = np.sort(index)
+    out = np.array_split(np.arange(len(index)), min(folds, len(index)))[fold % len(index)]
+    return np.delete(index, out), index[out]
+
+
+def split_last(index: Ints, share: float) -> tuple[Ints, Ints]:
+    """Split ``index``, of 2 samples at least and in time order, into the part that stays and the last ``share``."""
+    index = np.sort(index)
+    out = int(np.clip(np.round(share * len(index)), 1, len(index) - 1))
+    return index[:-out], index[-out:]
 
 
 def stratified(index: Ints, y: Ints, share: float, random: np.random.Generator) -> tuple[Ints, Ints]:

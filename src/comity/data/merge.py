@@ -89,6 +89,8 @@ def _merged(name: str, sites: Mapping[str, Schema]) -> tuple[Column | None, list
         disagree(f"has different units: {_who(units)}")
     elif units and len(without := [site for site, column in known.items() if not column.unit]):
         disagree(f"has the unit {next(iter(units))}, and none at {listed(without)}", "note")
+    if len(widths := _by_value({site: str(column.width) for site, column in known.items()})) > 1:
+        disagree(f"has different numbers of features: {_who(widths)}")
     orders = {site: column.day_first for site, column in known.items() if column.day_first is not None}
     if len(set(orders.values())) > 1:
         words = {site: "day first" if first else "month first" for site, first in orders.items()}

@@ -12,10 +12,11 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from comity._errors import ComityError, one_line
+from comity.data.text import TEXT_FEATURES, hashed
 
 Cells = Sequence[Any]
 """A column as it was read: text, numbers, dates, None."""
-Kind = Literal["number", "boolean", "date", "ordered", "category", "blank"]
+Kind = Literal["number", "boolean", "date", "ordered", "category", "text", "blank"]
 
 FORMAT = 1
 """Version of the format of schema files."""
@@ -28,6 +29,8 @@ EPOCH = datetime(2000, 1, 1)
 """Dates become days since this one."""
 OTHER = "(other)"
 """The feature of categories that a schema does not list, where it has one."""
+WIDEST_TEXT = 2**16
+"""The most features of a column of text."""
 _HUGE = 3e38
 """The largest number, about that of float32."""
 _DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})")
@@ -46,7 +49,8 @@ class Problem(NamedTuple):
 class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How the cells of one column become features.
 
-    A number, a boolean, a date or an ordered category is one feature; a category is one feature per value.
+    A number, a boolean, a date or an ordered category is one feature; a category is one feature per value; text is as
+    many features as its ``width``, whose words and letters are hashed.
     """
 
     kind: Kind
@@ -65,6 +69,8 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """Whether the date 05/06/2024 is the 5th of June; ``None``: such dates do not fit."""
     constant: bool = False
     """Whether all cells of the table were the same: such a column has no feature, as a blank one has none."""
+    width: int = TEXT_FEATURES
+    """Of text: the number of its features."""
 
     def __post_init__(self) -> None:
         named = self.kind in ("category", "ordered")
@@ -76,6 +82,7 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
             (any(map(is_blank, self.categories)), f"`categories` has a value that means blank: {self.categories}"),
             (any(each != one_line(each, 100) for each in self.categories), "`categories` has a value too long or odd"),
             (not all(np.isfinite(each) for each in (self.low, self.high) if each is not None), "a limit is no number"),
+            (not 1 <= self.width <= WIDEST_TEXT, f"`width` must be 1 to {WIDEST_TEXT:,}"),
             (self.low is not None and self.high is not None and self.low > self.high, "`low` is above `high`"),
         ):
             if wrong:
@@ -91,12 +98,16 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         if not self.used:
             return []
         values = [f"{name} = {each}" for each in (*self.categories, *[OTHER] * self.other)]
+        if self.kind == "text":
+            return [f"{name} {place}" for place in range(self.width)]
         return (values if self.kind == "category" else [name]) + [f"{name} is blank"] * self.marked
 
     def encode(self, cells: Cells) -> tuple[NDArray[np.float32], dict[int, str]]:
         """Features (rows, width) with NaN where a cell is blank, and by row why a cell does not fit."""
         if not self.used:
             return np.zeros((len(cells), 0), np.float32), {}
+        if self.kind == "text":
+            return hashed(["" if cell is None else str(cell) for cell in cells], self.width), {}
         if self.kind == "number" and not self.marked and (known := numbers_of(cells, self.unit)) is not None:
             low = -_HUGE if self.low is None else max(self.low, -_HUGE)
             high = _HUGE if self.high is None else min(self.high, _HUGE)

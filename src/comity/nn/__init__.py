@@ -1,6 +1,7 @@
 """Models: the architectures of the papers, and a module seen as one vector."""
 
 from comity.nn._chain import Descent, Step, chain_of
+from comity.nn._characters import CharCNN
 from comity.nn._compiled import can_compile, descend, outputs
 from comity.nn._foreign import draws_random_numbers, foreign, with_head
 from comity.nn._model import BUFFERS, Model
@@ -13,6 +14,7 @@ MODELS = {
     "logistic": Logistic,
     "mlp": MLP,
     "cnn1d": CNN1d,
+    "char-cnn": CharCNN,
     "lenet5": LeNet5,
     "cnn": CNN,
     "cnn-fedpg": CNNFedPG,
@@ -32,7 +34,7 @@ __all__ = [
     # plain SGD without autograd
     "Step", "Descent", "chain_of", "can_compile", "descend", "outputs",
     # the architectures
-    "MODELS", "Logistic", "MLP", "CNN", "CNN1d", "CNNFedPG", "LeNet5", "NFResNet18", "ResNet4", "ResNet10", "ResNet18",
-    "ResNet34", "ViTTiny",
+    "MODELS", "Logistic", "MLP", "CNN", "CNN1d", "CNNFedPG", "CharCNN", "LeNet5", "NFResNet18", "ResNet4", "ResNet10",
+    "ResNet18", "ResNet34", "ViTTiny",
 ]
 # fmt: on

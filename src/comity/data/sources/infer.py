@@ -35,16 +35,19 @@ _SHORT_YEAR = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}")
 
 
 def infer_schema(
-    columns: Mapping[str, Cells], target: str, client: str | None, *, marked: bool = False
+    columns: Mapping[str, Cells], target: str, client: str | None, *, marked: bool = False, text: str | None = None
 ) -> tuple[Schema, tuple[str, ...]]:
-    """The schema of a table whose rows all have a target and a client, and questions where they must be asked."""
+    """The schema of a table whose rows all have a target and a client, and questions where they must be asked.
+
+    ``text``: the column whose words are learnt from.
+    """
     classes, questions = _classes(target, columns[target])
     found: dict[str, Column] = {}
     ignored: dict[str, str] = {}
     for name, cells in columns.items():
         if name in (target, client):
             continue
-        column = infer_column(name, cells, marked)
+        column = Column("text") if name == text else infer_column(name, cells, marked)
         if isinstance(column, Column):
             found[name] = column
             questions += [f"The column {name} holds {pair}: are they the same?" for pair in alike(column.categories)]

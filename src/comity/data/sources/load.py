@@ -10,6 +10,8 @@ import numpy as np
 from comity._components import Component
 from comity._datasets import DATASETS, HUB, TABLES, UNKNOWN, DataFiles, bare_name, whereabouts
 from comity._errors import ComityError, one_line
+from comity._federations import NATURAL
+from comity._natural import NaturalOptions
 from comity.data._dataset import Dataset
 from comity.data.federation import Federation
 from comity.data.sources.cifar import read_cifar
@@ -17,6 +19,7 @@ from comity.data.sources.columns import is_table
 from comity.data.sources.folder import read_folder
 from comity.data.sources.hub import read_hub
 from comity.data.sources.idx import read_idx
+from comity.data.sources.natural import read_natural
 from comity.data.sources.npz import read_npz
 from comity.data.sources.pfllib import read_pfllib
 from comity.data.sources.reading import Budget, reading
@@ -41,7 +44,11 @@ def load(
     if info.reader:
         made: Dataset | Synthetic = chosen.build()
         return made
-    files, budget = DataFiles(**chosen.options), Budget(limit)
+    budget = Budget(limit)
+    if chosen.name in NATURAL:
+        natural = NATURAL[chosen.name]
+        return read_natural(natural, natural.found(data_dir), budget, NaturalOptions(**chosen.options))
+    files = DataFiles(**chosen.options)
     with reading(f"data {name}"):
         path = whereabouts(chosen.name, data_dir)
         if path is None:
@@ -58,7 +65,7 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
         if size is not None:
             raise ComityError(f"data.size must be left out, got {size}: {path} is no folder of images")
         return read_table(name, path, budget, files)
-    for option in ("target", "client", "schema", "sheet"):
+    for option in ("target", "client", "text", "schema", "sheet"):
         if (given := getattr(files, option)) is not None:
             raise ComityError(f"data.{option} must be left out, got {given}: {path} is no table ({', '.join(TABLES)})")
     for reader in (read_watch, read_npz, read_pfllib, read_idx, read_cifar):

@@ -37,8 +37,11 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
     table = _without_totals(name, columns)
     if about.schema is None:
         target, client = _own_columns(f"data {name}", table, about.target, about.client, "data.")
+        text = _chosen("data.text", about.text, table, ())
+        if text is not None and text in (target, client):
+            raise ComityError(f"data.text must be another column than those of target and client, got {text}")
         known = _with_values(f"data {name}", table, target, client)
-        schema, questions = infer_schema(known, target, client, marked=about.missing == "marked")
+        schema, questions = infer_schema(known, target, client, marked=about.missing == "marked", text=text)
         _require_columns(name, schema)
     else:
         schema, questions = _given_schema(about), ()
@@ -188,6 +191,8 @@ def _given_schema(about: DataFiles) -> Schema:
     for option, own in (("target", schema.target), ("client", schema.client)):
         if (given := getattr(about, option)) not in (None, own):
             raise ComityError(f"data.{option} must be {own} or left out, got {given}: {about.schema} names it")
+    if about.text is not None:
+        raise ComityError(f"data.text must be left out: {about.schema} says which columns are `kind: text`")
     if about.missing != "mean":
         raise ComityError(f"data.missing must be left out: {about.schema} says which columns are `marked: true`")
     _require_columns(about.schema, schema)
@@ -204,10 +209,11 @@ def _notes(schema: Schema, columns: Mapping[str, Cells], blank_rows: int) -> lis
     """What was made of a table, in sentences."""
     names = [schema.target] if schema.client is None else [schema.target, schema.client]
     kinds = Counter[str](column.kind for column in schema.used.values())
-    blanks = sum(is_blank(cell) for column in schema.used for cell in columns[column])
+    filled = [name for name, column in schema.used.items() if column.kind != "text"]
+    blanks = sum(is_blank(cell) for column in filled for cell in columns[column])
     marked = any(column.marked for column in schema.used.values())
     made = [f"{kinds['number']} numbers"]
-    made += [f"{kinds[kind]} {kind}s" for kind in ("date", "boolean") if kinds[kind]]
+    made += [f"{kinds[kind]} {kind}s" for kind in ("date", "boolean", "text") if kinds[kind]]
     made += [f"{kinds['category'] + kinds['ordered']} categories"]
     units = [f"{one_line(name, 40)} in {column.unit}" for name, column in schema.used.items() if column.unit]
     grouped = [one_line(name, 40) for name, column in schema.used.items() if column.other]

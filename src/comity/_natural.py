@@ -1,0 +1,115 @@
+"""Natural federations: data of clients that exist, such as countries, patients and speakers. What is known of one.
+
+This needs no torch. ``comity._federations`` lists them, ``comity.data.sources.natural`` reads their files.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from comity._errors import ComityError
+from comity._options import Count
+
+EMBEDDED = Path(__file__).parent / "data" / "federations"
+"""The files that come with comity; its README has their licences."""
+FOLDER = "natural"
+"""The folder of all others, in ``--data-dir`` or ``COMITY_DATA``."""
+UNSUPPORTED = "regression: not supported yet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaturalOptions:
+    """A natural federation, or a part of it.
+
+    Options:
+        max_clients: at most so many clients, evenly spaced by name; by default all
+        max_samples: at most so many samples of each client, drawn at random with a fixed seed; by default all
+    """
+
+    max_clients: Count | None = None
+    max_samples: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaturalFederation:
+    """What is known of one before its file is read."""
+
+    name: str = ""
+    about: str
+    """What a sample, the target and a client are."""
+    file: str
+    sha256: str
+    """Of the file."""
+    clients: int
+    samples: int
+    kind: Literal["table", "text", "counts", "characters", "images"] = "table"
+    """Of features: ``counts`` of words become log(1 + count), ``characters`` one feature per place and character."""
+    task: Literal["classification", "regression"] = "classification"
+    metric: str = "accuracy"
+    """The metric that decides where none is named."""
+    in_time: bool = False
+    """Whether the samples of a client are in time order: then folds and validation are blocks of time."""
+    embedded: bool = False
+    licence: str
+    cite: str
+    source: str
+    """Where the original data are."""
+    recipe: str
+    """How the file was made of them."""
+    traps: str = ""
+    """What to mind when reading results."""
+
+    @property
+    def split(self) -> str:
+        """How tests and validation samples are chosen."""
+        if self.in_time:
+            return "each fold is a block of time per client; validation samples are the last in time of the others"
+        return "folds are drawn at random within each client"
+
+    def path(self, data_dir: str | Path | None = None) -> Path | None:
+        """The file, if it is here: embedded, or in the folder ``natural`` of ``data_dir`` (default ``COMITY_DATA``)."""
+        folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".") / FOLDER
+        path = (EMBEDDED if self.embedded else folder) / self.file
+        return path if path.is_file() else None
+
+    @property
+    def available(self) -> bool:
+        """Whether it can be run here."""
+        return self.task == "classification" and self.path() is not None
+
+    def found(self, data_dir: str | Path | None = None) -> Path:
+        """The file; an error that says what to do if it is not here or cannot be used."""
+        if self.task == "regression":
+            raise ComityError(f"data {self.name}: {UNSUPPORTED}")
+        path = self.path(data_dir)
+        if path is None:
+            folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".").resolve() / FOLDER
+            raise ComityError(
+                f"data {self.name}: looked for {folder / self.file} (set by --data-dir or COMITY_DATA); "
+                f"to get it: comity data --get {self.name}"
+            )
+        return path
+
+    def card(self) -> str:
+        """All of this in lines, and what to do to have the file."""
+        decides = f"{self.metric} decides" if self.metric else UNSUPPORTED
+        todo = (
+            "nothing to get: it is embedded"
+            if self.embedded
+            else f"make {FOLDER}/{self.file} in COMITY_DATA or --data-dir of the source; comity downloads nothing"
+        )
+        lines = {
+            "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
+            "task": f"{self.task}, {decides}",
+            "split": self.split,
+            "mind": self.traps,
+            "licence": self.licence,
+            "cite": self.cite,
+            "source": self.source,
+            "made": self.recipe,
+            "to get it": todo,
+            "here": str(self.path() or "no"),
+            "SHA-256": self.sha256,
+        }
+        return "\n".join(f"{name + ':':<11}{text}" for name, text in lines.items() if text)
