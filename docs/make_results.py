@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import claims
+import differences
 import make_guard
 import make_harm
 import measured
@@ -34,7 +35,7 @@ FUNCTIONS = (
         measured.weighed,
         measured.published_gain,
         measured.published_gains,
-        measured.interval,
+        differences.interval,
         measured.machine,
         claims.claims,
         claims.over,

@@ -136,7 +136,7 @@ def test_every_measured_number_is_that_of_its_file(monkeypatch: pytest.MonkeyPat
 def test_what_a_claim_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     import claims
-    from measured import detectable, of_half
+    from differences import detectable, of_half
 
     sure, chance, contrary = of_half(2.0, 0.5, 8), of_half(0.5, 0.5, 8), of_half(-2.0, 0.5, 8)
     for compared, word in (
@@ -159,7 +159,7 @@ def test_what_a_claim_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_correction_counts_every_comparison_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     import claims
-    from measured import discovered
+    from differences import discovered
 
     assert discovered([0.01, 0.5, 0.6, 0.7]) == 0.01
     assert discovered([0.02, 0.5, 0.6, 0.7]) == 0
@@ -171,7 +171,7 @@ def test_the_correction_counts_every_comparison_of_the_page(monkeypatch: pytest.
 
 def test_power_is_that_of_simulated_t_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    from measured import detectable, of_half
+    from differences import detectable, of_half
     from scipy.stats import t, ttest_1samp
 
     half = float(t.ppf(0.975, 7)) / 8**0.5  # of eight seeds with a spread of 1
@@ -183,7 +183,8 @@ def test_power_is_that_of_simulated_t_tests(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_diverged_run_does_not_hide_eight_losses_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    from measured import Ranked, line
+    from differences import Ranked
+    from measured import line
     from scipy.stats import wilcoxon
 
     found = line("confree-table1-cifar10", "FedRep + ConFREE").over(line("confree-table1-cifar10", "FedRep + Mean"))
