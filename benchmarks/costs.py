@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import platform
 from datetime import date
 from pathlib import Path
@@ -60,11 +61,12 @@ def seconds(
 def main() -> None:
     nets, methods = {}, {}
     for net, (size, channels) in NETS.items():
-        samples = 200 if net in ("mlp", "lenet5", "cnn", "cnn-fedpg") else 50
+        samples = 200 if net in ("mlp", "lenet5", "cnn", "cnn-fedpg") else 50 if net in ("resnet4", "resnet10") else 20
         few, many = (seconds(net, batch, samples, size=size, channels=channels) for batch in (SMALL, LARGE))
         flops = _cost.TRAINING * samples * _cost._flops(net, "{}", (channels, size, size), 10)
-        per_batch = max(0.0, (few - many) / (samples / SMALL - samples / LARGE))
-        computing = max(few - per_batch * samples / SMALL, few / 10)
+        batches = [math.ceil(samples / batch) for batch in (SMALL, LARGE)]
+        per_batch = max(0.0, (few - many) / (batches[0] - batches[1]))
+        computing = max(few - per_batch * batches[0], few / 10)
         nets[net] = {"gflops": round(flops / computing / 1e9, 1), "ms_per_batch": round(1e3 * per_batch, 3)}
         print(net, nets[net], f"{few:.3f} s and {many:.3f} s")
     usual = seconds("cnn", SMALL, 60, trainer="autograd")

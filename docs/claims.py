@@ -162,7 +162,7 @@ def states() -> dict[str, dict[str, str]]:
             entries = read_yaml(examples()[item.example])
             times = [f"{told[item.example]['core minutes']} min"] if item.example in told else ["–"]
             if "paper" in entries:
-                times.append(f"{_hours(entries):,.0f} h")
+                times.append(f"{max(_hours(entries), 1):,.0f} h")
             found[item.item]["time"] = ", ".join(times)
     return found
 
