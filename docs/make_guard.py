@@ -5,14 +5,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from measured import Row, grid, number, read
+from measured import FOLDER, Row, grid, number, read
 
 from comity.compare import STATES, Cell, Difference, LoadedStudy, Setting
 from comity.compare.harm import mean_gain, training_luck
+from comity.report import draw_benchmark, read_benchmark
 
 HALVES = ("choosing", "reporting")
 GUARDS = {"": "no guard", "mixture": "`mixture`", "certified": "`certified`"}
 NATURAL, CANDIDATES = "guard-natural.csv", "guard-candidates.csv"
+PICTURE = FOLDER.parent / "images" / "natural.png"
 
 
 # From the folder of the benchmark to docs/results.
@@ -120,9 +122,16 @@ def guard_above_control() -> str:
     return f"{sum(float(row['gain']) > controls[row['federation']] for row in own)} of {len(own)}"
 
 
-def guard_count(guard: str, state: str) -> str:
-    """Clients in a state, of all."""
-    own = [row for row in read(NATURAL) if row["method"] and row["guard"] == guard]
+def draw(folder: Path) -> None:
+    """The README's picture: each client's gain under FedAvg, without and with the guard."""
+    draw_benchmark(read_benchmark(folder / "studies"), PICTURE, "FedAvg, guarded")
+
+
+def guard_count(guard: str, state: str, method: str = "") -> str:
+    """Clients in a state, of all; of one ``method`` or of all."""
+    own = [
+        row for row in read(NATURAL) if row["guard"] == guard and (row["method"] == method if method else row["method"])
+    ]
     return f"{sum(int(row[state]) for row in own)} of {sum(int(row['clients']) for row in own)}"
 
 

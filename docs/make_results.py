@@ -31,6 +31,7 @@ from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
 PAGES = [HERE / f"{name}.md" for name in ("results", "which-method", "guard", "harm", "feedback", "leaderboard", "ask")]
+PAGES.append(HERE.parent / "README.md")
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(
@@ -84,6 +85,7 @@ def keep(name: str, folder: Path) -> None:
     """The files of a study, from its folder."""
     if name == "guard-natural":  # many studies, and a benchmark
         write(make_guard.NATURAL, make_guard.states(folder))
+        make_guard.draw(folder)
         if all((folder / f"{half}.csv").exists() for half in make_guard.HALVES):
             write(make_guard.CANDIDATES, make_guard.candidates(folder))
         return

@@ -83,11 +83,11 @@ def write_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequen
     return found
 
 
-def draw_benchmark(found: Benchmark, file: Path) -> None:
-    """Draw each client's gain by federation as a PNG; needs matplotlib."""
+def draw_benchmark(found: Benchmark, file: Path, beside: str | None = None) -> None:
+    """Draw each client's gain by federation as a PNG: FedAvg ``beside`` another configuration; needs matplotlib."""
     from comity.report._bench_figure import draw_clients
 
-    draw_clients(found.board, found.clients, file)
+    draw_clients(found.board, found.clients, file, beside)
 
 
 def bench_page(found: Benchmark) -> str:

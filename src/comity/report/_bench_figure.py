@@ -19,13 +19,17 @@ LIMIT = 30.0
 """Points at which gains are cut off, so that one client does not flatten all others."""
 
 
-def draw_clients(board: Leaderboard, clients: Sequence[FederationClients], file: Path) -> Path:
-    """Draw FedAvg beside the configuration with the best mean rank; federations by FedAvg's mean gain."""
+def draw_clients(
+    board: Leaderboard, clients: Sequence[FederationClients], file: Path, beside: str | None = None
+) -> Path:
+    """Draw FedAvg beside another configuration; federations by FedAvg's mean gain.
+
+    The other one is ``beside``, by default the one with the best mean rank.
+    """
     known = [each for each in clients if each.metric.unit == "%"]
-    best = next(
-        (row.configuration for row in board.rows if row.kind == "configuration" and row.configuration != FIRST), None
-    )
-    shown = [name for name in (FIRST, best) if name and any(name in each.configurations for each in known)]
+    best = (row.configuration for row in board.rows if row.kind == "configuration" and row.configuration != FIRST)
+    pair = (FIRST, beside or next(best, None))
+    shown = [name for name in pair if name and any(name in each.configurations for each in known)]
     if not shown:
         return file
     known = [each for each in known if all(name in each.configurations for name in shown)]
