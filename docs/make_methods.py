@@ -71,7 +71,7 @@ PUBLISHED = {
     ),
     "Per-FedAvg": (
         "° alpha 0.01, beta 0.001, three independent batches a step",
-        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's trains twice a round for "
+        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's trains twice per round for "
         "this method alone; judged after one step on one batch",
     ),
     "APFL": (
@@ -83,6 +83,11 @@ PUBLISHED = {
         "lam 15, K 5, 20 batches a round",
         "authors: inner rate 0.09 (MNIST) or 0.01 (synthetic), eta 0.005, beta 1 or 2; PFLlib's default beta 0 "
         "never moves the common model; the FedPG papers' platform makes one proximal step",
+    ),
+    "kNN-Per": (
+        "° k 10, the whole training set in the memory, lam tuned for each client",
+        "FL-bench: mixes p_knn with logits, not with probabilities, at one weight for all; squared distances over the "
+        "number of features",
     ),
     "FedAMP": (
         "° lam 1, alpha 1e4 (decaying), sigma 1e6: a pull of 1e-4",
@@ -111,10 +116,19 @@ PUBLISHED = {
         "PFLlib: the classifier's two tensors, a contiguous 80 %, the last batch's loss decides; judged before "
         "local training",
     ),
+    "FedAS": (
+        "° the body is aligned with the client's own prototypes; clients count by their Fisher information",
+        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; judged "
+        "before it is received",
+    ),
     "FedPAC": (
         "head 1 epoch, then the body with lam 1",
         "authors: rate 0.1 for the head, 0.01 for the body, momentum 0.5, weight decay 5e-4; PFLlib: one rate for"
         " both, weights below 1e-3 cut without rescaling",
+    ),
+    "pFedFDA": (
+        "° the classifier is made of Gaussian features, between common and own ones by cross-validation",
+        "FL-bench: beta by L-BFGS over two folds, of the test samples; covariances have 1 added to their diagonal",
     ),
     "SplitGP": (
         "° gamma 0.5, lam 0.2, threshold 0.05 to 2.3",
@@ -186,7 +200,7 @@ PUBLISHED = {
 SOURCES = """
 ## As the paper, its public code, and comity have it
 
-Defaults and the moment of judgement decide how strong a method looks. "Here" has the defaults of this version and the
+Defaults and the evaluation point decide how strong a method looks. "Here" has the defaults of this version and the
 model that is judged: with the newest shared part, before it is fitted (received), or as its last training left it
 (fitted); `--moment` changes that. What else differs stands under each method's departures. Code was read as it was in
 2025; PFLlib, FL-bench and easyFL are collections. ° marks papers whose numbers are those that are commonly
@@ -233,7 +247,7 @@ then the run resumes, and gives the same bits with any number of workers. `comit
 `comity.methods.Server` say what a method may use of both, `src/comity/methods/_method.py` is the base class, and every
 method here is an example.
 
-An option with a range says so in its type, and other values are refused with one clear line: after
+An option with a range says so in its type, and other values are rejected with one clear line: after
 `from comity.methods import NonNegative` the option above is `strength: NonNegative = 0.1`. There are also `Positive`,
 `Share`, `Count` and `CountOrZero`.
 

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import claims
 import differences
+import make_ask
 import make_guard
 import make_harm
+import make_leaderboard
 import measured
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
@@ -28,7 +30,7 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE / name for name in ("results.md", "which-method.md", "guard.md", "harm.md", "feedback.md")]
+PAGES = [HERE / f"{name}.md" for name in ("results", "which-method", "guard", "harm", "feedback", "leaderboard", "ask")]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(
@@ -52,6 +54,9 @@ FUNCTIONS = (
     ),
     *(make_harm.harm_power_by_tests, make_harm.harm_worst, make_harm.harm_excluded, make_harm.harm_federations),
     *(make_harm.harm_repetitions, make_guard.online_streams, make_guard.online_bets),
+    *(make_leaderboard.leaderboard_answer, make_leaderboard.leaderboard_ranks, make_leaderboard.leaderboard_gains),
+    *(make_leaderboard.leaderboard_notes, make_leaderboard.leaderboard_count, make_leaderboard.leaderboard_setup),
+    *make_ask.FUNCTIONS,
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}
@@ -81,6 +86,9 @@ def keep(name: str, folder: Path) -> None:
         write(make_guard.NATURAL, make_guard.states(folder))
         if all((folder / f"{half}.csv").exists() for half in make_guard.HALVES):
             write(make_guard.CANDIDATES, make_guard.candidates(folder))
+        return
+    if name == "leaderboard":  # one study per federation, and its own files
+        make_leaderboard.keep(folder)
         return
     study = LoadedStudy(folder)
     if study.unfinished or study.damaged:

@@ -35,7 +35,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, config: MkDocsConfig, **_: Any) -> str:
-    return re.sub(r"\]\(\.\./", f"]({config.repo_url}/blob/main/", markdown)
+    linked = re.sub(r"\]\(\.\./", f"]({config.repo_url}/blob/main/", markdown)
+    return f"{linked}\n\n---\n\nA word is new to you? [Glossary](glossary.md) · [Questions](faq.md)\n"
 
 
 def commands() -> Iterator[str]:

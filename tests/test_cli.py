@@ -289,14 +289,6 @@ def test_a_hint_knows_how_this_copy_was_installed(
     assert install("hub") == f".venv/bin/{told}"
 
 
-def test_the_badges_lead_to_this_repository() -> None:
-    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
-    address = source.replace("https://github.com", "https://colab.research.google.com/github")
-    for page in ("README.md", "examples/comity.ipynb"):
-        assert f"({address}/blob/main/examples/comity.ipynb)" in (ROOT / page).read_text()
-    assert f"git+{source}" in (ROOT / "examples/comity.ipynb").read_text()
-
-
 def test_a_dry_run_counts_and_measures_and_writes_nothing(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("comity.studies._runs.Runs.time_one_round", lambda *_: (2.0, 1.0, 1.5))
     monkeypatch.setattr("comity.studies._runs.seconds", lambda *_: 7.5)  # 3 rounds of 2 s, evaluations of 1 s and 1.5 s

@@ -48,7 +48,7 @@ def test_a_tutorial(page: str, module: str, tmp_path: Path, monkeypatch: pytest.
     for line in "".join(blocks(page, "")).splitlines():
         _, *arguments = shlex.split(line, comments=True)
         small = ["--clients", "4", "--model", "mlp", "--rounds", "1", "--quiet"] if "--help" not in arguments else []
-        small += ["--jobs", "1"] if arguments[0] == "study" else []
+        small += ["--jobs", "1"] if arguments[0] in ("study", "bench") else []
         assert main([*arguments, *small]) == 0, line
     sys.modules.pop(module)
 
@@ -62,6 +62,19 @@ def test_every_command_is_one(page: str) -> None:
         if line.startswith("comity ") and not line.startswith("comity ["):
             _, name, *arguments = shlex.split(line, comments=True)
             find(name).parse(arguments)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "SECURITY.md"])
+def test_every_test_that_is_named_exists(page: str) -> None:
+    """In the file that is named before it."""
+    files = {path.name: path.read_text() for path in (DOCS.parent / "tests").rglob("test_*.py")}
+    file = ""
+    for name in re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?)`", (DOCS.parent / page).read_text()):
+        if name.endswith(".py"):
+            assert name in files, name
+            file = name
+        elif file:
+            assert f"def {name}(" in files[file], f"{file}: {name}"
 
 
 def state_dicts(count: int) -> list[dict[str, torch.Tensor]]:

@@ -27,6 +27,7 @@ NOT_RUN = {
     "--track mlflow": "needs a server",
     "--scale night": "hours",
     "--scale paper": "days",
+    "PFLlib/dataset": "tests/data/test_sources.py has such folders",
     "adapters/": "tests/files/test_adapters.py has such folders",
     "--watch": "ends with the runs that it follows",
     "flower keys": "tests/privacy/test_secrets.py",
@@ -97,6 +98,9 @@ def shortened(line: str) -> list[str]:
     if name in ("run", "study", "join") and "--help" not in arguments and "--dry-run" not in arguments:
         arguments += ["--rounds", "1"] * ("--rounds" not in arguments)
         arguments += ["--seeds", "1"] * (name != "run" and "--seeds" not in arguments) + ["--quiet"]
+    if name == "bench" and "--help" not in arguments:
+        small = {"--federations": "heart", "--rounds": "1", "--seeds": "3", "--lr": "0.1", "--jobs": "1"}
+        arguments += [each for pair in small.items() if pair[0] not in arguments for each in pair] + ["--quiet"]
     if name == "reproduce":
         arguments += ["--rounds", "1", "--seeds", "1", "--quiet"] if arguments[0] == "demo" else ["--dry-run"]
     return [name, *arguments]

@@ -42,7 +42,7 @@ PAGES = [
     ["flower", "new", "--help"],
     ["run", "--method", "Ditto", "--rule", "ConFREE", "--model", "mlp", "--data", "synthetic", "--help"],
     ["study", "--method", "FedAvg,Ditto", "--help"],
-    *(["list", kind] for kind in get_args(Kind)),
+    *(["list", kind] for kind in get_args(Kind) if kind != "runs"),
 ]
 
 
@@ -72,8 +72,11 @@ def test_pages_need_nothing_heavy(arguments: list[str]) -> None:
         (["table", "--fromat", "md"], "unknown option '--fromat'; did you mean --format?"),
         (
             ["list", "method"],
-            "KIND must be methods | rules | guards | extensions | models | data | partitions | examples, got 'method'",
+            "KIND must be methods | rules | guards | extensions | models | data | partitions | examples | runs, got "
+            "'method'",
         ),
+        (["list", "runs"], "comity list runs needs a folder: comity list runs FOLDER"),
+        (["list", "methods", "runs"], "comity list methods takes no folder, got runs"),
         (["data", "--lr", "3"], "unknown option '--lr'"),
         (["run", "--data", "fasion", "--guard", "mixture"], "unknown data set 'fasion'; did you mean fashion-mnist"),
         (["data", "--data", "mnist", "--data-dir", "."], "data mnist: looked for mnist.npz and the folder mnist/"),
@@ -130,7 +133,7 @@ def test_a_page_shows_the_options_of_every_component(kind: str) -> None:
 
 
 def test_every_command_has_a_place_of_its_own_in_the_overview() -> None:
-    assert [command.name for command in commands.overview()][:3] == ["join", "run", "study"]
+    assert [command.name for command in commands.overview()][:4] == ["ask", "join", "run", "study"]
     assert len({command.order for command in commands.overview()}) == len(COMMANDS)
 
 
@@ -140,3 +143,16 @@ def test_a_page_shows_what_a_file_chooses(tmp_path: Path) -> None:
     assert "--method.lam" in page
     assert "\nrule CALM:\n" in page
     assert "\nrule ConFREE:\n" not in page
+
+
+def test_a_page_has_only_what_was_chosen() -> None:
+    page = find("run").help({"method": "Ditto", "rule.c": "0.3", "rule": "ConFREE", "rounds": "3"})
+    assert [line for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
+        "method Ditto:",
+        "rule ConFREE:",
+    ]
+    assert page.endswith("\ncomity run --help shows all other options\n")
+    assert "\nguard mixture:\n" in find("study").help({"guard": "none,mixture"})
+    whole = find("run").help({"rounds": "3"})
+    assert "\npartition dirichlet:\n" in whole
+    assert "\nguard " not in whole

@@ -15,6 +15,7 @@ GROUND = (
     *("_errors", "_words", "_write", "_memory", "_random", "_layout", "_threads", "_uneven"),
     *(
         "_labels",
+        "_hints",
         "_options",
         "_natural",
         "_federations",
@@ -39,6 +40,7 @@ ROOMS = {
     "guard": ("data", "engine", "methods", "nn"),
     "privacy": ("engine", "methods", "rules", "results"),
     "extras": ("engine", "methods", "rules", "data", "results"),
+    "probe": ("data", "engine", "results", "compare"),
     "studies": ("engine", "results", "compare"),
     "report": ("results", "compare"),
     "files": ("rules",),

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from comity.deploy import FederatedClassifier, load_model
     from comity.engine import Callback, run
     from comity.methods import Method
+    from comity.probe import ask
     from comity.rules import Rule
     from comity.studies import join, study
 
 __version__ = "0.1.0"  # the only place where it stands; pyproject.toml reads it from here
 # fmt: off
 __all__ = [
-    "ComityError", "Config", "FederatedClassifier", "__version__", "join", "load", "load_model", "run", "study",
+    "ComityError", "Config", "FederatedClassifier", "__version__", "ask", "join", "load", "load_model", "run", "study",
     "Callback", "Dataset", "Federation", "Method", "Rule", "federate",
     "compare", "data", "deploy", "files", "guard", "methods", "nn", "report", "results", "rules",
 ]
@@ -33,6 +34,7 @@ _HOMES = {
     "Federation": "comity.data",
     "Method": "comity.methods",
     "Rule": "comity.rules",
+    "ask": "comity.probe",
     "federate": "comity.data",
     "join": "comity.studies",
     "load": "comity.compare",

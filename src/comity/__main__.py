@@ -19,8 +19,8 @@ HEAD = "comity: personalised federated learning that shows whom joining hurts, a
 FOOT = """\
 Try      comity run --method FedRep --partition dirichlet --partition.alpha 0.1 --rounds 30
          comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first
-Options  comity run --help                  all of them, with their defaults
-         comity run --method Ditto --help   and those of a method, rule, model or partition
+Options  comity run --help                  those of a run, with their defaults
+         comity run --method Ditto --help   those of a method, rule, guard, model or partition
 """
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from comity._datasets import DATASETS, DataFiles
 from comity._errors import ComityError, one_line, unknown
+from comity._hints import name_hint
 from comity._labels import spelling
 from comity._options import Option, convert, options
 from comity._source import read, table
@@ -107,8 +108,17 @@ def find(kind: str, name: Any) -> Description:
     if kind == "model" and ":" in name:
         return describe(kind, name, read("comity.nn", "foreign"), "")
     if "." not in name:
-        raise unknown(kind, name, paths(kind), hint="(or give the dotted path of your own class)")
+        raise _unknown(kind, name)
     return describe(kind, name, imported(kind, name, KINDS[kind][1]), name)
+
+
+def _unknown(kind: str, name: str) -> ComityError:
+    if hint := name_hint(kind, name):
+        return ComityError(hint)
+    for other in KINDS:
+        if other != "data" and (found := [each for each in paths(other) if spelling(each) == spelling(name)]):
+            return ComityError(f"unknown {kind} {name!r}; {found[0]} is a {other}: --{other} {found[0]}")
+    return unknown(kind, name, paths(kind), hint="(or give the dotted path of your own class)")
 
 
 def _describe_given(kind: str, given: Any) -> Description:

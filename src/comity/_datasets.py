@@ -33,7 +33,7 @@ class DataFiles:
     """A data set that is read from a file, from a folder or from the hub.
 
     Options:
-        size: scale the images of a folder or of the hub to this many pixels a side
+        size: scale the images of a folder or of the hub to this many pixels per side
         target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
         client: the column that says whose a row is; by default one that is called client, hospital, site, …
         text: a column of text to learn from: its words and letters become 1,024 features

@@ -298,7 +298,7 @@ _TABLE: dict[str, NaturalFederation] = {
         source="https://archive.ics.uci.edu/dataset/152/connectionist+bench+vowel+recognition+deterding+data",
         recipe="As published; word names of the vowels; sex and the official split dropped.",
         traps=(
-            "Six frames per vowel and speaker, which are alike, fall on both sides of a split, so training "
+            "Six frames per vowel and speaker, which are similar, fall on both sides of a split, so training "
             "alone is probably flattered. No column names the utterance, so this cannot be mended."
         ),
     ),

@@ -1,11 +1,12 @@
 """Options of a run as given: from files, the command line and Python, nested or dotted, laid over each other."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from comity._catalogue import KINDS
+from comity._catalogue import KINDS, Description, described, find
 from comity._components import Component
 from comity._errors import ComityError
+from comity._hints import option_hint
 from comity._labels import spelling
 
 Entries = dict[str, Any]
@@ -34,6 +35,37 @@ def as_entry(chosen: Any) -> Entries:
     if isinstance(chosen, Component):
         return {"name": chosen.name if chosen.given is None else chosen.given, **chosen.options}
     return dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
+
+
+def components(entries: Entries, kinds: Iterable[str] = KINDS) -> Iterator[tuple[str, Description]]:
+    """The components that ``entries`` choose, or else the defaults, with their kinds."""
+    for kind in kinds:
+        chosen = entries.get(kind) or DEFAULTS[kind]
+        names = chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]
+        yield from ((kind, find(kind, as_entry(name)["name"])) for name in names if name not in ("", "none"))
+
+
+def advice(name: str, known: Collection[str], entries: Entries) -> str:
+    """What to give in place of an option that does not exist, or ``""``: by another framework's name for it, or by the
+    component that has it; those that ``entries`` choose come first.
+
+    ``known`` are the options that may be given, spelt with dashes if ``name`` is.
+    """
+    typed = name.lstrip("-")
+    hint = typed if f"--{typed}" in known else option_hint(typed)
+    if " " in hint:
+        return hint
+    dashes, hyphen = ("--", "-") if name.startswith("-") else ("", "_")
+    if hint and (ours := dashes + hint.replace("-", hyphen)) in known:
+        return f"did you mean {ours}?"
+    kind, _, option = (hint or typed).rpartition(".")
+    option = option.replace("-", "_")
+    kinds = [each for each in KINDS if kind in ("", each) and dashes + each in known]
+    found = [f"{dashes}{each}.{option}" for each, chosen in components(entries, kinds) if option in chosen.options]
+    for each in kinds if not found else ():
+        if owners := [one.name for one in described(each).values() if option in one.options]:
+            found.append(f"{dashes}{each}.{option} ({', '.join(owners[:3])}{', …' * (len(owners) > 3)})")
+    return f"did you mean {' or '.join(dict.fromkeys(found))}?" if found else ""
 
 
 class Overlay(Entries):

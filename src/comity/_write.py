@@ -127,3 +127,20 @@ def locked(file: Path, taken: str, stop: Callable[[], bool] | None = None) -> It
         with contextlib.suppress(OSError):  # Windows removes no open file
             file.unlink()  # while it is held: whoever waits for it notices and takes a new one
         lock.release()
+
+
+def is_locked(file: Path) -> bool:
+    """Whether another process holds the lock ``file``; ``False`` where that cannot be known. Nothing is left behind."""
+    from filelock import FileLock, Timeout
+
+    if not file.is_file():
+        return False
+    lock = FileLock(file)
+    try:
+        lock.acquire(0)
+    except Timeout:
+        return True
+    except OSError:  # a folder that may only be read
+        return False
+    lock.release()
+    return False

@@ -31,7 +31,7 @@ from comity._options import (
     option,
     options,
 )
-from comity._overlay import DEFAULTS
+from comity._overlay import DEFAULTS, advice
 from comity._overlay import Entries as Entries
 from comity._overlay import Overlay as Overlay
 from comity._yaml import FORMER
@@ -211,6 +211,9 @@ class Evaluation:
     local_on: Literal["all", "train"] = option(
         "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"
     )
+    local_lr: Positive | None = option(
+        None, "learning rate of the local baseline; by default lr", local=None, silent=True
+    )
     newcomer_rounds: CountOrZero = option(5, "rounds in which a newcomer fits before it is evaluated", local=5)
     reference: str = option(
         "auto", "local baseline: auto (trained once and cached), none, or a run folder", decides=False, local="none"
@@ -336,7 +339,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         return self.rounds + (self.refit or 0)
 
     def evaluates_in(self, round: int) -> bool:
-        """Whether all clients are evaluated in this round. Five times a run cost about a tenth of its time at most."""
+        """Whether all clients are evaluated in this round. Five evaluations cost about a tenth of a run's time."""
         return round >= self.last_round or round % (self.eval_every or math.ceil(self.rounds / 5)) == 0
 
     def general_in(self, round: int) -> bool:
@@ -351,6 +354,8 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         which shows how much of a difference is luck of training.
         """
         changes = {**LOCAL_OPTIONS, "local_on": on or self.local_on}
+        if self.local_lr is not None:
+            changes["lr"] = self.local_lr
         if repeat:
             changes["training_seed"] = self.seed ^ REPEATED
         if changes["local_on"] == "all":
@@ -378,7 +383,9 @@ def unknown_option(name: str, others: Iterable[str] = ()) -> ComityError:
     """The error for a name that is no option of a run; ``others`` may be given beside those."""
     if name in FORMER:
         return ComityError(f"{name} is a value of track; give --track {name} (in Python track={name!r})")
-    return unknown("option", name, {*options(Config), *others})
+    known = {*options(Config), *others}
+    hint = advice(name, known, {})
+    return ComityError(f"unknown option {name!r}; {hint}") if hint else unknown("option", name, known)
 
 
 def _known(entries: Entries) -> Entries:
@@ -405,7 +412,7 @@ def _check(config: Config) -> None:
             "local training, is for runs without a guard"
         )
     if config.steps is not None and config.epochs != default("epochs"):
-        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps a round; give one of the two")
+        raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps per round; give only one")
     if config.dp_noise and not config.masked:
         raise ComityError("dp_noise is added to masked sums; give masked too")
     if config.data_limit is not None:

@@ -139,7 +139,7 @@ def test_a_configuration_that_was_edited_is_not_taken_for_the_runs_own(cut: Path
 def test_another_version_resumes_with_a_line_of_warning(tiny: Options, cut: Path) -> None:
     info = json.loads((cut / "run.json").read_text())
     (cut / "run.json").write_text(json.dumps(info | {"comity": "0.0.1"}))
-    with pytest.warns(UserWarning, match=r"was begun by comity 0.0.1 and goes on with"):
+    with pytest.warns(UserWarning, match=r"was begun by comity 0.0.1 and is resumed with"):
         resumed = run(**tiny, out=cut, resume=True)
     assert_same(resumed, run(**tiny))
 

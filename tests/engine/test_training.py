@@ -154,7 +154,7 @@ def test_steps_and_epochs_are_one_or_the_other(tiny: Options) -> None:
     half = run(**tiny, epochs=0.5)
     assert torch.equal(half.server.theta, run(**tiny, steps=1).server.theta)
     assert torch.allclose(half.server.theta, run(**tiny, epochs=0.5, trainer="autograd").server.theta, atol=1e-6)
-    with pytest.raises(ComityError, match="2 epochs or 5 steps a round; give one of the two"):
+    with pytest.raises(ComityError, match="2 epochs or 5 steps per round; give only one"):
         Config(epochs=2, steps=5)
     with pytest.raises(ComityError, match="epochs must be at least 0, got -1"):
         Config(epochs=-1)

@@ -109,6 +109,9 @@ def test_through_products(
         tensors, alpha = adapter(seed, rank=old_rank), 2 + seed
         folders.append(save_adapter(tmp_path / f"{seed}", tensors, **{"r": old_rank, "lora_alpha": alpha} | config))
         before_and_after.append({m: scale(m, alpha, old_rank) * W for m, W in products(tensors, 1.0).items()})
+    with pytest.raises(ComityError, match="TIES compares single numbers, not products"):
+        aggregate(folders[0], folders[1:], tmp_path / "new", "TIES", lora="products", rank=rank)
+    assert not (tmp_path / "new").exists()
     done = aggregate(folders[0], folders[1:], tmp_path / "new", rule, lora="products", rank=rank)
     before, *after = before_and_after
     updates = [{m: W - before[m] for m, W in each.items()} for each in after]

@@ -1,6 +1,7 @@
 """What comes out of files is what a rule makes of the same numbers in memory."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from checkpoints import BUFFERS, COUNTER, SAVE, SHAPES, Model, Saved, assert_clo
 from safetensors import safe_open
 
 import comity
+from comity import ComityError
 from comity.files import aggregate
 from comity.files._formats import WeightFile
-from comity.rules import CALM, RULES, ConFREE, DroppedWarning, Mean, Rule, Updates
+from comity.rules import CALM, RULES, Auto, ConFREE, DroppedWarning, Mean, Rule, Updates
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 NUMPY = ("npz", "compressed", "fortran")  # which has no bfloat16
@@ -38,6 +40,68 @@ def test_every_format_and_precision(kind: str, rule: Rule, dtype: torch.dtype, t
         outcome = rule.apply(Updates([{n: c[n] - saved.base[n] for n in done.layers} for c in saved.clients]))
         torch.testing.assert_close(done.coefficients, outcome.coefficients)
         torch.testing.assert_close(done.stretch, outcome.stretch, rtol=1e-5, atol=0)
+
+
+def ties_by_hand(clients: list[torch.Tensor], density: float, scale: float) -> torch.Tensor:
+    """One number after another: trim, elect, and average those that agree."""
+    trimmed = []
+    for update in clients:
+        kept = update.abs().argsort(descending=True)[: math.ceil(density * len(update))]
+        trimmed.append({int(i): float(update[i]) for i in kept})
+    merged = []
+    for i in range(len(clients[0])):
+        here = [own[i] for own in trimmed if i in own]
+        elected = [number for number in here if number * sum(here) > 0]
+        merged.append(scale * sum(elected) / len(elected) if elected else 0.0)
+    return torch.tensor(merged)
+
+
+@pytest.mark.parametrize("scope", ["model", "layer"])
+@pytest.mark.parametrize(("density", "scale", "server_lr"), [(0.2, 1.0, 1.0), (0.5, 0.7, 0.5), (1.0, 1.0, 1.0)])
+def test_ties_is_its_definition(saved: Saved, scope: str, density: float, scale: float, server_lr: float) -> None:
+    rule = {"name": "TIES", "density": density, "scale": scale, "scope": scope}
+    found = saved.merge(rule, server_lr=server_lr)
+    for names in [list(SHAPES)] if scope == "model" else [[name] for name in SHAPES]:
+        clients = [torch.cat([(c[n] - saved.base[n]).flatten() for n in names]) for c in saved.clients]
+        expected = server_lr * ties_by_hand(clients, density, scale)
+        moved = torch.cat([(found[name] - saved.base[name]).flatten() for name in names])
+        torch.testing.assert_close(moved, expected, rtol=0, atol=2e-6)
+    assert saved.done.stretch.isnan().all()
+
+
+def test_ties_in_pieces_has_the_same_bits(tmp_path: Path) -> None:
+    """With next to no memory each tensor is read in many pieces, four times: to count, and to merge."""
+    saved, read = Saved(tmp_path, "safetensors", models()), []
+    one, pieces = saved.merge("TIES"), saved.merge("TIES", memory=120_000, progress=lambda *done: read.append(done))
+    assert all(torch.equal(one[name], pieces[name]) for name in SHAPES)
+    assert len(read) > 3 * 7 + 10
+    assert read == sorted(read)
+    assert 0.99 * read[-1][1] < read[-1][0] <= read[-1][1]  # buffers are read twice
+    everything = saved.merge({"name": "TIES", "density": 1.0})  # signs alone are elected
+    assert not torch.equal(everything["head.weight"], one["head.weight"])
+
+
+def test_updates_that_agree_need_no_election(tmp_path: Path) -> None:
+    base, (first, *_) = models()
+    saved = Saved(tmp_path, "safetensors", (base, [first, first, first]))
+    for rule in ({"name": "TIES", "density": 1.0}, {"name": "TaskArithmetic", "scale": 1 / 3}):
+        assert_close(saved.merge(rule), saved.merged(Mean()))
+
+
+def test_task_arithmetic_is_a_scaled_sum(saved: Saved) -> None:
+    found = saved.merge({"name": "TaskArithmetic", "scale": 0.4})
+    for name in SHAPES:
+        total = sum(client[name] - saved.base[name] for client in saved.clients)
+        torch.testing.assert_close(found[name], saved.base[name] + 0.4 * total)
+
+
+def test_ties_is_for_files_alone() -> None:
+    with pytest.raises(
+        ComityError, match="rule TIES has no coefficients, which a run needs; it is for comity aggregate"
+    ):
+        comity.run(rule="TIES", rounds=1)
+    with pytest.raises(ComityError, match=r"rule.arms must be rules that have coefficients, got 'TIES'"):
+        Auto(arms=("Mean", "TIES"))
 
 
 LENGTHS = [{"length": length} for length in (2.5, "mean", "fedexp")]

@@ -136,7 +136,7 @@ UNIFORM = {"rule": {"name": "Mean", "by": "uniform"}}
         ({"masked": False, "method": "Local"}, {}, "masked is false"),
         ({"min_clients": 2}, {}, "min_clients is 2, and this site's least is 3"),
         ({"max_weight": 1.0}, {}, "max_weight is 1, and this site's most is 0.5"),
-        ({"dp_noise": 1e-9, **UNIFORM}, {"min_noise": 1.0}, "dp_noise is 1e-09, and this site's least is 1"),
+        ({"dp_noise": 0.001, **UNIFORM}, {"min_noise": 1.0}, "dp_noise is 0.001, and this site's least is 1"),
         ({}, {"max_epsilon": 8.0}, "it has no dp_noise, and this site's largest epsilon is 8"),
         ({"method": "FedPer"}, {"methods": ["FedAvg", "FedRep"]}, "method FedPer is not one of its methods"),
         ({"rule": "ConFREE"}, {"rules": ["Mean"]}, "rule ConFREE is not one of its rules"),

@@ -283,6 +283,11 @@ def test_the_written_app_is_the_run(tables: Path, tmp_path: Path, monkeypatch: p
     assert result.clients["L-acc"] == rehearse(tables, configured(reference="none")).columns["L-acc"]
     assert all(load_model(tmp_path / "comity" / "hearts" / f"client-{cid}" / "model").classes_.size for cid in range(4))
 
+    pooled = tmp_path / "schema.yaml"  # as a run on a pooled table leaves it
+    pooled.write_text((tables / "common.yaml").read_text().replace("min_count: 10", "min_count: 0"))
+    assert command("flower", ["new", str(tmp_path / "third"), "--schema", str(pooled), *options]) == 0
+    assert "min_count: 10\n" in (tmp_path / "third" / "third" / "schema.yaml").read_text()
+    assert "fewer than 10 known values" in (tmp_path / "third" / "README.md").read_text()
     with pytest.raises(ComityError, match="--schema is for `comity flower new` without --data"):
         command("flower", ["new", str(tmp_path / "other"), *schema, "--data", "digits"])
     with pytest.raises(ComityError, match="partition must be left out, got iid"):

@@ -78,6 +78,7 @@ def fuzz(kind: str, *strategies: st.SearchStrategy[Any]) -> Callable[[Callable[.
             finally:
                 record(kind, test.__name__, tried, failed, time.monotonic() - start)
 
+        run.fuzz_one_input = every.hypothesis.fuzz_one_input  # type: ignore[attr-defined]  # for guided.py
         del run.__wrapped__  # type: ignore[attr-defined]  # pytest would take the arguments for fixtures
         return run
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from comity import ComityError
-from comity.guard import Certified, HeldOut, Mixture, mixture_weights
+from comity.guard import Certified, HeldOut, Mixture, Selection, mixture_weights
 
 
 def predictions(right: NDArray[np.bool_], labels: NDArray[np.int64], classes: int = 3) -> NDArray[np.float64]:
@@ -16,7 +16,7 @@ def predictions(right: NDArray[np.bool_], labels: NDArray[np.int64], classes: in
 
 def test_without_samples_the_own_model_is_used() -> None:
     nothing, labels, random = np.zeros((3, 0, 4)), np.zeros(0, dtype=np.int64), np.random.default_rng(0)
-    for guard in (Mixture(), Certified()):
+    for guard in (Mixture(), Certified(), Selection()):
         assert guard.choose(HeldOut(nothing, labels), random).weights.tolist() == [1.0, 0.0, 0.0]
 
 
@@ -25,6 +25,29 @@ def test_the_mixture_is_the_posterior_mean() -> None:
     probabilities, labels = random.dirichlet(np.ones(4), (2, 30)), random.integers(0, 4, 30)
     expected = mixture_weights(probabilities[:, np.arange(30), labels].T).weights
     assert Mixture().choose(HeldOut(probabilities, labels), random).weights == pytest.approx(expected)
+
+
+def test_the_selection_is_the_model_with_the_lowest_log_loss() -> None:
+    random = np.random.default_rng(7)
+    for _ in range(20):
+        probabilities, labels = random.dirichlet(np.ones(4), (3, 30)), random.integers(0, 4, 30)
+        losses = [-np.log(each[np.arange(30), labels]).mean() for each in probabilities]
+        chosen = Selection().choose(HeldOut(probabilities, labels), random).weights
+        assert chosen.tolist() == np.eye(3)[np.argmin(losses)].tolist()
+    same = np.stack([probabilities[0]] * 2)
+    assert Selection().choose(HeldOut(same, labels), random).weights.tolist() == [1, 0], "the own one where equal"
+    same[:, 0] = np.eye(4)[(labels[0] + 1) % 4]  # both give a true label no probability
+    assert Selection().choose(HeldOut(same, labels), random).weights.tolist() == [1, 0]
+
+
+def test_the_selection_weighs_classes_alike_where_balanced_accuracy_decides() -> None:
+    labels = np.array([0] * 9 + [1])
+    own, other = np.tile([0.9, 0.1], (10, 1)), np.tile([0.5, 0.5], (10, 1))
+    held = HeldOut(np.stack([own, other]), labels)
+    random = np.random.default_rng(0)
+    assert Selection().choose(held, random).weights.tolist() == [1, 0]
+    by_class = HeldOut(held.probabilities, labels, "balanced")
+    assert Selection().choose(by_class, random).weights.tolist() == [0, 1]
 
 
 def test_a_careful_mixture_asks_for_more_evidence() -> None:

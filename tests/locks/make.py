@@ -50,6 +50,7 @@ MASKED: Locked = {"masked": True, "clients": 6, "rounds": 2, "min_clients": 2, "
 WITH_RULE = (
     *("FedAvg", "FedProx", "FedBN", "FedPer", "FedRep", "FedBABU", "LG-FedAvg", "FedROD", "FedCP", "GPFL", "FedPAC"),
     *("FedALA", "FedDBE", "Ditto", "pFedMe", "APFL", "Per-FedAvg", "SplitGP", "IFCA", "FeSEM"),
+    *("SCAFFOLD", "kNN-Per", "FedAS", "pFedFDA"),
 )
 OWN_RULE = (
     *("FedAMP", "FedFomo", "FedU", "FedProto", "pFedHN", "FEDORA", "FedMGDA+", "FedFV", "FedCALM", "FedPG", "S-FedPG"),

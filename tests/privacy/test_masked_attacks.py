@@ -20,7 +20,9 @@ from comity._layout import Layout
 from comity.engine import RunPlan, Server
 from comity.nn import MODELS
 from comity.privacy import (
+    ANNOUNCEMENT,
     REASONS,
+    Collector,
     Ledger,
     Refused,
     Secrets,
@@ -112,6 +114,28 @@ def test_no_two_stories_are_opened(stories: int) -> None:
             except Refused as why:
                 assert str(why).startswith("agreement: ")  # noqa: PT017
         assert len(opened) <= 1
+
+
+def test_clients_that_do_not_exist_take_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large cohort masks along a sparse graph: a server could invent clients that are nobody's neighbours."""
+    monkeypatch.setattr("comity.privacy._graph.degree", lambda _: 4)
+    cohort = Cohort(40)
+    cohort.announce()
+    real = cohort.collector.everyone
+    for nonce in range(10_000):  # until the invented ones sit where few notice
+        invented = {40 + k: bytes([k]) * (ANNOUNCEMENT - 4) + nonce.to_bytes(4, "big") for k in range(3)}
+        cohort.collector = Collector(cohort.place, real | invented)
+        unaware = [cid for cid in real if not invented.keys() & set(cohort.collector.neighbours[cid])]
+        if len(unaware) >= cohort.collector.quorum and 0 in unaware:
+            break
+    assert len(unaware) >= cohort.collector.quorum
+    cohort.lost = {"shares": invented}
+    cohort.share()
+    for cid in unaware:
+        party = cohort.parties[cid]
+        party.receive(cohort.collector.sealed_for(cid))
+        with pytest.raises(Refused, match="stranger: "):
+            party.mask(0, cohort.words[cid], [*real, *invented], b"all weight on client 0 and the invented ones")
 
 
 def test_a_signature_counts_for_its_signer_and_story_alone() -> None:

@@ -194,6 +194,7 @@ def test_each_method_runs_masked_or_is_refused_for_what_it_declares(options: Opt
         ({"participation": 0.2}, "a round has 1 clients"),
         ({"dp_noise": 1.0, "rule": "ConFREE"}, "take --rule Mean --rule.by uniform"),
         ({"dp_noise": 1.0}, "take --rule Mean --rule.by uniform"),
+        ({"dp_noise": 1e-200, "rule": {"name": "Mean", "by": "uniform"}}, "hides nothing; it must be 0 or at least"),
     ],
     ids=str,
 )

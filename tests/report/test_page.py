@@ -211,6 +211,42 @@ def test_watching_ends_some_time_after_the_last_run(tmp_path: Path, monkeypatch:
     assert follow(tmp_path, monkeypatch, *steps) == [_writer.EVERY, _writer.EVERY, None]
 
 
+def test_watching_starts_before_there_is_a_folder(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    study, page = tmp_path / "study", ["-o", str(tmp_path / "r.html"), "--watch"]
+    steps = iter(
+        (
+            lambda: study.mkdir(),
+            lambda: StudyFolder(study).write_planned([PlannedRun(folder="a", title="a")]),
+            lambda: make(study / "a", [0.5] * 3, rounds=5, done=1),
+        )
+    )
+
+    def rest(_: float) -> None:
+        step = next(steps, None)
+        assert (tmp_path / "r.html").exists() == (step is None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr(time, "sleep", rest)
+    assert command("report", [str(study), *page]) == 0
+    waiting, empty, planned, following, *_ = capsys.readouterr().out.splitlines()
+    assert waiting == f"Waiting for a run: {study} does not exist. Ctrl-C ends."
+    assert empty.startswith(f"Waiting for a run: {study} holds no run: ")
+    assert planned == f"Waiting for a run: {study} holds no run yet. Ctrl-C ends."
+    assert following.startswith(f"Following {study}")
+
+
+def test_ctrl_c_ends_waiting_without_a_traceback(tmp_path: Path) -> None:
+    program = "import time, _thread\ntime.sleep = lambda _: _thread.interrupt_main()\n"
+    program += "from comity.__main__ import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
+    arguments = ["report", "later", "-o", "r.html", "--watch"]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "comity: interrupted\n")
+    assert set(done.stdout.splitlines()) == {"Waiting for a run: later does not exist. Ctrl-C ends."}
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["weights.jsonl", "cosines.jsonl"])
 def test_watching_goes_on_without_a_damaged_run(tmp_path: Path, monkeypatch: Patch, capsys: Capture, name: str) -> None:
     for run in ("whole", "damaged"):

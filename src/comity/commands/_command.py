@@ -18,10 +18,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from comity._catalogue import Description, find
+from comity._catalogue import Description
 from comity._errors import ComityError, unknown
 from comity._options import REQUIRED, Option, Range, convert, options
-from comity._overlay import DEFAULTS, as_entry
+from comity._overlay import advice, components, owner
 from comity._yaml import FORMER
 from comity.config import COMPONENTS, Config, Entries, Overlay, read_yaml, unknown_option
 
@@ -109,10 +109,10 @@ class Command:
         except argparse.ArgumentError as error:
             raise _in_our_words(error, spelt) from None
         if unused:
-            raise self._unknown(unused[0])
+            raise self._unknown(unused[0], vars(values))
         return {name: value for name, value in vars(values).items() if value != []}
 
-    def _unknown(self, argument: str) -> ComityError:
+    def _unknown(self, argument: str, given: Entries) -> ComityError:
         if not argument.startswith("-"):
             return ComityError(f"unexpected argument {argument!r}; options start with --: {self.usage}")
         name = argument.partition("=")[0]
@@ -122,29 +122,26 @@ class Command:
             return unknown_option(name[2:])
         if dot and whole in flags:
             return ComityError(f"{whole} has no options of its own, got {name}")
+        if self.run_options and (hint := advice(name, flags, given)):
+            return ComityError(f"unknown option {name!r}; {hint}")
         return unknown("option", name, [*flags, "--help"])
 
     def help(self, given: Entries | None = None, config: str | None = None, allow_code: bool = False) -> str:
-        """The page of this command, with the options of the components that were chosen, or else of the defaults."""
+        """The page of this command; where components were chosen, a page with the options of these alone."""
         entries = ConfigFile(config=Path(config) if config else None, allow_code=allow_code).entries(given or {})
-        components = []
-        for kind in (kind for kind in COMPONENTS if kind in self.run_options):
-            chosen = entries.get(kind) or DEFAULTS[kind]
-            names = chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]
-            components += [(kind, find(kind, as_entry(name)["name"])) for name in names if name]
-        return self._parser(components).format_help()
+        kinds = [kind for kind in COMPONENTS if kind in self.run_options]
+        chosen = [kind for kind in kinds if kind in map(owner, entries)]
+        if chosen:
+            page = _page(self.usage, "", f"comity {self.name} --help shows all other options")
+            _add_components(page, components(entries, chosen))
+            return page.format_help()
+        defaults = components({}, [kind for kind in kinds if kind != "guard"])  # a run has none by default
+        return self._parser([(kind, each) for kind, each in defaults if each.options]).format_help()
 
-    def _parser(self, components: Iterable[tuple[str, Description]] = ()) -> argparse.ArgumentParser:
-        """For all that the command takes; a help page has the options of ``components`` too."""
-        parser = argparse.ArgumentParser(
-            usage=self.usage,
-            description="\n\n".join(self.description),
-            epilog="\n".join(["examples:", *(f"  {example}" for example in self.examples)]),
-            formatter_class=_Formatter,
-            add_help=False,
-            allow_abbrev=False,
-            exit_on_error=False,
-        )
+    def _parser(self, shown: Iterable[tuple[str, Description]] = ()) -> argparse.ArgumentParser:
+        """For all that the command takes; a help page has the options of the components that are ``shown`` too."""
+        examples = "\n".join(["examples:", *(f"  {example}" for example in self.examples)])
+        parser = _page(self.usage, "\n\n".join(self.description), examples)
         parser._negative_number_matcher = re.compile(r"^-(\d|\.\d|inf|nan)")  # argparse's own does not know -1e-3
         group = parser.add_argument_group("arguments")
         for option in self.arguments:
@@ -155,16 +152,24 @@ class Command:
             group = parser.add_argument_group(title)
             for option in several:
                 _add(group, option, _flags(option), argparse.BooleanOptionalAction)
-        for kind, description in components:
-            paper = f" {description.paper}." if description.paper and description.paper not in description.about else ""
-            group = parser.add_argument_group(f"{kind} {description.name}", description.about + paper)
-            for option in description.options.values():
-                _add(group, option, [f"--{kind}.{option.name}"])
+        _add_components(parser, shown)
         group = parser.add_argument_group("and" if self.run_options else "options")
         for option in self.options:
             _add(group, option, _flags(option), "store_true")
         group.add_argument("-h", "--help", action="store_true", help="this page", default=argparse.SUPPRESS)
         return parser
+
+
+def _page(usage: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        usage=usage,
+        description=description,
+        epilog=epilog,
+        formatter_class=_Formatter,
+        add_help=False,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
 
 
 def page_width() -> int:
@@ -240,6 +245,14 @@ def _add(group: Any, option: Option, flags: Sequence[str], when_bool: Any = None
     else:
         action = "append" if option.type is Repeated else "store"
         group.add_argument(*flags, action=action, metavar=_metavar(option.type, option.default is None), **about)
+
+
+def _add_components(parser: argparse.ArgumentParser, components: Iterable[tuple[str, Description]]) -> None:
+    for kind, description in components:
+        paper = f" {description.paper}." if description.paper and description.paper not in description.about else ""
+        group = parser.add_argument_group(f"{kind} {description.name}", description.about + paper)
+        for option in description.options.values():
+            _add(group, option, [f"--{kind}.{option.name}"])
 
 
 def _explained(option: Option) -> str:

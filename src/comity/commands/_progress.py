@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, and when it is done."""
+"""What a person sees during a run and at its end."""
 
 import math
 from collections.abc import Iterator
@@ -135,7 +135,7 @@ def _details(result: Result) -> Iterator[str]:
     yield f"On own tests: {', '.join(f'{each.label} {_number(each, last[each.key].mean)}' for each in others)}."
     if result.rule_against is not None and result.mean_against is not None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
-        yield f"The step goes against {_percent(result.rule_against)} of the clients in a round{mean}."
+        yield f"The step increases the loss of {_percent(result.rule_against)} of the clients per round{mean}."
     if result.conflict_rate is not None:
         off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
         yield f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers."

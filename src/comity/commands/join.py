@@ -1,11 +1,15 @@
 """``comity join``."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from comity._datasets import whereabouts
+from comity._errors import ComityError
 from comity._options import Count
 from comity.commands._command import RUN_OPTIONS, Command
+from comity.commands.ask import show_asked
 from comity.config import Entries
+from comity.results import schema
 
 
 def join(
@@ -20,9 +24,10 @@ def join(
 ) -> int:
     """Find out from a table whether joining pays for each client, and save its model.
 
-    Local training is compared with FedAvg, APFL and FedAvg under a guard. The learning rate is chosen by validation,
-    and each row is tested by models that were not trained on it. Any option of comity run may be given; --method,
-    --rule or --guard replace the comparison. The same command resumes a run that was stopped.
+    It begins with the answer of comity ask. Local training is compared with FedAvg, APFL and FedAvg under a guard. The
+    learning rate is chosen by validation, and each row is tested by models that were not trained on it. Any option of
+    comity run may be given; --method, --rule or --guard replace the comparison. The same command resumes a run that
+    was stopped.
 
     Examples:
         comity join patients.csv --target outcome --client hospital
@@ -48,6 +53,10 @@ def join(
     from comity.studies import Show, join
 
     console = Console()
+    if not quiet and (overwrite or not (out / schema.STUDY).exists()):
+        with suppress(ComityError):  # the study says what is wrong
+            show_asked(wide_console(), str(table), given)
+            console.print("\nNow by training:", highlight=False)
     with interruptible(console, "these rounds") as stopped:
         done = join(
             table,

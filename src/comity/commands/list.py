@@ -1,28 +1,36 @@
 """``comity list``."""
 
 import textwrap
+from pathlib import Path
 from typing import Literal
 
 from comity._catalogue import described
+from comity._errors import ComityError
 from comity._extensions import BY_OPTION
 from comity.commands._command import RUN_OPTIONS, Command, page_width
 from comity.config import read_yaml
 
-Kind = Literal["methods", "rules", "guards", "extensions", "models", "data", "partitions", "examples"]
+Kind = Literal["methods", "rules", "guards", "extensions", "models", "data", "partitions", "examples", "runs"]
 
 
-def list_(kind: Kind) -> int:
-    """List what there is: methods, rules, guards, extensions, models, data sets, partitions or examples.
+def list_(kind: Kind, folder: Path | None = None) -> int:
+    """List methods, rules, guards, extensions, models, data sets, partitions, examples or runs.
 
-    The options of each are on the help page of comity run: comity run --method Ditto --help.
+    The options of each are on the help page of comity run: comity run --method Ditto --help. Runs are shown with their
+    state, progress and verdict; of a study folder each run, of other folders each run and each study.
 
     Examples:
         comity list methods
-        comity list examples
+        comity list runs studies/first
 
     Options:
-        kind: methods, rules, guards, extensions, models, data, partitions or examples
+        kind: methods, rules, guards, extensions, models, data, partitions, examples or runs
+        folder: for runs: a study folder, or a folder with runs and studies below it
     """
+    if kind == "runs":
+        return _runs(folder)
+    if folder is not None:
+        raise ComityError(f"comity list {kind} takes no folder, got {folder}")
     if kind == "examples":
         from comity.studies import examples
 
@@ -45,6 +53,29 @@ def list_(kind: Kind) -> int:
     for name, sentence in sentences.items():
         print(textwrap.fill(f"{name:<{column}}{sentence}", page_width(), subsequent_indent=" " * column))
     print(f"\n{note}")
+    return 0
+
+
+def _runs(folder: Path | None) -> int:
+    if folder is None:
+        raise ComityError("comity list runs needs a folder: comity list runs FOLDER")
+    from rich.table import Table
+    from rich.text import Text
+
+    from comity.commands._terminal import wide_console
+    from comity.compare import LoadedStudy, overview
+    from comity.results import StudyFolder
+
+    table = Table("folder", "state", "progress", "verdict", box=None, pad_edge=False)
+    table.columns[0].overflow = table.columns[3].overflow = "fold"  # a name is shown to its end
+    for row in (rows := list(overview(folder))):
+        table.add_row(*map(Text, row))
+    if not rows:
+        raise ComityError(f"{folder} holds no run")
+    console = wide_console()
+    console.print(table)
+    if StudyFolder(folder).planned() and any(row.state == "finished" for row in rows):
+        console.print(f"\n{LoadedStudy(folder).verdict}", highlight=False, markup=False)
     return 0
 
 

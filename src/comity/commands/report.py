@@ -27,7 +27,8 @@ def report(
         output: the page to write
         base: the rule that others are compared with, as the table names it; by default Mean
         figures: folder for four figures for a paper, as PDF and PNG (needs the extra report)
-        watch: write the page again while runs continue; an open page reloads itself; ends with them or with Ctrl-C
+        watch: wait for the first run, and write the page again while runs continue; an open page reloads itself; ends
+            with the runs or with Ctrl-C
         open: open the page in a browser once it is written
         quiet: print nothing but errors
     """

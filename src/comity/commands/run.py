@@ -12,8 +12,8 @@ from comity.config import AUTO, Config, Entries, Overlay, code_in, refuse_code
 def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bool = False, quiet: bool = False) -> int:
     """Train a federation and write a run folder.
 
-    Every option has a default that works. A method, rule, model, partition or data set is chosen by name; its own
-    options follow the name with a dot, as --rule.c, and this page shows those of what is chosen beside --help.
+    Every option has a default. A method, rule, model, partition or data set is chosen by name. Its own options follow
+    its kind and a dot, as in --rule.c; comity run --rule ConFREE --help shows them.
 
     With --lr auto it is a study of this one method; the same command resumes it if it was stopped.
 

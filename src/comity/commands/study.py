@@ -25,7 +25,7 @@ class StudyOptions:
             or lr=0.01,0.05,0.1
         tune_seeds: on how many of the seeds, the first ones, --tune tries values; by default on all
         budget: the most runs that --tune may take
-        jobs: runs side by side; by default one a core
+        jobs: runs side by side; by default one per core
         shard: 3/16 does the third of 16 parts, one for each task of a Slurm array, all with the same --out
         on: ray does the runs on a Ray cluster, the one that Ray finds or a new one here; ray:ADDRESS on the one there
         most_cells: the most cells that the study may have; by default 10,000
@@ -107,7 +107,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
         flag = " --allow-code" if code_in([entries, given]) else ""
         flag += "".join(f" --{name} {value}" for name in ("shard", "on") if (value := getattr(options, name)))
         console.print(
-            f"Stopped. Go on with\n  comity study --config {out}/study.yaml{flag}", highlight=False, markup=False
+            f"Stopped. Resume with\n  comity study --config {out}/study.yaml{flag}", highlight=False, markup=False
         )
         return 130
     if not options.quiet:

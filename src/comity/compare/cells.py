@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
 
 @dataclass(eq=False)
 class Cell:
-    """One method with one rule in one setting: its runs, one a seed."""
+    """One method with one rule in one setting: its runs, one per seed."""
 
     setting: "Setting" = field(repr=False)
     options: Flat

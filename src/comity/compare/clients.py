@@ -3,8 +3,8 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from comity._words import capital, counted, csv_cell, markdown_cell, number
@@ -29,6 +29,8 @@ class ClientTable:
     title: str
     rows: Sequence[ClientRow]
     metric: Metric
+    added: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Further columns in front of the state: by heading, what they say of each client."""
 
     @classmethod
     def of_result(cls, title: str, result: Result | Newcomers, names: Sequence[str] = ()) -> "ClientTable | None":
@@ -60,7 +62,7 @@ class ClientTable:
         return cls(title, sorted(rows, key=lambda row: row.place), metric)
 
     def texts(self, row: ClientRow) -> tuple[str, ...]:
-        """The cells of one row, in the order of ``HEADINGS``."""
+        """The cells of one row, in the order of ``headings``."""
         metric = self.metric
         digits = 1 if metric.unit == "%" else metric.digits
         unit = " %" if metric.unit == "%" else ""
@@ -72,8 +74,13 @@ class ClientTable:
             f"{row.train:.0f} + {row.tests}",
             f"{local} → {value}{unit}",
             f"{gain} [{low}, {high}]" if known else gain,
+            *(column.get(row.client, "–") for column in self.added.values()),
             self.state(row),
         )
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        return *HEADINGS[:-1], *self.added, HEADINGS[-1]
 
     def state(self, row: ClientRow) -> str:
         """“undecided (≥ 12)”: beside an undecided client stands the smallest loss that would be found."""
@@ -94,13 +101,13 @@ class ClientTable:
     # Its forms.
 
     def markdown(self) -> str:
-        ruler = "|---|---:|---:|---:|---|"
+        ruler = f"|---|{'---:|' * (len(self.headings) - 2)}---|"
         rows = [" | ".join(map(markdown_cell, self.texts(row))) for row in self.rows]
-        lines = [f"| {' | '.join(HEADINGS)} |", ruler, *(f"| {row} |" for row in rows)]
+        lines = [f"| {' | '.join(self.headings)} |", ruler, *(f"| {row} |" for row in rows)]
         return "\n".join([*([f"**{markdown_cell(self.title)}**", ""] if self.title else []), *lines]) + "\n"
 
     def _repr_html_(self) -> str:
-        return html_table(HEADINGS, list(map(self.texts, self.rows)), self.title, self.note)
+        return html_table(self.headings, list(map(self.texts, self.rows)), self.title, self.note)
 
     def frame(self) -> "pandas.DataFrame":
         """One named row per client, in full precision."""
@@ -121,7 +128,7 @@ class ClientTable:
         drawn.pad_edge = drawn.show_edge = False
         shown = self.rows[:MOST_ROWS]
         texts = list(map(self.texts, shown))
-        columns = {heading: [row[i] for row in texts] for i, heading in enumerate(HEADINGS)}
+        columns = {heading: [row[i] for row in texts] for i, heading in enumerate(self.headings)}
         if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
             del columns["samples"]  # rather than a number that is cut off
         for heading in columns:

@@ -12,10 +12,12 @@ from comity.results import Flat, show
 def compared(flat: Flat) -> set[str]:
     """The components and options that are compared with each other: what a client does with the samples it has.
 
-    Where Local learns from all of them, how many the others hold out is their own choice.
+    Where Local learns from all of them, how many the others hold out is their own choice. So is the learning rate where
+    Local has one of its own.
     """
     held_out = {"val_share"} if flat.get("local_on") == "all" else set()
-    return {"method", "rule", "guard", "guard_split", "refit"} | held_out
+    rate = {"lr"} if flat.get("local_lr") is not None else set()
+    return {"method", "rule", "guard", "guard_split", "refit"} | held_out | rate
 
 
 def of_cell(flat: Flat) -> Flat:
@@ -30,7 +32,9 @@ def of_setting(flat: Flat) -> Flat:
 
 def shared_with_local(flat: Flat) -> Flat:
     """The conditions that a run has in common with the Local that goes with it."""
-    return {key: v for key, v in flat.items() if owner(key) not in LOCAL_OPTIONS.keys() | compared(flat)}
+    own = {} if (rate := flat.get("local_lr")) is None else {"lr": rate}
+    others = LOCAL_OPTIONS.keys() | compared(flat)
+    return {key: value for key, value in flat.items() if owner(key) not in others} | own
 
 
 class Varying:

@@ -12,7 +12,13 @@ from comity.metrics import DECIDING, EVIDENCE
 from comity.results import TEST_SAMPLES, ZERO, Columns, Gain, LoadedRun, State, Transfer, schema
 
 if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
+    import numpy as np
+    from numpy.typing import NDArray
+
     from comity.compare.evidence import Estimate, Evidence
+
+    Part = tuple[int, np.ndarray, np.ndarray, float]
+    """One run of one client: seed, ids of its tests, differences of scores, the largest difference of one test."""
 
 K = TypeVar("K")
 Key = tuple[int, int | None]  # a client, and its seed where each seed has a partition of its own
@@ -158,10 +164,9 @@ def of_samples(
     """
     import numpy as np
 
-    from comity.compare.evidence import Evidence
     from comity.metrics import unit
 
-    found: dict[Key, list[tuple[int, np.ndarray, np.ndarray, float]]] = {}
+    found: dict[Key, list[Part]] = {}
     for seed in sorted(first.keys() & second.keys()):
         mine, theirs = first[seed].samples, second[seed].samples
         if mine is None or theirs is None:
@@ -174,16 +179,9 @@ def of_samples(
                 continue
             part = seed, one.id, scores.astype(float) - other.score.astype(float), unit(name, one.label)
             found.setdefault((client, seed if pooled else None), []).append(part)
-    evidence = {}
-    for key, parts in sorted(found.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
-        size = fmean(len(ids) for _, ids, _, _ in parts)
-        scales = [size / len(ids) for _, ids, _, _ in parts]
-        evidence[key] = Evidence.of(
-            np.concatenate([ids for _, ids, _, _ in parts]),
-            np.concatenate([np.full(len(ids), seed) for seed, ids, _, _ in parts]),
-            np.concatenate([scale * values for scale, (_, _, values, _) in zip(scales, parts, strict=True)]),
-            max(scale * step for scale, (_, _, _, step) in zip(scales, parts, strict=True)),
-        )
+    evidence = {
+        key: _of_parts(parts) for key, parts in sorted(found.items(), key=lambda item: (item[0][1] or 0, item[0][0]))
+    }
     if pooled and evidence:
         ids = np.concatenate([ids for parts in found.values() for _, ids, _, _ in parts])
         own = [(values - values.mean()) / len(values) for parts in found.values() for _, _, values, _ in parts]
@@ -192,6 +190,69 @@ def of_samples(
         overlap = max(1.0, float(together @ together) / apart) if apart else 1.0
         evidence = {key: replace(each, overlap=overlap) for key, each in evidence.items()}
     return evidence or None
+
+
+def _of_parts(parts: "Sequence[Part]") -> "Evidence":
+    """Each run counts the same, however many tests it has."""
+    import numpy as np
+
+    from comity.compare.evidence import Evidence
+
+    size = fmean(len(ids) for _, ids, _, _ in parts)
+    scales = [size / len(ids) for _, ids, _, _ in parts]
+    return Evidence.of(
+        np.concatenate([ids for _, ids, _, _ in parts]),
+        np.concatenate([np.full(len(ids), seed) for seed, ids, _, _ in parts]),
+        np.concatenate([scale * values for scale, (_, _, values, _) in zip(scales, parts, strict=True)]),
+        max(scale * step for scale, (_, _, _, step) in zip(scales, parts, strict=True)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """Scores of one client's tests by two models in one run, higher is better."""
+
+    run: int
+    train: int
+    id: "NDArray[np.int64]"
+    label: "NDArray[np.int64]"
+    joined: "NDArray[np.float64]"
+    local: "NDArray[np.float64]"
+    constant: bool = False
+    """Whether the joined model gives all tests the same class."""
+
+
+def paired_rows(
+    clients: Mapping[int, Sequence[Paired]], metric: str, margin: float, names: Sequence[str]
+) -> tuple[list[ClientRow], Gain]:
+    """One row per client, and the mean over clients, for models without training luck."""
+    from comity.compare.evidence import estimate, state_of_mean, states
+    from comity.metrics import unit
+
+    parts = {c: [(p.run, p.id, p.joined - p.local, unit(metric, p.label)) for p in each] for c, each in clients.items()}
+    evidence = {client: _of_parts(each) for client, each in parts.items() if each}
+    known = {client: bounded(estimate(each, 0.0, len(evidence)), metric) for client, each in evidence.items()}
+    state, sign = states(known, margin), DECIDING[metric].sign
+    rows = [
+        ClientRow(
+            client=client,
+            seed=None,
+            name=names[client],
+            train=fmean(pair.train for pair in clients[client]),
+            tests=len({i for pair in clients[client] for i in pair.id.tolist()}),
+            value=sign * fmean(pair.joined.mean() for pair in clients[client]),
+            local=sign * fmean(pair.local.mean() for pair in clients[client]),
+            gain=each.gain,
+            low=each.low,
+            high=each.high,
+            state=state[client],
+            detectable=each.detectable,
+            constant=all(pair.constant for pair in clients[client]),
+        )
+        for client, each in known.items()
+    ]
+    mean = bounded(mean_gain(evidence, 0.0), metric)
+    return sorted(rows, key=lambda row: row.place), _record(mean, state_of_mean(mean, margin))
 
 
 def named(rows: Iterable[ClientRow], most: int = MOST_NAMED) -> str:

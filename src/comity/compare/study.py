@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from comity.compare.verdict import Verdict
 
 
+class NoRun(ComityError):
+    """There is no run yet."""
+
+
 class LoadedStudy:
     """Several runs: those that a study consists of, or all at or below some folders."""
 
@@ -101,7 +105,8 @@ class LoadedStudy:
         return {search.option for search in self.tuning if "." not in search.option}
 
     def _decisive(self, run: LoadedRun) -> Flat:
-        return {key: value for key, value in run.decisive.items() if key not in self.tuned_training}
+        tuned = self.tuned_training | ({"local_lr"} if "lr" in self.tuned_training else set())
+        return {key: value for key, value in run.decisive.items() if key not in tuned}
 
     @property
     def waiting(self) -> int:
@@ -259,28 +264,32 @@ def _local_key(run: LoadedRun) -> tuple[str, int, str, str]:
 def _run_folders(path: Path) -> list[Path]:
     """The runs at or below a folder that have begun. Of a study they are those that belong to it, in its own order."""
     if not path.exists():
-        raise ComityError(f"{path} does not exist; give run or study folders")
+        raise NoRun(f"{path} does not exist; give run or study folders")
     if not path.is_dir():
         raise ComityError(f"{path} is a file; give run or study folders")
     planned = StudyFolder(path).planned()
-    found = [path / run.folder for run in planned] if planned else list(_below(path, set()))
+    found = [path / run.folder for run in planned] if planned else list(below(path))
     begun = [folder for folder in found if RunFolder(folder).started]
     if not begun and not planned:
-        raise ComityError(f"{path} holds no run: there is no {schema.CONFIG} in it or below it")
+        raise NoRun(f"{path} holds no run: there is no {schema.CONFIG} in it or below it")
     return begun
 
 
-def _below(path: Path, seen: set[Path]) -> Iterator[Path]:
-    """Run folders at or below a folder, each once whatever links lead to it; none in comity's own hidden folders."""
+def below(path: Path, seen: set[Path] | None = None, *, studies: bool = False) -> Iterator[Path]:
+    """Run folders at or below a folder, each once whatever links lead to it; none in comity's own hidden folders.
+
+    ``studies``: a study is found as such, and its runs are not.
+    """
+    seen = set() if seen is None else seen
     if (place := real(path)) in seen:
         return
     seen.add(place)
-    if RunFolder(path).started:
+    if RunFolder(path).started or (studies and (path / schema.CELLS).is_file()):
         yield path
         return
     for child in sorted(path.iterdir(), key=_natural):
         if child.is_dir() and not child.name.startswith("."):
-            yield from _below(child, seen)
+            yield from below(child, seen, studies=studies)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

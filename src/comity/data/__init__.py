@@ -27,6 +27,7 @@ from comity.data.schema import Column, Encoded, Problem, Schema, is_blank, label
 from comity.data.schema_file import read_schema, schema_text
 from comity.data.sites import SiteTable, site_federation
 from comity.data.sources.columns import Columns, read_columns
+from comity.data.sources.infer import MIN_COUNT
 from comity.data.sources.load import GIVEN, dataset_of, load
 from comity.data.sources.samples import NewSamples, read_samples
 from comity.data.sources.synthetic import Synthetic
@@ -40,7 +41,7 @@ __all__ = [
     # data sets
     "DATASETS", "Dataset", "GIVEN", "NaturalFederation", "Synthetic", "dataset_of", "load", "natural",
     # tables that stay at their sites
-    "SITES", "SiteTable", "site_federation",
+    "MIN_COUNT", "SITES", "SiteTable", "site_federation",
     # new samples, without labels
     "NewSamples", "read_samples",
     # tables, and how samples become what a model sees

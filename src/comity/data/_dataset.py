@@ -20,7 +20,7 @@ class Dataset:
     """Pooled samples and labels, with any further columns (a year, a domain) that a partition may split along.
 
     ``x`` holds vectors (n, features), series (n, channels, time) or images, (n, H, W) or (n, H, W, C). Channels may
-    also stand at the other end; there are fewer of them than steps of time or pixels a side. Three dimensions are a
+    also stand at the other end; there are fewer of them than steps of time or pixels per side. Three dimensions are a
     series unless they hold uint8 or are as high as wide. uint8 pixels are scaled to [-1, 1], or to [0, 1] where they
     are not ``centred``; floats are taken as they are, unless ``standardise``, the default for vectors and series: then
     every feature or channel has mean 0 and spread 1 over the training samples of all clients but newcomers, and NaN

@@ -71,9 +71,10 @@ def _list(names: "list[str] | tuple[str, ...]") -> str:
 
 
 def _text(text: object) -> str:
-    """Text of a file that cannot become Markdown of its own."""
+    """Text of a file that cannot become Markdown of its own, nor HTML: not every reader knows ``\\<``."""
     line = one_line(text, 80)
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#!" else letter for letter in line)
+    line = "".join(f"\\{letter}" if letter in "\\`*_[]>|#!" else letter for letter in line)
+    return line.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _value(metric: Metric, value: float) -> str:

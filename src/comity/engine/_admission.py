@@ -1,7 +1,7 @@
 """Which replies the server takes. Every answer to every verb comes through here, from whichever way it arrived.
 
 A client may be mistaken or hostile. What it sends is compared with what its reply declares, with what it was sent, and
-with what most others send; whatever does not fit is left out and named, and the others go on without it.
+with what most others send; whatever does not fit is left out and named, and the others continue without it.
 """
 
 import math
@@ -108,7 +108,7 @@ def _value_objection(verb: Verb, name: str, value: Any) -> str | None:
 
 
 def _misfits(verb: Verb, questions: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
-    """Who sends something else than most of those who were sent alike: other fields, types or shapes."""
+    """Who sends something else than most of those who were sent the same: other fields, types or shapes."""
     groups: dict[Any, list[int]] = {}
     for cid in replies:
         groups.setdefault(tuple(sorted(_form(questions[cid]).items())), []).append(cid)

@@ -133,7 +133,7 @@ class Client:
     @contextmanager
     def optimiser(self, params: Sequence[Tensor], lr: float | None = None) -> Iterator[Optimiser]:
         """The run's optimiser for these tensors. Where the run keeps its state between rounds, the n-th optimiser of a
-        verb goes on where the n-th of the client's last round stopped.
+        verb continues where the n-th of the client's last round stopped.
         """
         steps = self.training.optimiser(params, self.lr if lr is None else lr)
         state = f"optimiser.{self.verb}.{self._optimisers}."

@@ -29,7 +29,7 @@ class Link(ABC):
     def __init__(self) -> None:
         self.failures: dict[int, str] = {}
         self.warnings: list[str] = []
-        """What else deserves a look since the last question: who was refused a seat, and who changed it."""
+        """What else deserves a look since the last question: who was denied a seat, and who changed it."""
         self.traffic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         """Bytes down and up, by verb."""
         self.run_id = ""
@@ -82,7 +82,7 @@ class Link(ABC):
     def go_on(self, place: list[int]) -> None:
         """After a checkpoint that was made at this ``place``."""
         if place:
-            raise ComityError("what the clients of this run kept is at their sites: go on with it on Flower")
+            raise ComityError("what the clients of this run kept is at their sites: resume it on Flower")
 
     def hold(self, tensor: Tensor) -> Tensor:
         """The same tensor, where this link has clients' tensors lie."""

@@ -149,6 +149,8 @@ class RunPlan:
                 shown = "--rule" if option == "rule" else option
                 raise ComityError(f"method {config.method} brings its own rule; leave {shown} out, got {given}")
         rule: Rule = own or config.rule.build()
+        if not rule.has_coefficients:
+            raise ComityError(f"rule {config.rule} has no coefficients, which a run needs; it is for comity aggregate")
         return rule
 
     @cached_property

@@ -57,7 +57,7 @@ class Run:
     """No other run has it; the Local that a run is compared with is part of that run."""
     callbacks: list[Callback] = field(default_factory=list)
     records: list[RoundRecord] = field(default_factory=list)
-    """One a round, as in ``rounds.jsonl``."""
+    """One per round, as in ``rounds.jsonl``."""
     weights: list[Weights] = field(default_factory=list)
     """The rule's coefficients in each round of this process, as in ``weights.jsonl``."""
     cosines: list[Cosines] = field(default_factory=list)

@@ -21,8 +21,9 @@ from comity.files._checkpoint import ADAPTER, INDEX, Checkpoint, read_json
 from comity.files._formats import DTYPES, FORMATS, StoredTensor, WeightFile
 from comity.files._lora import Pair, config_with_ranks, merge_products
 from comity.files._plan import Buffers, Choice, Inputs, Lora, Rank, Table, collect
+from comity.files._ties import mergers
 from comity.files._updates import FileUpdates, Progress
-from comity.rules import Combination, ConflictRate, Rule, ServerStep, conflict_rate
+from comity.rules import TIES, Combination, ConflictRate, Rule, ServerStep, conflict_rate
 
 SUFFIX = ".safetensors"
 PIECE = 2**20  # numbers
@@ -86,23 +87,31 @@ def aggregate(
     folder = becomes_folder(Path(output), inputs.template, given, list(second.files), overwrite)
     if rule.needs_losses and inputs.members.losses is None:
         raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
-    u = FileUpdates(inputs, memory, skip_bad, progress, passes=2)
+    u = FileUpdates(inputs, memory, skip_bad, progress, passes=4 if isinstance(rule, TIES) else 2)
     u.skip_bad = False  # once the rule has weighed the clients none can be left out any more
     chosen = rule.coefficients(u)
     chosen = replace(chosen, coefficients=step(chosen.coefficients))
     second.start(u, chosen.coefficients)
+    if isinstance(rule, TIES):
+        second.mergers = {name: _scaled(merge, step) for name, merge in mergers(rule, u).items()}
     write_output(Path(output), inputs.template, second.files, folder)
     plain = u.lengths(u.shares)
     return Merge(
         **vars(chosen),
         output=Path(output),
         rule=repr(rule),
-        stretch=torch.where(plain > 0, u.lengths(chosen.coefficients) / plain, math.nan),
+        stretch=torch.where(
+            (plain > 0) & torch.tensor(rule.has_coefficients), u.lengths(chosen.coefficients) / plain, math.nan
+        ),
         conflict=conflict_rate(u),
         lost={module: error / (second.lengths[module] or 1.0) for module, error in second.errors.items()},
         lost_overall=math.hypot(*second.errors.values()) / (math.hypot(*second.lengths.values()) or 1.0),
         ranks=second.ranks,
     )
+
+
+def _scaled(merge: Callable[[Tensor], Tensor], step: ServerStep) -> Callable[[Tensor], Tensor]:
+    return lambda U: step(merge(U))
 
 
 class SecondPass:
@@ -122,6 +131,8 @@ class SecondPass:
         self.lengths: dict[str, float] = {}
         self.errors: dict[str, float] = {}
         self._waiting: dict[str, Tensor] = {}
+        self.mergers: Mapping[str, Callable[[Tensor], Tensor]] = {}
+        """What combines the updates of a tensor in place of coefficients."""
 
     def start(self, u: FileUpdates, coefficients: Tensor) -> None:
         self.u = u
@@ -157,8 +168,9 @@ class SecondPass:
         if pair := self.inputs.plan.factors.get(first):
             factor = self._factor(pair, first)
             return factor.shape, [factor.reshape(-1)]
-        combined = first in self.rows
-        return entry.shape, self.u.combined(first, self.rows[first]) if combined else self._copied(file, name, entry)
+        if first not in self.rows:
+            return entry.shape, self._copied(file, name, entry)
+        return entry.shape, self.u.combined(first, self.rows[first], self.mergers.get(first))
 
     def _factor(self, pair: Pair, name: str) -> Tensor:
         """Both factors come from one decomposition; the second one waits until it is written."""

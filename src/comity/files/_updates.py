@@ -107,20 +107,25 @@ class FileUpdates(ClientUpdates):
             raise error
         self.bad.setdefault(i, str(error))
 
-    def combined(self, name: str, coefficients: Tensor) -> Iterator[Tensor]:
-        """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients."""
+    def combined(
+        self, name: str, coefficients: Tensor, merge: Callable[[Tensor], Tensor] | None = None
+    ) -> Iterator[Tensor]:
+        """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients.
+
+        ``merge`` combines the columns of a rule that has no coefficients.
+        """
         entry = self.inputs.template.entries[name]
 
         def combine(piece: Piece) -> Tensor:
             new = torch.empty(piece.length, dtype=entry.dtype)
             for columns, U, base in piece.blocks():
-                total = coefficients.to(U) @ U
+                total = coefficients.to(U) @ U if merge is None else merge(U).to(U)
                 new[columns] = total if base is None else total.add_(base)
             if not _is_finite(new):
                 raise ComityError(f"tensor {name!r} would not be finite as {entry.kind}; nothing is written")
             return new
 
-        return self._sweep(name, self.good, combine)
+        return self.sweep(name, self.good, combine)
 
     def _multiply(self, mean: bool = False) -> Tensor:
         grams = [self._gram(name) for name in self.inputs.plan.merged]
@@ -144,7 +149,7 @@ class FileUpdates(ClientUpdates):
             self._judge(name, piece, torch.stack([G.diagonal().double() for G in grams]).sum(0))
             return grams
 
-        for grams in self._sweep(name, every, multiply):
+        for grams in self.sweep(name, every, multiply):
             for G in grams:  # one by one: a sum must not depend on how much is read at once
                 products += G
         with one_thread():  # small as they are, torch would wake all cores for them
@@ -161,7 +166,7 @@ class FileUpdates(ClientUpdates):
                 reason = f"is not finite in {wrong:,} of its numbers" if wrong else "has an update too long for float32"
                 piece.bad[i] = self.inputs.clients[i].wrong(f"tensor {name!r} {reason}")
 
-    def _sweep(self, name: str, places: Sequence[int], work: Callable[[Piece], T]) -> Iterator[T]:
+    def sweep(self, name: str, places: Sequence[int], work: Callable[[Piece], T]) -> Iterator[T]:
         """``work`` on piece after piece, some of them at once, each read by the thread that works on it."""
         entries = [model.entries[name] for model in self.models(places)]
         dtype = reduce(torch.promote_types, (entry.dtype for entry in entries), torch.float32)

@@ -13,13 +13,14 @@ from string import Template
 from typing import Any
 
 from flwr.app.user_config import UserConfig, UserConfigValue
+from msgspec.structs import replace
 
 from comity import __version__
 from comity._errors import ComityError
 from comity._options import options
 from comity._write import write_text
 from comity.config import ACCURACY, CLIENTS, COMPONENTS, Config, Overlay, code_in, refuse_code
-from comity.data import SITES, Schema, schema_text
+from comity.data import MIN_COUNT, SITES, Schema, schema_text
 from comity.engine import RunPlan
 from comity.flower._own import SCHEMA, Tables
 
@@ -89,9 +90,11 @@ def write_app(folder: Path, config: Config, schema: Path | None = None) -> None:
     }
     texts, templates = {f"{package}/__init__.py": ""}, ["template"]
     if tables is not None:
-        texts[f"{package}/{SCHEMA}"] = schema_text(tables.schema)
-        words |= {"client": tables.schema.client or "", "names": ", ".join(tables.schema.clients)}
-        words |= {"out": str(config.out), "least": str(tables.schema.min_count)}
+        # that of a run on a pooled table has no least count, and no site should send the sum of one value
+        common = replace(tables.schema, min_count=tables.schema.min_count or MIN_COUNT)
+        texts[f"{package}/{SCHEMA}"] = schema_text(common)
+        words |= {"client": common.client or "", "names": ", ".join(common.clients)}
+        words |= {"out": str(config.out), "least": str(common.min_count)}
         templates.append("template_tables")  # instead of those of the same name
     for source in (file for each in templates for file in (files("comity.flower") / each).iterdir()):
         file = source.name.removesuffix(".tpl")

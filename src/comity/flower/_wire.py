@@ -1,7 +1,7 @@
 """Messages as Flower's records: tensors in an ArrayRecord, plain values in a ConfigRecord or a MetricRecord.
 
 What a message consists of is declared by its type (``comity.methods.Payload``), and it is read back as that type. A
-message holds one record of each kind and no more, because Flower's mods (clipping, local differential privacy) refuse
+message holds one record of each kind and no more, because Flower's mods (clipping, local differential privacy) reject
 others. Names, shapes (0-dim and empty ones too) and bits arrive as they were sent.
 """
 

@@ -4,7 +4,7 @@
   log-loss is at most that of the client's own model, which has not seen the held-out samples either, + (K−1)/(n+1).
 - ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than a reference by more than a
   margin.
-- ``guards``: what a client does with both: ``--guard mixture`` and ``--guard certified``.
+- ``guards``: what a client does with both: ``--guard mixture``, ``--guard certified`` and ``--guard selection``.
 - ``online``: the guard after deployment, with labels that arrive later; ``feedback`` is its state.
 - ``extension``: how a run lets clients do it. The engine loads it when a run has a guard; all else needs no torch.
 """
@@ -19,14 +19,14 @@ from comity.guard.certificate import (
     exact_test,
 )
 from comity.guard.feedback import OnlineState, Report
-from comity.guard.guards import GUARDS, Certified, Choice, Guard, HeldOut, Mixture
+from comity.guard.guards import GUARDS, Certified, Choice, Guard, HeldOut, Mixture, Selection
 from comity.guard.mixture import Posterior, excess_risk_bound, mixture_weights, posterior, regret_bound
 from comity.guard.online import FEEDBACK, OnlineGuard, bets, log_capital, opened, read
 
 # fmt: off
 __all__ = [
     # what a client does
-    "GUARDS", "Guard", "Mixture", "Certified", "HeldOut", "Choice",
+    "GUARDS", "Guard", "Mixture", "Certified", "Selection", "HeldOut", "Choice",
     # the mixture
     "mixture_weights", "posterior", "Posterior", "regret_bound", "excess_risk_bound",
     # the certificate

@@ -162,6 +162,27 @@ class Mixture(Guard):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Selection(Guard):
+    """Use the one model with the lowest log-loss on held-out samples: the client's own or the federated one.
+
+    Equation: the expert k with the largest Σ_i ln p_k(y_i|x_i) over the held-out samples; the own model where equal.
+    It promises no bound: with few samples the wrong model is chosen often. Where balanced accuracy decides, each class
+    weighs the same.
+
+    Departures:
+        - When the choice is made, both models are fitted on the held-out samples too (``--refit``).
+    """
+
+    refits = True
+
+    def weigh(self, held: HeldOut, random: np.random.Generator) -> Choice:
+        weights = class_weights(held.labels) if held.metric == BALANCED else np.ones(len(held.labels))
+        with np.errstate(divide="ignore"):
+            likelihood = weights @ np.log(of_labels(held.probabilities, held.labels))
+        return Choice(only(int(np.argmax(likelihood)), held.experts))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Certified(Guard):
     """Use a model that a test on untouched samples certified, else the local baseline trained on all samples.
 
@@ -227,4 +248,4 @@ def of_labels(probabilities: Array, labels: Labels) -> Array:
     return np.asarray(probabilities[:, np.arange(len(labels)), labels].T)
 
 
-GUARDS: dict[str, type[Guard]] = {"mixture": Mixture, "certified": Certified}
+GUARDS: dict[str, type[Guard]] = {"mixture": Mixture, "certified": Certified, "selection": Selection}

@@ -12,6 +12,7 @@ from comity.methods.apfl import APFL
 from comity.methods.ditto import Ditto
 from comity.methods.fedala import FedALA
 from comity.methods.fedamp import FedAMP
+from comity.methods.fedas import FedAS
 from comity.methods.fedavg import FedAvg
 from comity.methods.fedbabu import FedBABU
 from comity.methods.fedbn import FedBN
@@ -33,9 +34,11 @@ from comity.methods.fedu import FedU
 from comity.methods.fesem import FeSEM
 from comity.methods.gpfl import GPFL
 from comity.methods.ifca import IFCA
+from comity.methods.knnper import KNNPer
 from comity.methods.lgfedavg import LGFedAvg
 from comity.methods.local import Local
 from comity.methods.perfedavg import PerFedAvg
+from comity.methods.pfedfda import PFedFDA
 from comity.methods.pfedhn import PFedHN
 from comity.methods.pfedme import PFedMe
 from comity.methods.scaffold import SCAFFOLD
@@ -48,12 +51,12 @@ METHODS = {
     "Local": Local, "FedAvg": FedAvg, "FedProx": FedProx, "SCAFFOLD": SCAFFOLD, "FedBN": FedBN, "FedPer": FedPer,
     "FedRep": FedRep, "FedBABU": FedBABU, "LG-FedAvg": LGFedAvg,
     # a personal model beside the common one
-    "Ditto": Ditto, "Per-FedAvg": PerFedAvg, "APFL": APFL, "pFedMe": PFedMe,
+    "Ditto": Ditto, "Per-FedAvg": PerFedAvg, "APFL": APFL, "pFedMe": PFedMe, "kNN-Per": KNNPer,
     # mixtures of models
     "FedAMP": FedAMP, "FedFomo": FedFomo, "FedU": FedU,
     # personal heads, features, weights or parts
-    "FedROD": FedROD, "FedCP": FedCP, "FedALA": FedALA, "FedPAC": FedPAC, "FedProto": FedProto, "GPFL": GPFL,
-    "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
+    "FedROD": FedROD, "FedCP": FedCP, "FedALA": FedALA, "FedAS": FedAS, "FedPAC": FedPAC, "FedProto": FedProto,
+    "pFedFDA": PFedFDA, "GPFL": GPFL, "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
     # clusters
     "IFCA": IFCA, "FeSEM": FeSEM,
     # conflict, fairness, and models that flow between clients
@@ -68,8 +71,9 @@ __all__ = [
     # ranges of options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share",
     # all there are
-    "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAvg", "FedBABU", "FedBN", "FedCALM", "FedCP",
-    "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD", "FedRep",
-    "FedU", "GPFL", "IFCA", "LGFedAvg", "Local", "PFedHN", "PFedMe", "PerFedAvg", "SCAFFOLD", "SFedPG", "SplitGP",
+    "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAS", "FedAvg", "FedBABU", "FedBN", "FedCALM",
+    "FedCP", "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD",
+    "FedRep", "FedU", "GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "PFedFDA", "PFedHN", "PFedMe", "PerFedAvg",
+    "SCAFFOLD", "SFedPG", "SplitGP",
 ]
 # fmt: on

@@ -28,7 +28,7 @@ class Payload:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From values by name, as they arrived: what is not declared, missing or of another type is refused."""
+        """From values by name, as they arrived: what is not declared, missing or of another type is rejected."""
         declared = field_types(cls)
         if unknown := sorted(values.keys() - declared.keys()):
             raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}")

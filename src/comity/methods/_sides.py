@@ -128,6 +128,6 @@ class Server(Protocol):
 
         The vectors are ``rows``, or by default each reply's ``theta``; sizes and losses are the replies'. Buffers,
         which lie behind the parameters of the layout, are averaged by size whatever the rule. A method that aggregates
-        several times a round (once a cluster) names each ``group``: the rule keeps a state for each. Another ``rule``
+        several times per round (for clusters) names each ``group``: the rule keeps a state for each. Another ``rule``
         than the run's own leaves no trace in the record.
         """

@@ -29,7 +29,7 @@ class FedALA(Method):
 
     Departures:
         - Public code watches the loss of a pass's last batch, where the mean over the pass is watched here.
-        - Public code lets W learn on a contiguous stretch of the data, where the samples are drawn here.
+        - Public code lets W learn on a contiguous part of the data, where the samples are drawn here.
         - The first learning ends after a hundred passes in any case: too large a rate can swing for ever.
         - BatchNorm uses the received statistics while W learns.
         - A client uses the mixture before it trains, as in PFLlib: a head of its own on everybody's body. Where the

@@ -31,7 +31,7 @@ class FedAMP(Method):
         - In public code the pull has no gradient, which makes it Local, as lam 0 does here.
 
     Options:
-        form: how alike two models are: by their distance (FedAMP) or by their angle (HeurFedAMP)
+        form: similarity of two models: by their distance (FedAMP) or by their angle (HeurFedAMP)
         lam: the paper's lambda; the pull towards the mixture is lam / alpha, and 0 is Local
         alpha: the paper's alpha_k: how much the others weigh in the mixture
         sigma: width of the attention, or none for the median

@@ -15,7 +15,7 @@ class FedCALM(FedRep):
 
     Departures:
         - Only the supplement is public, and no code. Whether the authors scale updates before the programme is not
-          known; as printed it stretches layers with short updates (``scale``).
+          known; as printed it lengthens layers with short updates (``scale``).
         - The supplement is silent on the client. Its Eq. 9, and Eqs. 2-3 of ConFREE by the same authors, suggest
           FedRep's client, which trains the head first and then the body (``local="alternate"``). ``local="joint"``
           trains both together, as FedPer does.

@@ -30,7 +30,7 @@ class FedFomo(Method[OthersModels, WeighedReply]):
     last training left.
 
     Departures:
-        - When no model does better, the client goes on with its own. The authors' code goes back to ``before``, where a
+        - When no model does better, the client keeps its own. The authors' code goes back to ``before``, where a
           client whose validation loss has stopped falling stays for good.
         - Each place among the models that are sent goes to another client at random with a chance of epsilon, as in the
           authors' code.

@@ -52,7 +52,7 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
           means.
         - The minimiser is found exactly. Public code repairs eigenvalues and cuts off small weights, needlessly.
         - The authors' settings are momentum 0.5, weight decay 5e-4, learning rate 0.01 (0.1 for the head) and 5 epochs.
-          Here these are the run's own options, for head and body alike.
+          Here these are the run's own options, for both head and body.
 
     Options:
         lam: weight of the pull of features towards the prototypes

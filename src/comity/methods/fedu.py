@@ -23,7 +23,7 @@ class FedU(Method):
     Options:
         step: how far a model moves towards the mean of its neighbours, 0 to 1; 0 is Local, and the authors' own
             settings come to about 0.01
-        graph: who is related: all clients alike, or at random (U(0, 1), below 0.25 none) as the authors for MNIST
+        graph: who is related: all clients equally, or at random (U(0, 1), below 0.25 none) as the authors for MNIST
     """
 
     step: Share = 0.1
@@ -43,7 +43,7 @@ class FedU(Method):
         return Message(theta=server.store["W"][cid])
 
     def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
-        """A newcomer is related to all clients alike."""
+        """A newcomer is related to all clients equally."""
         mean = server.store["W"].mean(0)
         return Message(theta=mean if last is None else last.theta.lerp(mean, self.step))
 

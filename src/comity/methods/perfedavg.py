@@ -25,7 +25,7 @@ class PerFedAvg(Method):
 
     Departures:
         - A step's batches follow one another in the client's epoch, and the next step begins with the second of them.
-          So there are as many steps a round as in FedAvg; new batches for each would leave a half (a third) of them.
+          So there are as many steps per round as in FedAvg; new batches for each would leave a half (a third) of them.
         - Public code makes the personal model by one step on one batch.
 
     Options:

@@ -11,14 +11,14 @@ class PFedMe(Method):
     Paper: T. Dinh et al., NeurIPS 2020, Algorithm 1.
 
     Equation: For each batch theta ≈ argmin f(theta) + lam/2 · ‖theta − w‖² by K steps
-    theta ← theta − personal_lr (∇f(theta) + lam (theta − w)), which go on from the batch before, then
+    theta ← theta − personal_lr (∇f(theta) + lam (theta − w)), which continue from the batch before, then
     w ← w − eta lam (w − theta). The server: w ← (1 − beta) w + beta · average. A client's own model is theta as its
     last round left it; before its first round, the common model.
 
     Departures:
         - There are as many batches a round as in FedAvg (the paper has 20), each with K gradients.
         - The authors' code adds 0.001 theta to the inner gradient: give --weight_decay 0.001.
-        - BatchNorm's statistics of w are those of theta, and a beta above 1 does not stretch them.
+        - BatchNorm's statistics of w are those of theta, and a beta above 1 does not scale them.
 
     Options:
         lam: strength of the pull of the own model towards the common one

@@ -13,7 +13,7 @@ from comity._errors import ComityError, unknown
 
 
 def foreign(make: Callable[..., nn.Module] | str, shape: tuple[int, ...], classes: int, head: str | None = None) -> Any:
-    """Any net, by ``package.module:name`` or as what makes it; it is told the number of classes if it asks for it.
+    """Any net, by ``package.module:name`` or as what makes it; it is given the number of classes if it asks for it.
 
     Options:
         head: the name of its last linear layer, such as fc; by default it is found by trying the net
@@ -100,7 +100,7 @@ class _Features(nn.Module):
 
 
 class NoHead(nn.Identity):
-    """Stands where a net has no head that could be told from its body."""
+    """Stands where a net has no head that could be distinguished from its body."""
 
     @property
     def in_features(self) -> int:

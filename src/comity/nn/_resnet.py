@@ -72,7 +72,7 @@ class _Block(nn.Module):
 class _ResNet(Net):
     """PFLlib, and so perhaps FedCALM, has the stem ``imagenet`` at any size and no running statistics.
 
-    After the small stem a map of 2 pixels a side is not halved further (8×8 images).
+    After the small stem a map of 2 pixels per side is not halved further (8×8 images).
 
     Options:
         stem: imagenet is a 7×7 convolution of stride 2 and a max-pool, small a 3×3 of stride 1 alone; auto takes small

@@ -51,7 +51,7 @@ class _Convolutional(Net):
     channels: ClassVar[tuple[int, int]]
     widths: ClassVar[tuple[int, ...]]  # of the fully connected layers
     framed: ClassVar[int] = 16
-    """Below so many pixels a side the first convolution, then if need be both, are padded by 2."""
+    """Below so many pixels per side the first convolution, then if need be both, are padded by 2."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(shape, classes)

@@ -71,8 +71,8 @@ class ViTTiny(Net):
     of 224×224 images, which is what this becomes at that size (``size=224``).
 
     Options:
-        size: scale images to this many pixels a side first; by default they are taken as they are
-        patch: pixels a side, a divisor of height and width; by default the largest up to 16 that leaves at least 7
+        size: scale images to this many pixels per side first; by default they are taken as they are
+        patch: pixels per side, a divisor of height and width; by default the largest up to 16 that leaves at least 7
             patches a side (16 at 224, 8 at 64, 4 at 32 and 28), or 2 for smaller images
         depth: number of blocks
     """

@@ -50,6 +50,8 @@ STEPS: dict[type[Payload], str] = {
 """The verb that brings each message."""
 SKETCH, LEAST_SKETCH, HIDING = 1024, 16, 8
 """Numbers of a sketch where the run does not say, and at least; and how many times as many an update must have."""
+LEAST_NOISE = 1e-3
+"""The least noise multiplier: with less, one round has an epsilon above half a million, and sums of 1/z² overflow."""
 LARGEST_UPDATE = BOUND / LARGEST
 """The largest number of an update: no term with a coefficient that clients accept is beyond the fixed point."""
 
@@ -236,6 +238,11 @@ def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedCl
     """As a run's configuration has them, with secrets that follow from its seed unless the site has its own."""
     config, rule, clients = plan.config, plan.rule, len(plan.federation)
     noise = Noise(multiplier=config.dp_noise, clip=config.dp_clip) if config.dp_noise else None
+    if noise is not None and noise.multiplier < LEAST_NOISE:
+        raise ComityError(
+            f"this cannot run masked: dp_noise is {noise.multiplier:g}, which hides nothing; it must be 0 or at least "
+            f"{LEAST_NOISE:g}"
+        )
     if noise is not None and has_buffers:
         raise ComityError("dp_noise would make BatchNorm's variances negative; keep them at clients with buffers local")
     if noise is not None and noise.clip * (1 + 10 * noise.multiplier) > LARGEST_UPDATE:
@@ -294,7 +301,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def hash_of(*tensors: Tensor) -> bytes:
-    """What both sides have been told, with types and shapes, in 32 bytes."""
+    """What both sides have been sent, with types and shapes, in 32 bytes."""
     return hashed(*(part for each in tensors for part in (f"{each.dtype} {tuple(each.shape)}".encode(), _bytes(each))))
 
 

@@ -84,7 +84,7 @@ class Collector:
                 if other in masked:
                     add_mask(total, pair_mask(key, self.everyone[other], sum, context), -1 if other < cid else 1)
         if int(total[-1]) != len(masked):
-            raise Refused("masks do not cancel: clients were told different things, or one does not keep the protocol")
+            raise Refused("masks do not cancel: clients were sent different values, or one does not keep the protocol")
         return total[:-1]
 
     def _recover(

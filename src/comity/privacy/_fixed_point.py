@@ -28,7 +28,7 @@ class FixedPoint:
         return min(MOST_BITS, 62 - BOUND_BITS - (self.clients - 1).bit_length())
 
     def encode(self, values: NDArray[np.float64]) -> Words:
-        """Rounded to the nearest multiple of 2⁻ᵇⁱᵗˢ; refused where a number is beyond the bound or none."""
+        """Rounded to the nearest multiple of 2⁻ᵇⁱᵗˢ; rejected where a number is beyond the bound or none."""
         if not float(np.abs(values).max(initial=0.0)) <= BOUND:
             raise Refused.because("update")
         return np.rint(values * 2.0**self.bits).astype(np.int64).view(np.uint64)

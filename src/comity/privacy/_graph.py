@@ -14,7 +14,7 @@ def threshold(holders: int) -> int:
     """How many holders of a client's shares must agree to open one: two thirds.
 
     It is more than half, so that no server gets both secrets of a client by telling one half of its holders that the
-    client was lost and the other half that it was not.
+    client dropped out and the other half that it was not.
     """
     return -(-2 * holders // 3)
 

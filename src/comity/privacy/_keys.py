@@ -56,7 +56,7 @@ REASONS = {
 
 
 class Refused(ComityError):
-    """Somebody does not do what the protocol says: nothing more is told to them."""
+    """Somebody does not do what the protocol says: nothing more is sent to them."""
 
     @classmethod
     def because(cls, code: str) -> "Refused":
@@ -65,12 +65,12 @@ class Refused(ComityError):
 
 
 def hashed(*parts: bytes) -> bytes:
-    """SHA-256 of parts with their lengths, so that no two lists of them look alike."""
+    """SHA-256 of parts with their lengths, so that no two lists of them look the same."""
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
 def derive(secret: bytes, *label: bytes) -> bytes:
-    """32 bytes for one use. Labels are joined with their lengths, so that no two lists of them look alike."""
+    """32 bytes for one use. Labels are joined with their lengths, so that no two lists of them look the same."""
     info = b"".join(len(part).to_bytes(4, "big") + part for part in (b"comity", *label))
     return HKDF(SHA256(), KEY, salt=None, info=info).derive(secret)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from comity.methods import Payload
 
 UPDATES, AGAINST = 0, 1
-"""The two masked sums of a round: of the weighted updates, and of the clients that the step is against."""
+"""The two masked sums of a round: of the weighted updates, and of the clients whose loss the step increases."""
 
 
 class MaskedReply(Payload):
@@ -38,7 +38,7 @@ class SealedShares(Payload):
 
 
 class Coefficients(Payload):
-    """How much each client counts, told alike to all, and what neighbours sealed for this one."""
+    """How much each client counts, the same for all, and what neighbours sealed for this one."""
 
     sealed: Tensor
     present: Tensor
@@ -50,7 +50,7 @@ class Coefficients(Payload):
 
 
 class TakenStep(Payload):
-    """The shared part after the step, told alike to all."""
+    """The shared part after the step, the same for all."""
 
     present: Tensor
     theta: Tensor
@@ -69,7 +69,7 @@ class Survivors(Payload):
 
 
 class Agreement(Payload):
-    """The sender's signature of all that it was told of a sum."""
+    """The sender's signature of all that it was sent about a sum."""
 
     signature: Tensor
 

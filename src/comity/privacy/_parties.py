@@ -1,7 +1,7 @@
 """A client's side of a round's masked sums.
 
 Five steps: keys are announced; each client shares its secrets out among its neighbours; it sends words that its masks
-hide; it signs what it was told of the round and who is left; and once it has seen two thirds of all clients sign the
+hide; it signs what it was sent about the round and who is left; and once it has seen two thirds of all clients sign the
 same, it opens one secret of each neighbour, the seed of one whose words arrived or the key of one who dropped out,
 never both. A client that drops out in any step costs the sum its own term and nothing else.
 """
@@ -72,12 +72,12 @@ def transcript_of(place: bytes, everyone: Mapping[int, bytes]) -> bytes:
 
 
 def context_of(transcript: bytes, sum: int, present: Collection[int], about: bytes) -> bytes:
-    """All that those who mask together must have been told alike: other words, other masks, and nothing cancels."""
+    """All that those who mask together must have been sent: other words, other masks, and nothing cancels."""
     return hashed(transcript, number(sum), packed(present), about)
 
 
 def statement_of(context: bytes, survivors: Collection[int]) -> tuple[bytes, bytes, bytes]:
-    """What a client signs before it unmasks: all that it was told of this sum, and who is left."""
+    """What a client signs before it unmasks: all that it was sent about this sum, and who is left."""
     return b"agreement", context, packed(survivors)
 
 
@@ -97,7 +97,7 @@ def seed_digest(announcement: bytes, sum: int) -> bytes:
 class Party:
     """A client in one round. ``kept`` is all that it knows from one step to the next, and nobody else may see it.
 
-    Each step is done once. What is asked again, out of turn or of another round is refused.
+    Each step is done once. What is asked again, out of turn or of another round is rejected.
     """
 
     def __init__(self, secrets: Secrets, place: bytes, kept: dict[str, bytes]) -> None:
@@ -130,15 +130,15 @@ class Party:
         each = [split(kept[name], len(holders), threshold(len(holders))) for name in (*_names("key"), *_names("seed"))]
         texts = dict(zip(holders, map(b"".join, zip(*each, strict=True)), strict=True))
         channel, known, sealed = private_key(kept["channel"]), [], []
+        # Not only of its neighbours: clients that do not exist could take all the weight but one's.
+        good = {other for other, announcement in everyone.items() if self._is_member(other, announcement)}
         for other in neighbours:
-            member, announcement = self.secrets.members.get(other, b""), everyone[other]
-            signed = _round_keys(self.place, other, announcement[:PUBLIC])
-            good = len(announcement) == ANNOUNCEMENT and is_signed(member, announcement[PUBLIC:], *signed)
-            known.append(announcement if good else NOBODY)
-            if good:
+            announcement = everyone[other] if other in good else NOBODY
+            known.append(announcement)
+            if other in good:
                 key = agreed(channel, announcement[:KEY], b"shares", _direction(self.me, other))
-            sealed.append(seal(key, texts[other], transcript) if good else bytes(SEALED))
-        kept["everyone"] = packed(everyone)
+            sealed.append(seal(key, texts[other], transcript) if other in good else bytes(SEALED))
+        kept |= {"everyone": packed(everyone), "members": packed(good)}
         kept |= {"transcript": transcript, "neighbours": packed(neighbours), "keys": b"".join(known)}
         kept["held"] = texts[self.me]  # its own share, behind those of its neighbours as they arrive
         digests = [
@@ -163,7 +163,7 @@ class Party:
     def mask(self, sum: int, words: Words, present: Collection[int], about: bytes) -> Words:
         """The words and a 1 to count by, hidden by the client's own mask and by those that it shares with neighbours.
 
-        ``present`` are those who mask together and ``about`` is all else that they must have been told alike.
+        ``present`` are those who mask together and ``about`` is all else that they must have been sent identically.
         """
         self._expect("received", f"context{sum}")
         kept = self.kept
@@ -171,10 +171,10 @@ class Party:
             raise Refused.because("cohort")
         if not set(present) <= set(unpacked(kept["everyone"])):
             raise Refused.because("cohort")
+        if not set(present) <= set(unpacked(kept["members"])):
+            raise Refused.because("stranger")
         neighbours = self._neighbours()
         partners = {other: key for other, key in neighbours.items() if other in present}
-        if NOBODY in partners.values():
-            raise Refused.because("stranger")
         if 1 + len(partners) < threshold(1 + len(neighbours)):
             raise Refused.because("few")
         context = kept[f"context{sum}"] = context_of(kept["transcript"], sum, present, about)
@@ -192,7 +192,7 @@ class Party:
         return unpacked(self.kept[f"present{sum}"])
 
     def agree(self, sum: int, survivors: Collection[int]) -> bytes:
-        """Its signature of what it was told of this sum and of who is left; it signs one story and no other."""
+        """Its signature of what it was sent about this sum and of who is left; it signs one story and no other."""
         self._expect(f"context{sum}", f"survivors{sum}")
         present = self.present(sum)
         if self.me not in survivors or len(set(survivors)) != len(survivors) or not set(survivors) <= set(present):
@@ -203,7 +203,7 @@ class Party:
     def unmask(self, sum: int, signatures: Mapping[int, bytes]) -> list[bytes]:
         """One share of each of its neighbours and then of itself: of the seed of a survivor, of the key of one lost.
 
-        Two thirds of all whose keys it was shown must have signed the story that it was told. Two such groups have a
+        Two thirds of all whose keys it was shown must have signed the story that it was sent. Two such groups have a
         third in common, so no two stories are opened while fewer than a third of the clients sign both.
         """
         self._expect(f"survivors{sum}", f"answered{sum}")
@@ -229,6 +229,12 @@ class Party:
     def _expect(self, done: str, not_yet: str) -> None:
         if done not in self.kept or not_yet in self.kept or self.kept["place"] != self.place:
             raise Refused.because("turn")
+
+    def _is_member(self, cid: int, announcement: bytes) -> bool:
+        """Whether the federation's list has this client, and its keys are signed for this round."""
+        signed = _round_keys(self.place, cid, announcement[:PUBLIC])
+        member = self.secrets.members.get(cid, b"")
+        return len(announcement) == ANNOUNCEMENT and is_signed(member, announcement[PUBLIC:], *signed)
 
     def _neighbours(self) -> dict[int, bytes]:
         """With the keys that they announced."""

@@ -162,7 +162,7 @@ class MaskedRound:
         return good
 
     def _sum(self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes, width: int) -> "_Sum":
-        """What the masked words of these clients come to, once they agree on what they were told."""
+        """What the masked words of these clients come to, once they agree on what they were sent."""
         arrived: dict[int, MaskedWords] = self._ask(verb, questions, words=(torch.int64, width + 1))
         survivors = sorted(arrived)
         self._check_left(len(survivors), len(questions))
@@ -171,7 +171,7 @@ class MaskedRound:
             "agree", dict.fromkeys(survivors, left), signature=(torch.uint8, SIGNATURE)
         )
         if len(signed) < self._collector.quorum:
-            raise Refused(f"{len(signed)} clients signed what they were told; {self._collector.quorum} are the fewest")
+            raise Refused(f"{len(signed)} clients signed what they were sent; {self._collector.quorum} are the fewest")
         seen = Signatures(
             total=which,
             ids=torch.tensor(list(signed)),
@@ -200,12 +200,12 @@ class MaskedRound:
         return ratio
 
     def _count_against(self, clients: Sequence[int], theta: Tensor, updates: Updates) -> None:
-        """An exact count of those whom the step is against, without a word on who they are."""
+        """An exact count of the clients whose loss the step increases, without a word on who they are."""
         question = TakenStep(present=torch.tensor(clients), theta=theta)
         try:
             total = self._sum(AGAINST, "against", dict.fromkeys(clients, question), hash_of(theta), 1)
         except Refused as why:
-            self.server.record.warnings.append(f"how many clients the step is against could not be counted: {why}")
+            self.server.record.warnings.append(f"the clients whose loss the step increases could not be counted: {why}")
             return
         count = int(total.words[0])
         by_mean = len(against(updates, updates.shares)) if self.server.rule.needs_gram else count

@@ -27,12 +27,12 @@ def objection_to_weights(weights: Row, most: float, min_clients: int, losses: in
     if float(weights.max()) > LARGEST * (1 + ROUNDING):
         return "weights-size"
     weights = weights / weights.max()  # squares of small numbers would be 0
-    sums, squares = _without_the_largest(weights, losses), _without_the_largest(weights**2, losses)
-    if (weights**2 > most * squares * (1 + ROUNDING)).any():
+    squares = weights**2
+    if (squares > most * _without_the_largest(squares, losses) * (1 + ROUNDING)).any():
         return "weights-share"
-    if (sums**2 <= (min_clients - 1) * squares * (1 + ROUNDING)).any():
-        return "weights-terms"
-    return None
+    rising = np.sort(weights)
+    least, most_squares = rising[: len(rising) - losses].sum(), (rising[losses:] ** 2).sum()  # a bound: not of one set
+    return "weights-terms" if least**2 <= (min_clients - 1) * most_squares * (1 + ROUNDING) else None
 
 
 def _without_the_largest(values: Row, count: int) -> Row:

@@ -13,14 +13,19 @@ from comity._errors import ComityError, install, unknown
 from comity._memory import show_bytes
 from comity._words import counted
 from comity.compare import LoadedStudy
+from comity.report._bench import Benchmark, bench_page, draw_benchmark, read_benchmark, write_benchmark
 from comity.report._feedback import feedback_page
 from comity.report._words import progress
-from comity.report._writer import Writer
+from comity.report._writer import Writer, wait_for_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Plots", "feedback_page", "write"]
+# fmt: off
+__all__ = [
+    "Benchmark", "Plots", "bench_page", "draw_benchmark", "feedback_page", "read_benchmark", "write", "write_benchmark",
+]
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,17 @@ def write(
     """Write the report on the runs at or below ``paths`` as one HTML file.
 
     ``base`` is the label of the rule that others are compared with, by default the plain mean. ``figures`` is a folder
-    for four figures as PDF and PNG. With ``watch`` the page is written again while runs continue. ``say`` gets the
-    conclusions in words, and ``warn`` a line for each damaged run, which is left out. Bad input is rejected before
-    anything is written.
+    for four figures as PDF and PNG. With ``watch`` a run is waited for, and the page is written again while runs
+    continue. ``say`` gets the conclusions in words, and ``warn`` a line for each damaged run, which is left out. Bad
+    input is rejected before anything is written.
     """
     file = _output(output)
     folder = None if figures is None else _figures_folder(figures)
-    writer = Writer(paths, file, base, warn)
+
+    def make() -> Writer:
+        return Writer(paths, file, base, warn)
+
+    writer = wait_for_run(make, say) if watch else make()
     if watch:
         say(f"Following {', '.join(map(str, paths))}; open {file} in a browser, Ctrl-C ends.")
         writer.watch(lambda study: say(_progress(study)))

@@ -7,13 +7,23 @@ from typing import Any
 
 from comity._errors import ComityError
 from comity._write import write_text
-from comity.compare import LoadedStudy
+from comity.compare import LoadedStudy, NoRun
 from comity.report._page import page
 from comity.results import CONFIG, RESULT, ROUNDS, DamagedRun, LoadedRun
 
 EVERY = 3.0  # seconds between looks
 PATIENCE = 20.0  # seconds without news after the last run finished: a study may be about to start another one
 REST = 10  # the pause between looks is at least this many times as long as making the page took
+
+
+def wait_for_run(make: Callable[[], "Writer"], say: Callable[[str], None]) -> "Writer":
+    """The writer that ``make`` makes, as soon as each of its folders holds a run; meanwhile ``say`` gets a line."""
+    while True:
+        try:
+            return make()
+        except NoRun as error:
+            say(f"Waiting for a run: {str(error).partition(';')[0]}. Ctrl-C ends.")
+            time.sleep(EVERY)
 
 
 class Writer:
@@ -40,7 +50,7 @@ class Writer:
     def _load(self, damaged: Mapping[Path, str] | None = None) -> LoadedStudy:
         study = LoadedStudy(*self.paths, base=self.base, read=self.read, damaged=damaged, thorough=True)
         if not study.runs:
-            raise ComityError(f"{', '.join(map(str, self.paths))} holds no run yet")
+            raise NoRun(f"{', '.join(map(str, self.paths))} holds no run yet")
         return study
 
     def look(self) -> bool:

@@ -20,7 +20,7 @@ import yaml
 
 from comity._errors import ComityError, one_line
 from comity._words import csv_cell
-from comity._write import inside, is_part, locked, open_plain, real, remove_parts, to_disk, write_text
+from comity._write import inside, is_locked, is_part, locked, open_plain, real, remove_parts, to_disk, write_text
 from comity.config import Config, read_yaml
 from comity.results import schema
 from comity.results.records import from_json, to_json
@@ -82,6 +82,11 @@ class RunFolder(_Folder):
     @property
     def finished(self) -> bool:
         return self._has(schema.RESULT)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a run is at work in it."""
+        return is_locked(self / schema.LOCK)
 
     # Reading.
 
@@ -155,7 +160,7 @@ class RunFolder(_Folder):
     # Writing.
 
     def locked(self, stop: Callable[[], bool] | None = None) -> AbstractContextManager[bool]:
-        """Nobody else writes here meanwhile. Refused if another run does; with ``stop`` its end is waited for."""
+        """Nobody else writes here meanwhile. Rejected if another run does; with ``stop`` its end is waited for."""
         if self.path.exists() and not self.path.is_dir():
             raise ComityError(f"out {self.path} is a file, not a folder")
         taken = f"another run is at work in {self.path}; wait for its end, or give another --out"
@@ -173,14 +178,14 @@ class RunFolder(_Folder):
             raise
 
     def open(self, info: RunInfo, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
-        """Make the folder ready for a run, or refuse before anything is written."""
+        """Make the folder ready for a run, or raise an error before anything is written."""
         for name in (*LOGS, schema.INFO, schema.CONFIG, schema.PARTITION, schema.RESULT, schema.SAMPLES):
             _ = self / name
         if self.started and resume:
             self._check_same(info, options)
         elif self.started and not overwrite:
             raise ComityError(
-                f"{self.path} holds a run already; give --resume to go on with it, --overwrite to replace it, "
+                f"{self.path} holds a run already; give --resume to resume it, --overwrite to replace it, "
                 "or another --out"
             )
         elif not self.started and self.path.exists() and not all(map(_of_a_killed_start, self.path.iterdir())):
@@ -195,7 +200,7 @@ class RunFolder(_Folder):
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
 
     def _check_same(self, info: RunInfo, options: Mapping[str, Any]) -> None:
-        """Refuse to go on with a run of another configuration or of other data."""
+        """Reject resuming a run of another configuration or of other data."""
         before = self.info()
         if before.key != info.key:
             different = Config.of(self.options()).differences(Config.of(options))
@@ -205,7 +210,7 @@ class RunFolder(_Folder):
         if before.data != info.data:
             raise other_data(self.path, options["data"]["name"])
         if before.comity != info.comity:
-            words = f"{self.path} was begun by comity {one_line(before.comity, 40)} and goes on with {info.comity}"
+            words = f"{self.path} was begun by comity {one_line(before.comity, 40)} and is resumed with {info.comity}"
             warnings.warn_explicit(words, UserWarning, "comity", 1)
 
     def clear(self) -> None:

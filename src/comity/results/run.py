@@ -37,7 +37,7 @@ def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
     """The options that decide the numbers, apart from the seed.
 
     ``own_rule``: no rule can be chosen, so the configured one decides nothing. Local sends no updates to any rule, and
-    its models are the same at every moment of judgement.
+    its models are the same at every evaluation point.
     """
     flat = Overlay(options).without(_UNDECISIVE)
     idle = LOCAL_OPTIONS.keys() - {"method"} if flat.get("method") == LOCAL else {"rule"} if own_rule else set()
@@ -54,7 +54,7 @@ def show(value: Any, key: str = "") -> str:
 
 
 class LoadedRun:
-    """One run, read when it is asked for. What is not there yet, because the run goes on, is empty."""
+    """One run, read when it is asked for. What is not there yet, because the run continues, is empty."""
 
     def __init__(self, path: Path | str) -> None:
         self.folder = RunFolder(path)
@@ -78,7 +78,7 @@ class LoadedRun:
             raise DamagedRun(self.path, f"{self.path} is damaged: {error}") from error
 
     def check(self, thorough: bool = False) -> None:
-        """Refuse a run that a table would need numbers of that are not there, or not true; ``thorough``: or a page."""
+        """Reject a run that a table would need numbers of that are not there, or not true; ``thorough``: or a page."""
         _ = self.options, self.decisive, self.result, self.partition, self.samples
         if thorough:
             _ = self.records, self.evaluation
@@ -191,7 +191,7 @@ class LoadedRun:
         return dict(zip(self.client_ids, self.evaluation.get(column, ()), strict=False))
 
     def metric(self, name: str, how: str = "mean") -> float:
-        """A metric of the last round, ``how`` as in ``Summary``; NaN where it was not measured or the run goes on."""
+        """A metric of the last round, ``how`` as in ``Summary``; NaN where it was not measured or the run continues."""
         summary = self.result.last.metrics.get(name) if self.result is not None else None
         return math.nan if summary is None else float(getattr(summary, how))
 

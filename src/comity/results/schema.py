@@ -111,7 +111,7 @@ class RunInfo(Fixed, kw_only=True, frozen=True, omit_defaults=True):
     data: str = ""
     """The fingerprint of the samples and labels; empty in folders of earlier versions."""
     id: str = ""
-    """Drawn when the run began, and the same when it goes on: no other run has it."""
+    """Drawn when the run began, and the same when it is resumed: no other run has it."""
     trainer: Annotated[str, Meta(max_length=100)] = ""
     """How local training was computed: ``autograd``, ``chain``, ``compiled AVX512``; last digits depend on it."""
     metrics: list[MetricInfo] = []
@@ -328,7 +328,7 @@ class Result(Fixed, kw_only=True, frozen=True):
     seconds: Seconds
     failures: Count
     diverged: list[int] = []
-    """Clients that ended with a loss that is not finite, or whose update in the last round was refused for that."""
+    """Clients that ended with a loss that is not finite, or whose update in the last round was rejected for that."""
     written: str
     versions: dict[str, str]
     machine: dict[str, Any]

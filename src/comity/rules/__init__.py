@@ -29,6 +29,8 @@ from comity.rules.projection import COSINE_ROUNDING, Projection
 from comity.rules.protect import protected_directions
 from comity.rules.released import ReleasedConFREE
 from comity.rules.solvers import Solution, min_norm
+from comity.rules.task_arithmetic import TaskArithmetic
+from comity.rules.ties import TIES
 from comity.rules.torchjd import TorchJD
 from comity.rules.upgrad import UPGrad
 
@@ -46,6 +48,8 @@ RULES: dict[str, type[Rule]] = {
     "UPGrad": UPGrad,
     "CAGrad": CAGrad,
     "GeometricMedian": GeometricMedian,
+    "TaskArithmetic": TaskArithmetic,
+    "TIES": TIES,
     "TorchJD": TorchJD,
     "Auto": Auto,
 }
@@ -57,7 +61,8 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ConFREELength", "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "Auto", "RULES",
+    "ConFREELength", "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "TaskArithmetic", "TIES", "Auto",
+    "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts

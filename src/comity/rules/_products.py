@@ -12,7 +12,7 @@ _FEW = 64  # rows up to which the narrower bands are faster, in float32
 
 
 def piece_width(count: int) -> int:
-    """How many columns of ``count`` rows are read at once. Products have the same bits wherever they are cut alike."""
+    """How many columns of ``count`` rows are read at once. The same pieces give the same bits."""
     count = max(1, count)
     return max(1, min(_WIDEST, max(_LARGEST // count, min(_NARROWEST, _MOST // count))))
 

@@ -105,12 +105,14 @@ class Rule(_Declared):
     """A residual above it is warned of."""
     needs_losses: ClassVar[bool] = False
     """Whether clients must say how the received model does on their data."""
+    has_coefficients: ClassVar[bool] = True
+    """Whether the step is a combination of updates. A run needs one; files are merged without."""
 
     _: KW_ONLY
     scope: Scope = "model"
     length: Length = "own"
     state: dict[str, Tensor] = field(default_factory=dict, init=False)
-    """What the rule remembers between rounds: saved and set again, it goes on as if it had never stopped."""
+    """What the rule remembers between rounds: saved and set again, it continues as if it had never stopped."""
     _drew = False
 
     def __post_init__(self) -> None:

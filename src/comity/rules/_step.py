@@ -66,7 +66,7 @@ class ServerStep:
     lr: Positive = 1.0
     momentum: Annotated[float, Range(least=0, below=1)] = 0.0
     state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-    """What it remembers between rounds: saved and set again, it goes on as if it had never stopped."""
+    """What it remembers between rounds: saved and set again, it continues as if it had never stopped."""
 
     def __post_init__(self) -> None:
         check(self, "server")

@@ -135,4 +135,6 @@ def _rule(text: str) -> Rule:
     if not all(value for _, _, value in pairs):
         raise ComityError(f"rule.arms must be rules with options such as ConFREE c=0.3, got {text!r}")
     rule: Rule = Component.parse("rule", {"name": name} | {option: value for option, _, value in pairs}).build()
+    if not rule.has_coefficients:
+        raise ComityError(f"rule.arms must be rules that have coefficients, got {text!r}")
     return rule

@@ -16,11 +16,11 @@ class CAGrad(Rule):
     Equation: d maximises minⱼ d·Δⱼ over |d − g| ≤ c|g|, where g is the mean. It is ConFREE without the projection.
 
     Departures:
-        - The update of one client alone is kept as it is; the formula would stretch it.
+        - The update of one client alone is kept as it is; the formula would lengthen it.
 
     Options:
         c: how far from the mean to look for a better update, over its length
-        by: in that mean, clients count all alike (the paper), or by how many samples they have
+        by: in that mean, all clients count equally (the paper), or by how many samples they have
     """
 
     certificate = "relative duality gap"

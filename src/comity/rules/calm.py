@@ -26,7 +26,7 @@ class CALM(Rule):
     Options:
         eps: how much every client must gain
         C: price of a client falling short; the paper's best are 0.1, 1, 10 and 100
-        by: in the projected mean, clients count all alike (the paper), or by how many samples they have
+        by: in the projected mean, all clients count equally (the paper), or by how many samples they have
         scope: each layer by itself (the paper), or the whole model at once
         scale: eps as printed, or relative to the layer's updates
     """

@@ -20,7 +20,7 @@ class ConFREE(Projection):
     with Δw = Σ wᵢ Δᵢ and w on the simplex minimising g·Δw + c|g||Δw|.
 
     Departures:
-        - The update of one client alone is kept as it is; the formula would stretch it.
+        - The update of one client alone is kept as it is; the formula would lengthen it.
         - Where 0 is in the convex hull of the updates, w gives no direction; d is then the update nearest to g that
           conflicts with nobody, if it is in reach.
         - The authors' code computes something else, which is ``ConFREE.released(c)`` here.

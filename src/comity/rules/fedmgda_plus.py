@@ -24,7 +24,7 @@ class FedMGDAPlus(Rule):
 
     Options:
         eps: how far a weight may be from the client's share; 0 is the mean of normalised updates, 1 is MGDA on them
-        by: a client's share is that of its samples, or all are alike (the paper)
+        by: a client's share is that of its samples, or all are equal (the paper)
         lr: the length that a normalised update counts with, and so the longest that the step can be
         lr_decay: what lr is multiplied by after each step
         norm_restore: take the length of the uniform mean for lr

@@ -17,7 +17,7 @@ class GeometricMedian(Rule):
         - The minimum is exact, where the paper takes a few steps of Weiszfeld's on a smoothed problem.
 
     Options:
-        by: clients count by how many samples they have (the paper), or all alike; who lies may lie about samples too
+        by: clients count by how many samples they have (the paper), or all equally; who lies may lie about samples too
     """
 
     certificate = "duality gap"

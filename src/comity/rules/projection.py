@@ -23,7 +23,7 @@ class Projection(Rule):
     With two clients d conflicts with neither of them; with more it may.
 
     Options:
-        by: in the mean of the projected updates, clients count all alike (the paper), or by how many samples they have
+        by: in the mean of the projected updates, all clients count equally (the paper), or by number of samples
         order: project off all others at once, or one after the other, in a random order for each update
         seed: of the random orders
     """

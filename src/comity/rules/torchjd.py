@@ -21,7 +21,7 @@ class TorchJD(Rule):
 
     Departures:
         - Random weightings are seeded.
-        - Weightings that keep a state between rounds are refused, for a run could not save it.
+        - Weightings that keep a state between rounds are rejected, for a run could not save it.
         - Some weightings make a sum and not a mean (PCGrad); ``length="mean"`` makes them comparable.
 
     Options:

@@ -14,7 +14,7 @@ class UPGrad(Rule):
     itself is in that cone.
 
     Options:
-        by: in the mean, clients count all alike (the paper), or by how many samples they have
+        by: in the mean, all clients count equally (the paper), or by how many samples they have
     """
 
     certificate = "worst violation as a cosine"

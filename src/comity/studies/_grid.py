@@ -3,8 +3,8 @@
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
 ``only`` (options with the values whose cells are kept), ``tune``, ``tune_seeds``, ``budget``, ``jobs``, ``most_cells``,
-``callbacks``, ``keep_checkpoints``, ``about``, and the sections ``desk``, ``night`` and ``paper``, of which ``--scale``
-chooses one.
+``callbacks``, ``keep_checkpoints``, ``about``, and the sections ``quick``, ``desk``, ``night`` and ``paper``, of which
+``--scale`` chooses one.
 """
 
 import math
@@ -27,7 +27,7 @@ from comity.compare import Varying, compared, in_words
 from comity.config import COMPONENTS, LOCAL, SEARCHED, UNNAMED, Config, Entries, Overlay, Training, default
 from comity.results import Flat, flatten, show
 
-SCALES = ("desk", "night", "paper")
+SCALES = ("quick", "desk", "night", "paper")
 BESIDE = (
     *("seeds", "sweep", "grid", "only", "tune", "tune_seeds", "budget"),
     *("jobs", "most_cells", "callbacks", "keep_checkpoints", "about"),

@@ -117,7 +117,7 @@ class RayWorker:
             self.inbox.put((self, {"end": "failed", "gone": True, "error": f"its node was lost: {what}"}))
 
     def close(self) -> None:
-        """Stop the run, which must not go on writing; it can be resumed like any that was killed."""
+        """Stop the run, which must not continue writing; it can be resumed like any that was killed."""
         if self._task is not None:
             with suppress(self.cluster.ray.exceptions.RayError, ValueError, TypeError):
                 self.cluster.ray.cancel(self._task, force=True)

@@ -27,7 +27,7 @@ class Dirichlet(Partition):
     when the draw is large enough already.
 
     Options:
-        alpha: small for few classes a client and unequal sizes, large for nearly IID
+        alpha: small for few classes per client and unequal sizes, large for nearly IID
         min_partition_size: samples that every client has at least
         self_balancing: give no more of the next classes to a client that has its average share already, as the code
             of Yurochkin et al. and PFLlib does
@@ -90,10 +90,10 @@ class Pathological(Partition):
     Paper: McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021
 
     Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
-    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes a
+    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes per
     client) than classes, the classes that no client holds are left out.
 
-    In ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes a client /
+    In ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes per client /
     classes⌉ clients that lack one, so that neighbours hold the same classes; the last block may hold fewer. Without
     ``equal`` all holders but the last get a number drawn uniformly from a tenth of the average up to it, and the last
     one, often by far the largest, gets the rest. Which samples they are is random here, and their order in PFLlib.
@@ -155,7 +155,7 @@ class LabelShift(Sized):
     """Label shift: every client its own class mix, all classes present, equal sizes.
 
     The other samples come from all classes as they occur in the data set: q = (1 - shift)·p + shift·p(· | favourites).
-    Favourites: the classes are shuffled and dealt out evenly, one a client (in turn) or, with fewer clients than
+    Favourites: the classes are shuffled and dealt out evenly, one per client (in turn) or, with fewer clients than
     classes, several. Unlike ``Dirichlet`` nothing but the
     class mix differs between clients: not the size, and no class is missing. Samples that do not fit are left out.
 

@@ -61,7 +61,7 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset | None:
                 continue
             several = [plain_member(archive, entries[split], path) for split in splits if split in entries]
             if stem in (samples, labels) and not all(member.shape for member in several):
-                raise ComityError(f"{path}: {_joined(several, 'or')} holds a single value; expected one a sample")
+                raise ComityError(f"{path}: {_joined(several, 'or')} holds a single value; expected one per sample")
             if stem in (samples, labels) or (stem.isprintable() and all(len(each.shape) == 1 for each in several)):
                 chosen[stem] = several
         for member in itertools.chain(*chosen.values()):

@@ -24,7 +24,7 @@ class Synthetic:
         samples: samples of each client
         classes: number of classes
         channels: channels of an image
-        size: pixels a side
+        size: pixels per side
         label_shift: share of a client's samples that come from its favourite class
         feature_shift: length of a style added to all of a client's images; at 1 clients differ as much as classes do
         concept_shift: share of the classes whose labels a client swaps around

@@ -146,7 +146,7 @@ PLOTS.push({
       key: "order",
       options: [
         ["id", "by number"],
-        ["like", "alike together"],
+        ["like", "similar together"],
         ["gain", "by gain"],
       ],
     },

@@ -1,0 +1,132 @@
+"""The tables of docs/ask.md, from what benchmarks/ask.py and benchmarks/ask_faults.py measured."""
+
+from itertools import pairwise
+from statistics import fmean
+
+from measured import grid, number, read
+
+from comity.probe import calibration
+
+FEATURES = {
+    "probe": "**gain of the probe, in accuracy** (in use)",
+    "brier": "gain of the probe, in Brier score",
+    "random features": "gain of a probe with 128 random features",
+    "rows": "rows",
+    "skew": "class skew: distance of its class shares from everybody's",
+    "curve": "learning curve: own model minus one from half of its rows",
+    "conflict early": "conflict in early rounds: minus the mean cosine with the other updates",
+    "conflict late": "conflict in late rounds",
+}
+OVER = ("clients", "federations", "within")
+
+
+def ask_groups() -> str:
+    """How many clients gained, by the range of the probe's gain."""
+    edges = [number(edge, 0) for edge in calibration()["edges"]]
+    names = [
+        f"below {edges[0]}",
+        *(f"{a} to {b}" for a, b in pairwise(edges)),
+        f"above {edges[-1]}",
+    ]
+    body = [
+        [
+            names[int(row["group"])],
+            row["clients"],
+            row["gained"],
+            f"{float(row['predicted']):.0f} %",
+            row["gained longer"],
+        ]
+        for row in read("ask-groups.csv")
+    ]
+    return grid(
+        [
+            "gain of the probe, points",
+            "clients",
+            "gained by joining",
+            "predicted when left out",
+            "gained, longer training",
+        ],
+        body,
+    )
+
+
+def ask_federations() -> str:
+    """The probe's mean gain and the real one, by federation."""
+    rows, longer = read("ask-clients.csv"), read("ask-longer.csv")
+    body = []
+    for name in dict.fromkeys(row["federation"] for row in rows):
+        here, later = ([row for row in some if row["federation"] == name] for some in (rows, longer))
+        gained, worse = sum(float(r["gain"]) > 0 for r in here), sum(r["state"] == "worse" for r in here)
+        means = [
+            fmean(float(row[key]) for row in some) for some, key in ((here, "probe"), (here, "gain"), (later, "gain"))
+        ]
+        body.append([name, str(len(here)), *(number(mean, 1) for mean in means), str(gained), str(worse)])
+    heads = ["federation", "clients", "probe", "FedAvg", "FedAvg, longer", "gained", "significantly worse"]
+    return grid(heads, body)
+
+
+def ask_schemes() -> str:
+    """How well a gain is predicted in federations that were left out."""
+    rows = read("ask-schemes.csv")
+    body = [
+        [
+            r["predicted by"],
+            f"{float(r['brier']):.3f}",
+            f"{float(r['brier by federation']):.3f}",
+            f"{100 * float(r['right']):.0f} %",
+        ]
+        for r in rows
+    ]
+    return grid(["predicted by", "Brier score", "mean over federations", "right"], body)
+
+
+def ask_correlations() -> str:
+    """Spearman's correlations with the gain by joining."""
+    rows = read("ask-correlations.csv")
+    body = [
+        [
+            words,
+            *(number(float(row[over])) for row in rows if row["feature"] == name for over in OVER),
+        ]
+        for name, words in FEATURES.items()
+    ]
+    heads = ["", *(f"{over}{longer}" for longer in ("", ", longer") for over in OVER)]
+    return grid(heads, body)
+
+
+def ask_correlation(feature: str, over: str, training: str = "30 rounds") -> str:
+    (row,) = (row for row in read("ask-correlations.csv") if (row["feature"], row["training"]) == (feature, training))
+    return number(float(row[over]))
+
+
+def ask_brier(scheme: str) -> str:
+    (row,) = (row for row in read("ask-schemes.csv") if row["predicted by"] == scheme)
+    return f"{float(row['brier']):.3f}"
+
+
+def ask_faults() -> str:
+    """How many faults that were put in were found, by kind."""
+    rows = read("ask-faults.csv")
+    body = []
+    for fault in dict.fromkeys(row["fault"] for row in rows):
+        there, found = (sum(int(row[key]) for row in rows if row["fault"] == fault) for key in ("put in", "found"))
+        body.append([fault, str(there), str(found), f"{100 * found / there:.0f} %"])
+    return grid(["fault", "put in", "found", "share"], body)
+
+
+def ask_alarms(what: str) -> str:
+    """``sites``, ``sites named``, ``federations`` or a kind: a count over the federations as they are."""
+    rows = read("ask-alarms.csv")
+    return str(len(rows) if what == "federations" else sum(int(row[what]) for row in rows))
+
+
+FUNCTIONS = (
+    ask_groups,
+    ask_federations,
+    ask_schemes,
+    ask_correlations,
+    ask_correlation,
+    ask_brier,
+    ask_faults,
+    ask_alarms,
+)

@@ -1,0 +1,132 @@
+"""The numbers of docs/leaderboard.md, from the committed results of ``comity bench``.
+
+python docs/make_leaderboard.py runs/leaderboard    # from the benchmark's run folders; it need not be finished
+"""
+
+import json
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import measured
+
+from comity._words import counted, listed, markdown_cell, number
+from comity.compare import Leaderboard, Result, Row, benchmark_clients_csv, read_results, results_csv
+from comity.report import draw_benchmark, read_benchmark
+from comity.studies import LEADERBOARD
+
+CLIENTS = measured.FOLDER / "leaderboard-clients.csv"
+SETUP = measured.FOLDER / "leaderboard.json"
+PICTURE = measured.FOLDER.parent / "images" / "leaderboard.png"
+EMPTY = "*The benchmark has not been run yet.*"
+
+
+def keep(folder: Path) -> None:
+    """Write the results, clients, setup and picture from a benchmark's folder, which is only read."""
+    found = read_benchmark(folder)
+    complete = found.board.ranked[0]  # a federation that is under way has some configurations only
+    results = [each for each in found.board.results.values() if each.federation in complete]
+    clients = [each for each in found.clients if each.federation in complete]
+    found = replace(found, board=Leaderboard(results), clients=clients)
+    LEADERBOARD.write_text(results_csv(results))
+    CLIENTS.write_text(benchmark_clients_csv(clients))
+    SETUP.write_text(json.dumps(found.setup, indent=2, ensure_ascii=False) + "\n")
+    draw_benchmark(found, PICTURE)
+    board.cache_clear()
+
+
+@cache
+def board() -> Leaderboard | None:
+    return Leaderboard(read_results(LEADERBOARD, stored=False)) if LEADERBOARD.is_file() else None
+
+
+def leaderboard_ranks() -> str:
+    """One row per configuration: mean rank, federations with a significant gain or loss, clients that are worse."""
+    found = board()
+    if found is None:
+        return EMPTY
+    lines = [
+        "| configuration | mean rank [95 % CI] | gains / loses on | clients worse | s per run |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for row in found.rows:
+        seconds = [each.seconds for each in row.results.values() if each.seconds == each.seconds]
+        cost = number(sum(seconds) / len(seconds), 1) if seconds else "–"
+        lines.append(f"| {' | '.join([*map(markdown_cell, found.row_texts(row)), cost])} |")
+    return "\n".join(lines)
+
+
+def leaderboard_gains() -> str:
+    """One row per configuration, one column per federation: gain in points, bold if significant; clients worse."""
+    found = board()
+    if found is None:
+        return EMPTY
+    heads = [f"{name}<br>*{found.metrics[name]}*" for name in found.federations]
+    lines = [f"| configuration | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
+    for row in found.rows:
+        cells = [_cell(row.results.get(name)) for name in found.federations]
+        lines.append(f"| {markdown_cell(row.configuration)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "–"
+    gain = result.text(result.gain)
+    gain = gain if result.direction == "noise" else f"**{gain}**"
+    return f"{gain} ({result.worse})" if result.worse else gain
+
+
+def leaderboard_notes() -> str:
+    found = board()
+    return "" if found is None else "\n".join(f"- {note}" for note in found.notes)
+
+
+def leaderboard_count(configuration: str, what: str) -> str:
+    """A number of one row in words: ``worse``, ``gaining`` or ``losing``."""
+    row = _row(configuration)
+    if row is None:
+        return "–"
+    return f"{row.worse} of {counted(row.clients, 'client')}" if what == "worse" else str(getattr(row, what))
+
+
+def _row(configuration: str) -> Row | None:
+    found = board()
+    return None if found is None else next((row for row in found.rows if row.configuration == configuration), None)
+
+
+def leaderboard_answer() -> str:
+    found = board()
+    return EMPTY if found is None else found.answer
+
+
+def leaderboard_setup() -> str:
+    """Conditions, hardware, versions, seeds and hours in one paragraph."""
+    found = board()
+    if found is None or not SETUP.is_file():
+        return EMPTY
+    about = json.loads(SETUP.read_text())
+    seeds = sorted({each.seeds for each in found.results.values()})
+    shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    conditions = list(dict.fromkeys(each.conditions for each in found.results.values()))
+    rates = [each.lr for each in found.results.values() if each.lr == each.lr]
+    ends = sum(rate in (min(rates), max(rates)) for rate in rates)
+    words = [
+        f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {about.pop('core hours')} core hours "
+        "without the search for learning rates; "
+        + ", ".join(f"{name} {value}" for name, value in about.items()) + ".",
+        f"Conditions: {listed(conditions)}.",
+        f"The learning rate that validation chose is the smallest or largest that was tried in {ends} of {len(rates)} "
+        "cases: there a better one may lie beyond.",
+    ]  # fmt: skip
+    return "\n".join(f"- {each}" for each in words)
+
+
+if __name__ == "__main__":
+    import make_results  # which fills pages in
+
+    for folder in sys.argv[1:]:
+        make_results.make_leaderboard.keep(Path(folder))
+    page = measured.FOLDER.parent / "leaderboard.md"
+    page.write_text(make_results.page(page.read_text()))

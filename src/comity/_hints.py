@@ -1,0 +1,127 @@
+"""What people type who come from elsewhere, and what it is called here.
+
+One line per thing: the names that other frameworks have for it (PFLlib, Flower, FL-bench, fluke), and ours. A name is
+looked up only if comity does not know it, and a test checks that comity has what a line names.
+"""
+
+from collections.abc import Mapping
+
+from comity._labels import spelling
+
+OPTIONS = {
+    "algorithm algo aggregation-algorithm strategy": "method",
+    "m net arch backbone": "model",
+    "dataset dataset-name": "data",
+    "nc num-clients n-clients num-users n-parties num-supernodes": "clients",
+    "gr global-rounds num-rounds n-rounds num-server-rounds comm-round global-epoch communication-rounds": "rounds",
+    "ls local-epochs local-ep local-epoch": "epochs",
+    "local-steps local-iterations": "steps",
+    "lbs local-bs batchsize bs": "batch-size",
+    "local-learning-rate learning-rate": "lr",
+    "ld ldg learning-rate-decay learning-rate-decay-gamma lr-gamma": "lr-decay",
+    "slr server-learning-rate global-lr": "server-lr",
+    "jr join-ratio frac fraction fraction-fit fraction-train eligible-perc client-fraction": "participation",
+    "cdr client-drop-rate": "dropout",
+    "dev did device-id gpu gpu-id cuda": "device",
+    "eg eval-gap test-gap": "eval-every",
+    "nnc num-new-clients": "newcomers",
+    "ften fine-tuning-epoch-new": "newcomer-rounds",
+    "sfn save-folder-name save-folder": "save-models",
+    "go goal output-dir save-dir": "out",
+    "wd": "weight-decay",
+    "opt optim": "optimizer",
+    "random-seed training-random-seed": "seed",
+    "niid noniid non-iid iid": "partition",
+    "dir dirichlet beta-dirichlet": "partition.alpha",
+    "classes-per-client class-per-client shards": "partition.num_classes_per_partition",
+    "privacy dp dp-sigma noise-multiplier": "dp-noise",
+    "lamda lambda": "method.lam",
+    "bt": "method.beta",
+    "lrp p-learning-rate": "method.personal_lr",
+    "M": "method.models",
+    "sg": "method.sigma",
+    "al alk alphaK": "method.alpha",
+    "mo": "method.mu",
+    "pls plocal-epochs plocal-steps": "method.personal_epochs",
+    "fte fine-tuning-epochs fts fine-tuning-steps": "method.finetune_epochs",
+    "et": "method.rate",
+    "s rand-percent": "method.share",
+    "p layer-idx": "method.top",
+    "klw kl-weight": "method.kappa",
+    "t times n-runs repeat": "repetitions are seeds: comity study --seeds 3",
+    "nb num-classes n-classes": "the number of classes is read from the data",
+    "ab auto-break top-cnt": "runs do not stop early; the best round by validation is reported (--val-share)",
+    "rjr random-join-ratio": "the participation rate is constant (--participation)",
+    "tsr train-slow-rate ssr send-slow-rate ts time-select tth time-threthold": "slow clients are not simulated; "
+    "--dropout simulates clients that drop out",
+    "dlg dlg-eval dlgg dlg-gap bnpc batch-num-per-client": "gradient inversion is not simulated",
+}
+"""Options by the names that others give them. An option of ours, or, with a blank in it, a sentence."""
+
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "method": {
+        "PerAvg PerFedAvg-FO Meta-FedAvg": "Per-FedAvg",
+        "FedAvgDBE DBE": "FedDBE",
+        "Standalone Separate LocalOnly": "Local",
+        "FedAvg-FT FedAvgFT FineTune": "FedAvg with --method.personal_model finetune",
+        "HeurFedAMP": "FedAMP with --method.form cosine",
+        "FedSGD": "FedAvg with --steps 1",
+        "FedAvgM": "FedAvg with --server-momentum",
+    },
+    "rule": {
+        "Average Avg WeightedAverage FedAvg": "Mean",
+        "PCGrad": "Projection with --rule.order sequential",
+        "RFA GeoMed": "GeometricMedian",
+        "NashMTL AlignedMTL IMTLG": "TorchJD with --rule.weighting",
+    },
+    "model": {
+        "dnn fc": "mlp",
+        "mlr lr softmax linear": "logistic",
+        "lenet": "lenet5",
+        "harcnn": "cnn1d",
+        "fedavgcnn": "cnn",
+        "alexnet googlenet mobilenet mobilenetv2 vgg11 densenet121": "torchvision:NAME, as torchvision:alexnet",
+    },
+    "partition": {"dir noniid niid lda labelskew": "dirichlet", "pat shards shard": "pathological"},
+}
+"""Components by other names; the first word of each answer is the component."""
+
+NEAREST: Mapping[str, Mapping[str, str]] = {
+    "method": {
+        "MOON FedDyn FedNTD": "FedProx",
+        "FedNova": "FedAvg with --steps",
+        "FedOpt FedAdam FedYogi FedAdagrad": "FedAvg with --server-momentum",
+        "FedMTL MOCHA": "FedU",
+        "FedPHP SuPerFed": "APFL",
+        "APPLE pFedGraph": "FedFomo",
+        "FedDistill FedPCL FedGH FedGen": "FedProto",
+        "FML FedKD": "Ditto",
+        "FedCAC": "FedALA",
+        "FedGC": "FedROD",
+        "CFL FedEM PACFL FedGroup": "IFCA",
+        "qFedAvg QFFL AFL": "FedAvg with --rule FairDescent",
+        "Krum MultiKrum TrimmedMean FedTrimmedAvg FedMedian Bulyan": "FedAvg with --rule GeometricMedian",
+    },
+    "rule": {"Krum MultiKrum TrimmedMean Median Bulyan": "GeometricMedian"},
+    "partition": {"exdir": "dirichlet"},
+    "model": {"lstm bilstm fasttext textcnn transformer": "cnn1d, for series: comity reads no text"},
+}
+"""The nearest of our components to what comity has not; the first word of each answer is the component."""
+
+
+def option_hint(name: str) -> str:
+    """Our option for an unknown one, a sentence, or ``""``; the case decides where it must: ``-m`` and ``-M``."""
+    typed = name.lstrip("-").replace("_", "-")
+    return next((ours for names, ours in OPTIONS.items() if typed in names.split()), "")
+
+
+def name_hint(kind: str, name: str) -> str:
+    """A sentence about an unknown component, or ``""``."""
+    for table, words in (
+        (ALIASES, "unknown {} {!r}; did you mean {}?"),
+        (NEAREST, "comity has no {} {}; the nearest is {}"),
+    ):
+        for names, ours in table.get(kind, {}).items():
+            if spelling(name) in map(spelling, names.split()):
+                return words.format(kind, name, ours)
+    return ""

@@ -1,0 +1,210 @@
+"""The leaderboard of a benchmark: one row per configuration, one column per federation, and average ranks."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from comity._words import counted, listed, markdown_cell, number
+from comity.compare.benchmark import Kind, Result
+from comity.compare.ranks import MeanRank, critical_difference, friedman, mean_ranks
+from comity.config import LOCAL
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+HEADINGS = ("configuration", "mean rank [95 % CI]", "gains / loses on", "clients worse")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration over all federations."""
+
+    configuration: str
+    kind: Kind
+    rank: MeanRank | None
+    """``None`` for controls, and where a result is missing."""
+    results: dict[str, Result]
+    close: bool
+    """Whether its mean rank is within the critical difference of the best."""
+
+    @property
+    def stored(self) -> bool:
+        return all(result.stored for result in self.results.values())
+
+    @property
+    def worse(self) -> int:
+        return sum(result.worse for result in self.results.values())
+
+    @property
+    def clients(self) -> int:
+        return sum(result.clients for result in self.results.values())
+
+    @property
+    def gaining(self) -> int:
+        """Federations with a mean gain that is significant by itself."""
+        return sum(result.direction == "gain" for result in self.results.values())
+
+    @property
+    def losing(self) -> int:
+        return sum(result.direction == "loss" for result in self.results.values())
+
+
+class Leaderboard:
+    """Results of several configurations on several federations; fresh ones replace stored ones."""
+
+    def __init__(self, results: Iterable[Result], stored: Iterable[Result] = ()) -> None:
+        fresh = {(each.federation, each.configuration): each for each in results}
+        conditions = {each.federation: each.conditions for each in fresh.values()}
+        old = {(each.federation, each.configuration): each for each in stored}
+        self.results = {key: each for key, each in old.items() if conditions.get(key[0]) == each.conditions} | fresh
+        """By federation and configuration."""
+        self.other_conditions = {
+            name for (name, _), each in old.items() if conditions.get(name, each.conditions) != each.conditions
+        }
+        """Federations whose stored results are not shown, because they were made under other conditions."""
+        self.federations = list(dict.fromkeys(federation for federation, _ in fresh))
+
+    @cached_property
+    def by_configuration(self) -> dict[str, dict[str, Result]]:
+        found: dict[str, dict[str, Result]] = {}
+        for federation in self.federations:
+            for (name, configuration), result in self.results.items():
+                if name == federation:
+                    found.setdefault(configuration, {})[federation] = result
+        return found
+
+    @cached_property
+    def ranked(self) -> tuple[list[str], list[str]]:
+        """Federations and configurations whose results are complete; ranks are made of these.
+
+        Federations with less than half of the configurations are left out first, then configurations that are missing
+        in any of the others.
+        """
+        names = [name for name, of in self.by_configuration.items() if next(iter(of.values())).kind != "control"]
+        has = {each: {name for name in names if each in self.by_configuration[name]} for each in self.federations}
+        most = max(map(len, has.values()), default=0)
+        federations = [each for each in self.federations if 2 * len(has[each]) >= most]
+        return federations, [name for name in names if all(name in has[each] for each in federations)]
+
+    @cached_property
+    def _scores(self) -> list[list[float]]:
+        federations, names = self.ranked
+        return [[self.by_configuration[name][each].gain for name in names] for each in federations]
+
+    @cached_property
+    def critical_difference(self) -> float:
+        federations, names = self.ranked
+        return critical_difference(len(names), max(1, len(federations)))
+
+    @cached_property
+    def p_value(self) -> float:
+        """That all configurations rank equally (Friedman's test)."""
+        return friedman(self._scores) if self._scores else 1.0
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """By mean rank, then those without one, then controls."""
+        names = self.ranked[1]
+        known = dict(zip(names, mean_ranks(self._scores), strict=True)) if names and self._scores else {}
+        best = min((rank.mean for rank in known.values()), default=math.nan)
+        rows = []
+        for name, results in self.by_configuration.items():
+            rank = known.get(name)
+            close = rank is not None and rank.mean - best <= self.critical_difference
+            rows.append(Row(name, next(iter(results.values())).kind, rank, results, close))
+        return sorted(rows, key=lambda row: (row.kind == "control", row.rank.mean if row.rank else math.inf))
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The metric that decides, by federation."""
+        return {each.federation: each.measured.label for each in self.results.values()}
+
+    # In words and as text.
+
+    @property
+    def answer(self) -> str:
+        """The best by rank, in one sentence, with what it does to clients."""
+        ranked = [row for row in self.rows if row.rank is not None]
+        if not ranked:
+            return "No configuration is complete yet."
+        first = ranked[0]
+        assert first.rank is not None
+        others = sum(row.close for row in ranked) - 1
+        words = f"{first.configuration} has the best mean rank, {_rank(first.rank)} of {len(ranked)}"
+        words += f" over {len(self.ranked[0])} federations" if len(self.ranked[0]) > 1 else ""
+        if others:
+            words += f"; {others} others are within the critical difference of {number(self.critical_difference, 1)}"
+        return words + "."
+
+    @property
+    def notes(self) -> list[str]:
+        seeds = sorted({each.seeds for each in self.results.values() if not each.stored})
+        federations, names = self.ranked
+        runs = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "0"
+        notes = [
+            f"{runs} seeds per configuration; three consecutive seeds test each sample once. Gains are in points of "
+            "the metric that decides on each federation, or in its own unit, with 95 % confidence intervals.",
+            "Clients: worse / undecided / not worse, each against its own local training, corrected for all clients.",
+            "Metrics differ, so gains are not averaged over federations; ranks are. In brackets: 95 % interval by a "
+            "bootstrap over federations.",
+            f"Critical difference (Nemenyi, 5 %): {number(self.critical_difference, 1)} among {len(names)} rows on "
+            f"{counted(len(federations), 'federation')}; Friedman's test: p = {self.p_value:.2g}. A * marks mean ranks "
+            "that are worse than the best by more than the critical difference.",
+        ]
+        if any(row.stored for row in self.rows):
+            notes.append("Rows marked “stored” were not run here: they are from the committed leaderboard.")
+        if self.other_conditions:
+            notes.append(
+                f"Stored results of {listed(sorted(self.other_conditions))} are not shown: other conditions than here."
+            )
+        if left := [each for each in self.federations if each not in federations]:
+            notes.append(f"Not in the ranks, because results are missing: {listed(left)}.")
+        return notes
+
+    def markdown(self) -> str:
+        """The ranks, and one table with gains and clients for each federation."""
+        heads = [*HEADINGS, *self.federations]
+        lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+        units = [self.metrics.get(each, "") for each in self.federations]
+        lines.append(f"| *metric* | | | | {' | '.join(f'*{unit}*' for unit in units)} |")
+        for row in self.rows:
+            cells = [self._cell(row.results.get(each)) for each in self.federations]
+            lines.append(f"| {' | '.join([*map(markdown_cell, self.row_texts(row)), *cells])} |")
+        return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)])
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.box import SIMPLE
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+        drawn.pad_edge = drawn.show_edge = False
+        for heading in HEADINGS:
+            drawn.add_column(heading, justify="left" if heading == HEADINGS[0] else "right", no_wrap=True)
+        for row in self.rows:
+            name, rank, balance, worse = self.row_texts(row)
+            style = "red" if row.worse else "dim" if row.kind == "control" else ""
+            drawn.add_row(Text(name), rank, balance, Text(worse, style=style))
+        yield drawn
+        for note in self.notes:
+            yield Text(note, style="dim")
+
+    def row_texts(self, row: Row) -> tuple[str, str, str, str]:
+        """Name, rank, federations with a significant gain or loss, and clients that are worse."""
+        name = f"{row.configuration} (stored)" if row.stored else row.configuration
+        rank = "–" if row.rank is None else _rank(row.rank) + ("" if row.close else " *")
+        balance = "–" if row.configuration == LOCAL else f"{row.gaining} / {row.losing}"
+        return name, rank, balance, f"{row.worse} of {row.clients}" if row.clients else "–"
+
+    @staticmethod
+    def _cell(result: Result | None) -> str:
+        if result is None:
+            return "–"
+        return result.interval + (f"<br>{result.tally}" if result.tally else "")
+
+
+def _rank(rank: MeanRank) -> str:
+    interval = "" if rank.low is None or rank.high is None else f" [{number(rank.low, 1)}, {number(rank.high, 1)}]"
+    return number(rank.mean, 1) + interval

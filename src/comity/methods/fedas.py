@@ -1,0 +1,94 @@
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from comity._options import CountOrZero, Positive
+from comity.methods._messages import Message, Reply
+from comity.methods._method import Client, Method, Server
+from comity.methods._prototypes import class_means
+
+PARTS = 10**9
+"""Weights are whole numbers of this many parts."""
+
+
+class FisherReply(Reply):
+    fisher: float  # trace of the empirical Fisher information of the fitted model
+
+
+class FedAS(Method[Message, FisherReply]):
+    """Share the body, keep the head: align the body received with the own features, and weigh clients by information.
+
+    Paper: Yang, Huang and Ye, CVPR 2024.
+
+    Equation: p_k is the mean of the features of class k that the client's own last body makes. The body received learns
+    to make them too, by Σ_k MSE(b(x), p_k) over the classes k of a batch; then body and head are trained together. The
+    server weighs clients by the trace of their Fisher information, Σ ‖∇ log p(y | x)‖² over batches.
+
+    Departures:
+        - Details are those of PFLlib's code. There clients are aligned one after another in one and the same global
+          body, so that each starts from what others made of it; here each starts from the body as received.
+        - The client uses the aligned body; PFLlib judges what its last training left (--moment fitted).
+        - BatchNorm's statistics are averaged by the same weights.
+
+    Options:
+        align_epochs: epochs of the alignment; 0 leaves it out
+        align_lr: its learning rate
+        weights: what a client counts by: its Fisher information or its number of samples. By size and without
+            alignment it is FedPer
+    """
+
+    align_epochs: CountOrZero = 1
+    align_lr: Positive = 0.01
+    weights: Literal["fisher", "size"] = "fisher"
+
+    shared = ("body",)
+
+    def start(self, client: Client) -> None:
+        super().start(client)
+        client.keep["own"] = client.model.read("shared")
+
+    def load(self, client: Client, received: Message) -> None:
+        prototypes = None
+        if self.align_epochs:
+            self.assemble(client, client.keep["own"])
+            prototypes, _, _ = class_means(client)
+        self.assemble(client, received.theta)
+        if prototypes is not None:
+            self.align(client, prototypes)
+
+    def align(self, client: Client, prototypes: Tensor) -> None:
+        """Train the body to make features near the prototypes of their classes."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            away = (client.model.features(x) - prototypes[y]).square().mean(1)
+            return (away / y.bincount(minlength=len(prototypes))[y]).sum()
+
+        client.sgd(self.align_epochs, "body", loss=loss, lr=self.align_lr)
+
+    def fit(self, client: Client, received: Message) -> FisherReply:
+        self.load(client, received)
+        client.sgd()
+        client.keep["own"] = client.model.read("shared")
+        return self.reply(client, fisher=self.fisher(client) if self.weights == "fisher" else 0.0)
+
+    def fisher(self, client: Client) -> float:
+        """The trace of the Fisher information, from one gradient per batch."""
+        model, trace = client.model, torch.zeros(())
+        model.net.eval()
+        for x, y in client.batches(1):
+            grads = torch.autograd.grad(model.loss(x, y), model.parameters())
+            trace += torch.stack(torch._foreach_norm(grads)).square().sum()
+        return float(trace)
+
+    def objection(self, server: Server, cid: int, reply: FisherReply) -> str | None:
+        return "sent a trace that is below 0" if reply.fisher < 0 else None
+
+    def merge(self, server: Server, replies: dict[int, FisherReply]) -> None:
+        total = sum(reply.fisher for reply in replies.values())
+        if self.weights == "fisher" and total > 0:
+            replies = {
+                cid: replace(reply, size=max(1, round(PARTS * reply.fisher / total))) for cid, reply in replies.items()
+            }
+        server.theta = server.aggregate(replies).theta

@@ -1,0 +1,109 @@
+import torch
+from torch import Tensor, nn
+
+from comity._options import Count, Positive, Share
+from comity.methods._method import Client, Message, Method, Reply
+from comity.methods._parts import Kept, linear_head
+
+STEPS = 10
+"""Shares of the memory that are tried lie 1/STEPS apart."""
+FAR = 1e30  # the distance to an empty place of the memory
+LEAST = 1e-12  # probability, so that its logarithm is finite
+
+
+class _Remembering(nn.Module):
+    """A network beside a memory of features and their classes, with which its predictions are mixed."""
+
+    def __init__(self, net: nn.Module, k: int, scale: float, places: int) -> None:
+        super().__init__()
+        self.body, self.head = net.get_submodule("body"), linear_head(net, "kNN-Per")
+        self.memory, self.labels = Kept(places, self.head.in_features), Kept(places, self.head.out_features)
+        self.lam, self.k, self.scale = Kept(1), min(k, places), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.body(x)
+        logits: Tensor = self.head(z)
+        lam = self.lam.value
+        if self.training or not bool(lam > 0):
+            return logits
+        return ((1 - lam) * logits.softmax(1) + lam * self.neighbours(z)).clamp(min=LEAST).log()
+
+    def neighbours(self, z: Tensor) -> Tensor:
+        """The classes of the nearest samples in the memory, weighed by how near they are."""
+        empty = self.labels.value.sum(1) == 0
+        near = torch.cdist(z, self.memory.value).masked_fill(empty, FAR).topk(self.k, largest=False)
+        weights = (-near.values / self.scale).softmax(1)
+        return (weights[:, :, None] * self.labels.value[near.indices]).sum(1)
+
+
+class KNNPer(Method):
+    """FedAvg's model, which each client mixes at test time with a memory of its own training samples.
+
+    Paper: Marfoq et al., ICML 2022.
+
+    Equation: p(y | x) = lam · p_knn(y | x) + (1 − lam) · p_global(y | x). With z = b(x) the features of the global
+    model, p_knn(y | x) ∝ Σ exp(−‖z − z_i‖ / scale) over those of the client's k nearest training samples that are of
+    class y. Nothing but FedAvg's model is trained, and the memory never leaves the client.
+
+    Departures:
+        - Each client chooses lam of {0, 0.1, …, 1} by the log-loss on its validation samples, and takes the smallest of
+          several that are equally good.
+        - The memory holds at most ``places`` samples, drawn at random where there are more; the paper keeps all.
+
+    Options:
+        lam: share of the memory in the prediction, or none for each client's own choice; 0 is FedAvg
+        k: neighbours that are looked at
+        scale: distance by which a neighbour's weight falls to 1/e
+        places: most samples that a client remembers
+    """
+
+    lam: Share | None = None
+    k: Count = 10
+    scale: Positive = 1.0
+    places: Count = 512
+
+    validation = 0.2
+
+    def build(self, net: nn.Module) -> nn.Module:
+        return _Remembering(net, self.k, self.scale, self.places)
+
+    def fit(self, client: Client, received: Message) -> Reply:
+        self.load(client, received)
+        client.sgd(None, "shared")
+        reply = self.reply(client)
+        self.remember(client)
+        return reply
+
+    def personal(self, client: Client, received: Message) -> Tensor:
+        self.load(client, received)
+        self.remember(client)
+        return client.model.read()
+
+    @torch.no_grad()
+    def remember(self, client: Client) -> None:
+        """Fill the memory with the client's training samples and set lam."""
+        model, train = client.model, client.data.train
+        net = model.net.eval()
+        assert isinstance(net, _Remembering)
+        chosen = torch.arange(len(train))
+        if len(train) > self.places:
+            chosen = torch.randperm(len(train), generator=client.random("memory"))[: self.places]
+        memory, labels = torch.zeros_like(net.memory.value), torch.zeros_like(net.labels.value)
+        memory[: len(chosen)] = torch.cat([model.features(x) for x in torch.split(train.x[chosen], 512)])
+        labels[torch.arange(len(chosen)), train.y[chosen]] = 1
+        model.write(memory.flatten(), "memory")
+        model.write(labels.flatten(), "labels")
+        model.write(torch.full((1,), self.share(client)), "lam")
+
+    def share(self, client: Client) -> float:
+        """The share of the memory: what the option says, or what is best on the validation samples."""
+        val = client.data.val
+        if self.lam is not None or not len(val):
+            return self.lam or 0.0
+        net = client.model.net
+        assert isinstance(net, _Remembering)
+        z = torch.cat([client.model.features(x) for x in torch.split(val.x, 512)])
+        both = [p[torch.arange(len(val)), val.y] for p in (net.head(z).softmax(1), net.neighbours(z))]
+        shares = torch.linspace(0, 1, STEPS + 1)
+        likely = torch.stack([torch.lerp(both[0], both[1], float(share)) for share in shares]).clamp(min=LEAST)
+        return float(shares[likely.log().mean(1).argmax()])

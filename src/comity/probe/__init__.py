@@ -1,0 +1,10 @@
+"""Should we join? A logistic regression says it in seconds, and finds columns and classes that sites mean differently.
+
+The room is not called ``ask`` because ``comity.ask`` is the function.
+"""
+
+from comity.probe._ask import SEEDS, Answer, ask, compared, findings
+from comity.probe._calibration import Similar, calibration, similar
+from comity.probe._disagreement import Finding
+
+__all__ = ["SEEDS", "Answer", "Finding", "Similar", "ask", "calibration", "compared", "findings", "similar"]

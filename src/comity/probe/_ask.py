@@ -1,0 +1,154 @@
+"""Should we join? An answer in seconds, before any network is trained."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comity._errors import ComityError
+from comity._words import counted, number
+from comity.compare import ClientRow, ClientTable, Paired, paired_rows
+from comity.config import ACCURACY, Config, Overlay
+from comity.data import Dataset, Federation, federate
+from comity.engine import RunPlan
+from comity.metrics import DECIDING, scores
+from comity.probe import _disagreement as disagreement
+from comity.probe._calibration import Similar, similar
+from comity.probe._disagreement import Finding
+from comity.probe._logistic import Rows, common, log_probabilities
+from comity.results import Gain
+
+SEEDS = 6
+"""Two repetitions of three folds: each row is tested twice."""
+SIMILAR = "similar clients that gained"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a logistic regression says about joining."""
+
+    rows: Sequence[ClientRow]
+    """One per client: common against own logistic regression, by the metric that decides."""
+    mean: Gain
+    similar: dict[int, Similar]
+    """By client: clients of natural federations with a similar gain in accuracy, and how many of them gained."""
+    findings: tuple[Finding, ...]
+    """What sites probably mean differently."""
+    metric: str
+    seconds: float
+
+    @property
+    def table(self) -> ClientTable:
+        words = {client: str(each) for client, each in self.similar.items()}
+        return ClientTable("", self.rows, DECIDING[self.metric], {SIMILAR: words})
+
+    @cached_property
+    def chances(self) -> float:
+        """Expected share of clients that gain by joining."""
+        return sum(each.share for each in self.similar.values()) / max(len(self.similar), 1)
+
+    @property
+    def title(self) -> str:
+        """“Joining probably pays: …”."""
+        expected, count = round(self.chances * len(self.similar)), len(self.similar)
+        words = "Joining probably pays" if self.chances > 0.6 else "Joining probably does not pay"
+        words = "Joining may pay for some" if 0.4 <= self.chances <= 0.6 else words
+        return f"{words}: about {expected} of {counted(count, 'client')} should gain."
+
+    @property
+    def evidence(self) -> str:
+        metric, mean = DECIDING[self.metric], self.mean
+        digits = 1 if metric.unit == "%" else metric.digits
+        gain, low, high = (number(metric.points * each, digits, sign=True) for each in (mean.gain, mean.low, mean.high))
+        unit = " points" if metric.unit == "%" else ""
+        return (
+            f"A common logistic regression gains {gain}{unit} over each client's own in {metric.label} "
+            f"(95 % CI {low} to {high}); {sum(row.state == 'worse' for row in self.rows)} of "
+            f"{counted(len(self.rows), 'client')} are significantly worse."
+        )
+
+
+def ask(
+    data: str | Path | Dataset,
+    *,
+    seeds: int = SEEDS,
+    say: Callable[[str], None] = lambda _: None,
+    **options: Any,
+) -> Answer:
+    """Compare a common logistic regression with each client's own, and look for disagreement between sites.
+
+    ``ask("patients.csv", **{"data.target": "outcome", "data.client": "hospital"})``. Options of a run that concern the
+    data, ``metric`` and ``margin`` count; the others change nothing. ``say`` is called with each line as it is known.
+    """
+    began = time.perf_counter()
+    given = data if isinstance(data, Dataset) else None
+    config = Config.of(Overlay({} if given is not None else {"data": str(data)}, options))
+    plan = _plan(config, given)
+    federation = plan.everyone
+    if len(federation) < 2:
+        raise ComityError(f"{federation.name} has one client: there is nobody to join")
+    if federation.classes < 2:
+        raise ComityError(f"{federation.name} has one class: there is nothing to predict")
+    for line in (*federation.notes, *federation.warnings):
+        say(line)
+    found = []
+    dataset = given or plan.dataset
+    for finding in findings(federation, dataset if isinstance(dataset, Dataset) else None):
+        found.append(finding)
+        say(f"Check: {finding}")
+    metric = plan.config.metric or ACCURACY
+    pairs: dict[str, dict[int, list[Paired]]] = {metric: {}, ACCURACY: {}}
+    for seed in range(plan.config.seed, plan.config.seed + (seeds if federation.folds else 1)):
+        fold = federation
+        if seed != plan.config.seed:
+            fold = _plan(plan.config.with_(seed=seed), given, plan).everyone
+        for name, client, pair in compared(fold, list(pairs)):
+            pairs[name].setdefault(client, []).append(pair)
+    names = federation.client_names
+    rows, mean = paired_rows(pairs[metric], metric, plan.config.margin, names)
+    by_accuracy = rows if metric == ACCURACY else paired_rows(pairs[ACCURACY], ACCURACY, 0.0, names)[0]
+    likeness = {row.client: similar(100 * row.gain) for row in by_accuracy if not isnan(row.gain)}
+    seconds = time.perf_counter() - began
+    return Answer(rows, mean, likeness, tuple(found), metric, seconds)
+
+
+def _plan(config: Config, given: Dataset | None, before: RunPlan | None = None) -> RunPlan:
+    """Of one seed; ``before``: the plan of another seed, with the same data."""
+    if given is not None:
+        return RunPlan(config, federate(given, seed=config.seed, test_share=config.test_share))
+    return RunPlan(config, dataset=None if before is None else before.dataset)
+
+
+def findings(federation: Federation, dataset: Dataset | None) -> Iterator[Finding]:
+    """What the clients that a data set names probably mean differently; a partition that was made has no such sites."""
+    if dataset is None or dataset.owner is None or not federation.folds:
+        return
+    names = federation.client_names
+    if dataset.x.ndim == 2:
+        owner = dataset.owner.astype(str)
+        columns = dataset.schema.features if dataset.schema else [f"{j}" for j in range(dataset.x.shape[1])]
+        sites = [disagreement.Summary.of(dataset.x[owner == name].astype(np.float64)) for name in names]
+        yield from disagreement.columns(sites, names, columns)
+    rows = [Rows.of(client.train, client.val, client.test) for client in federation.clients]
+    yield from disagreement.classes(rows, names, federation.class_names)
+
+
+def compared(federation: Federation, metrics: Sequence[str]) -> Iterator[tuple[str, int, Paired]]:
+    """Scores of the common and of each client's own model on its tests, where the metric is defined."""
+    sites = [Rows.of(client.train, client.val) for client in federation.clients]
+    together = common(sites, federation.classes)
+    for client, rows in zip(federation.clients, sites, strict=True):
+        tests, models = Rows.of(client.test), (together, common([rows], federation.classes))
+        predicted = [log_probabilities(model, tests.x) for model in models]
+        shares = [np.exp(log_probabilities(model, rows.x)).mean(0) for model in models]
+        constant = len(np.unique(tests.y)) > 1 == len(np.unique(predicted[0].argmax(1)))
+        for name in metrics:
+            mine, own = (scores(name, each, tests.y, share) for each, share in zip(predicted, shares, strict=True))
+            if mine is not None and own is not None:
+                pair = Paired(federation.seed, len(rows.y), client.test_ids, tests.y, mine, own, constant)
+                yield name, client.id, pair

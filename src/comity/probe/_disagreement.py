@@ -1,0 +1,255 @@
+"""Do sites mean the same by a column and by a class? Found in summaries; no row leaves a site.
+
+*Columns.* A site reports the quartiles of each column. A column is compared with the same column of the other sites: z
+is the distance of its median and of its log interquartile range from the other sites' medians of both, in units of how
+much those differ among themselves. A site is named if its column is far from the others' (z ≥ ``FAR``) and one of these
+changes brings it among them (z ≤ ``NEAR``): another unit, a constant shift, or the exchange of two columns.
+
+*Classes.* A logistic regression of the other sites is applied to a site's rows, and the site reports the mean of each
+class's log-probability over its rows of each class. Their average over rows is removed, so that a class that is merely
+more frequent here does not count. The best assignment of this site's classes to the others' is compared with the
+identity; a site is named if another assignment is better by more than ``SURE`` standard errors, better for every class
+that it moves, and makes the model right for a tenth more of the rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comity._words import listed
+from comity.probe._logistic import Array, Rows, common, log_probabilities
+
+FAR, NEAR, SURE = 6.0, 2.0, 4.0
+OFF = 3.0
+"""z of each of two exchanged columns, which together are ``FAR``."""
+LEAST_ROWS = 20
+"""Rows, or known values, of which a site reports a summary."""
+LEAST_VALUES = 8
+"""Different values that a column has at least: quartiles of fewer are steps."""
+LEAST_SITES = 3
+USUAL_SHIFT, USUAL_RATIO = 0.25, 0.15
+"""How much sites differ at least: medians in interquartile ranges, and interquartile ranges by their logarithm."""
+MOST_COLUMNS = 300
+"""For exchanged columns, where each is compared with every other."""
+GROUPS = 10
+"""Sites are left out in so many groups at most."""
+LEAST_GAIN = 0.1
+"""Share of a site's rows for which a model of the others is right after labels are matched, and was not before."""
+LEAST_OF_CLASS, LEAST_LOG = 5, -20.0
+"""Rows of a class that a site reports a mean of, and the smallest log-probability that counts in it."""
+UNITS: dict[str, tuple[float, float]] = {
+    "in units 10 times as small": (10, 0),
+    "in units 100 times as small, such as per cent instead of shares or cm instead of m": (100, 0),
+    "in units 1,000 times as small, such as g instead of kg": (1000, 0),
+    "in °F instead of °C": (1.8, 32),
+    "in K instead of °C": (1, 273.15),
+    "in cm instead of inches": (2.54, 0),
+    "in pounds instead of kg": (2.20462, 0),
+    "in feet instead of m": (3.28084, 0),
+    "in km instead of miles": (1.609344, 0),
+    "in units 12 times as small, such as months instead of years": (12, 0),
+    "in units 60 times as small, such as minutes instead of hours": (60, 0),
+    "in mmHg instead of kPa": (7.50062, 0),
+    "in mg/dL instead of mmol/L (glucose)": (18.0182, 0),
+    "in mg/dL instead of mmol/L (cholesterol)": (38.67, 0),
+    "in µmol/L instead of mg/dL (creatinine)": (88.42, 0),
+    "with the opposite sign": (-1, 0),
+}
+"""Factor and offset by which values become those of the unit that is named first."""
+
+Kind = Literal["labels", "unit", "shift", "exchange"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that one site probably means differently."""
+
+    client: str
+    kind: Kind
+    what: tuple[str, ...]
+    """Columns or classes."""
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.client}, {'class' if self.kind == 'labels' else 'column'} {listed(self.what)}: {self.evidence}"
+
+
+class Summary(NamedTuple):
+    """What a site reports about its columns."""
+
+    known: Array
+    values: Array
+    quartiles: Array
+    """(3, columns)."""
+
+    @classmethod
+    def of(cls, x: Array) -> "Summary":
+        """Of raw samples (n, columns); NaN is missing."""
+        known = (~np.isnan(x)).sum(0)
+        values = np.array([len(np.unique(column[~np.isnan(column)])) for column in x.T])
+        enough = known >= LEAST_ROWS
+        quartiles = np.full((3, x.shape[1]), np.nan)
+        quartiles[:, enough] = np.nanquantile(x[:, enough], [0.25, 0.5, 0.75], axis=0)
+        return cls(known.astype(float), values.astype(float), quartiles)
+
+
+class _Others(NamedTuple):
+    """The other sites' columns: medians over sites, and how far a site may be from them."""
+
+    centre: Array
+    spread: Array
+    centre_error: Array
+    ratio_error: Array
+
+    def z(self, centre: Array, spread: Array) -> Array:
+        """How far columns with these medians and interquartile ranges are from the others'; they broadcast."""
+        with np.errstate(all="ignore"):
+            shift = (centre - self.centre) / (self.spread * self.centre_error)
+            return np.hypot(shift, np.log(spread / self.spread) / self.ratio_error)
+
+
+def columns(
+    sites: Sequence[Summary], clients: Sequence[str], names: Sequence[str], only: int | None = None
+) -> Iterator[Finding]:
+    """Columns in other units, shifted or exchanged, by site; ``only``: look at one of them."""
+    if len(sites) < LEAST_SITES:
+        return
+    centre = np.stack([site.quartiles[1] for site in sites])
+    spread = np.stack([site.quartiles[2] - site.quartiles[0] for site in sites])
+    known = np.stack([site.known for site in sites])
+    usable = (spread > 0) & (np.stack([site.values for site in sites]) >= LEAST_VALUES)
+    centre, spread = np.where(usable, centre, np.nan), np.where(usable, spread, np.nan)
+    for c, client in enumerate(clients):
+        if only not in (None, c):
+            continue
+        others = np.arange(len(sites)) != c
+        use = np.flatnonzero(usable[c] & (usable[others].sum(0) >= LEAST_SITES - 1))
+        if not len(use):
+            continue
+        them = _others(centre[others][:, use], spread[others][:, use], known[c, use])
+        mine, width, labels = centre[c, use], spread[c, use], [names[j] for j in use.tolist()]
+        yield from _named(client, labels, mine, width, them)
+
+
+def _others(centre: Array, spread: Array, rows: Array) -> _Others:
+    """``rows``: how many values the site has that is compared with them."""
+
+    def deviation(values: Array) -> Array:
+        return np.asarray(1.4826 * np.nanmedian(np.abs(values - np.nanmedian(values, 0)), 0))
+
+    middle, width = np.nanmedian(centre, 0), np.nanmedian(spread, 0)
+    # of a normal distribution, the standard error of a median is 0.93, that of a log interquartile range 1.17, over √n
+    shift = np.sqrt((deviation(centre) / width) ** 2 + 0.93**2 / rows + USUAL_SHIFT**2)
+    ratio = np.sqrt(deviation(np.log(spread)) ** 2 + 1.17**2 / rows + USUAL_RATIO**2)
+    return _Others(middle, width, shift, ratio)
+
+
+def _named(client: str, names: list[str], centre: Array, spread: Array, them: _Others) -> Iterator[Finding]:
+    far = them.z(centre, spread)
+    left = set(np.flatnonzero(far >= FAR).tolist())
+    few = len(names) <= MOST_COLUMNS
+    for i, j in _exchanged(far, them.z(centre[:, None], spread[:, None])) if few else ():
+        left -= {i, j}
+        here, there = (
+            (_seen(c[i], s[i]), _seen(c[j], s[j])) for c, s in ((centre, spread), (them.centre, them.spread))
+        )
+        words = f"probably exchanged: {here[0]} and {here[1]}; at the other sites {there[0]} and {there[1]}"
+        yield Finding(client, "exchange", (names[i], names[j]), words)
+    for j in sorted(left):
+        seen = f"{_seen(centre[j], spread[j])}; at the other sites {_seen(them.centre[j], them.spread[j])}"
+        one = _Others(*(each[j] for each in them))
+        found = []
+        for unit, (factor, offset) in UNITS.items():
+            found.append((float(one.z((centre[j] - offset) / factor, spread[j] / abs(factor))), unit))
+            back = _reversed(unit)
+            if back:
+                found.append((float(one.z(centre[j] * factor + offset, spread[j] * abs(factor))), back))
+        z, unit = min(found)
+        if z <= NEAR:
+            yield Finding(client, "unit", (names[j],), f"probably {unit}: {seen}")
+        elif one.z(one.centre, spread[j]) <= NEAR:
+            shift = _short(centre[j] - one.centre)
+            yield Finding(client, "shift", (names[j],), f"probably shifted by {shift}: {seen}")
+
+
+def _exchanged(far: Array, cross: Array) -> Iterator[tuple[int, int]]:
+    """Pairs of columns that are each like the other, best ones first; ``cross``: column i taken for column k."""
+    off = far >= OFF
+    together = np.hypot(far[:, None], far) >= FAR
+    fits = np.maximum(cross, cross.T) <= NEAR
+    pairs = np.argwhere(np.triu(off[:, None] & off & together & fits, 1)).tolist()
+    taken: set[int] = set()
+    for i, j in sorted(pairs, key=lambda pair: cross[pair[0], pair[1]] + cross[pair[1], pair[0]]):
+        if not {i, j} & taken:
+            taken |= {i, j}
+            yield i, j
+
+
+def _reversed(unit: str) -> str:
+    if " instead of " in unit and not unit.startswith("in units"):
+        first, second = unit.removeprefix("in ").split(" instead of ")
+        second, bracket, rest = second.partition(" (")
+        return f"in {second} instead of {first}{bracket}{rest}"
+    if unit.startswith("in units"):
+        return unit.partition(" as small")[0] + " as large"
+    return ""
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
+
+
+def _seen(centre: float, spread: float) -> str:
+    return f"median {_short(centre)}, interquartile range {_short(spread)}"
+
+
+# Classes.
+
+
+def classes(
+    sites: Sequence[Rows], clients: Sequence[str], names: Sequence[str], only: int | None = None
+) -> Iterator[Finding]:
+    """Classes that a site numbers or names differently; ``only``: look at one site and those left out with it."""
+    if len(sites) < LEAST_SITES or len(names) < 2:
+        return
+    everybody, held = common(sites, len(names)), np.stack([np.bincount(rows.y, minlength=len(names)) for rows in sites])
+    groups = np.arange(len(sites)) % min(GROUPS, len(sites))
+    for group in range(groups.max() + 1):
+        left_out = groups == group
+        if only is not None and not left_out[only]:
+            continue
+        others = common([sites[c] for c in np.flatnonzero(~left_out).tolist()], len(names), everybody)
+        for c in np.flatnonzero(left_out).tolist():
+            predicted = np.maximum(log_probabilities(others, sites[c].x), LEAST_LOG)
+            decided = predicted - predicted.mean(0)
+            moved = _moved(sites[c].y, decided, held[~left_out].sum(0) > 0)
+            new = np.array([moved.get(k, k) for k in range(len(names))])
+            before, after = ((decided.argmax(1) == labels).mean() for labels in (sites[c].y, new[sites[c].y]))
+            if moved and after - before >= LEAST_GAIN:
+                pairs = listed(f"its {names[k]} is {names[to]}" for k, to in moved.items())
+                words = f"probably named differently: for a model of the other sites {pairs}; that model is right for "
+                words += f"{100 * before:.0f} % of its rows, and for {100 * after:.0f} % with the labels matched"
+                yield Finding(clients[c], "labels", tuple(names[k] for k in moved), words)
+
+
+def _moved(y: NDArray[np.int64], decided: Array, elsewhere: NDArray[np.bool]) -> dict[int, int]:
+    """Which classes are others; empty where each is itself.
+
+    ``decided`` (n, classes): log-probabilities minus their mean over rows. ``elsewhere``: classes of the other sites.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    held = [k for k in range(decided.shape[1]) if (y == k).sum() >= LEAST_OF_CLASS]
+    if len(held) < 2:
+        return {}
+    mean = np.stack([decided[y == k].mean(0) for k in held])
+    assigned = zip(*linear_sum_assignment(-mean), strict=True)
+    moved = {held[i]: int(to) for i, to in assigned if held[i] != to}
+    if any(elsewhere[k] for k in moved.keys() - moved.values()):
+        return {}  # no exchange: one class looks like another, which is how sites differ
+    better = [decided[y == k, to] - decided[y == k, k] for k, to in moved.items()]
+    gains, errors = [each.mean() for each in better], [each.var(ddof=1) / len(each) for each in better]
+    return moved if sum(gains) > SURE * np.sqrt(sum(errors)) and min(gains, default=0) > 0 else {}

@@ -1,0 +1,66 @@
+import math
+from dataclasses import KW_ONLY, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from comity._options import NonNegative, Range
+from comity.rules._rows import Updates
+from comity.rules._rule import Outcome, Rule, Weighed
+from comity.rules._step import Length
+from comity.rules._updates import ClientUpdates
+
+
+class TIES(Rule):
+    """Trim each update to its largest numbers, elect a sign for each number, and average those that agree with it.
+
+    Paper: Yadav et al., NeurIPS 2023.
+
+    Equation: τᵢ is Δᵢ with all but its ⌈density · P⌉ largest numbers set to 0. The elected sign of a number is that of
+    Σ τᵢ, and d is scale times the mean of those τᵢ that are not 0 there and have this sign; 0 where there are none.
+
+    A number of d is not the same combination of clients as another, so there are no coefficients: those that are
+    reported belong to the plain mean. TIES is for files and for updates in memory, and a run rejects it.
+
+    Departures:
+        - Numbers that are as large as the smallest one kept are kept too. Magnitudes are compared in float32.
+
+    Options:
+        density: share of its numbers that an update keeps
+        scale: what the merged update is multiplied by; the paper takes 1 without held-out data
+        scope: trim over the whole model, as the paper does, or in each layer, as mergekit and PEFT do
+    """
+
+    has_coefficients = False
+
+    density: Annotated[float, Range(above=0, most=1)] = 0.2
+    scale: NonNegative = 1.0
+    _: KW_ONLY
+    length: Length = field(default="own", init=False)
+
+    def weigh(self, updates: ClientUpdates) -> Weighed:
+        uniform = torch.full((1, len(updates)), self.scale / max(len(updates), 1), dtype=torch.float64)
+        return Weighed(uniform, torch.zeros(1, dtype=torch.float64), {})
+
+    def apply(self, updates: Updates) -> Outcome:
+        chosen = self.coefficients(updates)
+        U = updates.mix(torch.eye(len(updates), dtype=torch.float64))
+        layers = updates.layout.layers if self.scope == "layer" else [slice(0, U.shape[1])]
+        pieces = [U[:, layer.start : layer.stop] for layer in layers]
+        update = torch.cat([self.merge(piece, self.least_kept(piece)) for piece in pieces])
+        return Outcome(**vars(chosen), update=update, stretch=torch.full((len(updates.layout),), math.nan))
+
+    def kept(self, numbers: int) -> int:
+        """How many of so many numbers an update keeps."""
+        return math.ceil(self.density * numbers)
+
+    def least_kept(self, U: Tensor) -> Tensor:
+        """(N,) the smallest magnitude that each update keeps."""
+        return U.abs().float().topk(self.kept(U.shape[1]), dim=1).values[:, -1]
+
+    def merge(self, U: Tensor, least: Tensor) -> Tensor:
+        """(P,) from updates (N, P): trim, elect, and average those that agree."""
+        trimmed = torch.where(U.abs().float() >= least[:, None], U, 0)
+        agree = (trimmed.sign() == trimmed.sum(0).sign()) & (trimmed != 0)
+        return self.scale * torch.where(agree, trimmed, 0).sum(0) / agree.sum(0).clamp(min=1)

@@ -1,0 +1,73 @@
+"""``comity bench``: a page, tables and a picture; a method of one's own beside stored results."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from comity.__main__ import main
+from comity.compare import read_results
+from helpers import rejected
+
+FAST = ["--rounds", "1", "--seeds", "3", "--jobs", "1", "--lr", "0.1", "--model", "logistic"]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The dotted name of a method."""
+    (tmp_path / "methodofmine.py").write_text(
+        'from comity.methods import FedAvg\n\n\nclass Mine(FedAvg):\n    """<b>Mine</b>."""\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return "methodofmine.Mine"
+
+
+def test_a_benchmark_ends_with_a_page_and_a_method_of_ones_own_stands_beside_it(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bench.yaml"
+    file.write_text("data.max_clients: 6\ngrid:\n  - {method: FedAvg}\n  - {method: FedAvg, guard: mixture}\n")
+    small = ["--config", str(file), "--federations", "heart,covid", *FAST]
+    assert main(["bench", *small, "--out", "all", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    page = Path("all/leaderboard.html").read_text()
+    assert not re.findall(r"<script|https?://", page)
+    for words in (
+        "FedAvg, guarded",
+        "two local models mixed",
+        "majority class",
+        "Cleveland",
+        "covid",
+        "prefers",
+        "@media print",
+    ):
+        assert words in page, words
+    assert Path("all/leaderboard.png").read_bytes()[:4] == b"\x89PNG"
+    assert Path("all/clients.csv").read_text().count("heart,FedAvg,") == 4
+    monkeypatch.setattr("comity.studies.LEADERBOARD", Path("all/leaderboard.csv").resolve())
+    assert main(["bench", *small, "--method", own, "--out", "mine"]) == 0
+    said = capsys.readouterr().out
+    assert own in said
+    assert "FedAvg, guarded (stored)" in said
+    assert "Local (stored)" not in said
+    mine = {(each.federation, each.configuration): each for each in read_results(Path("mine/leaderboard.csv"), False)}
+    assert mine["heart", own].gain == mine["heart", "FedAvg"].gain, "it is FedAvg"
+    assert not list(Path("mine/heart/runs").glob("fedavg*")), "nothing else was run"
+    assert "stored</span>" in Path("mine/leaderboard.html").read_text()
+
+
+def test_mistakes_are_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown scale 'paper'" in rejected(capsys, "bench", "--scale", "paper", "--federations", "heart")
+    assert "nowhere" in rejected(capsys, "bench", "--federations", "nowhere")
+    assert "FedRep" in rejected(capsys, "bench", "--method", "FedRp", "--federations", "heart", *FAST)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_federation_that_fails_is_named_and_the_exit_code_says_so(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "bad.csv").write_text("client,target\n1,2\n")
+    assert main(["bench", "--method", "FedAvg", "--federations", "bad.csv", *FAST, "--quiet", "--out", "x"]) == 1
+    assert "comity: bad failed: " in capsys.readouterr().err
