@@ -105,3 +105,26 @@ def test_a_missing_data_set_skips_its_block(tmp_path: Path) -> None:
         dry_run(entries, out=tmp_path / "x", only={"data": "cifar100"})
     with pytest.raises(ComityError, match="unknown data set 'minst'"):
         dry_run(entries | {"grid": [{"data": "mnist"}, {"data": "minst"}]}, out=tmp_path / "y")
+
+
+def test_the_decisive_experiment_has_the_papers_setting_and_four_arms() -> None:
+    cells = cells_of("confree-decisive", "paper", {})
+    arms = Counter((str(cell.method), str(cell.rule), cell.rule.options.get("c")) for cell in cells if cell.rule)
+    wanted = [
+        (method, rule, None if rule == "Mean" else c)
+        for method, c in (("APFL", 0.4), ("FedALA", 0.6))
+        for rule in ("Mean", "ConFREE", "ConFREE-length", "ConFREE-released")
+    ]
+    assert arms == dict.fromkeys(wanted, 8)
+    assert {cell.method.options["form"] for cell in cells if str(cell.method) == "APFL"} == {"pfllib"}
+    for cell in cells:
+        assert (str(cell.data), cell.data.options["size"], cell.clients, cell.participation) == (
+            "flowers102",
+            32,
+            60,
+            0.3,
+        )
+        assert (str(cell.model), cell.lr, cell.batch_size, cell.rounds, cell.epochs) == ("cnn", 0.005, 10, 500, 1)
+        assert cell.partition is not None
+        assert cell.partition.options["self_balancing"]
+        assert cell.partition.options["alpha"] == 0.1

@@ -314,7 +314,9 @@ def test_examples_are_found_by_name(capsys: Capture) -> None:
     assert main(["reproduce", "dmeo"]) == 2
     assert "did you mean demo" in capsys.readouterr().err
     assert main(["reproduce"]) == 2
-    assert "takes the name of an example: confree-figure2, confree-table1, " in capsys.readouterr().err
+    assert (
+        "takes the name of an example: confree-decisive, confree-figure2, confree-table1, " in capsys.readouterr().err
+    )
 
 
 def test_the_demo_at_a_smaller_scale(capsys: Capture, elsewhere: Path) -> None:
