@@ -58,7 +58,11 @@ def test_a_configuration_with_a_missing_result_has_no_rank() -> None:
         "FedRep": True,
     }
     begun = Leaderboard([*map(local, "abc"), *BOTH])
-    assert begun.ranked[0] == ["a", "b"], "a federation with less than half of the rows is not ranked"
+    assert begun.ranked == (["a", "b"], ["Local", "FedAvg", "Ditto"]), "a federation that is under way is not ranked"
+    more = [result(f, c, 1.0) for f in "ab" for c in ("x", "y", "z")]
+    under_way = Leaderboard([*map(local, "abc"), *BOTH, *more, *(result("c", c, 1.0) for c in ("FedAvg", "x"))])
+    assert under_way.ranked[0] == ["a", "b"]
+    assert len(under_way.ranked[1]) == 6
     assert any("results are missing: c" in note for note in begun.notes)
 
 
