@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import claims
+import differences
 import make_ask
 import make_guard
 import make_harm
@@ -23,6 +24,7 @@ import measured
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
+import comity
 from comity.compare import Cell, LoadedStudy
 from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
@@ -31,7 +33,16 @@ HERE = Path(__file__).parent
 PAGES = [HERE / f"{name}.md" for name in ("results", "which-method", "guard", "harm", "feedback", "leaderboard", "ask")]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
-    *(measured.weighed, measured.experiments, measured.interval, claims.claims, claims.over),
+    *(
+        measured.weighed,
+        measured.published_gain,
+        measured.published_gains,
+        differences.interval,
+        measured.machine,
+        claims.claims,
+        claims.over,
+    ),
+    *(claims.counted_comparisons, claims.every_item),
     *(make_guard.guard_states, make_guard.guard_summary, make_guard.guard_settings, make_guard.guard_mean),
     *(make_guard.guard_above_control, make_guard.guard_count, make_guard.guard_range, make_guard.guard_candidates),
     *(
@@ -50,6 +61,7 @@ FUNCTIONS = (
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 EXPRESSIONS.globals |= {each.__name__: each for each in FUNCTIONS}
 EXPRESSIONS.globals |= {"MEAN": measured.MEAN, "LONGER": measured.LONGER}
+STATES = Path(comity.__file__).parent / "examples" / "published" / "states.json"
 MADE = re.compile(r"(^)?(<!-- = (.*?) -->).*?(<!-- \. -->)", flags=re.DOTALL | re.MULTILINE)
 
 
@@ -61,6 +73,11 @@ def page(text: str) -> str:
         return f"{found[2]}{apart}{EXPRESSIONS.from_string('{{ ' + found[3] + ' }}').render()}{apart}{found[4]}"
 
     return MADE.sub(made, text)
+
+
+def stated() -> str:
+    """What `comity reproduce --list` says of each table and figure."""
+    return json.dumps(claims.states(), indent=1, ensure_ascii=False) + "\n"
 
 
 def keep(name: str, folder: Path) -> None:
@@ -154,3 +171,4 @@ if __name__ == "__main__":
         keep(name, Path(folder))
     for path in PAGES:
         path.write_text(page(path.read_text()))
+    STATES.write_text(stated())

@@ -7,7 +7,6 @@
 
 import csv
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,15 +15,18 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 
+from differences import Ranked, interval, of_half
+
 from comity._words import number
-from comity.compare import COLUMNS, Difference, Entry, Line, Spread, holm
-from comity.config import COMPONENTS, LOCAL, read_yaml
-from comity.studies import examples
-from comity.studies._grid import SCALES
+from comity.compare import COLUMNS, Difference, Entry, Line, Spread
+from comity.config import COMPONENTS, LOCAL
+from comity.studies._papers import published
 
 FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
 LAST = "last"
+FALLEN = 20
+"""Points below its best round from which on a run has diverged."""
 VARIANTS = {
     "confree-table1-night": "confree-table1 --scale night --method FedRep,APFL --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05",
@@ -33,8 +35,8 @@ VARIANTS = {
     "confree-table1-clothing": "confree-table1 --data fashion-mnist --partition label-shift "
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "
     "--tune lr=0.02,0.05,0.1",
-    "fedora-balanced-mnist": "fedora-balanced --data mnist --partition.samples_per_client 469 --clients 36 "
-    "--test-share 0.5906 --tune lr=0.005,0.01,0.02,0.05",
+    "fedora-balanced-mnist": "fedora-balanced --data mnist --data.centred true "
+    "--partition.samples_per_client 469 --clients 36 --test-share 0.5906 --tune lr=0.005,0.01,0.02,0.05",
     "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05,0.1",
 }
@@ -54,24 +56,11 @@ def short(label: str) -> str:
     return f"{name} ({', '.join(kept)})" if kept else name
 
 
-def interval(difference: Difference, real: bool | None = None) -> str:
-    """``↑ 1.20 [0.40, 2.00]``, ``≈`` where it is not ``real``; without a mark where nobody asked."""
-    ends = ", ".join(number(end) for end in (difference.low or 0.0, difference.high or 0.0))
-    mark = "" if real is None else "≈ " if not real else "↑ " if difference.mean > 0 else "↓ "
-    return f"{mark}{number(difference.mean)} [{ends}]"
-
-
 def corrected(differences: Sequence[Difference]) -> list[bool]:
-    """Which of them are real, corrected for their number by Holm's procedure at 5 %."""
-    return holm([1.0 if each.p_value is None else each.p_value for each in differences])
+    """Which of them are real, at the level of the summary, which is corrected for all its comparisons."""
+    from claims import level  # it reads the same files
 
-
-def of_half(mean: float, half: float, seeds: int) -> Difference:
-    """A difference from half the width of its 95 % interval by Student's t over seeds."""
-    from scipy.special import stdtr, stdtrit
-
-    t = abs(mean) / half * stdtrit(seeds - 1, 0.975) if half else math.inf if mean else 0.0
-    return Difference(mean, mean - half, mean + half, float(2 * stdtr(seeds - 1, -t)), seeds)
+    return [each.p_value is not None and each.p_value <= level() for each in differences]
 
 
 class NotRun(Exception):
@@ -95,12 +84,19 @@ class Stored(Line):
         """Paired by seed; where the runs' rows are not kept, as the table has it."""
         found = None
         if self.runs:
-            found = Difference.between(self.by_seed(what), other.by_seed(what))
+            kind = Ranked if self.diverged or other.diverged else Difference
+            found = kind.between(self.by_seed(what), other.by_seed(what))
         elif what == LAST and short(other.rule) == MEAN:
             found = self.noted("difference")
         if found is None:
             raise ValueError(f"nothing to compare {self.label} with {other.label} by")
         return found
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a run ended more than ``FALLEN`` points below its own best round."""
+        rounds = [[float(run[name]) for name in run if name.startswith("round ") and run[name]] for run in self.runs]
+        return any(max(each) - each[-1] > FALLEN for each in rounds if each)
 
     def noted(self, column: str) -> Difference | None:
         """A difference that the table has with its interval."""
@@ -168,39 +164,38 @@ def line(study: str, label: str, block: str = "") -> Stored:
 
 
 def about(study: str) -> str:
-    """How to do it again, what ran, whether it had converged, and whether training was stable."""
+    """How to do it again, what ran, which rates were at an end of their grid, convergence and stability."""
     told = json.loads((FOLDER / "studies.json").read_text())[study]
     files = f"[table](results/{study}.csv)" + (f", [runs](results/{study}-runs.csv)" if lines(study)[0].runs else "")
-    names = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
-    machine = told["machine"]
-    time = f"{told['core minutes']} minutes of a core" if "core minutes" in told else f"{told['minutes']} minutes"
     text = (
-        f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds · {names}, {machine['system']}, "
-        f"{machine['cores']} cores shared with other work, {time} · {told['date']} · {files}"
+        f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds, {told['core minutes']} core minutes, "
+        f"{told['date']} · {files}."
     )
     if "lr" in told:
-        chosen = Counter(value for value, _ in told["lr"])
-        each = ", ".join(f"{value:g} for {count}" for value, count in sorted(chosen.items()))
-        ends = sum(at_an_end for _, at_an_end in told["lr"])
-        text += f"\n\nLearning rates, chosen by validation for every line: {each}; for {ends} at an end of those tried."
+        rates, ends = [value for value, _ in told["lr"]], [value for value, at_an_end in told["lr"] if at_an_end]
+        each = ", ".join(f"{value:g} ({count})" for value, count in sorted(Counter(rates).items()))
+        text += f" Learning rates: {each}; {len(ends)} of {len(rates)} are at an end of those tried"
+        text += f", {sum(value == max(rates) for value in ends)} at the largest." if ends else "."
     if not lines(study)[0].runs:
         return text
-    moved = {
-        ", ".join(filter(None, (each.label, each.block))): each.by_seed().mean - each.by_seed("late").mean
-        for each in lines(study)
-    }
-    most = max(moved, key=lambda label: abs(moved[label]))
+    moved = [each.by_seed().mean - each.by_seed("late").mean for each in lines(study)]
     fell = sum(int(run["unstable"]) > 0 for each in lines(study) for run in each.runs)
     return (
-        f"{text}\n\nConvergence: over the last fifth of the rounds a line's accuracy moves by "
-        f"{number(median(map(abs, moved.values())))} points (median of all lines), at most by {number(moved[most])} "
-        f"({most}). "
-        f"Stability: in {fell} of {told['runs']} runs some client fell by more than 20 points between two evaluations."
+        f"{text} In the last fifth of the rounds accuracies move by {number(median(map(abs, moved)))} points (median), "
+        f"at most by {number(max(map(abs, moved)))}; {fell} runs are unstable."
     )
+
+
+def machine() -> str:
+    """The versions and machines of all studies."""
+    told = json.loads((FOLDER / "studies.json").read_text()).values()
+    named = {", ".join(f"{name} {version}" for name, version in each["versions"].items()) for each in told}
+    systems = {f"{each['machine']['system']}, {each['machine']['cores']} cores" for each in told}
+    return "; ".join((*sorted(named), *sorted(systems)))
 
 
 def table(study: str, *columns: str, only: Sequence[str] | None = None) -> str:
-    """Lines of the study's table, with these rules only; Holm's correction over each column of differences."""
+    """Lines of the study's table, with these rules only."""
     kept = [each for each in lines(study) if only is None or each.rule in only]
     real: dict[int, dict[str, bool]] = {id(each): {} for each in kept}
     for column in {"gain", "difference"} & set(columns):
@@ -240,7 +235,7 @@ def grid(heads: list[str], body: list[list[str]], left: int = 1) -> str:
 
 
 def rules(study: str, block: str | None = None, what: str = LAST) -> str:
-    """Each method's accuracy with Mean, and what other rules change; Holm's correction over the table."""
+    """Each method's accuracy with Mean, and what other rules change."""
     kept = [each for each in lines(study) if block in (None, each.block) and each.rule]
     means = {(each.block, each.method): each for each in kept if each.rule == MEAN}
     rivals = [each for each in kept if each.rule != MEAN]
@@ -271,7 +266,7 @@ def rule(study: str, method: str, name: str, block: str = "", base: str = MEAN, 
 def by_angle(study: str, big: int, clients: int, groups: dict[str, range]) -> str:
     """What clients gain over Local, by how many places on the circle of angles they are from the ``big`` one.
 
-    Means over the clients of a group, differences by seed; Holm's correction over the table.
+    Means over the clients of a group, differences by seed.
     """
     found = {
         (method, name): gained_at(study, method, big, clients, at)
@@ -325,15 +320,23 @@ def value(study: str, label: str, column: str, block: str = "") -> str:
     return _entry(line(study, label, block), column, None)
 
 
-def experiments() -> str:
-    """Every example, at which scales it can be done, and what of it was done for these pages."""
-    told = json.loads((FOLDER / "studies.json").read_text())
-    rows = []
-    for name, path in examples().items():
-        entries = read_yaml(path)
-        scales = [scale for scale in SCALES if scale in entries] or ["desk"]
-        ours = {study: told[study]["runs"] for study in told if VARIANTS.get(study, study).partition(" ")[0] == name}
-        kinds = {study: "desk" if study == name else study.removeprefix(f"{name}-") for study in ours}
-        done = ", ".join(f"{kinds[study]}: {runs} runs" for study, runs in ours.items())
-        rows.append([f"`{name}`", " ".join(entries["about"].split()), ", ".join(scales), done or "–"])
-    return grid(["`comity reproduce …`", "", "`--scale`", "on these pages"], rows, left=4)
+def published_gain(name: str, better: str, than: str, **options: str) -> str:
+    """By how much a published table has one rule, or method, above another under these options."""
+
+    def value(which: str) -> float:
+        rows = [row for row in published(name) if options.items() <= row.options.items()]
+        (found,) = [row for row in rows if which in (row.options.get("rule"), row.options["method"])]
+        return found.results["accuracy"]
+
+    return number(value(better) - value(than))
+
+
+def published_gains(name: str) -> str:
+    """The median and the largest gain of ConFREE over Mean in a published table."""
+    known = {tuple(row.options.items()): row.results["accuracy"] for row in published(name)}
+    gains = [
+        value - known[tuple((key, MEAN if key == "rule" else each) for key, each in row)]
+        for row, value in known.items()
+        if ("rule", "ConFREE") in row
+    ]
+    return f"{number(median(gains))} (median) and at most {number(max(gains))}"

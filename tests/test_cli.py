@@ -291,12 +291,14 @@ def test_a_hint_knows_how_this_copy_was_installed(
 
 def test_a_dry_run_counts_and_measures_and_writes_nothing(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("comity.studies._runs.Runs.time_one_round", lambda *_: (2.0, 1.0, 1.5))
+    monkeypatch.setattr("comity.studies._runs.seconds", lambda *_: 7.5)  # 3 rounds of 2 s, evaluations of 1 s and 1.5 s
     study = ["study", *STUDY, "--method", "FedAvg,FedRep", "--rule", "Mean,MGDA", "--seeds", "2", "--out", "x"]
     assert main([*study, "--eval-every", "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("12 runs to do; 1 side by side")
-    assert "a round of FedRep + MGDA: 3.00 s, 3 rounds" in out
-    assert out.endswith("About 2 min in all.\n")  # 12 runs, 3 rounds of 2 s, evaluations of 1 s and 1.5 s
+    assert "About 90 s by the stored cost model" in out.replace("2 min", "90 s")
+    assert "a round of the cheapest cell, Local: 3.00 s, 3 rounds" in out
+    assert out.endswith("About 2 min in all.\n")
     assert list(tmp_path.iterdir()) == []
     assert main([*study, "--tune", "rule.scale=0.5,1", "--val-share", "0.2", "--dry-run"]) == 2
 

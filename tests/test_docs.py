@@ -16,6 +16,7 @@ import comity
 from comity.__main__ import main
 from comity._layout import Layout
 from comity.commands import find
+from comity.compare import Spread
 from comity.data.sources.embedded import HEART
 from comity.engine import Server
 from comity.methods import Message, Reply
@@ -145,20 +146,81 @@ def test_every_measured_number_is_that_of_its_file(monkeypatch: pytest.MonkeyPat
         assert make_results.page(emptied) == text
 
 
-def test_what_is_called_real(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_claim_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     import claims
-    from measured import of_half
+    from differences import detectable, of_half
 
     sure, chance, contrary = of_half(2.0, 0.5, 8), of_half(0.5, 0.5, 8), of_half(-2.0, 0.5, 8)
     for compared, word in (
-        ({"a": sure}, "confirmed"),
-        ({"a": sure, "b": chance}, "in part"),
-        ({"a": sure, "b": contrary}, "mixed"),
-        ({"a": chance}, "not seen"),
+        ({"a": sure}, "shown"),
+        ({"a": sure, "b": chance}, "shown in part"),
+        ({"a": sure, "b": contrary}, "shown in part"),
+        ({"a": chance}, "no effect larger than 1.0"),
         ({"a": chance, "b": contrary}, "contradicted"),
+        ({"a": chance, "b": contrary, "c": chance}, "no effect larger than 1.0"),
     ):
-        assert claims.Claim("x", "y", lambda compared=compared: compared).outcome()[0] == word
-    assert claims.Claim("x", "y", lambda: {"a": of_half(0.2, 0.5, 8)}, same=True).outcome()[0] == "confirmed"
-    assert claims.Claim("x", "y", lambda: {"a": sure}, same=True).outcome()[0] == "contradicted"
-    assert claims.Claim("x", "y", lambda: {"a": of_half(0.2, 1.5, 8)}, same=True).outcome()[0] == "not seen"
+        found, power, _ = claims.Claim("x", "y", "z", lambda compared=compared: compared).outcome(0.01)
+        assert found == word
+        assert power.startswith(f"{detectable(sure, 0.01):.1f}")
+    nothing = claims.Claim("x", "y", "z", lambda: {"a": of_half(0.2, 0.5, 8)}, same=True)
+    assert nothing.outcome(0.01)[0] == "shown"
+    assert claims.Claim("x", "y", "z", lambda: {"a": sure}, same=True).outcome(0.01)[0] == "contradicted"
+    assert claims.Claim("x", "y", "z", lambda: {"a": sure}, unfit="why").outcome(0.01) == ("not tested", "–", "why")
+
+
+def test_the_correction_counts_every_comparison_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import claims
+    from differences import discovered
+
+    assert discovered([0.01, 0.5, 0.6, 0.7]) == 0.01
+    assert discovered([0.02, 0.5, 0.6, 0.7]) == 0
+    assert discovered([0.02, 0.024, 0.6, 0.7]) == 0.024  # two of four, each below 2/4 of 5 %
+    counted = [each for claim in claims.CLAIMS if not claim.unfit for each in claim.found.values()]
+    assert claims.counted_comparisons().startswith(f"{len(counted)} comparisons")
+    assert discovered([each.p_value for each in counted if each.p_value is not None]) == claims.level()
+
+
+def test_power_is_that_of_simulated_t_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    from differences import detectable, of_half
+    from scipy.stats import t, ttest_1samp
+
+    half = float(t.ppf(0.975, 7)) / 8**0.5  # of eight seeds with a spread of 1
+    effect = detectable(of_half(0.0, half, 8), 0.02)
+    assert effect is not None
+    drawn = np.random.default_rng(0).normal(effect, 1, (20_000, 8))
+    assert abs((ttest_1samp(drawn, 0, axis=1).pvalue < 0.02).mean() - 0.8) < 0.01
+
+
+def test_one_diverged_run_does_not_hide_eight_losses_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    from differences import Ranked
+    from measured import line
+    from scipy.stats import wilcoxon
+
+    found = line("confree-table1-cifar10", "FedRep + ConFREE").over(line("confree-table1-cifar10", "FedRep + Mean"))
+    assert isinstance(found, Ranked)
+    assert found.p_value == 2 / 2**8
+    assert found.high is not None
+    assert found.high < 0
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        values = random.normal(0.5, 1, 8)
+        made = Ranked.over_seeds(Spread(dict(enumerate(values))))
+        assert made is not None
+        assert made.p_value == pytest.approx(wilcoxon(values, mode="exact").pvalue)
+        assert made.low is not None
+        assert made.high is not None
+        assert (made.low > 0 or made.high < 0) == (made.p_value < 0.05)
+
+
+def test_the_list_of_tables_has_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import claims
+    import make_results
+
+    assert make_results.STATES.read_text() == make_results.stated()
+    items = {item.item for item in claims.items()}
+    assert {claim.item for claim in claims.CLAIMS} <= items

@@ -1,11 +1,18 @@
 """Every example at every scale is a study that could start: each cell's options are known, each method builds."""
 
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
-from comity.config import read_yaml
+from comity._errors import ComityError
+from comity.config import Config, read_yaml
 from comity.engine import RunPlan
-from comity.studies import examples
-from comity.studies._grid import SCALES, at_scale, expand, seeds_of
+from comity.studies import Show, dry_run, examples, study
+from comity.studies._grid import SCALES, at_scale, expand, override, seeds_of
 
 
 @pytest.mark.parametrize("name", examples())
@@ -27,3 +34,74 @@ def test_each_cell_is_a_configuration_that_builds(name: str) -> None:
 @pytest.mark.parametrize("name", examples())
 def test_a_desk_study_has_the_seeds_to_tell_something(name: str) -> None:
     assert len(seeds_of(at_scale(read_yaml(examples()[name]), None))) >= 8
+
+
+def cells_of(name: str, scale: str, options: Mapping[str, Any]) -> list[Config]:
+    return expand(override(at_scale(read_yaml(examples()[name]), scale), options))
+
+
+def test_only_selects_blocks_with_their_own_nets() -> None:
+    nets = {"fashion-mnist": "mlp", "cifar10": "cnn-fedpg", "cifar100": "nf-resnet18"}
+    every = cells_of("fedpg-table1", "paper", {})
+    assert Counter((str(cell.data), str(cell.model)) for cell in every) == dict.fromkeys(nets.items(), 16 * 5)
+    for data, net in nets.items():
+        chosen = cells_of("fedpg-table1", "paper", {"only": {"data": [data]}})
+        assert chosen == [cell for cell in every if str(cell.data) == data]
+        assert len(chosen) == 80
+        assert {str(cell.model) for cell in chosen} == {net}
+    two = cells_of(
+        "fedpg-table1", "paper", {"only": {"data": "CIFAR_10,cifar100", "method": "FedPG", "method.gamma": 0}}
+    )
+    assert Counter(str(cell.data) for cell in two) == {"cifar10": 5, "cifar100": 5}
+    table2 = cells_of("confree-table2", "paper", {"only": {"participation": ["0.30"], "clients": [60]}})
+    assert {(cell.participation, cell.clients) for cell in table2} == {(0.3, 60)}
+    assert len(table2) == 6 * 2 * 2 * 3
+
+
+def test_one_data_set_cannot_replace_those_of_all_blocks() -> None:
+    for name in ("fedpg-table1", "confree-table1", "fedcalm-table6", "fedora-shifts"):
+        with pytest.raises(ComityError, match=r"--only data=NAME"):
+            cells_of(name, "paper", {"data": "fashion-mnist"})
+    assert {str(cell.data) for cell in cells_of("fedora-balanced", "paper", {"data": "cifar10"})} == {"cifar10"}
+
+
+def test_a_selection_without_cells_says_what_there_is() -> None:
+    with pytest.raises(
+        ComityError, match="only data=mnist selects no cell; the cells have data fashion-mnist, cifar10"
+    ):
+        cells_of("fedpg-table1", "paper", {"only": {"data": "mnist"}})
+    with pytest.raises(ComityError, match=r"only data\.sise=3 selects no cell; no cell has the option data\.sise"):
+        cells_of("fedpg-table1", "paper", {"only": {"data.sise": 3}})
+
+
+@pytest.mark.parametrize("name", [name for name in examples() if name.startswith("fedora")])
+def test_pixels_stay_as_the_paper_has_them_whichever_data_set_is_chosen(name: str) -> None:
+    for scale in ("desk", "paper"):
+        files = [cell for cell in cells_of(name, scale, {}) if str(cell.data) != "digits"]
+        assert all(cell.data.options["centred"] is False for cell in files)
+    assert all(cell.data.options["centred"] is False for cell in cells_of(name, "desk", {"data": "mnist"}))
+    assert all(cell.data.options["centred"] for cell in cells_of(name, "desk", {"data": "mnist", "data.centred": True}))
+
+
+def test_every_net_of_fedcalm_has_pfllibs_stem() -> None:
+    for name in ("fedcalm-table6", "fedcalm-figure5", "fedcalm-table8"):
+        nets = [cell.model.options for cell in cells_of(name, "paper", {}) if cell.model]
+        assert {(net["stem"], net["running"]) for net in nets} == {("imagenet", False)}
+
+
+def test_a_missing_data_set_skips_its_block(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mnist.npz", x=np.zeros((60, 8, 8), np.uint8), y=np.arange(60) % 10)
+    small = {"rounds": 1, "clients": 2, "model": "mlp", "jobs": 1, "data_dir": tmp_path, "control": "none"}
+    lines: list[str] = []
+    show = Show()
+    show.say = lines.append  # type: ignore[method-assign]
+    entries = {"grid": [{"data": "mnist"}, {"data": "cifar100", "model": "lenet5"}], **small}
+    dry_run(entries, out=tmp_path / "x", show=show)
+    assert lines[0].startswith("Skipped 1 cell: data cifar100: looked for cifar100.npz")
+    assert not (tmp_path / "x").exists()
+    done = study(entries, out=tmp_path / "x")
+    assert {run.options["data"]["name"] for run in done.runs} == {"mnist"}
+    with pytest.raises(ComityError, match="data cifar100: looked for"):
+        dry_run(entries, out=tmp_path / "x", only={"data": "cifar100"})
+    with pytest.raises(ComityError, match="unknown data set 'minst'"):
+        dry_run(entries | {"grid": [{"data": "mnist"}, {"data": "minst"}]}, out=tmp_path / "y")

@@ -17,7 +17,7 @@ OPTIONS = {
     "ls local-epochs local-ep local-epoch": "epochs",
     "local-steps local-iterations": "steps",
     "lbs local-bs batchsize bs": "batch-size",
-    "local-learning-rate learning-rate local-lr": "lr",
+    "local-learning-rate learning-rate": "lr",
     "ld ldg learning-rate-decay learning-rate-decay-gamma lr-gamma": "lr-decay",
     "slr server-learning-rate global-lr": "server-lr",
     "jr join-ratio frac fraction fraction-fit fraction-train eligible-perc client-fraction": "participation",

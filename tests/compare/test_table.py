@@ -20,8 +20,8 @@ from comity.__main__ import main
 from comity.compare import ClientRow, ClientTable, LoadedStudy, Table, Varying, in_words
 from comity.compare.table import KEPT, MOST_COLUMNS
 from comity.config import Config
-from comity.metrics import DECIDING
-from comity.results import Newcomers, PlannedRun, RunFolder, StudyFolder, flatten
+from comity.metrics import DECIDING, OWN
+from comity.results import LoadedRun, Newcomers, PlannedRun, RunFolder, StudyFolder, flatten
 from helpers import rejected
 from run_folders import make
 
@@ -215,6 +215,14 @@ def test_the_best_round_only_where_validation_chose_it(tmp_path: Path) -> None:
     assert "best" not in [column.name for column in table(tmp_path / "b").columns]
     made = table(tmp_path).only(["best"])
     assert [str(line.entries["best"]) for line in made.lines] == ["80.00", "–"]
+
+
+def test_the_largest_accuracy_over_rounds_is_marked_as_optimistic(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0.8, alone=None)
+    (line,) = table(tmp_path).only(["accuracy", "peak"]).lines
+    judged = [100 * each.metrics[OWN.key].mean for each in LoadedRun(tmp_path / "a").records if OWN.key in each.metrics]
+    assert line.entries["peak"].value == max(judged)
+    assert "optimistic" in table(tmp_path).only(["peak"]).markdown()
 
 
 def test_columns_are_chosen(runs: Path) -> None:

@@ -9,7 +9,7 @@ from rule_families import ALL, close, equation_9, family, losses_of, matrices, q
 
 from comity._errors import ComityError
 from comity._layout import Layout
-from comity.rules import CALM, ConFREE, FedMGDAPlus, Mean, Projection, Rule, TriedSteps, Updates
+from comity.rules import CALM, ConFREE, ConFREELength, FedMGDAPlus, Mean, Projection, Rule, TriedSteps, Updates
 
 SIZES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=torch.float64)
 
@@ -127,3 +127,12 @@ def test_by_size_and_uniform_are_the_same_for_equal_sizes_and_differ_for_others(
     ):
         torch.testing.assert_close(make("size")(U), make("uniform")(U))
         assert not close(make("size")(U, sizes=SIZES), make("uniform")(U, sizes=SIZES), U, 1e-3)
+
+
+@given(U=matrices)
+@quick
+def test_the_control_has_confrees_length_and_the_means_direction(U):
+    own, control = (rule(0.4).apply(Updates(U)).update for rule in (ConFREE, ConFREELength))
+    uniform = U.mean(0)
+    if uniform.norm() > 1e-6 * U.norm():
+        assert close(control, uniform * (own.norm() / uniform.norm()), U, 1e-6)

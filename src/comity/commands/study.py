@@ -7,6 +7,7 @@ from typing import Any
 from comity._errors import ComityError, complain
 from comity._labels import slug
 from comity._options import Count
+from comity._write import write_text
 from comity.commands._command import RUN_OPTIONS, Command, ConfigFile, Repeated
 from comity.config import Entries, code_in, default, read_yaml
 
@@ -19,6 +20,7 @@ class StudyOptions:
         scale: desk, night or paper, the section of the file to take; by default desk
         seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
+        only: keep the cells with these values of an option, data=mnist,cifar10; several --only must all hold
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
             or lr=0.01,0.05,0.1
         tune_seeds: on how many of the seeds, the first ones, --tune tries values; by default on all
@@ -29,7 +31,8 @@ class StudyOptions:
         most_cells: the most cells that the study may have; by default 10,000
         callbacks: dotted names of your own Callback classes, which see every run
         keep_checkpoints: keep the checkpoints of finished runs too; else only those of Local stay
-        dry_run: say how many runs it would be and about how long, by a measured round of each; write nothing
+        dry_run: say how many runs it would be and about how long, by a stored cost model and one measured round; write
+            nothing
         overwrite: replace runs of another configuration that are in the way in --out
         quiet: print nothing but errors
     """
@@ -37,6 +40,7 @@ class StudyOptions:
     scale: str | None = None
     seeds: str | None = None
     sweep: Repeated = ()
+    only: Repeated = ()
     tune: Repeated = ()
     tune_seeds: Count | None = None
     budget: Count | None = None
@@ -54,7 +58,7 @@ class StudyOptions:
         """Those that are entries of the study itself, as far as they are given."""
         names = ("seeds", "tune_seeds", "budget", "jobs", "most_cells", "keep_checkpoints")
         entries: Entries = {name: getattr(self, name) for name in names} | {"callbacks": list(self.callbacks)}
-        entries |= {"sweep": _assignments("sweep", self.sweep), "tune": _assignments("tune", self.tune)}
+        entries |= {name: _assignments(name, getattr(self, name)) for name in ("sweep", "only", "tune")}
         return {name: value for name, value in entries.items() if value}
 
 
@@ -75,18 +79,21 @@ def study(options: StudyOptions, file: ConfigFile, *, given: Entries) -> int:
     return compare(entries, given, options)
 
 
-def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
-    """Do the study of ``entries`` with ``given`` over them, and show what came of it."""
+def compare(entries: Entries, given: Entries, options: StudyOptions, example: str | None = None) -> int:
+    """Do the study of ``entries`` with ``given`` over them, and show what came of it.
+
+    ``example``: the name of the example that the entries are from, whose published numbers are shown beside ours.
+    """
     from rich.markup import escape
 
     from comity.commands._terminal import Terminal, interruptible, report_divergence, show_verdict, wide_console
-    from comity.studies import Show, dry_run, study
+    from comity.studies import Show, beside, dry_run, study
 
     console = Terminal()
     given = given | options.entries()
     common = {"scale": options.scale, "overwrite": options.overwrite, **given}
     if options.dry_run:
-        dry_run(entries, show=Show(console), **common)
+        dry_run(entries, show=Show(console), example=example, **common)
         return 0
     show = Show(None if options.quiet else console)
     try:
@@ -108,6 +115,10 @@ def compare(entries: Entries, given: Entries, options: StudyOptions) -> int:
         wide_console().print(
             f"Study folder: [bold]{escape(str(out))}[/], with table.md, table.tex and table.csv", highlight=False
         )
+    if example is not None and (published := beside(done, example)):
+        write_text(Path(out) / "published.md", published)
+        if not options.quiet:
+            wide_console().print(published, highlight=False, markup=False)
     for title, error in done.failed.items():
         complain(f"{title} failed: {error}")
     if done.failed:

@@ -165,6 +165,12 @@ def _best(result: Result) -> float | None:
     return result.best.metrics[metrics.OWN.key].mean if result.best.chosen_by == "validation" else None
 
 
+def _peak(run: LoadedRun) -> float:
+    """The largest mean accuracy over clients of all evaluations, in percent."""
+    judged = [record.metrics[metrics.OWN.key].mean for record in run.records if metrics.OWN.key in record.metrics]
+    return 100 * max(judged, default=math.nan)
+
+
 def _newcomers(result: Result) -> float | None:
     own = result.newcomers.metrics.get(metrics.OWN.key) if result.newcomers is not None else None
     return None if own is None else own.mean
@@ -229,6 +235,12 @@ COLUMNS: tuple[Column[Any], ...] = (
         *("best", "best round", "%", 2),
         "Accuracy in the best round, where validation chose that round",
         *(_result(_best), "asked"),
+    ),
+    SpreadColumn(
+        *("peak", "largest over rounds (optimistic)", "%", 2),
+        "The largest accuracy of all evaluations. The round is chosen by test samples, so the number is optimistic; it "
+        "is here because some papers report it",
+        *(lambda cell: cell.spread(_peak), "asked"),
     ),
     SpreadColumn(
         *("samples", "over samples", "%", 2),

@@ -100,6 +100,12 @@ def _merged(name: str, sites: Mapping[str, Schema]) -> tuple[Column | None, list
     categories: Sequence[str] | None = tuple(sorted({value for values in lists for value in values}))
     if kind == "ordered" and (categories := _in_order(lists)) is None:
         disagree("has its categories in different orders: " + "; ".join(" < ".join(values) for values in lists))
+    for value, held in _by_value({(site, each): each for site in known for each in known[site].categories}).items():
+        if len(held) < len(known):
+            disagree(f"has the category {value} only at {listed(site for site, _ in held)}", "note")
+    ranges = {site: f"{column.low:g} to {column.high:g}" for site, column in known.items() if column.low is not None}
+    if len(by_range := _by_value(ranges)) > 1:
+        disagree(f"has different ranges: {_who(by_range)}; the widest is taken", "note")
     for pair in alike(categories or ()):
         disagree(f"holds {pair}, which are probably the same", "note")
     if any(each.level == "column" for each in found):

@@ -17,6 +17,7 @@ from comity.rules.auto import Auto
 from comity.rules.cagrad import CAGrad
 from comity.rules.calm import CALM
 from comity.rules.confree import ConFREE
+from comity.rules.confree_length import ConFREELength
 from comity.rules.diagnose import ConflictRate, against, conflict_rate, cosines, harm, improvement, loss_change
 from comity.rules.fair_descent import FairDescent, evening
 from comity.rules.fedfv import FedFV
@@ -38,6 +39,7 @@ RULES: dict[str, type[Rule]] = {
     "Projection": Projection,
     "ConFREE": ConFREE,
     "ConFREE-released": ReleasedConFREE,
+    "ConFREE-length": ConFREELength,
     "CALM": CALM,
     "MGDA": MGDA,
     "FedMGDA+": FedMGDAPlus,
@@ -59,7 +61,8 @@ __all__ = [
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
-    "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "TaskArithmetic", "TIES", "Auto", "RULES",
+    "ConFREELength", "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "TaskArithmetic", "TIES", "Auto",
+    "RULES",
     # what the server does with a rule's update
     "ServerStep",
     # how much a stranger counts

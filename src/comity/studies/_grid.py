@@ -2,8 +2,9 @@
 
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
-``tune``, ``tune_seeds``, ``budget``, ``jobs``, ``most_cells``, ``callbacks``, ``keep_checkpoints``, ``about``, and the
-sections ``quick``, ``desk``, ``night`` and ``paper``, of which ``--scale`` chooses one.
+``only`` (options with the values whose cells are kept), ``tune``, ``tune_seeds``, ``budget``, ``jobs``, ``most_cells``,
+``callbacks``, ``keep_checkpoints``, ``about``, and the sections ``quick``, ``desk``, ``night`` and ``paper``, of which
+``--scale`` chooses one.
 """
 
 import math
@@ -16,18 +17,19 @@ from typing import Any
 
 from comity._catalogue import find
 from comity._components import Component
+from comity._datasets import DataFiles
 from comity._errors import ComityError, unknown
-from comity._labels import slug, titled
+from comity._labels import slug, spelling, titled
 from comity._options import Count, convert
 from comity._options import options as declared
-from comity._overlay import DEFAULTS, owner
+from comity._overlay import DEFAULTS, as_entry, owner
 from comity.compare import Varying, compared, in_words
 from comity.config import COMPONENTS, LOCAL, SEARCHED, UNNAMED, Config, Entries, Overlay, Training, default
-from comity.results import Flat, flatten
+from comity.results import Flat, flatten, show
 
 SCALES = ("quick", "desk", "night", "paper")
 BESIDE = (
-    *("seeds", "sweep", "grid", "tune", "tune_seeds", "budget"),
+    *("seeds", "sweep", "grid", "only", "tune", "tune_seeds", "budget"),
     *("jobs", "most_cells", "callbacks", "keep_checkpoints", "about"),
 )
 """Entries of a study that are no options of a run."""
@@ -43,20 +45,47 @@ def examples() -> dict[str, Path]:
 
 
 def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
-    """``options`` laid over ``entries``; sweeps, grids and listed methods lose their own values of the same options."""
+    """``options`` laid over ``entries``; sweeps, grids and listed methods lose their own values of the same options.
+
+    Pixels stay in the range that the entries have (``data.centred``) if another data set is named. One data set for
+    blocks that have different ones is rejected: the nets and partitions of the blocks would not fit it.
+    """
 
     def without_options(some: Mapping[str, Any]) -> Entries:
         kept = {key: value for key, value in some.items() if not {key, owner(key)} & options.keys()}
         return kept | ({"sweep": without_options(section(kept, "sweep"))} if "sweep" in kept else {})
 
     below = dict(entries)
+    if "data" in options and len(blocks := _block_data(entries)) > 1:
+        raise ComityError(
+            f"data cannot replace the data sets of all blocks of this study ({', '.join(blocks)}); "
+            "to run some of the blocks use --only data=NAME"
+        )
     if "sweep" in entries:
         below["sweep"] = without_options(section(entries, "sweep"))
     if "grid" in entries:
         below["grid"] = [without_options(entry) for entry in _grids(entries)]
     if "rule" in options and isinstance(entries.get("method"), list):
         below["method"] = [without_options(each) if isinstance(each, Mapping) else each for each in entries["method"]]
-    return Overlay(below, options)
+    pixels = {key: value for key, value in Overlay(entries).items() if key == "data.centred"}
+    return Overlay(below, options) | {key: value for key, value in pixels.items() if key not in Overlay(options)}
+
+
+def _block_data(entries: Mapping[str, Any]) -> list[str]:
+    """The data sets of the blocks of ``grid``, if several blocks name their own."""
+    swept = [
+        section(block, "sweep").get("data", [block["data"]] if "data" in block else []) for block in _grids(entries)
+    ]
+    named = [values for values in swept if isinstance(values, list) and values]
+    names = dict.fromkeys(str(as_entry(each)["name"]) for values in named for each in values)
+    return list(names) if len(named) > 1 else []
+
+
+def layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> Entries:
+    """One layer over another; options of a component that ``below`` does not name are for whichever is named later."""
+    dotted = Overlay(below)
+    unnamed = {key: value for key, value in dotted.items() if "." in key and owner(key) not in dotted}
+    return unnamed | Overlay(below, above)
 
 
 def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
@@ -65,7 +94,7 @@ def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
     if scale is not None and scale not in sections:
         raise unknown("scale", scale, sections) if sections else ComityError(f"scale {scale}: this study has no scales")
     base = {key: value for key, value in entries.items() if key not in SCALES}
-    return Overlay(base, sections.get(scale or "desk", {}))
+    return layered(base, sections.get(scale or "desk", {}))
 
 
 def seeds_of(entries: Mapping[str, Any]) -> list[int]:
@@ -120,7 +149,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
     known: dict[str, set[str]] = {}
     for grid in _grids(entries):
         sweep = section(grid, "sweep") or section(entries, "sweep")
-        conditions = Overlay(base, {key: value for key, value in grid.items() if key != "sweep"})
+        conditions = layered(base, {key: value for key, value in grid.items() if key != "sweep"})
         for key, values in sweep.items():
             if key == "seed" or (key in declared(Config) and not declared(Config)[key].decides):
                 reason = "use seeds" if key == "seed" else "it makes no other numbers"
@@ -147,7 +176,31 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
         kind, _, option = key.partition(".")
         if option not in options:
             raise unknown(f"option of {kind}", option, options)
-    return list(cells.values())
+    return select(list(cells.values()), section(entries, "only"))
+
+
+def select(cells: list[Config], only: Mapping[str, Any]) -> list[Config]:
+    """The cells whose options have one of the values that ``only`` gives: ``{"data": "mnist,cifar10"}``."""
+    for key, given in only.items():
+        texts = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
+        there = [Overlay(cell.plain()).get(key) for cell in cells]
+        kept = [cell for cell, value in zip(cells, there, strict=True) if any(is_value(value, text) for text in texts)]
+        if not kept:
+            known = ", ".join(dict.fromkeys(show(value, key) for value in there if value is not None))
+            raise ComityError(
+                f"only {key}={','.join(map(str, texts))} selects no cell; "
+                + (f"the cells have {key} {known}" if known else f"no cell has the option {key}")
+            )
+        cells = kept
+    return cells
+
+
+def is_value(value: Any, text: Any) -> bool:
+    """Whether an option's value is what was typed: ``0.10`` is 0.1, and ``Fashion_MNIST`` fashion-mnist."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with suppress(ValueError, TypeError):
+            return float(text) == value
+    return spelling(show(value)) == spelling(str(text))
 
 
 def _few(cells: int, entries: Mapping[str, Any]) -> None:
@@ -267,7 +320,7 @@ def _config(entries: Entries, known: dict[str, set[str]]) -> Config:
         kind, dot, option = key.partition(".")
         if dot and kind in COMPONENTS:
             options = Component.parse(kind, entries.get(kind) or DEFAULTS[kind]).options
-            known.setdefault(key, set()).update(options)
+            known.setdefault(key, set()).update(options, declared(DataFiles) if kind == "data" else ())
             if option not in options:
                 continue
         kept[key] = value

@@ -4,10 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-from comity._datasets import whereabouts
+from comity._datasets import DATASETS, whereabouts
 from comity._errors import ComityError
 from comity._options import Count, convert
-from comity.config import Entries
+from comity._words import counted
+from comity.config import Config, Entries
 from comity.results import schema
 from comity.studies._grid import TRAINING, Names, callback_names, expand, locals_of, part, section
 from comity.studies._tune import groups
@@ -26,8 +27,8 @@ class StudyPlan:
         if training:  # Local is tuned too, for which it needs validation samples
             entries = {"local_on": "train"} | entries
         cells = expand(entries | {"out": None})
-        for data, folder in {(cell.data.name, cell.data_dir) for cell in cells}:
-            whereabouts(data, folder)  # before torch is imported
+        self.skipped: list[str] = []  # a sentence for each data set that is missing
+        cells = self._with_data(cells)  # before torch is imported
 
         from comity.studies._runs import Runs
 
@@ -47,6 +48,24 @@ class StudyPlan:
         self.groups = groups(self.cells, tune, *limits)
         self.names = Names([*locals_of(self.cells), *self.cells], tune)
         self.most, self.workers = self._split()
+
+    def _with_data(self, cells: list[Config]) -> list[Config]:
+        """The cells whose data set is there. A missing one is an error if no cell is left, or if nobody knows it."""
+        missing: dict[tuple[str, Path | None], ComityError] = {}
+        for data, folder in dict.fromkeys((cell.data.name, cell.data_dir) for cell in cells):
+            try:
+                whereabouts(data, folder)
+            except ComityError as error:
+                if data not in DATASETS:
+                    raise
+                missing[data, folder] = error
+        kept = [cell for cell in cells if (cell.data.name, cell.data_dir) not in missing]
+        if not kept:
+            raise next(iter(missing.values()))
+        for (data, folder), reason in missing.items():
+            without = sum((cell.data.name, cell.data_dir) == (data, folder) for cell in cells)
+            self.skipped.append(f"Skipped {counted(without, 'cell')}: {reason}")
+        return kept
 
     def _split(self) -> tuple[int, int]:
         """Runs side by side, one per core, and the workers of each, as many as fit.

@@ -1,22 +1,29 @@
 """A study's runs before they are done: settled, checked and timed. Each data set is read once for all of them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import count
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
 from comity._threads import one_thread
 from comity.config import MLP, Config
 from comity.engine import RunPlan, run
+from comity.studies._cost import in_words, seconds, size_of
 from comity.studies._crew import reason
 from comity.studies._grid import apart_from_seeds, locals_of
 from comity.studies._show import Show, duration
 
 if TYPE_CHECKING:
     from comity.studies._plan import StudyPlan
+
+OVERHEAD = 0.1
+"""Seconds of a round below which it is mostly overhead."""
+QUICK = 1.0
+"""A run that has not taken so many seconds is timed by the fastest of three rounds: the first one warms up."""
 
 
 class SharedPlan(RunPlan):
@@ -81,39 +88,101 @@ class Runs:
     def time_one_round(self, config: Config) -> tuple[float, float, float]:
         """Seconds to train and aggregate a round, to evaluate it, and to do so with S-acc and G-acc; without guard."""
         quiet = {"track": (), "guard": None, "reference": "none", "control": "none", "out": None, "eval_every": 1}
-        asked = count()
-        done = run(plan=self.plan(config.with_(**quiet)), stop=lambda: next(asked) > 0)
-        seconds = copy(done.records[0].seconds)
-        done.server.evaluate(general=True)
+        asked, started = count(), perf_counter()
+        plan = self.plan(config.with_(**quiet))
+        done = run(plan=plan, stop=lambda: next(asked) > (0 if perf_counter() - started > QUICK else 2))
+        seconds = copy(min((record.seconds for record in done.records), key=lambda each: each.train + each.aggregate))
+        if any(config.general_in(round) for round in range(1, config.last_round + 1) if config.evaluates_in(round)):
+            done.server.evaluate(general=True)
         return seconds.train + seconds.aggregate, seconds.evaluate, done.server.record.seconds.evaluate
 
 
-def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show) -> float:
-    """Try one round of each cell; report how many runs there are to do and about how many seconds they take."""
+def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, *, quick: bool = False) -> float:
+    """Report how many runs there are to do and about how many seconds they take together.
+
+    ``quick``: by the stored cost model, which one round of the cheapest cell refines. Otherwise, and where the model
+    does not know the data or the net, one round of each cell is tried.
+    """
     every = [*locals_of(plan.asked), *plan.asked]
     runs = Counter({config.key: 1 for config in every if not finished(config)})
     for group in plan.groups:
         runs.update({cell.key: sum(search.most for search in group.searches) for cell in group.tried})
     configs = {config.key: config for config in every if runs[config.key]}
-    plan.runs.check(configs.values())
     show.say(
         f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in plan.groups)}; "
         f"{plan.most} side by side, workers in each: {plan.workers}."
     )
+    modelled = _modelled(plan, configs, runs, show) if quick and configs else {}
+    plan.runs.check(configs.values())
+    if modelled:
+        return _refined(plan, configs, runs, modelled, show)
     measured: dict[str, Sequence[float]] = {}
     total = 0.0
     for key, config in configs.items():
-        similar, last = apart_from_seeds(config).key, config.last_round
+        similar = apart_from_seeds(config).key
         if similar not in measured:
+            measured[similar] = _first_round(plan, config)
             title = plan.names.title(config).rpartition(", seed")[0]
-            try:
-                measured[similar] = plan.runs.time_one_round(config.with_(workers=plan.workers))
-            except Exception as error:
-                raise ComityError(f"{title} fails in its first round: {reason(error)}") from error
-            show.say(f"  a round of {title}: {sum(measured[similar][:2]):.2f} s, {last} rounds")
-        training, evaluating, general = measured[similar]
-        evaluated = [round for round in range(1, last + 1) if config.evaluates_in(round)]
-        generals = sum(map(config.general_in, evaluated))
-        total += runs[key] * (training * last + evaluating * (len(evaluated) - generals) + general * generals)
+            show.say(f"  a round of {title}: {sum(measured[similar][:2]):.2f} s, {config.last_round} rounds")
+        total += runs[key] * _whole(config, measured[similar])
+    show.say(f"About {duration(total / plan.most)} in all.")
+    return total / plan.most
+
+
+def _first_round(plan: "StudyPlan", config: Config) -> tuple[float, float, float]:
+    try:
+        return plan.runs.time_one_round(config.with_(workers=plan.workers))
+    except Exception as error:
+        title = plan.names.title(config).rpartition(", seed")[0]
+        raise ComityError(f"{title} fails in its first round: {reason(error)}") from error
+
+
+def _whole(config: Config, measured: Sequence[float]) -> float:
+    """Seconds of a whole run, from those of one round."""
+    training, evaluating, general = measured
+    evaluated = [round for round in range(1, config.last_round + 1) if config.evaluates_in(round)]
+    generals = sum(map(config.general_in, evaluated))
+    return training * config.last_round + evaluating * (len(evaluated) - generals) + general * generals
+
+
+def _modelled(plan: "StudyPlan", configs: Mapping[str, Config], runs: Counter[str], show: Show) -> dict[str, float]:
+    """Seconds of each run by the stored cost model; empty where it does not know a data set or a net."""
+    found: dict[str, float] = {}
+    by_data: dict[str, float] = {}
+    sizes: dict[str, Any] = {}
+    for key, config in configs.items():
+        if (about := repr((config.data, config.data_dir))) not in sizes:
+            sizes[about] = size_of(plan.runs.plan(config).dataset)
+            if sizes[about] and (less := in_words(config.data.name, sizes[about])):
+                show.say(f"  {config.data}: {less}")
+        try:
+            found[key] = seconds(config, sizes[about])
+        except Exception:  # a net of one's own that cannot be built without data, or data that has no fixed size
+            return {}
+        by_data[str(config.data)] = by_data.get(str(config.data), 0.0) + runs[key] * found[key]
+    listed = ", ".join(f"{data} {duration(each / plan.most)}" for data, each in by_data.items())
+    total = sum(by_data.values()) / plan.most
+    show.say(f"About {duration(total)} by the stored cost model{f': {listed}' if len(by_data) > 1 else ''}.")
+    return found
+
+
+def _refined(
+    plan: "StudyPlan", configs: Mapping[str, Config], runs: Counter[str], modelled: Mapping[str, float], show: Show
+) -> float:
+    """Time one round of the cheapest run. What it takes more than the model says, each run takes more.
+
+    A round below ``OVERHEAD`` seconds is mostly overhead, which each round of the others has too; a longer one says how
+    fast this machine computes.
+    """
+    config = configs[min(modelled, key=lambda key: modelled[key])]
+    measured = _first_round(plan, config)
+    here, stored = _whole(config, measured), modelled[config.key]
+    if sum(measured[:2]) < OVERHEAD:
+        more = (here - stored) / config.last_round
+        total = sum(runs[key] * max(modelled[key] + more * configs[key].last_round, 0) for key in configs)
+    else:
+        total = here / stored * sum(runs[key] * modelled[key] for key in configs)
+    title = plan.names.title(config).rpartition(", seed")[0]
+    show.say(f"  a round of the cheapest cell, {title}: {sum(measured[:2]):.2f} s, {config.last_round} rounds")
     show.say(f"About {duration(total / plan.most)} in all.")
     return total / plan.most

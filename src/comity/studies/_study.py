@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.markup import escape
+
 from comity._components import plain
 from comity._errors import ComityError
 from comity._words import counted
@@ -59,11 +61,20 @@ def dry_run(
     allow_code: bool = False,
     overwrite: bool = False,
     show: Show | None = None,
+    example: str | None = None,
     **options: Any,
 ) -> float:
-    """About how many seconds ``study`` would take with the same arguments. Nothing is written."""
+    """About how many seconds ``study`` would take with the same arguments, by a cost model. Nothing is written.
+
+    ``example``: the name of the example that the entries are from; what differs from its paper is reported too.
+    """
     plan = StudyPlan(_entries(config, scale, allow_code, options))
-    return _Study(plan, overwrite, show or Show(), lambda: False).estimate()
+    show = show or Show()
+    if example is not None:
+        from comity.studies._papers import report_differences
+
+        report_differences(example, plan.entries, plan.cells, plan.names, lambda text: show.say(escape(text)))
+    return _Study(plan, overwrite, show, lambda: False).estimate(quick=True)
 
 
 def _entries(
@@ -84,11 +95,13 @@ class _Study:
         self.folder = StudyFolder(plan.out)
         self.places = Places(plan.out, plan.names, plan.runs.fingerprint, overwrite)
         self.ends: dict[str, Message] = {}  # how each run of this session ended, by key
+        for line in plan.skipped:
+            show.say(escape(line))
 
-    def estimate(self) -> float:
+    def estimate(self, *, quick: bool = False) -> float:
         from comity.studies._runs import estimate
 
-        return estimate(self.plan, self.places.finished, self.show)
+        return estimate(self.plan, self.places.finished, self.show, quick=quick)
 
     def run(self) -> LoadedStudy:
         plan = self.plan

@@ -1,0 +1,213 @@
+"""The comparisons that test the papers' claims: differences between configurations of the studies in docs/results."""
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from differences import of_half
+from measured import LAST, LONGER, LONGEST, MEAN, Stored, gained_at, line, lines, read
+
+from comity.compare import Difference, Spread
+
+Comparisons = dict[str, Difference]
+"""By what is compared; positive is what the claim says."""
+SEEDS, STUDENT = 8, 2.365
+"""Seeds of the studies, and the bound of Student's t at 95 % for them."""
+
+
+def with_rule(rule: str, studies: Iterable[str], base: str | None = None) -> Comparisons:
+    """A rule under every method of these studies, by default over Mean at the best of its server rates."""
+    found = {}
+    for study in studies:
+        for each in (each for each in lines(study) if each.rule == rule):
+            other = best_mean(study, each) if base is None else line(study, f"{each.method} + {base}", each.block)
+            found[f"{each.method} ({BLOCKS.get(each.block or study, each.block)})"] = each.over(other)
+    return found
+
+
+def best_mean(study: str, each: Stored) -> Stored:
+    """Mean at its own length, twice or three times that, whichever has the best validation accuracy over all seeds."""
+    means = [
+        other
+        for other in lines(study)
+        if (other.block, other.method) == (each.block, each.method) and other.rule in (MEAN, LONGER, LONGEST)
+    ]
+    return max(means, key=lambda mean: mean.by_seed("val-acc").mean)
+
+
+def over(study: str, label: str, others: Iterable[str], what: str = LAST) -> Comparisons:
+    """One line over several others."""
+    return {other: line(study, label).over(line(study, other), what) for other in others}
+
+
+def between(first: Iterable[Spread], second: Iterable[Spread]) -> Difference:
+    """The mean of some spreads over that of others, by seed."""
+    one, other = list(first), list(second)
+    seeds = set.intersection(*(set(each.by_seed) for each in (*one, *other)))
+    means = {
+        s: fmean(each.by_seed[s] for each in one) - fmean(each.by_seed[s] for each in other) for s in sorted(seeds)
+    }
+    found = Difference.over_seeds(Spread.of(means))
+    assert found is not None
+    return found
+
+
+def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
+    """What a rule gains over Mean, by seed."""
+    with_it, mean = (line(study, f"{method} + {each}", block).by_seed() for each in (rule, MEAN))
+    return Spread({seed: with_it.by_seed[seed] - mean.by_seed[seed] for seed in with_it.by_seed})
+
+
+BLOCKS = {"confree-table1": "digits", "confree-table1-clothing": "clothes", "confree-table1-rates": "flowers"}
+BLOCKS |= {"confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
+BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
+BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {p:.0%}" for n in (20, 40) for p in (0.3, 0.6)}
+BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
+DEPTHS = ("widths=64×64×64", "widths=64")
+CONFREE = ("confree-table1", "confree-table1-clothing", "confree-table1-rates", "confree-table1-cifar10", "natural")
+MORE_CLIENTS, TRIED = "confree-table2", ("APFL", "FedRep", "FedALA")
+CALM = ("fedcalm-figure5", "natural")
+FEDORA = "FEDORA (similarity=exp, neighbours=2, lam_form=exp)"
+TURNED = {"fedora-balanced": "digits", "fedora-balanced-mnist": "MNIST"}
+FEDORAS = TURNED | {"fedora-shifts": "label shift", "fedora-imbalanced": "one has more", "fedora-four": "four"}
+PLAIN = ("FedAvg (personal_model=global)", "FedAvg (personal_model=finetune)")
+RIVALS = ("LG-FedAvg", "Ditto", "FedFomo")
+GAMMAS = ("FedPG (gamma=0.0)", "FedPG (gamma=0.3)", "FedPG (gamma=1.0)")
+OTHERS = ("FedAvg", "FedMGDA+")
+
+
+def takers() -> Comparisons:
+    groups = (("APFL", "FedALA", "FedPAC"), ("FedROD", "FedRep", "FedCP"))
+    gains = [[gained("confree-table1", method, "ConFREE") for method in group] for group in groups]
+    return {"mean gain of the three over that of the three": between(*gains)}
+
+
+def gains_more(study: str, rule: str, block: str, than: str, *methods: str) -> Comparisons:
+    """What a rule gains over Mean in one block, over what it gains in another."""
+    gains = {m: [gained(study, m, rule, at) for at in (block, than)] for m in methods}
+    return {method: between([here], [there]) for method, (here, there) in gains.items()}
+
+
+def alone() -> Comparisons:
+    """FEDORA over training alone."""
+    return {
+        name: line(study, FEDORA if study in TURNED else "FEDORA").over(line(study, "Local"))
+        for study, name in FEDORAS.items()
+    }
+
+
+def rivals() -> Comparisons:
+    """FEDORA over others, where every client's images are turned."""
+    return {
+        f"{rival} ({name})": difference
+        for study, name in TURNED.items()
+        for rival, difference in over(study, FEDORA, RIVALS).items()
+    }
+
+
+def averaged() -> Comparisons:
+    """Training alone over plain averaging."""
+    plain = dict.fromkeys(("fedora-shifts", "fedora-imbalanced"), PLAIN[0])
+    return {name: line(study, "Local").over(line(study, plain.get(study, "FedAvg"))) for study, name in FEDORAS.items()}
+
+
+def beside_the_big(at: range, *methods: str) -> Comparisons:
+    """What clients so many tens of degrees from the one with most samples gain over Local."""
+    return {method: gained_at("fedora-imbalanced", method, 18, 36, at) for method in methods}
+
+
+def contrary(found: Comparisons) -> Comparisons:
+    return {
+        name: Difference(-each.mean, -(each.high or 0.0), -(each.low or 0.0), each.p_value, each.seeds)
+        for name, each in found.items()
+    }
+
+
+def abroad() -> Comparisons:
+    """Everybody's accuracy of the personal models with gamma 0 over the global model's own."""
+    found = {"a quarter online": line("fedpg-table1", GAMMAS[0]), "all of 10 online": line("fedpg-figure1", "FedPG")}
+    found |= {
+        f"{share} online": line("fedpg-table2", GAMMAS[0], f"participation={p}")
+        for share, p in (("half", 0.5), ("all", 1.0))
+    }
+    return {name: between([each.by_seed("G-acc")], [each.by_seed("global-acc")]) for name, each in found.items()}
+
+
+def online(what: str) -> Comparisons:
+    """FedPG over FedAvg with more and more clients online, beside all other methods with a quarter of them."""
+    blocks = {f"FedAvg, {share} online": f"participation={part}" for share, part in (("half", 0.5), ("all", 1.0))}
+    pairs = {name: [line("fedpg-table2", m, block) for m in (GAMMAS[0], "FedAvg")] for name, block in blocks.items()}
+    return over("fedpg-table1", GAMMAS[0], OTHERS, what) | {name: a.over(b, what) for name, (a, b) in pairs.items()}
+
+
+def attacked(*labels: str) -> Comparisons:
+    """The common model under attack over that of the same method without."""
+    found = {}
+    for label in labels:
+        clean, *dirty = (line("fedpg-table3", label, f"attack={a}") for a in ("none", "gaussian", "scale"))
+        for attack, each in zip(("A1", "A2"), dirty, strict=True):
+            found[f"{label}, {attack}"] = between([each.by_seed("global-acc")], [clean.by_seed("global-acc")])
+    return found
+
+
+def beyond_the_ends(study: str, labels: Sequence[str], inner: int) -> Comparisons:
+    """A value in the middle over the smallest and the largest."""
+    middle = line(study, labels[inner])
+    return {f"{labels[inner]} over {other}": middle.over(line(study, other)) for other in (labels[0], labels[-1])}
+
+
+def by_participation() -> Comparisons:
+    """What ConFREE gains more with fewer online under APFL and FedALA, and with more online under FedRep."""
+    found = {}
+    for n in (20, 40):
+        few, many = (f"clients={n}, participation={p}" for p in (0.3, 0.6))
+        for method in TRIED:
+            blocks = (many, few) if method == "FedRep" else (few, many)
+            (found[f"{method}, {n} clients"],) = gains_more(MORE_CLIENTS, "ConFREE", *blocks, method).values()
+    return found
+
+
+def conflict_by_depth() -> Comparisons:
+    """The share of conflicting pairs in the deeper net over that in the other, with Mean, by Welch's error."""
+    found = {}
+    for method in ("FedRep", "FedALA", "FedPAC"):
+        deep, flat = (line(CALM[0], f"{method} + {MEAN}", block).entries["conflict"] for block in DEPTHS)
+        if deep.value is None or flat.value is None:
+            continue
+        error = math.hypot(float(deep.parts[0] or 0), float(flat.parts[0] or 0)) / math.sqrt(SEEDS)
+        found[method] = of_half(deep.value - flat.value, STUDENT * error, SEEDS)
+    return found
+
+
+def more_clients_with_c() -> Comparisons:
+    """How many more clients the weights are worth with C 10 than with 0.1, in the first fifth of the rounds."""
+    rows = [row for row in read("fedcalm-figure6-weights.csv") if int(row["round"]) <= 10]
+    found = {}
+    for layer in dict.fromkeys(row["layer"] for row in rows):
+        large, small = (
+            Spread(
+                {
+                    seed: fmean(
+                        float(row["clients"])
+                        for row in rows
+                        if row["layer"] == layer and row["method"].endswith(f"C={c})") and int(row["seed"]) == seed
+                    )
+                    for seed in range(SEEDS)
+                }
+            )
+            for c in ("10.0", "0.1")
+        )
+        found[layer] = between([large], [small])
+    return found
+
+
+def early(studies: Iterable[str], rule: str) -> Comparisons:
+    """A rule over Mean at the first evaluation."""
+    return {
+        f"{each.method} ({BLOCKS.get(each.block or study, each.block)})": each.over(
+            line(study, f"{each.method} + {MEAN}", each.block), "first"
+        )
+        for study in studies
+        for each in lines(study)
+        if each.rule == rule
+    }

@@ -1,0 +1,23 @@
+import numpy as np
+
+from comity.rules._rule import GramBlock
+from comity.rules.confree import ConFREE
+from comity.rules.solvers import Solution, norm, times
+
+
+class ConFREELength(ConFREE):
+    """The uniform mean with steps as long as ConFREE's: a control that shows what their length alone does.
+
+    Paper: none; it separates the direction of ConFREE (Zheng et al., AAAI 2025) from its length.
+
+    Equation: d = |d₀| m / |m| for ConFREE's update d₀ and m = (1/N) Σ Δᵢ.
+
+    Departures:
+        - Where the mean is 0 there is no step.
+    """
+
+    def solve(self, block: GramBlock) -> Solution:
+        own = super().solve(block)
+        uniform = np.full(len(own.x), 1 / len(own.x))
+        mean = norm(times(block.A, uniform))
+        return Solution(uniform * (norm(times(block.A, own.x)) / mean if mean else 0.0), own.residual)

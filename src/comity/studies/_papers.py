@@ -1,0 +1,233 @@
+"""The tables and figures of the papers: which example stands for each, what was published, and what differs."""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from comity._datasets import whereabouts
+from comity._errors import ComityError
+from comity._overlay import Overlay, as_entry
+from comity._words import number
+from comity.compare import COLUMNS, Cell, LoadedStudy
+from comity.config import Config, Entries, read_yaml
+from comity.results import flatten, show
+from comity.studies._grid import (
+    SCALES,
+    Names,
+    apart_from_seeds,
+    at_scale,
+    examples,
+    expand,
+    has_own_rule,
+    is_value,
+    section,
+)
+
+FOLDER = Path(str(files("comity"))) / "examples" / "published"
+MEASURED = ("accuracy", "S-acc", "G-acc", "global", "relative", "gaining")
+"""Columns of the files of published numbers that are results; columns of a study's table have the same names."""
+PEAK = "peak"
+MOST_VALUES = 5  # of the paper that a line names
+UNTOLD = ("eval_every", "general_every", "reference", "control", "metric", "device")
+"""Options of a run that say how and where it is evaluated."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of a paper."""
+
+    item: str
+    example: str = ""
+    """The example that stands for it; empty for a figure that is no experiment."""
+    what: str = ""
+    published: tuple[str, ...] = ()
+    """The files with its numbers."""
+    differs: tuple[str, ...] = ()
+    """What differs from the paper at every scale."""
+
+
+@cache
+def items() -> tuple[Item, ...]:
+    def flat(lines: Iterable[Any]) -> Iterable[str]:
+        for line in lines:
+            yield from line if isinstance(line, list) else [line]
+
+    return tuple(
+        Item(**each | {"published": tuple(each.get("published", ())), "differs": tuple(flat(each.get("differs", ())))})
+        for each in read_yaml(FOLDER / "papers.yaml")["items"]
+    )
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of a published table."""
+
+    source: str
+    options: Mapping[str, str]
+    """The options that say which configuration it is."""
+    results: Mapping[str, float]
+
+    def fits(self, options: Mapping[str, Any]) -> bool:
+        return all(is_value(options.get(key, ""), value) for key, value in self.options.items())
+
+
+@cache
+def published(name: str) -> tuple[Published, ...]:
+    """The rows of a file: a line that names its source, then CSV."""
+    source, *lines = (FOLDER / f"{name}.csv").read_text().splitlines()
+    rows = []
+    for row in csv.DictReader(lines):
+        options = {key: value for key, value in row.items() if value and _is_option(key)}
+        results = {key: float(row[key]) for key in MEASURED if row.get(key)}
+        rows.append(Published(source.removeprefix("# "), options, results))
+    return tuple(rows)
+
+
+def _is_option(key: str) -> bool:
+    return key not in MEASURED and not key.endswith(" std") and not key.startswith("client ")
+
+
+def beside(study: LoadedStudy, example: str) -> str:
+    """Published numbers beside those of a study, as a Markdown table; empty if no cell is one of the paper's."""
+    names = list(dict.fromkeys(name for each in items() if each.example == example for name in each.published))
+    found = [
+        (cell, row)
+        for cell in study.cells
+        for row in (row for name in names for row in published(name))
+        if cell.finished and row.fits(_options_of(cell))
+    ]
+    if not found:
+        return ""
+    columns = {column.name: column for column in COLUMNS}
+    measured = [name for name in MEASURED if any(name in row.results for _, row in found)]
+    heads = ["", *(f"{columns[name].heading}: {who}" for name in measured for who in ("paper", "here"))]
+    heads += ["largest over rounds, by test: here"]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    for cell, row in found:
+        title = ", ".join(filter(None, [cell.label, cell.setting.label]))
+        texts = [
+            text
+            for name in measured
+            for text in (number(row.results[name]) if name in row.results else "–", str(columns[name].entry(cell)))
+        ]
+        lines.append(f"| {' | '.join([title, *texts, str(columns[PEAK].entry(cell))])} |")
+    sources = ". ".join(dict.fromkeys(row.source for _, row in found))
+    note = "The largest test accuracy over rounds is optimistic: it chooses the round by the test."
+    return "\n".join([*lines, "", f"Paper: {sources}. {note}"]) + "\n"
+
+
+def _options_of(cell: Cell) -> Mapping[str, Any]:
+    run = cell.finished[0]
+    options: Entries = Overlay(run.options) | cell.options
+    return options if cell.rule_label else {key: value for key, value in options.items() if key != "rule"}
+
+
+def data_of(entries: Mapping[str, Any]) -> list[str]:
+    """The data sets that a study reads, without making its cells."""
+    blocks = [entries, *(entries.get("grid") or [])]
+    found = [value for block in blocks for value in (section(block, "sweep").get("data") or [block.get("data")])]
+    return list(dict.fromkeys(str(as_entry(each)["name"]) for each in found if each))
+
+
+def missing(names: Iterable[str], data_dir: Path | None = None) -> dict[str, str]:
+    """Of these data sets those that are not here, and how to get each."""
+    found = {}
+    for name in names:
+        try:
+            whereabouts(name, data_dir)
+        except ComityError as error:
+            found[name] = str(error)
+    return found
+
+
+def states() -> dict[str, dict[str, Any]]:
+    """What came of each item, and how long its example takes; docs/make_results.py writes it."""
+    stored: dict[str, dict[str, Any]] = json.loads((FOLDER / "states.json").read_text())
+    return stored
+
+
+def overview(data_dir: Path | None = None) -> list[tuple[str, ...]]:
+    """One row per table and figure: its name, command, data sets, time and state."""
+    known = states()
+    rows: list[tuple[str, ...]] = []
+    for each in items():
+        if not each.example:
+            rows.append((each.item, "–", "–", "–", each.what))
+            continue
+        entries = read_yaml(examples()[each.example])
+        needs = {scale: data_of(at_scale(entries, scale)) for scale in SCALES if scale in entries or scale == "desk"}
+        data = needs.get("paper") or needs["desk"]
+        absent = missing(data, data_dir)
+        needed = ", ".join(f"{name} (missing)" if name in absent else name for name in data)
+        state = known.get(each.item, {})
+        rows.append((each.item, each.example, needed, state.get("time", "–"), state.get("state", "not tested")))
+    return rows
+
+
+def differences(cells: Sequence[Config], paper: Sequence[Config], hidden: Iterable[str] = ()) -> list[list[str]]:
+    """For each cell what no cell of the paper has, as ``rounds 50 (paper: 500)``; without the ``hidden`` options."""
+    left_out = (*UNTOLD, *hidden)
+
+    def options(config: Config) -> dict[str, str]:
+        flat = flatten(config.plain(), own_rule=has_own_rule(config))
+        return {key: show(value, key) for key, value in flat.items() if key not in left_out}
+
+    theirs: dict[str, dict[str, None]] = {}
+    for config in paper:
+        for key, text in options(config).items():
+            theirs.setdefault(key, {})[text] = None
+
+    def in_words(key: str, text: str) -> str:
+        known = list(theirs.get(key, ()))
+        listed = ", ".join(known[:MOST_VALUES]) + (", …" if len(known) > MOST_VALUES else "")
+        return f"{key} {text}" + (f" (paper: {listed})" if known else "")
+
+    return [
+        [in_words(*each) for each in options(config).items() if each[1] not in theirs.get(each[0], ())]
+        for config in cells
+    ]
+
+
+def searched(tune: Mapping[str, Any], paper: Mapping[str, Any], cells: Sequence[Config]) -> list[str]:
+    """Options that are chosen by validation here, and not among the same values in the paper."""
+    texts = []
+    for key, values in tune.items():
+        if values != (known := paper.get(key)):
+            there = dict.fromkeys(show(Overlay(config.plain()).get(key), key) for config in cells)
+            of = f"chosen among {show(known)}" if known else ", ".join(there)
+            texts.append(f"{key} chosen by validation among {show(values).replace('×', ', ')} (paper: {of})")
+    return texts
+
+
+def report_differences(
+    example: str, entries: Entries, cells: Sequence[Config], names: Names, say: Callable[[str], None]
+) -> None:
+    """Say what differs from the paper: in all cells, in some of them, and at every scale."""
+    ours = [each for each in items() if each.example == example]
+    if not ours:
+        return
+    say(f"For {', '.join(each.item for each in ours)}. What differs from the paper:")
+    whole = read_yaml(examples()[example])
+    if "paper" in whole:
+        theirs = at_scale(whole, "paper")
+        first = {apart_from_seeds(cell).key: cell for cell in reversed(cells) if not cell.is_local}
+        kept, paper, tune = list(reversed(first.values())), expand(theirs), section(entries, "tune")
+        found = differences(kept, paper, tune)
+        shared = [text for text in found[0] if all(text in texts for texts in found)]
+        for text in (*shared, *searched(tune, section(theirs, "tune"), paper)):
+            say(f"  all cells: {text}")
+        some: dict[str, list[str]] = {}
+        for cell, texts in zip(kept, found, strict=True):
+            for text in texts:
+                some.setdefault(text, []).append(names.title(cell).rpartition(", seed")[0])
+        for text, titles in some.items():
+            if text not in shared:
+                others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+                say(f"  {titles[0]}{others}: {text}")
+    for text in dict.fromkeys(text for each in ours for text in each.differs):
+        say(f"  at every scale: {text}")
