@@ -115,7 +115,9 @@ def test_text_has_intervals_clients_and_the_metric() -> None:
 def test_a_study_gives_the_numbers_of_its_own_table(tmp_path: Path) -> None:
     grid = [{"method": "FedAvg"}, {"method": {"name": "FedAvg", "personal_model": "finetune"}, "rule": "ConFREE"}]
     study(data="heart", rounds=1, model="logistic", seeds=3, jobs=1, grid=grid, out=tmp_path / "heart")
-    assert benchmark_studies(tmp_path) == {"heart": tmp_path / "heart"}
+    (tmp_path / "next").mkdir()
+    (tmp_path / "next" / "study.yaml").write_text("seeds: 3\n")
+    assert benchmark_studies(tmp_path) == {"heart": tmp_path / "heart"}, "the next one has not begun"
     found = LoadedStudy(tmp_path / "heart")
     results = {each.configuration: each for each in results_of("heart", found, 3)}
     assert list(results) == [

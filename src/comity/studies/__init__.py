@@ -12,7 +12,7 @@ from comity.studies._study import dry_run, study
 
 # fmt: off
 __all__ = [
-    "BENCHMARK", "LEADERBOARD", "Bench", "Joined", "Show", "bench", "beside", "dry_run", "examples", "federations", "join",
-    "overview", "study",
+    "BENCHMARK", "LEADERBOARD", "Bench", "Joined", "Show", "bench", "beside", "dry_run", "examples", "federations",
+    "join", "overview", "study",
 ]
 # fmt: on
