@@ -58,7 +58,11 @@ def test_a_configuration_with_a_missing_result_has_no_rank() -> None:
         "FedRep": True,
     }
     begun = Leaderboard([*map(local, "abc"), *BOTH])
-    assert begun.ranked[0] == ["a", "b"], "a federation with less than half of the rows is not ranked"
+    assert begun.ranked == (["a", "b"], ["Local", "FedAvg", "Ditto"]), "a federation that is under way is not ranked"
+    more = [result(f, c, 1.0) for f in "ab" for c in ("x", "y", "z")]
+    under_way = Leaderboard([*map(local, "abc"), *BOTH, *more, *(result("c", c, 1.0) for c in ("FedAvg", "x"))])
+    assert under_way.ranked[0] == ["a", "b"]
+    assert len(under_way.ranked[1]) == 6
     assert any("results are missing: c" in note for note in begun.notes)
 
 
@@ -111,7 +115,9 @@ def test_text_has_intervals_clients_and_the_metric() -> None:
 def test_a_study_gives_the_numbers_of_its_own_table(tmp_path: Path) -> None:
     grid = [{"method": "FedAvg"}, {"method": {"name": "FedAvg", "personal_model": "finetune"}, "rule": "ConFREE"}]
     study(data="heart", rounds=1, model="logistic", seeds=3, jobs=1, grid=grid, out=tmp_path / "heart")
-    assert benchmark_studies(tmp_path) == {"heart": tmp_path / "heart"}
+    (tmp_path / "next").mkdir()
+    (tmp_path / "next" / "study.yaml").write_text("seeds: 3\n")
+    assert benchmark_studies(tmp_path) == {"heart": tmp_path / "heart"}, "the next one has not begun"
     found = LoadedStudy(tmp_path / "heart")
     results = {each.configuration: each for each in results_of("heart", found, 3)}
     assert list(results) == [

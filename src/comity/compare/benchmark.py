@@ -95,8 +95,9 @@ class Result:
 
 
 def benchmark_studies(out: str | Path) -> dict[str, Path]:
-    """The federations' studies in the folder of a benchmark."""
-    folders = sorted(path.parent for path in Path(out).glob("*/study.yaml"))
+    """The federations' studies in the folder of a benchmark, as far as they have begun."""
+    begun = {path.parents[2] for path in Path(out).glob("*/runs/*/config.yaml")}
+    folders = sorted(path.parent for path in Path(out).glob("*/study.yaml") if path.parent in begun)
     if not folders:
         raise ComityError(f"{out} holds no benchmark: there is no study in its folders")
     return {folder.name: folder for folder in folders}

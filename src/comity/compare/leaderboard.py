@@ -79,14 +79,23 @@ class Leaderboard:
     def ranked(self) -> tuple[list[str], list[str]]:
         """Federations and configurations whose results are complete; ranks are made of these.
 
-        Federations with less than half of the configurations are left out first, then configurations that are missing
-        in any of the others.
+        While results are missing, the federation or the configuration that lacks the largest share of them is left out:
+        a federation that is under way, or a configuration that does not run everywhere.
         """
-        names = [name for name, of in self.by_configuration.items() if next(iter(of.values())).kind != "control"]
-        has = {each: {name for name in names if each in self.by_configuration[name]} for each in self.federations}
-        most = max(map(len, has.values()), default=0)
-        federations = [each for each in self.federations if 2 * len(has[each]) >= most]
-        return federations, [name for name in names if all(name in has[each] for each in federations)]
+        known = self.by_configuration
+        names = [name for name, of in known.items() if next(iter(of.values())).kind != "control"]
+        federations = list(self.federations)
+        while federations and names:
+            lacking = {each: sum(each not in known[name] for name in names) / len(names) for each in federations}
+            absent = {name: sum(each not in known[name] for each in federations) / len(federations) for name in names}
+            worst, most = max(lacking, key=lambda each: lacking[each]), max(absent, key=lambda name: absent[name])
+            if not lacking[worst]:
+                break
+            if lacking[worst] > absent[most]:
+                federations.remove(worst)
+            else:
+                names.remove(most)
+        return federations, names
 
     @cached_property
     def _scores(self) -> list[list[float]]:
