@@ -40,32 +40,21 @@ from comity._yaml import read_yaml as read_yaml
 from comity._yaml import refuse_code as refuse_code
 
 COMPONENTS = tuple(KINDS)
-PARTITION = DEFAULTS["partition"]
-"""The partition of data that come without one of their own, where none is named."""
-CLIENTS = 20
-"""How many clients there are where neither the data nor anybody says it."""
-SAMPLES = {1: "vectors", 2: "series", 3: "images"}
-"""What samples are, by the number of their dimensions."""
-MODEL = {1: "logistic", 2: "cnn1d", 3: DEFAULTS["model"]}
-"""The architecture for samples of so many dimensions, where none is named."""
+PARTITION = DEFAULTS["partition"]  # the partition of data that come without one of their own, where none is named
+CLIENTS = 20  # how many clients there are where neither the data nor anybody says it
+SAMPLES = {1: "vectors", 2: "series", 3: "images"}  # what samples are, by the number of their dimensions
+MODEL = {1: "logistic", 2: "cnn1d", 3: DEFAULTS["model"]}  # by the dimensions of samples
 MLP = "mlp"
 """The architecture for vectors where a method divides it into body and head, which logistic regression has not."""
-UNNAMED = ("partition", "model", "guard", "extension")
-"""Components that need not be named."""
-LOCAL = "Local"
-"""The method that every run is compared with: each client trains alone."""
-MEAN = DEFAULTS["rule"]
-"""The rule that other rules are compared with."""
+UNNAMED = ("partition", "model", "guard", "extension")  # components that need not be named
+LOCAL = "Local"  # the method that every run is compared with: each client trains alone
+MEAN = DEFAULTS["rule"]  # the rule that other rules are compared with
 REPEATED = 1_000_003
 """Makes the training seed of a repeated local baseline: by exclusive or, so that it differs from all usual seeds."""
-ACCURACY = "accuracy"
-"""The metric that decides where nothing speaks for another."""
-BALANCED = "balanced"
-"""The metric that decides where classes are uneven."""
-SEARCHED = 0.2
-"""Share of the training samples that a search holds out for validation, unless ``val_share`` is set."""
-AUTO = "auto"
-"""A learning rate that is not known yet: a study of each method chooses it by validation."""
+ACCURACY = "accuracy"  # the metric that decides where nothing speaks for another
+BALANCED = "balanced"  # the metric that decides where classes are uneven
+SEARCHED = 0.2  # share of the training samples that a search holds out for validation, unless `val_share` is set
+AUTO = "auto"  # A learning rate that is not known yet: a study of each method chooses it by validation
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 
 

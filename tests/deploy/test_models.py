@@ -28,7 +28,8 @@ def score(model: ClientModel, federation: Federation, cid: int, metric: str) -> 
     test = federation.clients[cid].test
     with torch.no_grad():
         each = [torch.log_softmax(net(test.x), 1).double().exp().numpy() for net in model.artefact.nets]
-    predicted = np.log(np.tensordot(model.weights, each, 1))
+    with np.errstate(divide="ignore"):
+        predicted = np.log(np.tensordot(model.weights, each, 1))
     shares = model.expected_shares
     found = scores(metric, predicted, test.y.numpy(), () if shares is None else shares)
     assert found is not None
