@@ -16,6 +16,7 @@ from comity.compare import (
     Leaderboard,
     LoadedStudy,
     Result,
+    Row,
     benchmark_clients_csv,
     benchmark_studies,
     clients_of,
@@ -90,6 +91,15 @@ def draw_benchmark(found: Benchmark, file: Path, beside: str | None = None) -> N
     draw_clients(found.board, found.clients, file, beside)
 
 
+def _title(ranked: Sequence[Row]) -> str:
+    """The winner, if there is one: the first row, and no other within the critical difference of it."""
+    if len(ranked) < 2:
+        return "Benchmark"
+    if sum(row.close for row in ranked) > 1:
+        return "No clear winner"
+    return f"Best mean rank: {ranked[0].configuration}"
+
+
 def bench_page(found: Benchmark) -> str:
     """One self-contained HTML page, light or dark, without a script."""
     board = found.board
@@ -99,7 +109,7 @@ def bench_page(found: Benchmark) -> str:
         templates()
         .get_template("bench.html")
         .render(
-            title=f"Best mean rank: {ranked[0].configuration}" if len(ranked) > 1 else "Benchmark",
+            title=_title(ranked),
             policy=POLICY,
             styles=styles(),
             board=board,
