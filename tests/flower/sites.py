@@ -1,6 +1,7 @@
 """Four hospitals, each with its table in a folder of its own, and the schema that they agreed on."""
 
 import csv
+import re
 from pathlib import Path
 
 from comity.commands import command
@@ -23,3 +24,12 @@ def write_tables(folder: Path) -> None:
     for name, schema in zip(NAMES, files, strict=True):
         assert command("schema", [str(folder / name / "patients.csv"), "-o", schema]) == 0
     assert command("schema", [*files, "-o", str(folder / "common.yaml")]) == 0
+
+
+def without(source: Path, to: Path, *columns: str) -> None:
+    """A schema without some columns."""
+    text = source.read_text()
+    for name in columns:
+        text, count = re.subn(rf"^  {name}:\n(    .*\n)+", "", text, flags=re.MULTILINE)
+        assert count == 1
+    to.write_text(text)

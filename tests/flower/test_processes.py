@@ -12,7 +12,7 @@ import pytest
 import torch
 from deployment import LIMIT, Deployment, commands, connection, node, start_all, start_superlink
 from safetensors import safe_open
-from sites import NAMES, write_tables
+from sites import NAMES, without, write_tables
 
 from comity import Config
 from comity.commands import command
@@ -258,3 +258,29 @@ def test_from_four_tables_to_four_models_and_a_page(tmp_path: Path, monkeypatch:
         (theirs,) = Path("rehearsal", "models").glob(f"{cid:03d}*")
         predicted, rehearsed = (load_model(each).predict_proba(new) for each in (mine, theirs))
         assert np.array_equal(predicted, rehearsed)
+
+
+def test_masked_tables_at_four_supernodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With secrets of their own: means, spreads and updates are masked, and new rows predicted as by the rehearsal."""
+    monkeypatch.chdir(tmp_path)
+    write_tables(tmp_path)
+    without(tmp_path / "common.yaml", tmp_path / "most.yaml", "vessels")
+    options = ["--model", "logistic", "--rounds", "1", "--reference", "none", "--masked", "--min-clients", "3"]
+    assert command("flower", ["new", "hearts", "--schema", "most.yaml", *options]) == 0
+    assert command("flower", ["keys", "secrets", "--clients", "4"]) == 0
+    for file in Path("secrets").glob("*.json"):
+        file.write_text(file.read_text().replace('"min_clients": 5', '"min_clients": 3'))
+    with Deployment(tmp_path, nodes=4, limit=2 * LIMIT) as here:
+        here.env["HOME"] = str(tmp_path)
+        start_superlink(here)
+        for cid, name in enumerate(NAMES):
+            mine = f"data='{tmp_path / name / 'patients.csv'}' secrets='{tmp_path}/secrets/client-{cid}.json'"
+            here.start(f"node-{cid}", [*node(here, cid, 4)[:-1], mine])
+        here.call(["flwr", "run", "hearts", "here", "--stream"])
+    data = ["--data", "pooled/patients.csv", "--data.schema", "most.yaml", "--metric", "accuracy"]
+    assert command("run", [*data, *options, "--out", "rehearsal", "--quiet"]) == 0
+    new = read_columns(tmp_path / "pooled" / "patients.csv").select(range(0, 920, 7))
+    for cid in range(4):
+        mine = load_model(tmp_path / "comity" / "hearts" / f"client-{cid}" / "model")
+        (rehearsed,) = Path("rehearsal", "models").glob(f"{cid:03d}*")
+        assert np.array_equal(mine.predict_proba(new), load_model(rehearsed).predict_proba(new))

@@ -1,6 +1,7 @@
 """The protocol by itself: whoever is lost or lies, the sum is that of those who are left, or there is none."""
 
 import dataclasses
+from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from comity.privacy import (
     within_bounds,
     write_secrets,
 )
+from comity.privacy._fixed_point import EXACT_BOUND
 from comity.privacy._masks import add_mask
 
 STEPS = ("keys", "shares", "mask", "agree", "unmask")
@@ -320,3 +322,52 @@ def test_secrets_are_written_once_and_read_by_their_owner_alone(tmp_path: Path) 
     files[1].chmod(0o644)
     with pytest.raises(ComityError, match="can be read by others"):
         Secrets.read(files[1], 1)
+
+
+# Sums without rounding.
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@few
+@given(st.lists(st.lists(FLOATS, min_size=3, max_size=3), min_size=1, max_size=6))
+def test_sums_of_float32_and_of_their_squares_are_exact(rows: list[list[float]]) -> None:
+    """Whichever their sizes: what comes out is the true sum, rounded once."""
+    terms = [np.concatenate([row, np.square(row)]) for row in np.array(rows)]
+    point = FixedPoint(len(terms))
+    total = sum((point.encode_exactly(each) for each in terms), np.uint64(0))
+    expected = [float(sum(map(Fraction, column))) for column in np.array(terms).T.tolist()]
+    assert point.decode_exactly(total).tolist() == expected
+
+
+def test_the_words_of_an_exact_sum_say_nothing_of_who_is_below_zero() -> None:
+    """Two pairs with one sum: nothing that is the same for a pair tells it from the other, digit by digit."""
+    point, shifts = FixedPoint(2), []
+    for pair in ((3.0, 4.0), (-3.0, 10.0)):
+        words = [sum(point.encode_exactly(np.array([each])) for each in pair).view(np.int64) for _ in range(200)]
+        assert {float(point.decode_exactly(each.view(np.uint64))[0]) for each in words} == {7.0}
+        above = np.array(words) >> 16
+        assert all(len(set(column)) == 200 for column in above.T.tolist())  # what is above a digit never comes again
+        shifts.append(above[:, -1].mean() / 2.0**point.hiding)
+    assert abs(shifts[0] - shifts[1]) < 0.25  # of about 1, with a standard error of 0.04
+
+
+@pytest.mark.parametrize("clients", [1, 2, 100, 10_000, 2**20])
+def test_no_exact_sum_can_overflow(clients: int) -> None:
+    point = FixedPoint(clients)
+    assert clients * 2**16 * 2**point.hiding <= 2**62
+    assert clients * int(EXACT_BOUND) * 2**298 < 2 ** (16 * 40 - 1)
+    assert point.decode_exactly(
+        point.encode_exactly(np.array([EXACT_BOUND, -EXACT_BOUND, 0.0, 2.0**-298]))
+    ).tolist() == [
+        EXACT_BOUND,
+        -EXACT_BOUND,
+        0.0,
+        2.0**-298,
+    ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2.0**311, 2.0**-299], ids=str)
+def test_numbers_that_would_not_be_exact_are_rejected(value: float) -> None:
+    with pytest.raises(Refused, match="sums: its sums are beyond what can be masked"):
+        FixedPoint(3).encode_exactly(np.array([value]))

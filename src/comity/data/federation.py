@@ -201,7 +201,7 @@ def federate(
     taking_part = [np.sort(np.concatenate([train, val])) for train, val, _ in splits[: max(1, clients - newcomers)]]
     least = 0 if dataset.schema is None else dataset.schema.min_count
     sums = (Moments.of(dataset.x[index]).without_few(least) for index in taking_part)
-    scaler = Scaler.of(sums) if dataset.standardise else None
+    scaler = Scaler.of(Moments.together(sums, dataset.schema)) if dataset.standardise else None
     pixels = scaler is None and dataset.x.dtype == np.uint8
     prepare = Preprocessing(dataset.shape, scaler, dataset.centred, dataset.schema, pixels)
     names = tuple(share.name or str(k) for k, share in enumerate(shares))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from math import fsum
 
 import numpy as np
 import torch
@@ -46,8 +47,16 @@ class Moments:
         """The same with zeros for what has fewer than ``least`` known values, so that no sum is of a few rows."""
         return Moments(*(self.stacked * (self.count >= least)))
 
-    def __add__(self, other: "Moments") -> "Moments":
-        return Moments(*(self.stacked + other.stacked))
+    @classmethod
+    def together(cls, clients: Iterable["Moments"], schema: Schema | None) -> "Moments":
+        """Of all clients together, so that every machine gets the same bits.
+
+        Where sites agreed on a schema, which then has a least count, sums are exact and rounded once: neither their
+        order nor whether they are masked matters. Others are added in the order of the clients.
+        """
+        each = np.stack([client.stacked for client in clients])
+        exact = schema is not None and schema.min_count > 0
+        return cls(*(np.apply_along_axis(fsum, 0, each) if exact else reduce(np.add, each)))
 
 
 @dataclass(frozen=True)
@@ -63,9 +72,8 @@ class Scaler:
     factor: Array
 
     @classmethod
-    def of(cls, moments: Iterable[Moments]) -> "Scaler":
-        """From the clients' sums, added in the order of the clients, so that every machine gets the same bits."""
-        whole = reduce(Moments.__add__, moments)
+    def of(cls, whole: Moments) -> "Scaler":
+        """From the sums of all clients together."""
         count = np.maximum(whole.count, 1)
         mean = whole.total / count
         spread = np.sqrt(np.maximum(whole.squares / count - mean * mean, 0))

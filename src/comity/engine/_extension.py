@@ -4,10 +4,12 @@ An extension lives in the room of its feature. The engine calls its hooks at the
 it. One object serves one run: some hooks are called where clients work, others where the server works.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
+
+from torch import Tensor
 
 from comity._extensions import BY_DATA, BY_OPTION, BY_RULE, LAST
 from comity._options import check
@@ -113,6 +115,21 @@ class Extension:
         """The whole aggregation, where it is not the rule on the clients' updates.
 
         ``is_whole`` is false where a method combines several things per round, or by a rule of its own.
+        """
+        return None
+
+    def total(
+        self,
+        server: "Server",
+        verb: str,
+        question: Payload,
+        replies: Mapping[int, Any],
+        rows: int,
+        columns: Sequence[str],
+    ) -> Tensor | None:
+        """The sum of what all clients answered to a question whose verb is ``summed``, (rows, columns) float64.
+
+        ``None`` where single answers reached the server, which then adds them up itself.
         """
         return None
 

@@ -126,7 +126,7 @@ class Site:
             round=round,
             verb=verb,
         )
-        if state is None:
+        if state is None or not (state.method or state.engine):  # or what it was asked so far left nothing
             model.write(self.initial)
             self.method.start(client)
             if len(model.counters):

@@ -53,6 +53,9 @@ class Verb:
     """Whether it leaves what the client keeps as it was."""
     judges: bool = False
     """Whether it compares models; then its bytes are not counted as the method's."""
+    summed: str | None = None
+    """The tensor of the reply of which the server needs the sum over all clients alone: float64 numbers as int64, in
+    columns; one of zeros says that the client has nothing to add there. Later extensions may hide the rest."""
     optional: frozenset[str] = frozenset()
     """Fields of the reply that one client may have and another not."""
 

@@ -25,6 +25,7 @@ from comity.privacy._messages import (
     Agreement,
     Coefficients,
     EveryonesKeys,
+    KnownColumns,
     MaskedReply,
     MaskedWords,
     Revealed,
@@ -38,12 +39,13 @@ from comity.privacy._secrets import Secrets, rehearsed
 from comity.privacy._weights import LARGEST, objection_to_weights
 from comity.rules import COSINE_ROUNDING, LayerSketch, Sketch
 
-OWN_TENSORS = ("update", "origin", "weights")
+OWN_TENSORS = ("update", "origin", "weights", "terms", "known")
 """What a client keeps of a round beside the secrets of its masks."""
 STEPS: dict[type[Payload], str] = {
     EveryonesKeys: "share",
     Coefficients: "mask",
     TakenStep: "against",
+    KnownColumns: "add",
     Survivors: "agree",
     Signatures: "unmask",
 }
@@ -98,22 +100,44 @@ class MaskedClients:
         ledger.claim(self.run, str(client.round), "fit")
         if not float(update.abs().max()) <= LARGEST_UPDATE:
             raise Refused.because("update")
-        kept: dict[str, bytes] = {}
-        place = place_of(self.run, client.round, sent)
-        keys = Party(secrets, place, kept).announce()
-        kept["sent"] = sent
+        party = self._announced(secrets, client.round, sent)
         sketch = None
         if self.sketch is not None:
-            drawn = _drawn(self.sketch.k, self.layout.size, derive(secrets.group, b"sketch", place))
+            drawn = _drawn(self.sketch.k, self.layout.size, derive(secrets.group, b"sketch", party.place))
             parameters = update[: self.layout.size]
             sketch = drawn.sketched(lambda _, columns: parameters[None, columns], 1)[0]
-        client.secret = _tensors(kept) | {"update": update, "origin": received.theta}
-        told = MaskedReply(keys=_tensor(keys), size=1, sketch=sketch)
+        client.secret = _tensors(party.kept) | {"update": update, "origin": received.theta}
+        told = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1, sketch=sketch)
         if self.noise is None:  # noise on the sum would be worth nothing if these told the same without any
             told.size, told.train_loss, told.loss = reply.size, reply.train_loss, reply.loss
         else:
             told.spent = ledger.spent_before(self.run)
         return told
+
+    def asked(
+        self, cid: int, state: ClientState | None, received: Payload, terms: Tensor, round: int
+    ) -> tuple[MaskedReply, ClientState]:
+        """What leaves a client that is asked for numbers, a matrix, before the first round; it keeps them for the sum.
+
+        The same numbers are added up once with the same secrets, in whichever run: two sums with one client more in
+        one of them would tell its own.
+        """
+        if round:
+            raise Refused.because("turn")
+        secrets, state = self.secrets(cid), state or ClientState()
+        ledger = self._ledger(secrets)
+        ledger.claim_model(round, hash_of(terms))
+        ledger.claim(self.run, str(round), "asked")
+        party = self._announced(secrets, round, hash_of_payload(received))
+        told = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1)
+        return told, ClientState(state.method, state.engine, _tensors(party.kept) | {"terms": terms})
+
+    def _announced(self, secrets: Secrets, round: int, sent: bytes) -> Party:
+        """The client in this round, with new keys."""
+        party = Party(secrets, place_of(self.run, round, sent), {})
+        party.announce()
+        party.kept["sent"] = sent
+        return party
 
     def _ledger(self, secrets: Secrets) -> Ledger:
         if secrets.answered is None:
@@ -142,14 +166,16 @@ class MaskedClients:
                 reply = self._mask(party, received, tensors)
             case TakenStep():
                 reply = self._against(party, received, tensors)
+            case KnownColumns():
+                reply = self._add(party, received, tensors)
             case Survivors():
                 reply = self._agree(party, received, tensors)
             case Signatures():
                 reply = self._unmask(party, received)
             case _:
                 raise TypeError(f"no masked verb has {type(received).__name__}")
-        done = self.noise is not None or (isinstance(received, Signatures) and received.total == AGAINST)
-        if isinstance(received, Signatures) and done:
+        last = AGAINST if self.noise is None else UPDATES
+        if isinstance(received, Signatures) and received.total == last:
             return reply, ClientState(state.method, state.engine)  # the round is over: it forgets all of it
         return reply, ClientState(state.method, state.engine, _tensors(kept) | tensors)
 
@@ -160,9 +186,10 @@ class MaskedClients:
         return SealedShares(sealed=to_rows(sealed), digests=to_rows(digests))
 
     def _mask(self, party: Party, received: Coefficients, tensors: dict[str, Tensor]) -> MaskedWords:
-        """Its weighted update in fixed point, masked."""
-        present, size, update = ids_of(received.present), self.layout.size, tensors["update"]
-        rows = [received.coefficients] if len(update) == size else [received.coefficients, received.shares]
+        """Its weighted update in fixed point, or which columns it knows of the numbers it was asked for, masked."""
+        present, terms = ids_of(received.present), tensors.get("terms")
+        of_parameters = terms is not None or len(tensors["update"]) == self.layout.size
+        rows = [received.coefficients] if of_parameters else [received.coefficients, received.shares]
         if party.me not in present or any(row.shape != (len(present),) for row in rows):
             raise Refused.because("cohort")
         self.check_left(len(present), len(present))
@@ -170,17 +197,27 @@ class MaskedClients:
             self._check_weights(row)
         if self._budget_is_spent(party.secrets):
             raise Refused.because("budget")
-        mine, count = present.index(party.me), len(present)
-        values = update.double().numpy().copy()
-        if self.noise is not None:
-            values = self.noise.added(values, count, self._noise_key(party))
-        values[:size] *= float(received.coefficients[mine])
-        values[size:] *= float(received.shares[mine])
-        words = FixedPoint(count).encode(values)
+        if terms is None:
+            words = FixedPoint(len(present)).encode(self._weighted(party, received, tensors["update"], present))
+        elif bool((received.coefficients == 1).all()):
+            words = np.asarray(terms.any(0).numpy(), dtype=np.uint64)
+        else:
+            raise Refused.because("weights-sums")
         party.receive(from_rows(received.sealed))
         masked = party.mask(UPDATES, words, present, hash_of(received.coefficients, received.shares))
         tensors["weights"] = torch.stack(rows)
         return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
+
+    def _weighted(
+        self, party: Party, received: Coefficients, update: Tensor, present: list[int]
+    ) -> NDArray[np.float64]:
+        """Its update times its coefficients, with its part of the noise."""
+        mine, size, values = present.index(party.me), self.layout.size, update.double().numpy().copy()
+        if self.noise is not None:
+            values = self.noise.added(values, len(present), self._noise_key(party))
+        values[:size] *= float(received.coefficients[mine])
+        values[size:] *= float(received.shares[mine])
+        return values
 
     def _budget_is_spent(self, secrets: Secrets) -> bool:
         """Whether this round, which is noted already, takes epsilon above what the site allows."""
@@ -219,6 +256,24 @@ class MaskedClients:
         masked = party.mask(AGAINST, np.array([against], dtype=np.uint64), present, hash_of(received.theta))
         return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
 
+    def _add(self, party: Party, received: KnownColumns, tensors: dict[str, Tensor]) -> MaskedWords:
+        """The numbers it was asked for, exactly and masked."""
+        present, terms, known = ids_of(received.present), tensors["terms"], received.known
+        self.check_left(len(present), len(present))
+        if known.dtype != torch.int64 or known.shape != terms.shape[1:]:
+            raise Refused.because("form")
+        tensors["known"] = known
+        self._check_known(party, present, tensors)
+        words = FixedPoint(len(present)).encode_exactly(terms.reshape(-1).numpy())
+        masked = party.mask(AGAINST, words, present, hash_of(known))
+        return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
+
+    def _check_known(self, party: Party, left: list[int], tensors: dict[str, Tensor]) -> None:
+        """Reject a sum in which fewer than ``min_clients`` may know a column that it knows, whoever was lost since."""
+        lost = len(set(party.survivors(UPDATES)) - set(left))
+        if bool((tensors["known"][tensors["terms"].any(0)] - lost < self.min_clients).any()):
+            raise Refused.because("known")
+
     def _agree(self, party: Party, received: Survivors, tensors: dict[str, Tensor]) -> Agreement:
         """Its signature, where those who are left are enough for nobody to stand out."""
         survivors, present = ids_of(received.survivors), party.present(received.total)
@@ -227,6 +282,8 @@ class MaskedClients:
         if received.total == UPDATES:
             for row in tensors["weights"][:, [present.index(cid) for cid in survivors]]:
                 self._check_weights(row)
+        elif "known" in tensors:
+            self._check_known(party, survivors, tensors)
         return Agreement(signature=_tensor(signature))
 
     def _unmask(self, party: Party, received: Signatures) -> Revealed:

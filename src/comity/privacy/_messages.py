@@ -7,11 +7,14 @@ from torch import Tensor
 from comity.methods import Payload
 
 UPDATES, AGAINST = 0, 1
-"""The two masked sums of a round: of the weighted updates, and of the clients whose loss the step increases."""
+"""The two masked sums of a round: of the weighted updates, and of the clients whose loss the step increases.
+
+Before the first round: of the columns that each client knows, and of its numbers in them.
+"""
 
 
 class MaskedReply(Payload):
-    """What a client says openly after it fitted. The shared part that it trained stays with it."""
+    """What a client says openly after it fitted, or where it is asked for numbers to add up: these stay with it."""
 
     keys: Tensor
     """The public half of its keys for this round, signed."""
@@ -54,6 +57,13 @@ class TakenStep(Payload):
 
     present: Tensor
     theta: Tensor
+
+
+class KnownColumns(Payload):
+    """How many clients know each column of the numbers that are added up next, the same for all."""
+
+    present: Tensor
+    known: Tensor
 
 
 class MaskedWords(Payload):

@@ -191,6 +191,11 @@ class Party:
         self._expect(f"context{sum}", "")
         return unpacked(self.kept[f"present{sum}"])
 
+    def survivors(self, sum: int) -> list[int]:
+        """Who was left in a sum that it helped to open."""
+        self._expect(f"answered{sum}", "")
+        return unpacked(self.kept[f"survivors{sum}"])
+
     def agree(self, sum: int, survivors: Collection[int]) -> bytes:
         """Its signature of what it was sent about this sum and of who is left; it signs one story and no other."""
         self._expect(f"context{sum}", f"survivors{sum}")

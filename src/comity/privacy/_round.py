@@ -15,7 +15,7 @@ from comity.methods import Combined, Payload
 from comity.privacy._accountant import epsilon_of
 from comity.privacy._clients import MaskedClients, Noise, from_rows, hash_of, hash_of_payload, to_rows
 from comity.privacy._collector import Collector
-from comity.privacy._fixed_point import FixedPoint
+from comity.privacy._fixed_point import DIGITS, FixedPoint
 from comity.privacy._graph import LOST
 from comity.privacy._keys import ANNOUNCEMENT, DIGEST, REASONS, SEALED, SECRETS, SIGNATURE, Refused
 from comity.privacy._messages import (
@@ -24,6 +24,7 @@ from comity.privacy._messages import (
     Agreement,
     Coefficients,
     EveryonesKeys,
+    KnownColumns,
     MaskedReply,
     MaskedWords,
     Revealed,
@@ -59,23 +60,7 @@ class MaskedRound:
         sketched = {} if self.clients.sketch is None else {"sketch": (torch.float64, self.clients.sketch.k)}
         replies = self._of_form("fit", replies, keys=(torch.uint8, ANNOUNCEMENT), **sketched)
         self._check_left(len(replies), len(replies))
-        sent = hash_of_payload(self.server.method.send(self.server, min(replies)))
-        place = place_of(self.clients.run, self.server.round, sent)
-        self._collector = Collector(place, {cid: from_rows(reply.keys[None])[0] for cid, reply in replies.items()})
-        everyone, self._degree = self._collector.everyone, self._collector.degree
-        keys = EveryonesKeys(ids=torch.tensor(list(everyone)), keys=to_rows(list(everyone.values())))
-        shared: dict[int, SealedShares] = self._ask(
-            "share",
-            dict.fromkeys(everyone, keys),
-            sealed=(torch.uint8, self._degree, SEALED),
-            digests=(torch.uint8, self._degree + 1, SECRETS * DIGEST),
-        )
-        refused = self._collector.receive(
-            {cid: (from_rows(reply.sealed), from_rows(reply.digests)) for cid, reply in shared.items()}
-        )
-        self.server.record.failed |= {cid: f"share: {why}" for cid, why in refused.items()}
-        present = self._collector.present
-        self._check_left(len(present), len(present))
+        present = self._share(replies, self.server.method.send(self.server, min(replies)))
 
         # 2. The rule finds coefficients, from sketches if it compares updates.
         updates = self._seen({cid: replies[cid] for cid in present})
@@ -89,16 +74,7 @@ class MaskedRound:
             )
 
         # 3. The sum of the updates with these coefficients.
-        questions: dict[int, Payload] = {
-            cid: Coefficients(
-                sealed=to_rows(self._collector.sealed_for(cid)),
-                present=torch.tensor(present),
-                coefficients=coefficients,
-                shares=shares,
-            )
-            for cid in present
-        }
-        total = self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares), len(self.server.theta))
+        total = self._weighted_sum(present, coefficients, shares, len(self.server.theta))
         summed = torch.from_numpy(FixedPoint(len(present)).decode(total.words)).to(self.server.theta.dtype)
         size = self.server.layout.size
         for name, where in self.server.variances.items():
@@ -119,6 +95,62 @@ class MaskedRound:
         else:
             self._account(self.clients.noise, {cid: replies[cid].spent for cid in present})
         return Combined(theta, outcome)
+
+    def total(
+        self, verb: str, question: Payload, replies: Mapping[int, MaskedReply], rows: int, columns: Sequence[str]
+    ) -> Tensor:
+        """The exact sum of the numbers that clients were asked for before the first round, rounded once to float64.
+
+        Before it, how many clients know each column: a column of fewer than ``min_clients`` is not added up.
+        """
+        replies = self._of_form(verb, replies, keys=(torch.uint8, ANNOUNCEMENT))
+        self._check_left(len(replies), len(replies))
+        present = self._share(replies, question)
+        ones = torch.ones(len(present), dtype=torch.float64)
+        counted = self._weighted_sum(present, ones, ones, len(columns))
+        known, least = torch.from_numpy(counted.words.view(np.int64).copy()), self.clients.min_clients
+        if few := [name for name, count in zip(columns, known.tolist(), strict=True) if 0 < count < least]:
+            raise Refused(
+                f"fewer than {least} clients know {', '.join(few)}, and its sums would tell of single ones; leave it "
+                "out of the schema and give another --seed"
+            )
+        left = KnownColumns(present=torch.tensor(counted.left), known=known)
+        width = rows * len(columns) * DIGITS
+        total = self._sum(AGAINST, "add", dict.fromkeys(counted.left, left), hash_of(known), width)
+        return torch.from_numpy(FixedPoint(len(counted.left)).decode_exactly(total.words)).reshape(rows, -1)
+
+    def _share(self, replies: Mapping[int, MaskedReply], sent: Payload) -> list[int]:
+        """Have clients that were all sent the same share their secrets out; those whose shares others have."""
+        place = place_of(self.clients.run, self.server.round, hash_of_payload(sent))
+        self._collector = Collector(place, {cid: from_rows(reply.keys[None])[0] for cid, reply in replies.items()})
+        everyone, self._degree = self._collector.everyone, self._collector.degree
+        keys = EveryonesKeys(ids=torch.tensor(list(everyone)), keys=to_rows(list(everyone.values())))
+        shared: dict[int, SealedShares] = self._ask(
+            "share",
+            dict.fromkeys(everyone, keys),
+            sealed=(torch.uint8, self._degree, SEALED),
+            digests=(torch.uint8, self._degree + 1, SECRETS * DIGEST),
+        )
+        refused = self._collector.receive(
+            {cid: (from_rows(reply.sealed), from_rows(reply.digests)) for cid, reply in shared.items()}
+        )
+        self.server.record.failed |= {cid: f"share: {why}" for cid, why in refused.items()}
+        present = self._collector.present
+        self._check_left(len(present), len(present))
+        return present
+
+    def _weighted_sum(self, present: list[int], coefficients: Tensor, shares: Tensor, width: int) -> "_Sum":
+        """Of what these clients kept, with these coefficients."""
+        questions: dict[int, Payload] = {
+            cid: Coefficients(
+                sealed=to_rows(self._collector.sealed_for(cid)),
+                present=torch.tensor(present),
+                coefficients=coefficients,
+                shares=shares,
+            )
+            for cid in present
+        }
+        return self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares), width)
 
     def _seen(self, replies: Mapping[int, MaskedReply]) -> Updates:
         """The updates as the rule sees them."""

@@ -1,8 +1,11 @@
 """Masked sums in a run: the server sees sketches, masked words and shares, and never an update."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
+
+import torch
 
 from comity._errors import ComityError
 from comity.config import Config
@@ -14,6 +17,7 @@ from comity.privacy._messages import (
     Agreement,
     Coefficients,
     EveryonesKeys,
+    KnownColumns,
     MaskedReply,
     MaskedWords,
     Revealed,
@@ -47,12 +51,18 @@ class MaskedSums(Extension):
         self.clients: MaskedClients = masked_clients(plan, layout, len(model.read("shared")) > layout.size)
 
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
-        """``agree`` and ``unmask`` are asked after each of ``mask`` and ``against``."""
+        """``agree`` and ``unmask`` are asked after each of ``mask``, ``against`` and ``add``.
+
+        A client that is asked for what the server needs the sum of alone announces keys in its place.
+        """
+        summed = (verb for verb in verbs.values() if verb.summed is not None)
         masked = (
             replace(verbs["fit"], reply=MaskedReply),
+            *(replace(verb, reply=MaskedReply, work=partial(self._ask, verb), objection=None) for verb in summed),
             Verb("share", EveryonesKeys, SealedShares, self._work),
             Verb("mask", Coefficients, MaskedWords, self._work),
             Verb("against", TakenStep, MaskedWords, self._work),
+            Verb("add", KnownColumns, MaskedWords, self._work),
             Verb("agree", Survivors, Agreement, self._work),
             Verb("unmask", Signatures, Revealed, self._work),
         )
@@ -62,6 +72,13 @@ class MaskedSums(Extension):
         assert isinstance(received, Message)
         return self.clients.fitted(client, received, reply)
 
+    def _ask(self, verb: Verb, call: Call) -> tuple[Payload, ClientState]:
+        assert verb.work is not None
+        assert verb.summed is not None
+        reply, state = verb.work(call)
+        terms = reply.tensors()[verb.summed].view(torch.float64)
+        return self.clients.asked(call.cid, state, call.received, terms, call.round)
+
     def _work(self, call: Call) -> tuple[Payload, ClientState]:
         try:
             return self.clients.work(call.cid, call.state, call.received, call.round)
@@ -69,6 +86,21 @@ class MaskedSums(Extension):
             raise
         except Exception:  # whatever a server made of a message; no word of what it met at this client
             raise Refused.because("form") from None
+
+    def total(
+        self,
+        server: "Server",
+        verb: str,
+        question: Payload,
+        replies: Mapping[int, Any],
+        rows: int,
+        columns: Sequence[str],
+    ) -> torch.Tensor:
+        try:
+            return MaskedRound(server, self.clients, self.delta).total(verb, question, replies, rows, columns)
+        except Refused as why:
+            failed = f" ({server.first_failure})" if server.record.failed else ""
+            raise ComityError(f"the clients' {verb} cannot be added up behind masks: {why}{failed}") from why
 
     def combine(self, server: "Server", replies: Mapping[int, Any], is_whole: bool) -> Combined | None:
         """The step from a masked sum. Where clients or the protocol reject it, the round is named and nothing moves."""
