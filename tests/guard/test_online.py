@@ -194,7 +194,7 @@ def banked(random: np.random.Generator, streams: int, n: int, margin: float) -> 
 
 def mirrored(random: np.random.Generator, streams: int, n: int, margin: float) -> Array:
     """The opposite: much worse first."""
-    return 2 * margin - np.clip(banked(random, streams, n, margin), -1 + 2 * margin, 1)
+    return banked(random, streams, n, margin)[:, ::-1]
 
 
 MARGINAL = {"steady": steady, "rare": rare, "constant": constant, "better, then worse": banked}
