@@ -62,6 +62,7 @@ class Steps(Show):
         self.said.append(text.strip())
 
 
+@pytest.mark.slow
 def test_studies_grow_repetition_by_repetition_with_rates_chosen_once(
     places: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_studies_grow_repetition_by_repetition_with_rates_chosen_once(
         assert all(cell.mean_gain is not None and len(cell.clients) == 3 for cell in study.cells if not cell.local)
 
 
+@pytest.mark.slow
 def test_a_stopped_benchmark_resumes_and_a_finished_one_is_left_as_it_is(
     places: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -139,6 +141,7 @@ def test_one_federation_that_cannot_be_read_does_not_stop_the_others(
     assert done.studies.keys() == {"first"}
 
 
+@pytest.mark.slow
 def test_a_given_rate_is_not_searched(places: dict[str, dict[str, str]], tmp_path: Path) -> None:
     bench(SMALL, federations={"first": places["first"]}, out=tmp_path / "out", lr=0.2, seeds=3)
     study = LoadedStudy(tmp_path / "out" / "first")
