@@ -25,6 +25,7 @@ GROUND = (
         "_components",
         "_overlay",
         "_yaml",
+        "_sections",
     ),
     *("_extensions", "config", "metrics"),
 )
