@@ -1,4 +1,4 @@
-"""Writes docs/methods.md from the classes themselves: ``python docs/make_methods.py``.
+"""Writes docs/reference/methods.md from the classes themselves: ``python docs/make_methods.py``.
 
 What is kept and what travels is measured in a run of two rounds, not declared.
 """
@@ -364,4 +364,4 @@ def anchor(name: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("methods.md").write_text(page())
+    (Path(__file__).parent / "reference" / "methods.md").write_text(page())
