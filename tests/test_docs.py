@@ -142,8 +142,8 @@ def prepared(page: str) -> dict[str, Any]:
         "docs/how-to/newcomers.md": {"Server": Server, "Reply": Reply, "Message": Message},
         "docs/tutorials/own-data.md": {"x": vectors, "y": np.arange(40) % 2, "client": ownership, "frame": table},
         "docs/reference/rules.md": {"server": floats[0], "clients": floats[1:], "sizes": [1, 2, 3]}
-        | {"names": ["a", "b", "c"]}
-        | {"server_vector": torch.zeros(layout.size), "update": rows[0], "layout": layout, "key": key}
+        | {"names": ["a", "b", "c"], "server_vector": torch.zeros(layout.size)},
+        "docs/explanation/sketches.md": {"update": rows[0], "layout": layout, "key": key, "sizes": [1, 2, 3]}
         | {"others": [Sketch(1024).sketch(row, layout, key) for row in rows[1:]]},
     }
     return known.get(page, {})
