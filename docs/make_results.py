@@ -30,7 +30,8 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE.parent / "README.md", *(page for page in sorted(HERE.rglob("*.md")) if "<!-- = " in page.read_text())]
+PAGES = [HERE.parent / "README.md", *sorted(HERE.rglob("*.md")), *sorted(measured.FOLDER.glob("*.md"))]
+PAGES = [page for page in PAGES if "<!-- = " in page.read_text()]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(
