@@ -1,4 +1,4 @@
-"""The numbers of docs/leaderboard.md, from the committed results of ``comity bench``.
+"""The numbers of docs/explanation/leaderboard.md, from the committed results of ``comity bench``.
 
 python docs/make_leaderboard.py runs/leaderboard    # from the benchmark's run folders; it need not be finished
 """
@@ -18,7 +18,7 @@ from comity.studies import LEADERBOARD
 
 CLIENTS = measured.FOLDER / "leaderboard-clients.csv"
 SETUP = measured.FOLDER / "leaderboard.json"
-PICTURE = measured.FOLDER.parent / "images" / "leaderboard.png"
+PICTURE = measured.DOCS / "images" / "leaderboard.png"
 EMPTY = "*The benchmark has not been run yet.*"
 
 
@@ -127,5 +127,5 @@ if __name__ == "__main__":
 
     for folder in sys.argv[1:]:
         make_results.make_leaderboard.keep(Path(folder))
-    page = measured.FOLDER.parent / "leaderboard.md"
+    page = measured.DOCS / "explanation" / "leaderboard.md"
     page.write_text(make_results.page(page.read_text()))

@@ -1,4 +1,4 @@
-"""Fills the pages' tables and numbers in from docs/results; with folders, makes those files from the studies first.
+"""Fills the pages' tables and numbers in from evidence/; with folders, makes those files from the studies first.
 
 ``make results``, or ``make results STUDIES='natural=studies/natural-desk guard=studies/guard-desk'``.
 
@@ -30,8 +30,8 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE / f"{name}.md" for name in ("results", "which-method", "guard", "harm", "feedback", "leaderboard", "ask")]
-PAGES.append(HERE.parent / "README.md")
+PAGES = [HERE.parent / "README.md", *sorted(HERE.rglob("*.md")), *sorted(measured.FOLDER.glob("*.md"))]
+PAGES = [page for page in PAGES if "<!-- = " in page.read_text()]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(

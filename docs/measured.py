@@ -1,4 +1,4 @@
-"""What the studies of docs/results measured, read from their files, and the words and tables in which pages show it.
+"""What the studies in evidence/ measured, read from their files, and the words and tables in which pages show it.
 
 ``NAME.csv`` is a study's table as ``comity table --format csv`` has it, ``NAME-runs.csv`` has a row for each run, and
 ``studies.json`` tells when, where and by which versions each ran. docs/make_results.py writes them, and puts what
@@ -22,7 +22,8 @@ from comity.compare import COLUMNS, Difference, Entry, Line, Spread
 from comity.config import COMPONENTS, LOCAL
 from comity.studies._papers import published
 
-FOLDER = Path(__file__).parent / "results"
+FOLDER = Path(__file__).parents[1] / "evidence"
+DOCS = Path(__file__).parent
 MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
 LAST = "last"
 FALLEN = 20
@@ -166,7 +167,8 @@ def line(study: str, label: str, block: str = "") -> Stored:
 def about(study: str) -> str:
     """How to do it again, what ran, which rates were at an end of their grid, convergence and stability."""
     told = json.loads((FOLDER / "studies.json").read_text())[study]
-    files = f"[table](results/{study}.csv)" + (f", [runs](results/{study}-runs.csv)" if lines(study)[0].runs else "")
+    files = f"[table](../../evidence/{study}.csv)"
+    files += f", [runs](../../evidence/{study}-runs.csv)" if lines(study)[0].runs else ""
     text = (
         f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds, {told['core minutes']} core minutes, "
         f"{told['date']} · {files}."

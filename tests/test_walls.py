@@ -1,4 +1,4 @@
-"""The import contract that docs/architecture.md draws: which room may know which, and what stays private to a room."""
+"""The import contract of docs/explanation/architecture.md: which room may know which, and what stays private to one."""
 
 import ast
 import subprocess
