@@ -91,6 +91,25 @@ def leaderboard_count(configuration: str, what: str) -> str:
     return f"{row.worse} of {counted(row.clients, 'client')}" if what == "worse" else str(getattr(row, what))
 
 
+def leaderboard_rank(configuration: str) -> str:
+    row, found = _row(configuration), board()
+    return "–" if row is None or found is None else found.row_texts(row)[1]
+
+
+def leaderboard_gain(configuration: str, federation: str) -> str:
+    """Mean gain over local training on one federation, with its interval."""
+    row = _row(configuration)
+    return "–" if row is None or federation not in row.results else row.results[federation].interval
+
+
+def leaderboard_size() -> str:
+    found = board()
+    if found is None:
+        return EMPTY
+    clients = max(row.clients for row in found.rows)
+    return f"{len(found.federations)} federations with {clients} clients"
+
+
 def _row(configuration: str) -> Row | None:
     found = board()
     return None if found is None else next((row for row in found.rows if row.configuration == configuration), None)
