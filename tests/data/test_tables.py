@@ -83,9 +83,7 @@ def rows(cells: list[str], **others: list[str]) -> dict[str, list[str]]:
     return {"age": ["50", "60"] * 10, "pain": cells, "outcome": ["no", "yes"] * 10} | others
 
 
-BLANK = (
-    "The column pain holds {!r} in {} of 20 rows, read as blank: is it a value? Then rename it, or list it"
-)
+BLANK = "The column pain holds {!r} in {} of 20 rows, read as blank: is it a value? Then rename it, or list it"
 
 
 @pytest.mark.parametrize(
