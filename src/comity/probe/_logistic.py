@@ -10,7 +10,9 @@ the same over its own rows with the same λ. The problem is convex with one solu
 number of rounds and no training luck.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,8 @@ from numpy.typing import NDArray
 from comity.data import Split
 
 Array = NDArray[np.float64]
+Fit = Callable[[Callable[[Array], Array]], Array]
+"""Finds weights; it is given what returns the sum of the sites' replies to a model."""
 PENALTY = 1.0
 """λ, for features with a standard deviation of about 1: scikit-learn's ``C=1``, or ``C=2`` for two classes."""
 MOST_STEPS = 200
@@ -74,9 +78,47 @@ def fit(ask: Callable[[Array], Array], features: int, classes: int, rows: int, s
         return (total[0] + 0.5 * shrink @ flat) / rows, (total[1:] + shrink) / rows
 
     first = np.zeros(shape) if start is None else start
-    options = {"maxiter": MOST_STEPS, "gtol": TOLERANCE, "ftol": 1e-12}
+    options = {"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "gtol": TOLERANCE, "ftol": 1e-12}
     found = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x).reshape(shape)
+
+
+def side_by_side(ask: Callable[[dict[int, Array]], dict[int, Array]], fits: Sequence[Fit]) -> list[Array]:
+    """Several fits whose questions go out together, by number: sites that are far away are asked less often."""
+    questions: SimpleQueue[tuple[int, Array | None]] = SimpleQueue()
+    answers: list[SimpleQueue[Array | BaseException]] = [SimpleQueue() for _ in fits]
+
+    def work(k: int) -> Array:
+        def ask_here(weights: Array) -> Array:
+            questions.put((k, weights.copy()))
+            answer = answers[k].get()
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        try:
+            return fits[k](ask_here)
+        finally:
+            questions.put((k, None))
+
+    with ThreadPoolExecutor(len(fits)) as pool:
+        jobs, working, waiting = [pool.submit(work, k) for k in range(len(fits))], len(fits), dict[int, Array]()
+        while working:
+            k, weights = questions.get()
+            if weights is None:
+                working -= 1
+            else:
+                waiting[k] = weights
+            if waiting and len(waiting) == working:
+                replies: Mapping[int, Array | BaseException]
+                try:
+                    replies = ask(waiting)
+                except BaseException as error:  # it ends every fit, and is raised below
+                    replies = dict.fromkeys(waiting, error)
+                for each in waiting:
+                    answers[each].put(replies[each])
+                waiting = {}
+    return [job.result() for job in jobs]
 
 
 def common(sites: Sequence[Rows], classes: int, start: Array | None = None) -> Array:
