@@ -248,6 +248,11 @@ class ClientPairs:
             constant=all(pair.constant for pair in pairs),
         )
 
+    @staticmethod
+    def width(runs: int) -> int:
+        """Of ``numbers``."""
+        return SUMS * runs + 13
+
     def numbers(self, runs: Sequence[int]) -> "NDArray[np.float64]":
         """All of it in one vector; zeros where a run has no pairs."""
         import numpy as np
@@ -264,6 +269,8 @@ class ClientPairs:
 
         from comity.compare.evidence import Evidence
 
+        if not numbers.any():
+            return None
         sums = numbers[: SUMS * len(runs)].reshape(SUMS, len(runs))
         clusters, (step, unit, repeats, train, tests, value, local, constant) = np.split(numbers[sums.size :], [5])
         count, total, squares, absolute = sums[:4]
@@ -271,11 +278,9 @@ class ClientPairs:
         whole = (np.r_[count, tests, constant] % 1 == 0).all() and constant in (0, 1)
         below = np.r_[count, squares, absolute, sums[5], clusters[[0, 2, 3, 4]], unit, train, tests].min() >= 0
         agree = (np.abs(total) <= 1.000001 * np.minimum(absolute, np.sqrt(count * squares))).all()
-        if not (finite and whole and below and agree and tests <= count.sum() and 0 <= repeats <= len(runs)):
-            raise ValueError("sent sums of differences that cannot be")
         there = count > 0
-        if not there.any():
-            return None
+        if not (finite and whole and below and agree and 0 < tests <= count.sum() and 0 < repeats <= len(runs)):
+            raise ValueError("sent sums of differences that cannot be")
         evidence = Evidence(np.array(runs)[there], sums[:, there], tuple(clusters.tolist()), step, unit, repeats)
         return cls(evidence, float(train), int(tests), float(value), float(local), bool(constant))
 
