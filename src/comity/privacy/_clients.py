@@ -126,8 +126,8 @@ class MaskedClients:
             raise Refused.because("turn")
         secrets, state = self.secrets(cid), state or ClientState()
         ledger = self._ledger(secrets)
-        for matrix in terms.unsqueeze(0).flatten(0, -3):
-            ledger.claim_model(0, hash_of(matrix))
+        for sums in {hash_of(matrix) for matrix in terms.unsqueeze(0).flatten(0, -3) if matrix.any()}:
+            ledger.claim_model(0, sums)
         ledger.claim(self.run, str(round), "asked")
         party = self._announced(secrets, round, hash_of_payload(received))
         told = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1)

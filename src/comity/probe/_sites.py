@@ -21,7 +21,7 @@ from comity.config import ACCURACY, Config
 from comity.data import ClientData, Federation, Moments, Scaler, Schema
 from comity.engine import BESIDE, Call, ClientState, Extension, Server, Verb
 from comity.methods import Payload
-from comity.metrics import DECIDING
+from comity.metrics import DECIDING, Metric
 from comity.probe import _disagreement as disagreement
 from comity.probe._ask import SEEDS, Answer, answered, check, compared_at
 from comity.probe._disagreement import Finding, Relabelled, Summary
@@ -171,15 +171,21 @@ class AtSites(Extension):
                 pairs = ClientPairs.of_numbers(numbers, range(seeds))
             except ValueError as why:
                 return str(why)
-            low, high = DECIDING[name].low, DECIDING[name].high
-            if pairs is not None and not (low <= pairs.value <= high and low <= pairs.local <= high):
-                return f"sent a {DECIDING[name].label} that cannot be"
+            if pairs is not None and not _is_gain(pairs, DECIDING[name]):
+                return f"sent a {DECIDING[name].label} that cannot be, or is not that of its tests"
         if sent.others is None:
             return None
         if reply.new is None or reply.new.shape != (classes,) or reply.new.dtype != torch.int64:
             return "sent classes of another shape or type"
         shares = [reply.before is not None and 0 <= reply.before <= 1, reply.after is not None and 0 <= reply.after <= 1]
         return None if all(shares) and 0 <= reply.new.min() <= reply.new.max() < classes else "sent unknown classes"
+
+
+def _is_gain(pairs: ClientPairs, metric: Metric) -> bool:
+    """Whether both models' scores are possible and differ by the gain."""
+    values = pairs.value, pairs.local
+    error = abs(metric.gain(*values) - pairs.evidence.gain)
+    return all(metric.low <= each <= metric.high for each in values) and error <= 1e-6 * (1 + sum(map(abs, values)))
 
 
 def _not_known(sent: Payload, reply: Payload) -> str | None:
