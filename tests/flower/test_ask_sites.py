@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import sites
-import torch
 from flwr.app import Array, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from grids import HASTY
@@ -90,7 +89,9 @@ class Sites(InProcessGrid):
         return ask_over(self, config, self.own, seeds, patience=HASTY)
 
 
-def rehearse(tables: Path, config: Config, seeds: int = 6, schema: str = "common.yaml", table: str = "pooled") -> Answer:
+def rehearse(
+    tables: Path, config: Config, seeds: int = 6, schema: str = "common.yaml", table: str = "pooled"
+) -> Answer:
     about = {"data.schema": str(tables / schema), "metric": config.metric, "seed": config.seed}
     return comity.ask(tables / table / "patients.csv", seeds=seeds, **about)
 

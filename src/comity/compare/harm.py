@@ -271,16 +271,20 @@ class ClientPairs:
 
         if not numbers.any():
             return None
-        sums = numbers[: SUMS * len(runs)].reshape(SUMS, len(runs))
-        clusters, (step, unit, repeats, train, tests, value, local, constant) = np.split(numbers[sums.size :], [5])
+        wrong = ValueError("sent sums of differences that cannot be")
+        size = SUMS * len(runs)
+        if not np.isfinite(np.delete(numbers, size + 5)).all() or not numbers[size + 5] > 0:
+            raise wrong  # the step alone is infinite, where no score differs
+        sums = numbers[:size].reshape(SUMS, len(runs))
+        clusters, (step, unit, repeats, train, tests, value, local, constant) = np.split(numbers[size:], [5])
         count, total, squares, absolute = sums[:4]
-        finite = np.isfinite(np.delete(numbers, sums.size + 5)).all() and step > 0  # it is infinite without difference
-        whole = (np.r_[count, tests, constant] % 1 == 0).all() and constant in (0, 1)
-        below = np.r_[count, squares, absolute, sums[5], clusters[[0, 2, 3, 4]], unit, train, tests].min() >= 0
-        agree = (np.abs(total) <= 1.000001 * np.minimum(absolute, np.sqrt(count * squares))).all()
-        there = count > 0
-        if not (finite and whole and below and agree and 0 < tests <= count.sum() and 0 < repeats <= len(runs)):
-            raise ValueError("sent sums of differences that cannot be")
+        there, counts = count > 0, np.r_[count, tests, constant]
+        least = np.r_[counts, squares, absolute, sums[5], clusters[[0, 2, 3, 4]], unit, train].min()
+        agree = (np.abs(total) <= 1.000001 * np.minimum(absolute, np.sqrt(np.abs(count * squares)))).all()
+        if least < 0 or (counts % 1).any() or not agree or constant > 1:
+            raise wrong
+        if not 0 < tests <= count.sum() or not 0 < repeats <= len(runs):
+            raise wrong
         evidence = Evidence(np.array(runs)[there], sums[:, there], tuple(clusters.tolist()), step, unit, repeats)
         return cls(evidence, float(train), int(tests), float(value), float(local), bool(constant))
 

@@ -101,9 +101,8 @@ def ask_over(grid: Grid, config: Config, own: SiteData | None, seeds: int = SEED
     _, server = plan.build()
     server.link.run_id = f"ask-{token_hex(8)}"
     answer = ask_sites(server, plan.federation, seeds, partial(log, INFO, "%s"))
-    page = Console(file=StringIO(), width=160)
-    page.print(answer)
-    for line in page.file.getvalue().splitlines():
+    Console(file=(page := StringIO()), width=160).print(answer)
+    for line in page.getvalue().splitlines():
         log(INFO, "%s", printable(line.rstrip()))
     return answer
 

@@ -10,7 +10,7 @@ the same over its own rows with the same λ. The problem is convex with one solu
 number of rounds and no training luck.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -103,21 +103,21 @@ def side_by_side(ask: Callable[[dict[int, Array]], dict[int, Array]], fits: Sequ
 
     with ThreadPoolExecutor(len(fits)) as pool:
         jobs, working, waiting = [pool.submit(work, k) for k in range(len(fits))], len(fits), dict[int, Array]()
-        while working:
-            k, weights = questions.get()
-            if weights is None:
-                working -= 1
-            else:
-                waiting[k] = weights
-            if waiting and len(waiting) == working:
-                replies: Mapping[int, Array | BaseException]
-                try:
-                    replies = ask(waiting)
-                except BaseException as error:  # it ends every fit, and is raised below
-                    replies = dict.fromkeys(waiting, error)
-                for each in waiting:
-                    answers[each].put(replies[each])
-                waiting = {}
+        try:
+            while working:
+                k, weights = questions.get()
+                if weights is None:
+                    working -= 1
+                else:
+                    waiting[k] = weights
+                if waiting and len(waiting) == working:
+                    for asker, answer in ask(waiting).items():
+                        answers[asker].put(answer)
+                    waiting = {}
+        except BaseException as error:
+            for each in answers:
+                each.put(error)  # every fit ends
+            raise
     return [job.result() for job in jobs]
 
 

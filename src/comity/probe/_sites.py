@@ -177,8 +177,8 @@ class AtSites(Extension):
             return None
         if reply.new is None or reply.new.shape != (classes,) or reply.new.dtype != torch.int64:
             return "sent classes of another shape or type"
-        shares = [reply.before is not None and 0 <= reply.before <= 1, reply.after is not None and 0 <= reply.after <= 1]
-        return None if all(shares) and 0 <= reply.new.min() <= reply.new.max() < classes else "sent unknown classes"
+        shares = all(share is not None and 0 <= share <= 1 for share in (reply.before, reply.after))
+        return None if shares and 0 <= reply.new.min() <= reply.new.max() < classes else "sent unknown classes"
 
 
 def _is_gain(pairs: ClientPairs, metric: Metric) -> bool:
@@ -198,8 +198,8 @@ def _not_known(sent: Payload, reply: Payload) -> str | None:
         return "sent sums of another type"
     known, *quartiles = _floats(reply.columns)
     there = ~np.isnan(quartiles).any(0)
-    ordered = np.abs(np.array(quartiles)[:, there]) <= LARGEST
-    if not ordered.all() or not (np.diff(np.array(quartiles)[:, there], axis=0) >= 0).all():
+    values = np.stack(quartiles)[:, there]
+    if not (np.abs(values) <= LARGEST).all() or not (np.diff(values, axis=0) >= 0).all():
         return "sent quartiles that cannot be"
     if not ((known >= 0) & (known <= 2**53)).all():
         return "sent counts that are no counts"
@@ -289,24 +289,23 @@ class _Inquiry:
             found += disagreement.columns(sites, [names[cid] for cid in clients], self.schema.features)
             questions = self._left_out(clients, common, models[-1])
         replies, _ = self._ask(GAINS, questions)
-        for cid, reply in replies.items():
-            if compares:
-                assert reply.new is not None
-                seen = Relabelled(reply.new.numpy(), reply.before, reply.after)
-                found += seen.finding(names[cid], self.federation.class_names)
+        for cid, gains in replies.items() if compares else ():
+            seen = Relabelled(gains.new.numpy(), gains.before, gains.after)
+            found += seen.finding(names[cid], self.federation.class_names)
         for finding in found:
             self.say(f"Check: {finding}")
         runs = [self.server.config.seed + fold for fold in range(self.seeds)]
         sums = dict[str, dict[int, ClientPairs]]()
         for row, metric in enumerate(metrics_of(self.server.config)):
-            pairs = {cid: ClientPairs.of_numbers(_floats(reply.bits)[row], runs) for cid, reply in replies.items()}
+            pairs = {cid: ClientPairs.of_numbers(_floats(gains.bits)[row], runs) for cid, gains in replies.items()}
             sums[metric] = {cid: each for cid, each in pairs.items() if each is not None}
         return answered(sums, self.server.config, names, found, self.began)
 
     def _left_out(self, clients: Sequence[int], common: Trial, start: Array) -> dict[int, Trial]:
         """The question to each site, with a model of the sites of other groups than its own."""
         groups = disagreement.groups_of(len(clients)).tolist()
-        others = [[cid for cid, of in zip(clients, groups, strict=True) if of != group] for group in range(max(groups) + 1)]
+        member = dict(zip(clients, groups, strict=True))
+        others = [[cid for cid in clients if member[cid] != group] for group in range(max(groups) + 1)]
         models = self._fitted([ALL_ROWS] * len(others), others, start)
         return {
             cid: Trial(
@@ -315,10 +314,12 @@ class _Inquiry:
                 others=torch.from_numpy(models[group]),
                 elsewhere=torch.stack([self.known[other].classes for other in others[group]]).any(0),
             )
-            for cid, group in zip(clients, groups, strict=True)
+            for cid, group in member.items()
         }
 
-    def _fitted(self, folds: Sequence[int], clients: Sequence[Sequence[int]], start: Array | None = None) -> list[Array]:
+    def _fitted(
+        self, folds: Sequence[int], clients: Sequence[Sequence[int]], start: Array | None = None
+    ) -> list[Array]:
         """A model for each fold, of these clients."""
         one: Fit = partial(fit, features=len(self.schema.features), classes=self.classes, start=start)
         return side_by_side(partial(self._summed, folds, clients), [one] * len(folds))
@@ -339,7 +340,7 @@ class _Inquiry:
         if gone := self.known.keys() - replies.keys():
             self.known = {cid: known for cid, known in self.known.items() if cid not in gone}
             raise _Left
-        sums = {cid: _floats(reply.bits)[:, 0] for cid, reply in replies.items()}
+        sums = {cid: _floats(slopes.bits)[:, 0] for cid, slopes in replies.items()}
         return {k: np.asarray(sum(sums[cid][i] for cid in clients[k])) for i, k in enumerate(weights)}
 
     def _ask(
