@@ -180,6 +180,7 @@ def test_a_site_whose_answer_cannot_be_used_is_left_out_in_one_line(
         ("bits", shorter, "gains of another shape"),
         ("bits", replaced(0.5), "sums of differences that cannot be"),
         ("bits", lambda bits: np.where(np.arange(bits.shape[1]) == 1, replaced(0.5)(bits)[0, -1], bits), "not that of"),
+        ("bits", lambda bits: np.where(np.arange(bits.shape[1]) == 6, 0, bits), "sums of differences that cannot be"),
         ("new", lambda new: new + 5, "unknown classes"),
         ("new", shorter, "classes of another shape"),
     ],

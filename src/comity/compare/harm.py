@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
 
 K = TypeVar("K")
 Key = tuple[int, int | None]  # a client, and its seed where each seed has a partition of its own
-SUMS = 6  # of `Evidence` in each run
+SUMS, MOST = 6, 1e30  # of `Evidence` in each run, and the largest that is taken from elsewhere
 STATES: tuple[State, ...] = ("worse", "undecided", "not worse")
 
 
@@ -273,17 +273,19 @@ class ClientPairs:
             return None
         wrong = ValueError("sent sums of differences that cannot be")
         size = SUMS * len(runs)
-        if not np.isfinite(np.delete(numbers, size + 5)).all() or not numbers[size + 5] > 0:
+        if not (np.abs(np.delete(numbers, size + 5)) <= MOST).all() or not numbers[size + 5] > 0:
             raise wrong  # the step alone is infinite, where no score differs
         sums = numbers[:size].reshape(SUMS, len(runs))
         clusters, (step, unit, repeats, train, tests, value, local, constant) = np.split(numbers[size:], [5])
         count, total, squares, absolute = sums[:4]
         there, counts = count > 0, np.r_[count, tests, constant]
         least = np.r_[counts, squares, absolute, sums[5], clusters[[0, 2, 3, 4]], unit, train].min()
-        agree = (np.abs(total) <= 1.000001 * np.minimum(absolute, np.sqrt(np.abs(count * squares)))).all()
-        if least < 0 or (counts % 1).any() or not agree or constant > 1:
+        if least < 0 or (counts % 1).any() or constant > 1:
             raise wrong
         if not 0 < tests <= count.sum() or not 0 < repeats <= len(runs):
+            raise wrong
+        bounds = np.r_[np.minimum(absolute, np.sqrt(count * squares)), np.sqrt(tests * clusters[[0, 2]])]
+        if (np.abs(np.r_[total, total.sum(), count.sum()]) > 1.000001 * bounds).any():  # Cauchy and Schwarz
             raise wrong
         evidence = Evidence(np.array(runs)[there], sums[:, there], tuple(clusters.tolist()), step, unit, repeats)
         return cls(evidence, float(train), int(tests), float(value), float(local), bool(constant))

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity.compare import ClientPairs, Paired
+from comity.compare import ClientPairs, Paired, paired_rows
 from comity.config import ACCURACY, Config
 from comity.data import ClientData, Federation, Moments, Scaler, Schema
 from comity.engine import BESIDE, Call, ClientState, Extension, Server, Verb
 from comity.methods import Payload
-from comity.metrics import DECIDING, Metric
+from comity.metrics import DECIDING
 from comity.probe import _disagreement as disagreement
 from comity.probe._ask import SEEDS, Answer, answered, check, compared_at
 from comity.probe._disagreement import Finding, Relabelled, Summary
@@ -171,7 +171,7 @@ class AtSites(Extension):
                 pairs = ClientPairs.of_numbers(numbers, range(seeds))
             except ValueError as why:
                 return str(why)
-            if pairs is not None and not _is_gain(pairs, DECIDING[name]):
+            if pairs is not None and not _is_gain(pairs, name):
                 return f"sent a {DECIDING[name].label} that cannot be, or is not that of its tests"
         if sent.others is None:
             return None
@@ -181,11 +181,13 @@ class AtSites(Extension):
         return None if shares and 0 <= reply.new.min() <= reply.new.max() < classes else "sent unknown classes"
 
 
-def _is_gain(pairs: ClientPairs, metric: Metric) -> bool:
+def _is_gain(pairs: ClientPairs, name: str) -> bool:
     """Whether both models' scores are possible and differ by the gain."""
-    values = pairs.value, pairs.local
-    error = abs(metric.gain(*values) - pairs.evidence.gain)
-    return all(metric.low <= each <= metric.high for each in values) and error <= 1e-6 * (1 + sum(map(abs, values)))
+    metric, values = DECIDING[name], (pairs.value, pairs.local)
+    paired_rows({0: pairs}, name, 0.0, [""])  # what cannot be computed fails here, for this site alone
+    rounding = 1e-6 * (1 + sum(map(abs, values)))
+    possible = all(metric.low - rounding <= each <= metric.high + rounding for each in values)
+    return possible and abs(metric.gain(*values) - pairs.evidence.gain) <= rounding
 
 
 def _not_known(sent: Payload, reply: Payload) -> str | None:
