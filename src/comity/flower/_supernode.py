@@ -1,17 +1,19 @@
 """Flower's SuperNode, whose processes need no start-up.
 
 For every message Flower starts a new Python, which imports Flower, torch and comity. Here a process that has imported
-them waits and is forked, so each message has a process of its own as before, and nothing of it is kept. The SuperNode
-also looks for questions more often while a run is under way.
+them waits and is forked, so each message has a process of its own as before, and nothing of it is kept. A message also
+waits less: Flower looks for questions every 3 s, for work every second and for answers every 0.5 s.
 """
 
+import gc
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -25,23 +27,27 @@ PROGRAMS = {
     "flower-superexec": "flwr.supercore.cli",
     "flwr-clientapp": "flwr.supernode.cli",
 }
-"""A SuperNode, what it starts, and what that starts for every message; each is a function of this module."""
+"""A SuperNode, what it starts once, and what that starts for every message: each is a function of its module."""
 
 
 def supernode(arguments: Sequence[str]) -> int:
     """Do what ``flower-supernode ARGUMENTS…`` does."""
     if not hasattr(os, "fork"):
         raise ComityError("comity supernode needs a system that forks processes; take flower-supernode")
-    mains = {program: getattr(import_module(module), program.replace("-", "_")) for program, module in PROGRAMS.items()}
+    mains = {name: vars(import_module(module))[name.replace("-", "_")] for name, module in PROGRAMS.items()}
+    import_module("httpcore")  # Flower imports it with the first request
     commands, forks = socket.socketpair(type=socket.SOCK_DGRAM)
-    _replace("flwr.supernode.start_client_internal", time=_Polls(), subprocess=_Forks(forks))
+    bell, node = _Bell(), os.getpid()
+    loop = "flwr.supernode.start_client_internal"
+    push = bell.before(vars(import_module(loop))["_push_messages"])
+    _replace(loop, time=_Polls(), subprocess=_Forks(forks), _push_messages=push)
+    _replace("flwr.supercore.superexec.run_superexec", time=bell)
     _replace("flwr.supercore.superexec.executor.subprocess_executor", subprocess=_Forks(forks))
     command: list[str] | None = ["flower-supernode", *arguments]
-    node = os.getpid()
+    gc.freeze()  # neither a fork nor its end looks through what is imported
     if os.fork() == 0:
         command = _next_command(commands, node)
     if command is not None:
-        os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
         sys.argv = command
         mains[command[0]]()
     return 0
@@ -58,28 +64,13 @@ def _next_command(commands: socket.socket, node: int) -> list[str] | None:
             with suppress(TimeoutError):
                 command: list[str] = json.loads(commands.recv(1 << 16))
                 if os.fork() == 0:
-                    np.random.seed()  # Flower's noise comes from it: two forks must not draw the same
+                    np.random.seed()  # Flower's noise comes from it: no two forks may draw the same
                     return command
     return None
 
 
-class _Polls:
-    """In place of ``time`` in the SuperNode's loop, which looks for answers every 0.5 s and for questions every 3 s.
-
-    An answer comes into this process's own memory, so looking costs nothing. A question is looked for again after as
-    long as the SuperNode has waited already, 3 s at most.
-    """
-
-    def __init__(self, least: float = 0.05) -> None:
-        self._least = self._idle = least
-
-    def sleep(self, seconds: float) -> None:
-        self._idle = self._least if seconds < 1 else min(2 * self._idle, seconds)
-        time.sleep(self._idle)
-
-
 class _Forks:
-    """In place of ``subprocess`` where Flower starts a program."""
+    """In place of ``subprocess`` where Flower starts programs."""
 
     DEVNULL = subprocess.DEVNULL
 
@@ -91,6 +82,43 @@ class _Forks:
             self._commands.send(json.dumps(command).encode())
         else:
             subprocess.Popen(command, **options)
+
+
+class _Polls:
+    """In place of ``time`` in the SuperNode's loop.
+
+    An answer comes into this process's own memory, so that looking for it costs nothing. The server is asked for a
+    question again after as long as the SuperNode has waited already, and after Flower's 3 s at most.
+    """
+
+    LEAST = 0.05
+
+    def __init__(self) -> None:
+        self._idle = self.LEAST
+
+    def sleep(self, seconds: float) -> None:
+        self._idle = self.LEAST if seconds < 1 else min(2 * self._idle, seconds)
+        time.sleep(self._idle)
+
+
+class _Bell:
+    """In place of ``time`` in the SuperExec's loop: the SuperNode wakes it when it has received a question."""
+
+    def __init__(self) -> None:
+        self._heard, self._rope = os.pipe()
+
+    def before(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Ring, then call the ``function``."""
+
+        def ringing(*arguments: Any, **named: Any) -> None:
+            os.write(self._rope, b"!")
+            function(*arguments, **named)
+
+        return ringing
+
+    def sleep(self, seconds: float) -> None:
+        if select.select([self._heard], [], [], seconds)[0]:
+            os.read(self._heard, 1)
 
 
 def _replace(module: str, **names: object) -> None:
