@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "flower"))
 
 from deployment import Deployment, node, start_superlink
 
-COMMANDS = {"flower-supernode": ["flower-supernode"], "comity supernode": [sys.executable, "-m", "comity", "supernode"], "p": [sys.executable, "/tmp/flowerfast/prof_node.py"]}
+COMMANDS = {"flower-supernode": ["flower-supernode"], "comity supernode": [sys.executable, "-m", "comity", "supernode"]}
 
 
 def processor(pid: int) -> float:
@@ -41,8 +41,6 @@ def processor(pid: int) -> float:
     tree = {pid}
     while more := {each for each, row in rows.items() if int(row[1]) in tree} - tree:
         tree |= more
-    if os.environ.get("SHOW"):
-        print({e:(Path(f"/proc/{e}/cmdline").read_bytes()[-30:], [int(x)/100 for x in rows[e][11:15]]) for e in tree if e in rows}, flush=True)
     return sum(sum(map(int, rows[each][11:15])) for each in tree if each in rows) / os.sysconf("SC_CLK_TCK")
 
 
@@ -51,7 +49,6 @@ def measured(config: Config, command: list[str], nodes: int) -> tuple[list[float
     with tempfile.TemporaryDirectory() as name, Deployment(Path(name), nodes) as here:
         folder = Path(name)
         write_app(folder / "app", config)
-        if len(command) > 1: del here.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"]
         start_superlink(here)
         for cid in range(nodes):
             here.start(f"node-{cid}", [*command, *node(here, cid, nodes)[1:]])

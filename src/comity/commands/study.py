@@ -86,8 +86,14 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
     """
     from rich.markup import escape
 
-    from comity.commands._terminal import Terminal, announce, interruptible, report_divergence
-    from comity.commands._terminal import show_verdict, wide_console
+    from comity.commands._terminal import (
+        Terminal,
+        announce,
+        interruptible,
+        report_divergence,
+        show_verdict,
+        wide_console,
+    )
 
     console = Terminal()
     if not (options.quiet or options.dry_run):

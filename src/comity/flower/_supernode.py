@@ -64,7 +64,7 @@ def _next_command(commands: socket.socket, node: int) -> list[str] | None:
             with suppress(TimeoutError):
                 command: list[str] = json.loads(commands.recv(1 << 16))
                 if os.fork() == 0:
-                    np.random.seed()  # Flower's noise comes from it: no two forks may draw the same
+                    np.random.seed()  # noqa: NPY002 - Flower draws noise from it, and no two forks may draw the same
                     return command
     return None
 
@@ -78,7 +78,7 @@ class _Forks:
         self._commands = commands
 
     def Popen(self, command: list[str], **options: Any) -> None:
-        if command[0] in PROGRAMS:
+        if command[0] in PROGRAMS and not options:
             self._commands.send(json.dumps(command).encode())
         else:
             subprocess.Popen(command, **options)
