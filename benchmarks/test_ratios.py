@@ -132,7 +132,13 @@ TABLE = str(Path(comity.__file__).parent / "data" / "sources" / "heart.csv")
 
 @pytest.mark.parametrize(
     "command",
-    [["ask", TABLE], ["join", TABLE], ["run"], ["study", "--method", "FedAvg,FedRep"], ["bench", "--quick", "--federations", "heart"]],
+    [
+        ["ask", TABLE],
+        ["join", TABLE],
+        ["run"],
+        ["study", "--method", "FedAvg,FedRep"],
+        ["bench", "--quick", "--federations", "heart"],
+    ],
     ids=lambda command: command[0],
 )
 def test_the_first_line_comes_before_torch_is_imported(command: list[str], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def wide_console() -> Console:
     return console if console.is_terminal else Terminal(width=160)
 
 
-def announce(console: Console, data: str = "data") -> None:
+def announce(console: Console, data: str) -> None:
     """The first line of a command, before it imports torch, which takes a second or two."""
     console.print(f"Reading {data} …", highlight=False, markup=False, soft_wrap=True)
 

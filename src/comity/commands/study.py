@@ -86,21 +86,10 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
     """
     from rich.markup import escape
 
-    from comity.commands._terminal import (
-        Terminal,
-        announce,
-        interruptible,
-        report_divergence,
-        show_verdict,
-        wide_console,
-    )
-
-    console = Terminal()
-    if not (options.quiet or options.dry_run):
-        announce(console)
-
+    from comity.commands._terminal import Terminal, interruptible, report_divergence, show_verdict, wide_console
     from comity.studies import Show, beside, dry_run, study
 
+    console = Terminal()
     given = given | options.entries()
     common = {"scale": options.scale, "overwrite": options.overwrite, **given}
     if options.dry_run:
