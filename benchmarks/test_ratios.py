@@ -1,5 +1,6 @@
 """That nothing has become slow: ratios inside one run, with room for a busy machine. ``make bench`` runs this."""
 
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import comity
 import files
 import rules
 import step
@@ -123,3 +125,27 @@ def test_the_command_line_is_there_at_once() -> None:
         return time.perf_counter() - before
 
     assert min(started() for _ in range(3)) < 0.5
+
+
+TABLE = str(Path(comity.__file__).parent / "data" / "sources" / "heart.csv")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ask", TABLE],
+        ["join", TABLE],
+        ["run"],
+        ["study", "--method", "FedAvg,FedRep"],
+        ["bench", "--quick", "--federations", "heart"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_first_line_comes_before_torch_is_imported(command: list[str], tmp_path: Path) -> None:
+    """In processor time, of which the import of torch alone takes more than a second."""
+    with subprocess.Popen([sys.executable, "-m", "comity", *command], stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.kill()
+        _, _, used = os.wait4(process.pid, 0)
+    assert used.ru_utime + used.ru_stime < 1.0

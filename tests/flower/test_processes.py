@@ -208,7 +208,7 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
         (named,) = here.replaced([connection()], {"/srv/federation": str(tmp_path)})
         (here.home / "config.toml").write_text(named)
 
-        (keygen,), (register,), (node,) = map(commands, ("ssh-keygen", "flwr supernode register", "flower-supernode"))
+        (keygen,), (register,), (node,) = map(commands, ("ssh-keygen", "flwr supernode register", "comity supernode"))
         for cid in range(NODES):
             own = {"site-0": f"site-{cid}", "partition-id=0": f"partition-id={cid}"}
             own["/var/lib/comity"] = str(tmp_path / f"keep-{cid}")

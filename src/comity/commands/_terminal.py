@@ -27,6 +27,11 @@ def wide_console() -> Console:
     return console if console.is_terminal else Terminal(width=160)
 
 
+def announce(console: Console, data: str) -> None:
+    """The first line of a command, before it imports torch, which takes a second or two."""
+    console.print(f"Reading {data} …", highlight=False, markup=False, soft_wrap=True)
+
+
 def show_title(console: Console, verdict: Verdict) -> None:
     """The verdict in a few words, one sentence of evidence, and advice."""
     console.print(Text(verdict.title, style="bold"))

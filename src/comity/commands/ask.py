@@ -48,10 +48,10 @@ def ask(
         raise ComityError("comity ask needs TABLE or --data: comity ask TABLE [options]; see comity ask --help")
     whereabouts(data)
 
-    from comity.commands._terminal import wide_console
+    from comity.commands._terminal import announce, wide_console
 
     console = wide_console()
-    console.print(f"Reading {data} …", highlight=False, markup=False, soft_wrap=True)
+    announce(console, data)
     show_asked(console, data, given, seeds)
     return 0
 

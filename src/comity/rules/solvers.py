@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.linalg.lapack import dpotrf, dpotrs
-from scipy.optimize import nnls as lawson_hanson
 
 from comity.rules._many import MANY, Attempt, Factored, from_few
 from comity.rules._many import Array as Array
@@ -312,6 +311,8 @@ def _shifted(H: Array | Factored, diagonal: Array) -> Callable[[Array], Array] |
 
 def nnls(A: Array, b: Array) -> Array:
     """x ≥ 0 that minimises |Ax − b|; 0 if the method gives up, which the certificate then tells."""
+    from scipy.optimize import nnls as lawson_hanson  # 0.2 s, which most runs do without
+
     try:
         return np.asarray(lawson_hanson(A, b, maxiter=30 * A.shape[1])[0])
     except RuntimeError:

@@ -7,7 +7,7 @@ A site checks its table, starts a SuperNode and is done:
 
 ```sh
 comity data patients.csv --schema $package/schema.yaml
-flower-supernode --insecure --superlink 127.0.0.1:8000 --node-config "data='/srv/patients.csv'"
+comity supernode --insecure --superlink 127.0.0.1:8000 --node-config "data='/srv/patients.csv'"
 ```
 
 Which client a site is follows from the column `$client` of its table; a site whose table has no such column adds
