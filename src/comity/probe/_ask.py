@@ -88,7 +88,7 @@ class Answer:
         yield self.table
         yield Text(
             "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining "
-            f"when a small network was trained with FedAvg for 30 rounds (docs/ask.md). {self.seconds:.1f} s.",
+            f"when a small network was trained with FedAvg for 30 rounds (docs/how-to/ask.md). {self.seconds:.1f} s.",
             style="dim",
         )
 
