@@ -10,7 +10,7 @@ def supernode(flower: tuple[str, ...]) -> int:
     """Run Flower's SuperNode without a start-up for every message.
 
     It does what `flower-supernode` does, which takes 4 to 5 s of processor time per message, most of it imports
-    (docs/deploy.md). Needs the extra flower, and Linux.
+    (docs/how-to/deploy.md). Needs the extra flower, and Linux.
 
     Examples:
         comity supernode --superlink server:8000 --root-certificates ca.crt --node-config "data='/srv/patients.csv'"
