@@ -6,8 +6,8 @@
     python benchmarks/peers.py pfl
     python benchmarks/peers.py fedjax
 
-Each command makes an environment for the peer where there is none (``--venv DIR``; with torch it takes minutes), starts
-the peer in it (benchmarks/peer_worker.py), and prints rows of the table in docs/performance.md. Peers run as their users
+Each command makes an environment for the peer where there is none (``--venv DIR``; torch takes minutes), starts the
+peer in it (benchmarks/peer_worker.py), and prints rows of the table in docs/performance.md. Peers run as their users
 run them: their own threads (``--threads 1`` restricts them), clients one after another. All start from the same
 weights. PFLlib evaluates in each round (accuracy, AUC and the training loss), and so does comity beside it; the others
 do not evaluate. A peer that takes another number of steps, or whose training loss falls by another amount, is an error.

@@ -94,7 +94,8 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "lenet": "lenet5",
         "harcnn": "cnn1d",
         "fedavgcnn": "cnn",
-        "alexnet googlenet mobilenet mobilenetv2 vgg vgg11 vgg16 densenet densenet121": "torchvision:NAME, as torchvision:alexnet",
+        "alexnet googlenet mobilenet mobilenetv2 vgg vgg11 vgg16 densenet densenet121": "torchvision:NAME, as "
+        "torchvision:alexnet",
     },
     "partition": {"dir noniid niid lda labelskew": "dirichlet", "pat shards shard": "pathological"},
     "guard": {"on yes true": "mixture"},
