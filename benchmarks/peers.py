@@ -207,7 +207,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--threads", type=int, default=0, help="threads of the peer (0 = its own choice)")
+    parser.add_argument("--threads", type=int, default=0, help="threads of a peer on torch (0 = torch's own choice)")
     args = parser.parse_args(arguments)
     args.venv = (args.venv or Path(tempfile.gettempdir()) / f"comity-peer-{args.peer}").resolve()
     return args
