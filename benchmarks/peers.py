@@ -42,7 +42,10 @@ REQUIREMENTS = {
     "pfllib": (TORCH, "h5py", "scikit-learn", "matplotlib"),
     "pfl": (TORCH, "pfl==0.6.0"),
     # the newest that its last release runs with: later versions of jax have no jax.tree_map
-    "fedjax": ("fedjax==0.0.17", "jax==0.4.25", "jaxlib==0.4.25", "dm-haiku==0.0.12", "numpy<2", "scipy<1.13"),
+    "fedjax": (
+        *("fedjax==0.0.17", "jax==0.4.25", "jaxlib==0.4.25", "dm-haiku==0.0.12"),
+        *("ml_dtypes==0.3.2", "numpy==1.26.4", "scipy==1.12.0"),
+    ),
 }
 PFLLIB = "https://github.com/TsingZ0/PFLlib"
 HEADINGS = ("peer", "net", "s per round", "comity", "ratio", "processor s", "comity", "ratio", "training loss, comity")
