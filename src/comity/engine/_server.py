@@ -322,7 +322,7 @@ class Server:
     def _some(self, updates: Updates) -> Updates:
         """A random subset: to measure the conflict of all pairs would cost more than the round itself."""
         chosen = torch.randperm(len(updates), generator=self.random("conflict"))[:MOST_MEASURED].sort().values.tolist()
-        return updates.only(chosen)
+        return updates.only(chosen, exact=True)
 
     def _traffic(self) -> tuple[int, int]:
         """Bytes down and up so far, without those of evaluation."""

@@ -20,7 +20,9 @@ from comity.rules._block import By as By
 from comity.rules._block import GramBlock as GramBlock
 from comity.rules._block import factored
 from comity.rules._many import MANY
-from comity.rules._rows import NOT_OF_ONE_ROUND, Rows, Updates
+from comity.rules._products import layer_lengths
+from comity.rules._read import Rows as Rows
+from comity.rules._rows import NOT_OF_ONE_ROUND, Updates
 from comity.rules._sketch import Sketch
 from comity.rules._step import Length, with_length
 from comity.rules._updates import ClientUpdates, Id
@@ -178,9 +180,9 @@ class Rule(_Declared):
             plain = used.lengths(used.shares)
         else:
             is_plain = torch.equal(chosen.coefficients, used.shares[None])
-            plain = _layer_lengths(used.layout, update if is_plain else used.combine(used.shares))
+            plain = layer_lengths(used.layout, update if is_plain else used.combine(used.shares))
         self.remember(used, update)
-        stretch = torch.where(plain > 0, _layer_lengths(used.layout, update) / plain, math.nan)
+        stretch = torch.where(plain > 0, layer_lengths(used.layout, update) / plain, math.nan)
         return Outcome(**vars(chosen), update=update, stretch=stretch)
 
     def __call__(
@@ -230,6 +232,8 @@ class Rule(_Declared):
                     losses=losses[moved],
                     ages=ages[moved],
                     layer=layer,
+                    sketched=updates.sketch is not None and len(moved) > MANY,
+                    threads=updates.threads,
                 )
                 solution = self.solve(block)
             coefficients[layer, torch.from_numpy(moved)] = torch.from_numpy(solution.x)
@@ -299,12 +303,3 @@ def check_sketch(sketch: Sketch | None, rule: Rule) -> None:
     """Reject a sketch for a rule that compares updates with those of earlier rounds."""
     if sketch is not None and rule.remembers:
         raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
-
-
-def _layer_lengths(layout: Layout, vector: Tensor) -> Tensor:
-    """(L,) the length of each layer of a vector."""
-    norm = torch.linalg.vector_norm
-    with one_thread():  # pieces in the rows' own precision, put together in float64
-        pieces = [torch.split(layer.reshape(-1), 2**16) for layer in layout.split(vector)]
-        lengths = [norm(torch.stack([norm(piece) for piece in layer]).double()) for layer in pieces]
-    return torch.stack(lengths).cpu()
