@@ -16,7 +16,7 @@ from comity._layout import Layout
 from comity._random import generator
 from comity.config import Config
 from comity.engine._admission import brief
-from comity.engine._aggregation import MOST_MEASURED, Aggregation, record_against, record_step
+from comity.engine._aggregation import MOST_MEASURED, Aggregation, advice_on_products, record_against, record_step
 from comity.engine._checkpoint import Saved
 from comity.engine._client import ClientState
 from comity.engine._evaluation import Export, columns_of, summaries
@@ -65,6 +65,14 @@ class Server:
     @property
     def clients(self) -> list[int]:
         return list(self.link.clients)
+
+    @property
+    def advice(self) -> str:
+        """What a user should know before the first round."""
+        if self.config.sketch is not None or self.config.masked:
+            return ""
+        clients = cohort_size(len(self.link.clients), self.config.participation)
+        return advice_on_products(self.rule, clients, len(self.layout))
 
     @property
     def lr(self) -> float:
