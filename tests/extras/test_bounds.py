@@ -11,10 +11,10 @@ import torch
 from comity import ComityError, run
 from comity._random import key_bytes
 from comity.compare import CONFLICT, LoadedStudy
-from comity.engine import Aggregation, Server, _aggregation, _run
+from comity.engine import Aggregation, Server, _run
 from comity.methods import Client, Message, Method, Reply
 from comity.results import RunFolder
-from comity.rules import CALM, Sketch, Updates, against, capped
+from comity.rules import CALM, Sketch, Updates, _rule, advice_on_products, against, capped
 from helpers import Options, Patch, assert_reproducible
 
 # Sketches.
@@ -162,7 +162,7 @@ def test_a_method_without_a_rule_says_that_bounds_change_nothing(tiny: Options, 
 def test_who_compares_many_clients_exactly_is_advised_before_the_first_round(
     tiny: Options, monkeypatch: Patch, options: Options, advice: str
 ) -> None:
-    monkeypatch.setattr(_aggregation, "MANY_COMPARED", 4)
+    monkeypatch.setattr(_rule, "MANY_COMPARED", 4)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run(**(tiny | {"clients": 4, "rounds": 2, "reference": "none"} | options))
@@ -172,8 +172,8 @@ def test_who_compares_many_clients_exactly_is_advised_before_the_first_round(
 
 
 def test_advice_begins_at_1000_clients_and_says_how_much_memory_it_saves() -> None:
-    assert _aggregation.advice_on_products(CALM(), 999, 6) == ""
-    assert "in matrices of 4.8 GB" in _aggregation.advice_on_products(CALM(), 10_000, 6)
+    assert advice_on_products(CALM(), 999, 6) == ""
+    assert "in matrices of 4.8 GB" in advice_on_products(CALM(), 10_000, 6)
 
 
 def test_of_many_clients_the_newest_coefficients_are_kept(tiny: Options, monkeypatch: Patch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from comity._layout import Layout
 from comity.results import Against, Conflict, Cosines, RuleNote, Verdict, Weights
-from comity.rules import Outcome, Rule, Updates, against, conflict_rate, cosines, loss_change
+from comity.rules import Outcome, Updates, against, conflict_rate, cosines, loss_change
 
 if TYPE_CHECKING:
     from comity.engine._server import Server
@@ -20,23 +20,6 @@ MOST_COSINES = 64
 """Clients whose cosines are recorded: what is written grows with their square."""
 MOST_NAMED = 64
 """Clients whose loss a step increases that are recorded by name."""
-
-
-MANY_COMPARED = 1_000
-"""Clients per round from which on exact products take several times as long as all else in a round of a small net."""
-
-
-def advice_on_products(rule: Rule, clients: int, layers: int) -> str:
-    """What to do where a rule would compare so many clients exactly; empty where that is sensible."""
-    if not rule.needs_gram or clients < MANY_COMPARED:
-        return ""
-    instead = (
-        "a smaller --participation compares fewer clients" if rule.remembers else "--sketch 1024 estimates the products"
-    )
-    return (
-        f"{type(rule).__name__} compares the updates of {clients:,} clients exactly, in matrices of "
-        f"{8 * layers * clients**2 / 1e9:.1f} GB and in time that grows with the cube of the clients: {instead}"
-    )
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from comity._layout import Layout
 from comity._random import generator
 from comity.config import Config
 from comity.engine._admission import brief
-from comity.engine._aggregation import MOST_MEASURED, Aggregation, advice_on_products, record_against, record_step
+from comity.engine._aggregation import MOST_MEASURED, Aggregation, record_against, record_step
 from comity.engine._checkpoint import Saved
 from comity.engine._client import ClientState
 from comity.engine._evaluation import Export, columns_of, summaries
@@ -25,7 +25,7 @@ from comity.engine._link import Link
 from comity.engine._site import Site
 from comity.methods import Combined, Payload, Question, Reply
 from comity.results import Columns, Cosines, RoundRecord, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, Updates
+from comity.rules import Outcome, Rule, ServerStep, Updates, advice_on_products
 
 OUT_OF_LINE = 10
 """A declared size of more than so many times the median is warned of."""
@@ -69,7 +69,7 @@ class Server:
     @property
     def advice(self) -> str:
         """What a user should know before the first round."""
-        if self.config.sketch is not None or self.config.masked:
+        if any(extension.estimates for extension in self.extensions):
             return ""
         clients = cohort_size(len(self.link.clients), self.config.participation)
         return advice_on_products(self.rule, clients, len(self.layout))

@@ -35,6 +35,10 @@ CAUTIONED = "cautioned"
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
 
 
+MANY_COMPARED = 1_000
+"""Clients per round from which on exact products take several times as long as all else in a round of a small net."""
+
+
 class SolverWarning(UserWarning):
     """A rule's certificate misses its target: the coefficients are not the optimum that they should be."""
 
@@ -303,3 +307,16 @@ def check_sketch(sketch: Sketch | None, rule: Rule) -> None:
     """Reject a sketch for a rule that compares updates with those of earlier rounds."""
     if sketch is not None and rule.remembers:
         raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
+
+
+def advice_on_products(rule: Rule, clients: int, layers: int) -> str:
+    """What to do where a rule would compare so many clients exactly; empty where that is sensible."""
+    if not rule.needs_gram or clients < MANY_COMPARED:
+        return ""
+    instead = (
+        "a smaller --participation compares fewer clients" if rule.remembers else "--sketch 1024 estimates the products"
+    )
+    return (
+        f"{type(rule).__name__} compares the updates of {clients:,} clients exactly, in matrices of "
+        f"{8 * layers * clients**2 / 1e9:.1f} GB and in time that grows with the cube of the clients: {instead}"
+    )
