@@ -17,7 +17,7 @@ import rules
 import step
 from comity import run
 from comity.files import aggregate
-from growth import grown
+from growth import apart, grown
 from round import Here, compare, federation, seconds
 
 
@@ -62,6 +62,17 @@ def test_the_cost_of_a_step_does_not_grow_with_the_clients() -> None:
     few, many = (grown(clients, "mlp", "memory", samples=50) for clients in (50, 500))
     assert many["train"] < 1.4 * few["train"]
     assert many["memory"] - few["memory"] < 1.3 * 450 * many["row"]
+
+
+def test_rules_with_sketches_take_little_longer_than_mean_and_no_longer_over_the_rounds() -> None:
+    """The goal is 1.5 times Mean's processor time with 10,000 clients; this allows for a busy machine."""
+    taken = {rule: apart("ruled", rule, 2000, 4) for rule in ("Mean", "ConFREE+1024", "CALM+1024")}
+    least = {rule: min(spent for spent, *_ in rounds) for rule, rounds in taken.items()}
+    for rule, rounds in taken.items():
+        assert least[rule] < 2 * least["Mean"], rule
+        (first, _, held), (last, _, held_last) = rounds[0], rounds[-1]
+        assert last < 1.5 * first, rule
+        assert held_last < 1.1 * held, rule
 
 
 def test_on_disk_memory_does_not_grow_with_the_clients() -> None:
