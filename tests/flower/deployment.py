@@ -15,22 +15,22 @@ from types import TracebackType
 from typing import TypeVar
 
 BIN = Path(sys.executable).parent
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
 LIMIT = 900.0
 """Seconds that a test may take, on a machine that has other things to do."""
 
 T = TypeVar("T")
 
 
-def commands(program: str) -> list[list[str]]:
-    """The commands of docs/how-to/deploy.md that start with ``program``: what is written is what is tried."""
-    blocks = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
+def commands(program: str, page: str = "how-to/deploy.md") -> list[list[str]]:
+    """The commands of a page that start with ``program``: what is written is what is tried."""
+    blocks = re.findall(r"```(?:sh)?\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
     return [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith(program)]
 
 
-def connection() -> str:
+def connection(page: str = "how-to/deploy.md") -> str:
     """The page's connection to a SuperLink."""
-    (found,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    (found,) = re.findall(r"```toml\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
     return str(found)
 
 

@@ -233,6 +233,26 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
             assert load_model(tmp_path / f"keep-{cid}" / f"client-{cid}" / "model").weights.sum() == 1
 
 
+def test_the_tutorial_gives_the_bits_of_its_rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of docs/tutorials/flower.md."""
+    page = "tutorials/flower.md"
+    monkeypatch.chdir(tmp_path)
+    (rehearse,), (new,) = commands("comity run", page), commands("comity flower new", page)
+    assert command("run", [*rehearse[2:], "--quiet"]) == 0
+    assert command("flower", new[2:]) == 0
+    with Deployment(tmp_path, nodes=4) as here:
+        (superlink,), (start,) = commands("flower-superlink", page), commands("flwr run", page)
+        here.start("superlink", here.replaced(superlink))
+        here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
+        (named,) = here.replaced([connection(page)])
+        (here.home / "config.toml").write_text(named)
+        for place, site in enumerate(commands("flower-supernode", page)):
+            here.start(f"node-{place}", here.replaced(site, {f"900{place}": str(here.node_ports[place])}))
+        here.call(start)
+    (folder,) = (tmp_path / "runs").glob("flower-*")
+    assert RunFolder(folder).result().clients == RunFolder(tmp_path / "runs" / "rehearsal").result().clients
+
+
 def test_from_four_tables_to_four_models_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each SuperNode is told where its table is, and nothing else. New rows are predicted as by the rehearsal.
 

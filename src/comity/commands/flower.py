@@ -15,7 +15,7 @@ def flower(
 
     The app's README.md says how to start it; docs/how-to/deploy.md has the deployment. Needs the extra flower. Secrets
     are one file per client, for that client only, with the least protection that its site accepts
-    (docs/explanation/privacy.md). With a schema the app is for tables that stay at their sites
+    (docs/how-to/masked-sums.md). With a schema the app is for tables that stay at their sites
     (docs/tutorials/sites.md).
 
     Examples:

@@ -25,8 +25,8 @@ def _where(cell: Cell, several: bool) -> str:
 def _effect(who: str, what: str, cell: Cell, difference: Difference) -> str:
     verb = "worsens" if difference.mean < 0 else "improves"
     size = points(cell, abs(difference.mean), 2) + interval(difference, 2)
-    doubt = {"noise": ", not significantly", "unknown": " in one seed"}.get(difference.direction, "")
-    return f"{who} {verb} {what} by {size}{doubt}"
+    caveat = {"noise": ", not significantly", "unknown": " in one seed"}.get(difference.direction, "")
+    return f"{who} {verb} {what} by {size}{caveat}"
 
 
 def _guard(cell: Cell, several: bool) -> str:
