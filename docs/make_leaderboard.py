@@ -110,15 +110,14 @@ def leaderboard_setup() -> str:
     seeds = sorted({each.seeds for each in found.results.values()})
     shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     conditions = list(dict.fromkeys(each.conditions for each in found.results.values()))
-    rates = [each.lr for each in found.results.values() if each.lr == each.lr]
-    ends = sum(rate in (min(rates), max(rates)) for rate in rates)
+    ends = about.pop("rates at an end of those tried", "0 of 0")
     words = [
         f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {about.pop('core hours')} core hours "
         "without the search for learning rates; "
         + ", ".join(f"{name} {value}" for name, value in about.items()) + ".",
         f"Conditions: {listed(conditions)}.",
-        f"The learning rate that validation chose is the smallest or largest that was tried in {ends} of {len(rates)} "
-        "cases: there a better one may lie beyond.",
+        f"The learning rate that validation chose is the smallest or largest that was tried in {ends} "
+        "searches: there a better one may lie beyond.",
     ]  # fmt: skip
     return "\n".join(f"- {each}" for each in words)
 

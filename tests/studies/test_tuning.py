@@ -1,5 +1,6 @@
 """Options that validation chooses: by which metric, on which seeds, within which budget."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import StringIO
@@ -19,7 +20,7 @@ from comity.results import SCHEMA, RunFolder, RunInfo, Summary
 from comity.studies import Show, _study, study
 from comity.studies._crew import Job, Message
 from comity.studies._grid import expand
-from comity.studies._tune import LEARNING_RATES, Search, Walk, groups
+from comity.studies._tune import LEARNING_RATES, Ladder, Search, Walk, candidates, groups
 from helpers import Patch
 from run_folders import result_of
 
@@ -244,6 +245,29 @@ def test_walks() -> None:
     assert [len(Walk(0.1, 0.9)), len(Walk(2, 10, 2)), len(Walk(0.5, 0.9))] == [9, 5, 5]
     failed = Search("rule.c", [1, 2], 2, {1: float("nan"), 2: float("nan")})
     assert failed.chosen is None
+
+
+def test_a_ladder_goes_on_while_the_best_is_at_an_end() -> None:
+    def goes(given: str, score: Callable[[float], float]) -> list[float]:
+        ladder = candidates("lr", given)
+        assert isinstance(ladder, Ladder)
+        search = Search("lr", ladder, len(ladder))
+        while values := search.wanted():
+            search.tried |= {value: score(value) for value in values}
+        return list(search.tried)
+
+    def peak(at: float) -> Callable[[float], float]:
+        return lambda value: -abs(math.log(value / at))
+
+    assert goes("0.01,0.03,0.1,...", peak(0.03)) == [0.01, 0.03, 0.1]
+    assert goes("0.01,0.03,0.1,...", peak(1.0)) == [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+    assert goes("0.01,0.03,0.1,...", peak(0.003)) == [0.01, 0.03, 0.1, 0.003, 0.001]
+    assert len(goes("0.1,0.2,...", peak(1e9))) == 6  # four more, then no further
+    assert goes("0.1,0.2,...", lambda value: math.nan if value > 0.3 else value) == [0.1, 0.2, 0.4]  # 0.4 diverges
+    assert goes("0.1,0.2,...", lambda _: 1.0) == [0.1, 0.2]  # nothing suggests that further values are better
+    for wrong in ("0.1,...", "0.1,x,...", "0,0.1,...", [0.1, 0.1, "..."]):
+        with pytest.raises(ComityError, match="two or more different numbers above 0"):
+            candidates("lr", wrong)
 
 
 def test_one_search_follows_another() -> None:

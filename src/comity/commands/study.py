@@ -22,7 +22,7 @@ class StudyOptions:
         sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
         only: keep the cells with these values of an option, data=mnist,cifar10; several --only must all hold
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
-            or lr=0.01,0.05,0.1
+            or lr=0.01,0.03,0.1; lr=0.01,0.03,0.1,... continues in the same ratio while the best is at an end
         tune_by: S-acc, G-acc or global-acc: what --tune chooses by, on validation samples; by default the metric that
             decides, on the client's own
         tune_seeds: on how many of the seeds, the first ones, --tune tries values; by default on all

@@ -50,9 +50,10 @@ def read_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequenc
     results: list[Result] = []
     clients: list[FederationClients] = []
     setup: dict[str, dict[str, None]] = {}
-    seconds = 0.0
+    seconds, tuned = 0.0, []
     for name, folder in benchmark_studies(out).items():
         study = LoadedStudy(folder)
+        tuned += [search.at_an_end for search in study.tuning]
         data = str(study.settings[0].options.get("data")) if study.settings else name
         name = data if slug(data) == name else name
         least = min(FOLDS, max((len(cell.finished) for cell in study.cells), default=0))
@@ -68,6 +69,7 @@ def read_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequenc
                     if value is not None:
                         setup.setdefault(key, {})[str(value)] = None
     about = {key: ", ".join(values) for key, values in setup.items()} | {"core hours": number(seconds / 3600, 1)}
+    about |= {"rates at an end of those tried": f"{sum(tuned)} of {len(tuned)}"} if tuned else {}
     earlier = read_results(stored) if stored is not None and stored.is_file() else []
     return Benchmark(Leaderboard(results, earlier), clients, about, list(remarks))
 

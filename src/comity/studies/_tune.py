@@ -50,11 +50,33 @@ class Walk:
         return 1 + sum(int(abs(end - self.start) / self.step + 1e-9) for end in (self.low, self.high))
 
 
-Candidates = Walk | list[Value]
+@dataclass(frozen=True)
+class Ladder:
+    """All values, then further ones in the same ratio while the best lies at an end, at most ``beyond`` of them."""
+
+    values: list[float]
+    beyond: int = 4
+
+    def after(self, tried: Mapping[float, float], best: float) -> float | None:
+        """The next value if ``best`` is at an end and better than its neighbour, which must not have failed."""
+        for known in (sorted(tried), sorted(tried, reverse=True)):
+            if best == known[0] and tried[best] > tried[known[1]]:
+                ratio = known[1] / known[2] if len(known) > 2 else best / known[1]
+                return float(f"{best * ratio:.6g}")
+        return None
+
+    def __len__(self) -> int:
+        return len(self.values) + self.beyond
+
+
+Candidates = Walk | Ladder | list[Value]
 
 
 def candidates(key: str, given: Any) -> Candidates:
-    """``0.1:0.9`` (or ``0.1:0.9:0.2`` for another step) walks; ``0.1,1,10`` and ``[0.1, 1, 10]`` are all tried."""
+    """``0.1:0.9`` (or ``0.1:0.9:0.2`` for another step) walks; ``0.1,1,10`` and ``[0.1, 1, 10]`` are all tried.
+
+    A list that ends in ``...`` is continued in the same ratio while the best value lies at an end.
+    """
     if key not in TRAINING and not key.startswith(("method.", "rule.")):
         raise ComityError(
             f"tune {key}: only options of a method or rule, such as rule.c, or of local training, such as lr, are tuned"
@@ -68,7 +90,15 @@ def candidates(key: str, given: Any) -> Candidates:
         if finite and walk.low < walk.high and walk.step > 0 and (walk.high - walk.low) / walk.step < MOST_STEPS:
             return walk
     elif values := given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else ():
-        return list(values)
+        if values[-1] != "...":
+            return list(values)
+        try:
+            ladder = Ladder([float(value) for value in values[:-1]])
+        except (TypeError, ValueError):
+            ladder = Ladder([])
+        if len(set(ladder.values)) > 1 and all(0 < value < math.inf for value in ladder.values):
+            return ladder
+        raise ComityError(f"tune {key}: before ... there must be two or more different numbers above 0, got {given!r}")
     steps = f"low:high, low:high:step (at most {MOST_STEPS} steps)"
     raise ComityError(f"tune {key} must be {steps} or a list of values, got {given!r}")
 
@@ -87,8 +117,12 @@ class Search:
 
     def wanted(self) -> list[Value]:
         """The values to try next; empty when the search is over."""
-        if isinstance(self.candidates, list):
-            new = [value for value in self.candidates if value not in self.tried]
+        if not isinstance(self.candidates, Walk):
+            given = self.candidates.values if isinstance(self.candidates, Ladder) else self.candidates
+            new = [value for value in given if value not in self.tried]
+            if isinstance(self.candidates, Ladder) and not new and self.chosen is not None:
+                further = self.candidates.after(self.tried, self.chosen)
+                new = [] if further is None else [further]
         else:
             walk, new = self.candidates, [] if self.candidates.start in self.tried else [self.candidates.start]
             for way in (1, -1):
@@ -175,6 +209,6 @@ def groups(
 
 def _typed(config: Config, key: str, space: Candidates) -> Candidates:
     """Values as the option has them, wherever they were written: ``"10"`` as ``10.0``."""
-    if isinstance(space, Walk):
+    if not isinstance(space, list):
         return space
     return list(dict.fromkeys(Overlay(vars(config.with_(**{key: value})))[key] for value in space))
