@@ -4,17 +4,21 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from comparisons import (
     CALM,
+    COMMON,
     CONFREE,
     DEPTHS,
     GAMMAS,
     MORE_CLIENTS,
+    PERSONAL,
     PLAIN,
+    RIVALS,
     TRIED,
+    TUNED,
     Comparisons,
     abroad,
     alone,
@@ -35,14 +39,14 @@ from comparisons import (
     with_rule,
 )
 from differences import detectable, discovered, interval
-from measured import FOLDER, MEAN, VARIANTS, NotRun, grid, line, number, published_gain
+from measured import FOLDER, MEAN, VARIANTS, NotRun, gaps, grid, in_brief, line, number, published_gain
 
 from comity.compare import holm
-from comity.config import read_yaml
+from comity.config import LOCAL, read_yaml
 from comity.studies import examples
 from comity.studies._cost import seconds
 from comity.studies._grid import at_scale, expand
-from comity.studies._papers import items
+from comity.studies._papers import items, published
 
 CLOSE = 1.0
 """Points within which two numbers are called the same."""
@@ -66,6 +70,8 @@ class Claim:
     """What a reader must know beside the comparisons."""
     unfit: str = ""
     """Why the comparisons, if there are any, do not test it."""
+    paper_has: Callable[[], str] = lambda: "–"
+    """What the paper reports in its place."""
 
     @cached_property
     def found(self) -> Comparisons:
@@ -97,6 +103,24 @@ class Claim:
         told += [f"others from {number(min(rest))} to {number(max(rest))}"] if rest else []
         return word, self._power(level), "; ".join([*told, *([self.note] if self.note else [])])
 
+    def row(self, level: float) -> list[str]:
+        """Its row of the summary: outcome, comparisons, effects, power, seeds and what the paper has."""
+        outcome, power, _ = self.outcome(level)
+        if outcome == UNTESTED:
+            return [self.says, outcome, "–", self.unfit or "not run", "–", "–", self.paper_has()]
+        found = self.found
+        ranked = sorted(found, key=lambda name: -found[name].mean)
+        if len(found) == 1:
+            effects = interval(found[ranked[0]])
+        else:
+            ends = [f"{interval(found[name])} {name}" for name in (ranked[0], ranked[-1])]
+            effects = f"median {number(median(each.mean for each in found.values()))}; {ends[0]} … {ends[1]}"
+        significant = [each.mean for each in found.values() if each.p_value is not None and each.p_value <= level]
+        up, down = (sum(sign * mean > 0 for mean in significant) for sign in (1, -1))
+        seeds = {each.seeds for each in found.values()}
+        counts = f"{up} ↑, {down} ↓ of {len(found)}"
+        return [self.says, outcome, counts, effects, power, "–".join(map(str, sorted(seeds))), self.paper_has()]
+
     def _power(self, level: float) -> str:
         known = [size for each in self.found.values() if (size := detectable(each, level)) is not None]
         if not known:
@@ -117,15 +141,27 @@ def level() -> float:
 
 
 def _p_values() -> list[float]:
-    return [
-        each.p_value for claim in CLAIMS if not claim.unfit for each in claim.found.values() if each.p_value is not None
-    ]
+    tested = [claim.found for claim in CLAIMS if claim.outcome(0)[0] != UNTESTED]
+    return [each.p_value for found in tested for each in found.values() if each.p_value is not None]
 
 
-def claims() -> str:
-    """The summary."""
+def claims(paper: str) -> str:
+    """The summary of one paper's claims."""
+    rows = [claim.row(level()) for claim in CLAIMS if claim.paper == paper]
+    heads = ["claim", "outcome", "significant", "effect in points [95 % CI]", "detectable", "seeds", "paper"]
+    return grid(heads, rows, left=len(heads))
+
+
+def evidence() -> str:
+    """Every claim with the comparisons that show it, and those that show the contrary."""
     rows = [[claim.paper, claim.says, *claim.outcome(level())] for claim in CLAIMS]
-    return grid(["paper", "claim", "outcome", "would have found", "comparisons that show it, in points"], rows, left=5)
+    return grid(["paper", "claim", "outcome", "detectable", "comparisons that show it, in points"], rows, left=5)
+
+
+def decisive() -> str:
+    """How many runs of the decisive experiment are there."""
+    runs = [file.name for file in (FOLDER.parents[1] / "evidence" / "confree-decisive").glob("*.tar.xz")]
+    return f"{sum(not name.startswith('local') for name in runs)} of 64 runs"
 
 
 def counted_comparisons() -> str:
@@ -133,6 +169,14 @@ def counted_comparisons() -> str:
     known = _p_values()
     real = f"{sum(p <= level() for p in known)} are real (p up to {level():.3f})"
     return f"{len(known)} comparisons, of which {real}; Holm's would keep {sum(holm(known))}"
+
+
+def decisive_power() -> str:
+    """What eight seeds would find with 80 % power, by the spread of ConFREE over Mean under APFL on flowers."""
+    one, mean = (line("confree-table1-night", f"APFL + {rule}") for rule in ("ConFREE", MEAN))
+    found = detectable(one.over(mean), 0.05)
+    assert found is not None
+    return number(found, 1)
 
 
 def every_item() -> str:
@@ -179,13 +223,92 @@ def _largest(method: str) -> str:
     return published_gain("confree-table2", "ConFREE", MEAN, method=method, **setting)
 
 
+def _mean_gain(*methods: str) -> float:
+    """ConFREE's published gain over Mean in Table 2, mean over these methods."""
+    found = [gaps("confree-table2", {"rule": "ConFREE"}, {"rule": MEAN}, method=method) for method in methods]
+    return fmean(gain for each in found for gain in each)
+
+
+def _gain(method: str, clients: str, participation: str) -> float:
+    """ConFREE's published gain in Table 2, mean over data sets."""
+    setting = {"method": method, "clients": clients, "participation": participation}
+    return fmean(gaps("confree-table2", {"rule": "ConFREE"}, {"rule": MEAN}, **setting))
+
+
+def _by_participation() -> str:
+    """The published difference of gains with fewer and more clients online, in the direction that the claim has."""
+    signs = {"APFL": 1, "FedALA": 1, "FedRep": -1}
+    return in_brief([s * (_gain(m, n, "0.3") - _gain(m, n, "0.6")) for m, s in signs.items() for n in ("20", "60")])
+
+
+def _c_published() -> str:
+    """The published gain of c 0.5 over 0.1 and over 0.9."""
+    rows = [gaps("confree-table3", {"rule.c": "0.5"}, {"rule.c": c}) for c in ("0.1", "0.9")]
+    return in_brief([*rows[0], *rows[1]])
+
+
+def _stages() -> list[float]:
+    """What the second stage of FedCALM adds in Tables 6 and 7."""
+    return [
+        gap
+        for name in ("fedcalm-table6", "fedcalm-table7")
+        for gap in gaps(name, {"method.stages": "2"}, {"method.stages": "1"}, method="FedCALM")
+    ]
+
+
+def _above_fedcp(stages: str) -> str:
+    one, other = {"method": "FedCALM", "method.stages": stages}, {"method": "FedCP", "method.stages": None}
+    return in_brief([gap for name in ("fedcalm-table6", "fedcalm-table7") for gap in gaps(name, one, other)])
+
+
+def _grid_published(key: str, best: str, *others: str, **setting: str) -> str:
+    """By how much Tables 8 and 9 have one value of eps or C above others."""
+    names = ("fedcalm-table8", "fedcalm-table9")
+    options = {f"method.{name}": value for name, value in setting.items()}
+    return in_brief(
+        [gap for name in names for each in others for gap in gaps(name, {key: best, **options}, {key: each, **options})]
+    )
+
+
+def _fedpg(what: str, *rivals: str, data: str = "fashion-mnist", gamma: str | None = "0") -> str:
+    """By how much Table 1 has FedPG above rivals."""
+    one = {"method": "FedPG", "method.gamma": gamma}
+    found = [gaps("fedpg-table1", one, {"method": each, "method.gamma": None}, what, data=data) for each in rivals]
+    return in_brief([gap for each in found for gap in each])
+
+
+def _gamma_zero() -> str:
+    """G-acc of FedPG with gamma 0 over its common model in Tables 1 and 2."""
+    rows = [row for name in ("fedpg-table1", "fedpg-table2") for row in published(name)]
+    zero = [row.results for row in rows if row.options["method"] == "FedPG" and row.options.get("method.gamma") == "0"]
+    return in_brief([row["G-acc"] - row["global"] for row in zero])
+
+
+def _under(attack: str, method: str) -> float:
+    (gap,) = gaps("fedpg-table3", {"attack": attack}, {"attack": "none"}, "global", method=method)
+    return gap
+
+
 TABLE1, TABLE2, TABLE3 = (f"ConFREE Table {n}" for n in (1, 2, 3))
 FIGURE5, BALANCED = "FedCALM Figure 5", "FEDORA slides, balanced setting: MNIST, Fashion-MNIST"
 IMBALANCED = "FEDORA slides, imbalanced setting"
 FIXED = "here and below c is 0.5 for every method; the paper tunes it"
-RATES = "rates were chosen by accuracy at home"
+EARLIER = "rates chosen by accuracy on own data"
 CLAIMS = (
-    Claim("ConFREE", "improves every method", TABLE1, lambda: with_rule("ConFREE", CONFREE, MEAN), note=FIXED),
+    Claim(
+        "ConFREE",
+        "improves every method",
+        TABLE1,
+        lambda: with_rule("ConFREE", CONFREE, MEAN),
+        note=FIXED,
+        paper_has=lambda: in_brief(gaps("confree-table1", {"rule": "ConFREE"}, {"rule": MEAN})),
+    ),
+    Claim(
+        "ConFREE",
+        "… with c, length and rate tuned, length and rate of Mean too",
+        TABLE1,
+        lambda: with_rule("ConFREE", [TUNED], MEAN),
+    ),
     Claim(
         "ConFREE",
         "… by its direction: also at the mean's length",
@@ -193,30 +316,40 @@ CLAIMS = (
         lambda: with_rule("ConFREE (length=mean)", CONFREE, MEAN),
     ),
     Claim("ConFREE", "… by more than a longer step of Mean", TABLE1, lambda: with_rule("ConFREE", CONFREE)),
-    Claim("ConFREE", "improves APFL, FedALA and FedPAC more than FedROD, FedRep and FedCP", TABLE2, takers),
+    Claim(
+        "ConFREE",
+        "improves APFL, FedALA and FedPAC more than FedROD, FedRep and FedCP",
+        TABLE2,
+        takers,
+        paper_has=lambda: number(_mean_gain("APFL", "FedALA", "FedPAC") - _mean_gain("FedROD", "FedRep", "FedCP")),
+    ),
     Claim(
         "ConFREE",
         "improves methods with more clients, of whom fewer take part",
         TABLE2,
         lambda: with_rule("ConFREE", [MORE_CLIENTS], MEAN),
+        paper_has=lambda: in_brief(gaps("confree-table2", {"rule": "ConFREE"}, {"rule": MEAN})),
     ),
     Claim(
         "ConFREE",
         "gains more with more clients",
         TABLE2,
         lambda: gains_more(MORE_CLIENTS, "ConFREE", *(f"clients={n}, participation=0.3" for n in (40, 20)), *TRIED),
+        paper_has=lambda: in_brief([_gain(method, "60", "0.3") - _gain(method, "20", "0.3") for method in TRIED]),
     ),
     Claim(
         "ConFREE",
         "gains less with more online under APFL and FedALA, more under FedRep",
         TABLE2,
         by_participation,
+        paper_has=_by_participation,
     ),
     Claim(
         "ConFREE",
-        f"largest gains: {_largest('APFL')} under APFL, {_largest('FedALA')} under FedALA (Flowers102, 60 clients)",
+        "has its largest gains under APFL and FedALA (Flowers102, 60 clients, 30 % online)",
         "ConFREE Table 2, largest gains",
-        unfit="prepared, not run: `comity reproduce confree-decisive --scale paper`",
+        unfit=f"{decisive()}; `comity reproduce confree-decisive --scale paper`",
+        paper_has=lambda: f"{_largest('APFL')}, {_largest('FedALA')}",
     ),
     Claim(
         "ConFREE",
@@ -241,6 +374,7 @@ CLAIMS = (
                 "confree-table3", [f"{method} + ConFREE (c={c})" for c in (0.1, 0.5, 0.9)], 1
             ).items()
         },
+        paper_has=_c_published,
     ),
     Claim(
         "ConFREE",
@@ -281,6 +415,7 @@ CLAIMS = (
         "CALM improves methods on a transformer",
         "FedCALM Table 10",
         unfit="15 rounds, most runs unstable, each rate at an end of its grid",
+        paper_has=lambda: in_brief(gaps("fedcalm-table10", {"rule": "CALM"}, {"rule": MEAN})),
     ),
     Claim(
         "FedCALM",
@@ -288,18 +423,21 @@ CLAIMS = (
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCALM (stages=1)"]),
         note="the grid of rates was widened after the first result",
+        paper_has=lambda: in_brief(_stages()),
     ),
     Claim(
         "FedCALM",
         "FedCALM is above FedCP and FedPAC",
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCP", "FedPAC"]),
+        paper_has=lambda: f"{_above_fedcp('2')}, FedCP",
     ),
     Claim(
         "FedCALM",
         "… the projection alone is second best",
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=1)", ["FedCP", "FedPAC"]),
+        paper_has=lambda: f"{_above_fedcp('1')}, FedCP",
     ),
     Claim(
         "FedCALM",
@@ -314,12 +452,14 @@ CLAIMS = (
         lambda: over(
             "fedcalm-table8", "FedCALM (eps=0.1, C=10.0)", [f"FedCALM (eps={e}, C=10.0)" for e in ("0.01", "1.0")]
         ),
+        paper_has=lambda: _grid_published("method.eps", "0.1", "0.01", "1", C="10"),
     ),
     Claim(
         "FedCALM",
         "accuracy rises, then falls with C",
         "FedCALM Table 8",
         lambda: beyond_the_ends("fedcalm-table8", [f"FedCALM (eps=0.1, C={c})" for c in ("0.1", "10.0", "100.0")], 1),
+        paper_has=lambda: _grid_published("method.C", "10", "0.1", "100", eps="0.1"),
     ),
     Claim(
         "FedCALM",
@@ -328,9 +468,32 @@ CLAIMS = (
         more_clients_with_c,
         note="clients that the weights are worth, in the first ten rounds; the paper compares two nets",
     ),
-    Claim("FEDORA", "is above training alone", BALANCED, alone),
-    Claim("FEDORA", "is above the other personal methods", BALANCED, rivals, note="3 of the 15 baselines"),
-    Claim("FEDORA", "plain averaging falls below training alone", BALANCED, averaged),
+    Claim(
+        "FEDORA",
+        "is above local training",
+        BALANCED,
+        alone,
+        paper_has=lambda: in_brief(gaps("fedora-balanced", {"method": "FEDORA"}, {"method": LOCAL})),
+    ),
+    Claim(
+        "FEDORA",
+        "is above the other personal methods",
+        BALANCED,
+        rivals,
+        note="3 of the 15 baselines",
+        paper_has=lambda: in_brief(
+            [gap for rival in RIVALS for gap in gaps("fedora-balanced", {"method": "FEDORA"}, {"method": rival})]
+        ),
+    ),
+    Claim(
+        "FEDORA",
+        "plain averaging falls below local training",
+        BALANCED,
+        averaged,
+        paper_has=lambda: in_brief(
+            gaps("fedora-balanced", {"method": LOCAL}, {"method": "FedAvg", "method.personal_model": "global"})
+        ),
+    ),
     Claim(
         "FEDORA",
         "a client with many samples loses by taking from all others",
@@ -343,7 +506,12 @@ CLAIMS = (
         IMBALANCED,
         lambda: beside_the_big(range(1, 3), "FEDORA", "LG-FedAvg", "Ditto"),
     ),
-    Claim("FEDORA", "clients unlike it may lose", IMBALANCED, lambda: contrary(beside_the_big(range(7, 19), *PLAIN))),
+    Claim(
+        "FEDORA",
+        "clients dissimilar to it may lose",
+        IMBALANCED,
+        lambda: contrary(beside_the_big(range(7, 19), *PLAIN)),
+    ),
     Claim(
         "FEDORA",
         "is faster than FedFomo, FedU and FedAMP",
@@ -352,31 +520,47 @@ CLAIMS = (
     ),
     Claim(
         "FedPG",
-        "its global model is the best",
+        "its common model is the best",
         "FedPG Table 1",
         lambda: online("global-acc"),
-        note=f"2 of 12 rivals; {RATES}",
+        note="rates chosen by the common model's validation accuracy",
+        paper_has=lambda: _fedpg("global", *COMMON),
     ),
     Claim(
         "FedPG",
         "its personal models are best on everybody's tests",
         "FedPG Table 1",
         lambda: online("G-acc"),
-        note=f"2 of 12 rivals; {RATES}",
+        note="rates chosen by G-acc on validation samples",
+        paper_has=lambda: _fedpg("G-acc", *COMMON, *PERSONAL),
     ),
     Claim(
         "FedPG",
-        "so they are with everybody online on some others' tests, S-FedPG's second",
+        "… and with everybody online on some others' tests, S-FedPG's second",
         "FedPG Figure 2",
         lambda: over("fedpg-figure1", "FedPG", ["S-FedPG", "Ditto", "FedAvg"], "S-acc"),
-        note=RATES,
+        note=EARLIER,
     ),
-    Claim("FedPG", "with gamma 0 they lose nothing against the global model", "FedPG Table 2", abroad, same=True),
     Claim(
         "FedPG",
-        "gamma raises accuracy at home",
+        "with gamma 0 they lose nothing against the common model",
+        "FedPG Table 2",
+        abroad,
+        same=True,
+        paper_has=_gamma_zero,
+    ),
+    Claim(
+        "FedPG",
+        "gamma raises accuracy on own tests",
         "FedPG Table 1",
         lambda: {g: line("fedpg-table1", g).over(line("fedpg-table1", GAMMAS[0])) for g in GAMMAS[1:]},
+        paper_has=lambda: in_brief(
+            [
+                gap
+                for gamma in ("0.3", "1.0")
+                for gap in gaps("fedpg-table1", {"method.gamma": gamma}, {"method.gamma": "0"}, data="fashion-mnist")
+            ]
+        ),
     ),
     Claim(
         "FedPG",
@@ -384,12 +568,21 @@ CLAIMS = (
         "FedPG Table 3",
         lambda: attacked("FedPG"),
         same=True,
+        note=EARLIER,
+        paper_has=lambda: in_brief([_under("gaussian", "FedPG"), _under("scale", "FedPG")]),
     ),
-    Claim("FedPG", "… and harm FedAvg", "FedPG Table 3", lambda: contrary(attacked("FedAvg"))),
+    Claim(
+        "FedPG",
+        "… and harm FedAvg",
+        "FedPG Table 3",
+        lambda: contrary(attacked("FedAvg")),
+        note=EARLIER,
+        paper_has=lambda: in_brief([-_under("gaussian", "FedAvg"), -_under("scale", "FedAvg")]),
+    ),
     Claim(
         "FedPG",
         "s of S-FedPG hardly matters; S-FedPG converges more steadily",
         "FedPG Figure 1",
-        unfit="one s, and no curve of S-acc, was kept",
+        unfit="not run: `comity reproduce fedpg-figure1` has three s",
     ),
 )

@@ -59,7 +59,7 @@ def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
 
 
 BLOCKS = {"confree-table1": "digits", "confree-table1-clothing": "clothes", "confree-table1-rates": "flowers"}
-BLOCKS |= {"confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
+BLOCKS |= {"confree-tuned": "clothes", "confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
 BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
 BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {p:.0%}" for n in (20, 40) for p in (0.3, 0.6)}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
@@ -73,7 +73,10 @@ FEDORAS = TURNED | {"fedora-shifts": "label shift", "fedora-imbalanced": "one ha
 PLAIN = ("FedAvg (personal_model=global)", "FedAvg (personal_model=finetune)")
 RIVALS = ("LG-FedAvg", "Ditto", "FedFomo")
 GAMMAS = ("FedPG (gamma=0.0)", "FedPG (gamma=0.3)", "FedPG (gamma=1.0)")
-OTHERS = ("FedAvg", "FedMGDA+")
+COMMON = ("FedAvg", "FedProx", "FedFV", "FedMGDA+", "APFL", "Ditto", "pFedMe", "Per-FedAvg")
+PERSONAL = ("FedRep", "FedFomo", "FedAvg (personal_model=finetune)")
+"""Rivals of FedPG with a common model, and those whose personal models alone are compared."""
+TUNED = "confree-tuned"
 
 
 def takers() -> Comparisons:
@@ -124,30 +127,38 @@ def contrary(found: Comparisons) -> Comparisons:
 
 
 def abroad() -> Comparisons:
-    """Everybody's accuracy of the personal models with gamma 0 over the global model's own."""
+    """Everybody's accuracy of the personal models with gamma 0 over the common model's own, in every study."""
     found = {"a quarter online": line("fedpg-table1", GAMMAS[0]), "all of 10 online": line("fedpg-figure1", "FedPG")}
-    found |= {
-        f"{share} online": line("fedpg-table2", GAMMAS[0], f"participation={p}")
-        for share, p in (("half", 0.5), ("all", 1.0))
-    }
+    found |= {f"{share} online": each for share, (each, *_) in by_share().items()}
     return {name: between([each.by_seed("G-acc")], [each.by_seed("global-acc")]) for name, each in found.items()}
 
 
+def by_share() -> dict[str, list[Stored]]:
+    """FedPG, FedAvg and FedFV with more clients online, as far as that was run."""
+    there = {each.block for each in lines("fedpg-table2")}
+    blocks = {"half": "participation=0.5", "all": "participation=1.0"} if there != {""} else {"all": ""}
+    return {
+        share: [line("fedpg-table2", method, block) for method in ("FedPG", "FedAvg", "FedFV")]
+        for share, block in blocks.items()
+    }
+
+
 def online(what: str) -> Comparisons:
-    """FedPG over FedAvg with more and more clients online, beside all other methods with a quarter of them."""
-    blocks = {f"FedAvg, {share} online": f"participation={part}" for share, part in (("half", 0.5), ("all", 1.0))}
-    pairs = {name: [line("fedpg-table2", m, block) for m in (GAMMAS[0], "FedAvg")] for name, block in blocks.items()}
-    return over("fedpg-table1", GAMMAS[0], OTHERS, what) | {name: a.over(b, what) for name, (a, b) in pairs.items()}
-
-
-def attacked(*labels: str) -> Comparisons:
-    """The common model under attack over that of the same method without."""
-    found = {}
-    for label in labels:
-        clean, *dirty = (line("fedpg-table3", label, f"attack={a}") for a in ("none", "gaussian", "scale"))
-        for attack, each in zip(("A1", "A2"), dirty, strict=True):
-            found[f"{label}, {attack}"] = between([each.by_seed("global-acc")], [clean.by_seed("global-acc")])
+    """FedPG over all rivals with a quarter of the clients online, and over FedAvg and FedFV with more of them."""
+    tuned, rivals = ("-global", COMMON) if what == "global-acc" else ("", (*COMMON, *PERSONAL))
+    found = over(f"fedpg-table1{tuned}", GAMMAS[0], rivals, what)
+    for share, (ours, *theirs) in by_share().items():
+        found |= {f"{each.method}, {share} online": ours.over(each, what) for each in theirs}
     return found
+
+
+def attacked(label: str) -> Comparisons:
+    """The common model under attack over that of the same method without."""
+    clean, *dirty = (line("fedpg-table3", label, f"attack={a}") for a in ("none", "gaussian", "scale"))
+    return {
+        f"{label}, {attack}": between([each.by_seed("global-acc")], [clean.by_seed("global-acc")])
+        for attack, each in zip(("A1", "A2"), dirty, strict=True)
+    }
 
 
 def beyond_the_ends(study: str, labels: Sequence[str], inner: int) -> Comparisons:
