@@ -33,7 +33,6 @@ WORDS = {
 LEFT: dict[str, int] = {
     "docs/data.md": 1,
     "docs/models.md": 1,
-    "docs/results.md": 23,
     "docs/rules.md": 1,
     "docs/studies.md": 1,
     "docs/which-method.md": 1,

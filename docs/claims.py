@@ -167,7 +167,7 @@ def decisive() -> str:
 def counted_comparisons() -> str:
     """How many comparisons the correction counts, and which p-values are real."""
     known = _p_values()
-    real = f"{sum(p <= level() for p in known)} are real (p up to {level():.3f})"
+    real = f"{sum(p <= level() for p in known)} are significant (p up to {level():.3f})"
     return f"{len(known)} comparisons, of which {real}; Holm's would keep {sum(holm(known))}"
 
 

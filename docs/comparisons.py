@@ -164,7 +164,7 @@ def attacked(label: str) -> Comparisons:
 def beyond_the_ends(study: str, labels: Sequence[str], inner: int) -> Comparisons:
     """A value in the middle over the smallest and the largest."""
     middle = line(study, labels[inner])
-    return {f"{labels[inner]} over {other}": middle.over(line(study, other)) for other in (labels[0], labels[-1])}
+    return {f"over {other}": middle.over(line(study, other)) for other in (labels[0], labels[-1])}
 
 
 def by_participation() -> Comparisons:

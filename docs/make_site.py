@@ -14,6 +14,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 os.environ["COLUMNS"] = "100"  # of a help page
@@ -34,9 +35,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         files.append(File.generated(config, name, content="\n".join(lines)))
 
 
-def on_page_markdown(markdown: str, config: MkDocsConfig, **_: Any) -> str:
-    linked = re.sub(r"\]\(\.\./", f"]({config.repo_url}/blob/main/", markdown)
-    return f"{linked}\n\n---\n\nA word is new to you? [Glossary](glossary.md) · [Questions](faq.md)\n"
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    up = "../" * page.file.src_uri.count("/")
+    linked = markdown.replace(f"]({up}../", f"]({config.repo_url}/blob/main/")
+    return f"{linked}\n\n---\n\nA word is new to you? [Glossary]({up}glossary.md) · [Questions]({up}faq.md)\n"
 
 
 def commands() -> Iterator[str]:

@@ -129,9 +129,9 @@ def read(file: str) -> list[Row]:
 
 
 HEADS = {column.name: column.heading for column in COLUMNS}
-HEADS |= {"difference": "over Mean", "gain": "gain over Local", "harmed": "clients harmed", "MB": "MB a round"}
+HEADS |= {"difference": "over Mean", "gain": "gain over Local", "harmed": "clients harmed", "MB": "MB per round"}
 HEADS |= {f"{name} std": f"{name}, std over clients" for name in ("S-acc", "G-acc")}
-HEADS |= {"relative": "relative to Local", "seconds": "s a round"}
+HEADS |= {"relative": "relative to Local", "seconds": "s per round"}
 PARTS = {"gain": ("low", "high"), "difference": ("low", "high"), "harmed": ("of", "beyond chance"), "gaining": ("of",)}
 """Columns of the studies' files, which earlier versions made, and what the files have beside their values."""
 
@@ -185,8 +185,8 @@ def about(study: str) -> str:
     told = json.loads((FOLDER / "studies.json").read_text())[study]
     files = f"[table]({study}.csv)" + (f", [runs]({study}-runs.csv)" if lines(study)[0].runs else "")
     text = (
-        f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds, {told['core minutes']} minutes of run time, "
-        f"{told['date']} · {files}."
+        f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds, "
+        f"{told['core minutes']} minutes of run time, {told['date']} · {files}."
     )
     if "lr" in told:
         rates, ends = [value for value, _ in told["lr"]], [value for value, at_an_end in told["lr"] if at_an_end]
