@@ -35,7 +35,6 @@ LEFT: dict[str, int] = {
     "docs/models.md": 1,
     "docs/rules.md": 1,
     "docs/studies.md": 1,
-    "docs/which-method.md": 1,
     "src/comity/data/partitions/labels.py": 1,
     "src/comity/privacy/__init__.py": 1,
     "src/comity/privacy/_keys.py": 3,

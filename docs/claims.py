@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from comparisons import (
@@ -39,14 +39,29 @@ from comparisons import (
     with_rule,
 )
 from differences import detectable, discovered, interval
-from measured import FOLDER, MEAN, VARIANTS, NotRun, gaps, grid, in_brief, line, number, published_gain
+from measured import FOLDER, MEAN, VARIANTS, NotRun, grid, line, number
+from published_numbers import (
+    above_fedcp,
+    fedpg_over,
+    gain,
+    gamma_zero,
+    gaps,
+    in_brief,
+    largest,
+    less_with_more_online,
+    mean_gain,
+    middle_c,
+    second_stage,
+    under_attack,
+    value_over,
+)
 
 from comity.compare import holm
 from comity.config import LOCAL, read_yaml
 from comity.studies import examples
 from comity.studies._cost import seconds
 from comity.studies._grid import at_scale, expand
-from comity.studies._papers import items, published
+from comity.studies._papers import items
 
 CLOSE = 1.0
 """Points within which two numbers are called the same."""
@@ -218,77 +233,6 @@ def _hours(entries: dict[str, Any]) -> float:
     return (1 + tried) * sum(map(seconds, expand(whole))) / 3600
 
 
-def _largest(method: str) -> str:
-    setting = {"data": "flowers102", "clients": "60", "participation": "0.3"}
-    return published_gain("confree-table2", "ConFREE", MEAN, method=method, **setting)
-
-
-def _mean_gain(*methods: str) -> float:
-    """ConFREE's published gain over Mean in Table 2, mean over these methods."""
-    found = [gaps("confree-table2", {"rule": "ConFREE"}, {"rule": MEAN}, method=method) for method in methods]
-    return fmean(gain for each in found for gain in each)
-
-
-def _gain(method: str, clients: str, participation: str) -> float:
-    """ConFREE's published gain in Table 2, mean over data sets."""
-    setting = {"method": method, "clients": clients, "participation": participation}
-    return fmean(gaps("confree-table2", {"rule": "ConFREE"}, {"rule": MEAN}, **setting))
-
-
-def _by_participation() -> str:
-    """The published difference of gains with fewer and more clients online, in the direction that the claim has."""
-    signs = {"APFL": 1, "FedALA": 1, "FedRep": -1}
-    return in_brief([s * (_gain(m, n, "0.3") - _gain(m, n, "0.6")) for m, s in signs.items() for n in ("20", "60")])
-
-
-def _c_published() -> str:
-    """The published gain of c 0.5 over 0.1 and over 0.9."""
-    rows = [gaps("confree-table3", {"rule.c": "0.5"}, {"rule.c": c}) for c in ("0.1", "0.9")]
-    return in_brief([*rows[0], *rows[1]])
-
-
-def _stages() -> list[float]:
-    """What the second stage of FedCALM adds in Tables 6 and 7."""
-    return [
-        gap
-        for name in ("fedcalm-table6", "fedcalm-table7")
-        for gap in gaps(name, {"method.stages": "2"}, {"method.stages": "1"}, method="FedCALM")
-    ]
-
-
-def _above_fedcp(stages: str) -> str:
-    one, other = {"method": "FedCALM", "method.stages": stages}, {"method": "FedCP", "method.stages": None}
-    return in_brief([gap for name in ("fedcalm-table6", "fedcalm-table7") for gap in gaps(name, one, other)])
-
-
-def _grid_published(key: str, best: str, *others: str, **setting: str) -> str:
-    """By how much Tables 8 and 9 have one value of eps or C above others."""
-    names = ("fedcalm-table8", "fedcalm-table9")
-    options = {f"method.{name}": value for name, value in setting.items()}
-    return in_brief(
-        [gap for name in names for each in others for gap in gaps(name, {key: best, **options}, {key: each, **options})]
-    )
-
-
-def _fedpg(what: str, *rivals: str, data: str = "fashion-mnist", gamma: str | None = "0") -> str:
-    """By how much Table 1 has FedPG above rivals."""
-    one = {"method": "FedPG", "method.gamma": gamma}
-    found = [gaps("fedpg-table1", one, {"method": each, "method.gamma": None}, what, data=data) for each in rivals]
-    return in_brief([gap for each in found for gap in each])
-
-
-def _gamma_zero() -> str:
-    """G-acc of FedPG with gamma 0 over its common model in Tables 1 and 2."""
-    rows = [row for name in ("fedpg-table1", "fedpg-table2") for row in published(name)]
-    zero = [row.results for row in rows if row.options["method"] == "FedPG" and row.options.get("method.gamma") == "0"]
-    return in_brief([row["G-acc"] - row["global"] for row in zero])
-
-
-def _under(attack: str, method: str) -> float:
-    (gap,) = gaps("fedpg-table3", {"attack": attack}, {"attack": "none"}, "global", method=method)
-    return gap
-
-
 TABLE1, TABLE2, TABLE3 = (f"ConFREE Table {n}" for n in (1, 2, 3))
 FIGURE5, BALANCED = "FedCALM Figure 5", "FEDORA slides, balanced setting: MNIST, Fashion-MNIST"
 IMBALANCED = "FEDORA slides, imbalanced setting"
@@ -321,7 +265,7 @@ CLAIMS = (
         "improves APFL, FedALA and FedPAC more than FedROD, FedRep and FedCP",
         TABLE2,
         takers,
-        paper_has=lambda: number(_mean_gain("APFL", "FedALA", "FedPAC") - _mean_gain("FedROD", "FedRep", "FedCP")),
+        paper_has=lambda: number(mean_gain("APFL", "FedALA", "FedPAC") - mean_gain("FedROD", "FedRep", "FedCP")),
     ),
     Claim(
         "ConFREE",
@@ -335,21 +279,21 @@ CLAIMS = (
         "gains more with more clients",
         TABLE2,
         lambda: gains_more(MORE_CLIENTS, "ConFREE", *(f"clients={n}, participation=0.3" for n in (40, 20)), *TRIED),
-        paper_has=lambda: in_brief([_gain(method, "60", "0.3") - _gain(method, "20", "0.3") for method in TRIED]),
+        paper_has=lambda: in_brief([gain(method, "60", "0.3") - gain(method, "20", "0.3") for method in TRIED]),
     ),
     Claim(
         "ConFREE",
         "gains less with more online under APFL and FedALA, more under FedRep",
         TABLE2,
         by_participation,
-        paper_has=_by_participation,
+        paper_has=less_with_more_online,
     ),
     Claim(
         "ConFREE",
         "has its largest gains under APFL and FedALA (Flowers102, 60 clients, 30 % online)",
         "ConFREE Table 2, largest gains",
         unfit=f"{decisive()}; `comity reproduce confree-decisive --scale paper`",
-        paper_has=lambda: f"{_largest('APFL')}, {_largest('FedALA')}",
+        paper_has=lambda: f"{largest('APFL')}, {largest('FedALA')}",
     ),
     Claim(
         "ConFREE",
@@ -374,7 +318,7 @@ CLAIMS = (
                 "confree-table3", [f"{method} + ConFREE (c={c})" for c in (0.1, 0.5, 0.9)], 1
             ).items()
         },
-        paper_has=_c_published,
+        paper_has=middle_c,
     ),
     Claim(
         "ConFREE",
@@ -423,21 +367,21 @@ CLAIMS = (
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCALM (stages=1)"]),
         note="the grid of rates was widened after the first result",
-        paper_has=lambda: in_brief(_stages()),
+        paper_has=lambda: in_brief(second_stage()),
     ),
     Claim(
         "FedCALM",
         "FedCALM is above FedCP and FedPAC",
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=2)", ["FedCP", "FedPAC"]),
-        paper_has=lambda: f"{_above_fedcp('2')}, FedCP",
+        paper_has=lambda: f"{above_fedcp('2')}, FedCP",
     ),
     Claim(
         "FedCALM",
         "… the projection alone is second best",
         "FedCALM Table 6",
         lambda: over("fedcalm-table6", "FedCALM (stages=1)", ["FedCP", "FedPAC"]),
-        paper_has=lambda: f"{_above_fedcp('1')}, FedCP",
+        paper_has=lambda: f"{above_fedcp('1')}, FedCP",
     ),
     Claim(
         "FedCALM",
@@ -452,14 +396,14 @@ CLAIMS = (
         lambda: over(
             "fedcalm-table8", "FedCALM (eps=0.1, C=10.0)", [f"FedCALM (eps={e}, C=10.0)" for e in ("0.01", "1.0")]
         ),
-        paper_has=lambda: _grid_published("method.eps", "0.1", "0.01", "1", C="10"),
+        paper_has=lambda: value_over("method.eps", "0.1", "0.01", "1", C="10"),
     ),
     Claim(
         "FedCALM",
         "accuracy rises, then falls with C",
         "FedCALM Table 8",
         lambda: beyond_the_ends("fedcalm-table8", [f"FedCALM (eps=0.1, C={c})" for c in ("0.1", "10.0", "100.0")], 1),
-        paper_has=lambda: _grid_published("method.C", "10", "0.1", "100", eps="0.1"),
+        paper_has=lambda: value_over("method.C", "10", "0.1", "100", eps="0.1"),
     ),
     Claim(
         "FedCALM",
@@ -524,7 +468,7 @@ CLAIMS = (
         "FedPG Table 1",
         lambda: online("global-acc"),
         note="rates chosen by the common model's validation accuracy",
-        paper_has=lambda: _fedpg("global", *COMMON),
+        paper_has=lambda: fedpg_over("global", *COMMON),
     ),
     Claim(
         "FedPG",
@@ -532,7 +476,7 @@ CLAIMS = (
         "FedPG Table 1",
         lambda: online("G-acc"),
         note="rates chosen by G-acc on validation samples",
-        paper_has=lambda: _fedpg("G-acc", *COMMON, *PERSONAL),
+        paper_has=lambda: fedpg_over("G-acc", *COMMON, *PERSONAL),
     ),
     Claim(
         "FedPG",
@@ -547,7 +491,7 @@ CLAIMS = (
         "FedPG Table 2",
         abroad,
         same=True,
-        paper_has=_gamma_zero,
+        paper_has=gamma_zero,
     ),
     Claim(
         "FedPG",
@@ -558,7 +502,7 @@ CLAIMS = (
             [
                 gap
                 for gamma in ("0.3", "1.0")
-                for gap in gaps("fedpg-table1", {"method.gamma": gamma}, {"method.gamma": "0"}, data="fashion-mnist")
+                for gap in gaps("fedpg-table1", {"method.gamma": gamma}, {"method.gamma": "0"})
             ]
         ),
     ),
@@ -569,7 +513,7 @@ CLAIMS = (
         lambda: attacked("FedPG"),
         same=True,
         note=EARLIER,
-        paper_has=lambda: in_brief([_under("gaussian", "FedPG"), _under("scale", "FedPG")]),
+        paper_has=lambda: in_brief([under_attack("gaussian", "FedPG"), under_attack("scale", "FedPG")]),
     ),
     Claim(
         "FedPG",
@@ -577,7 +521,7 @@ CLAIMS = (
         "FedPG Table 3",
         lambda: contrary(attacked("FedAvg")),
         note=EARLIER,
-        paper_has=lambda: in_brief([-_under("gaussian", "FedAvg"), -_under("scale", "FedAvg")]),
+        paper_has=lambda: in_brief([-under_attack("gaussian", "FedAvg"), -under_attack("scale", "FedAvg")]),
     ),
     Claim(
         "FedPG",

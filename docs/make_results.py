@@ -21,6 +21,7 @@ import make_guard
 import make_harm
 import make_leaderboard
 import measured
+import published_numbers
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -37,10 +38,10 @@ FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(
         measured.weighed,
-        measured.published_gain,
-        measured.in_brief,
+        published_numbers.published_gain,
+        published_numbers.in_brief,
         measured.ends,
-        measured.gaps,
+        published_numbers.gaps,
         differences.interval,
         measured.machine,
         claims.claims,

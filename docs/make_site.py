@@ -5,7 +5,6 @@ the repository.
 """
 
 import os
-import re
 import sys
 import tomllib
 from collections.abc import Iterator

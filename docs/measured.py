@@ -9,7 +9,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,6 @@ from differences import Ranked, interval, of_half
 from comity._words import number
 from comity.compare import COLUMNS, Difference, Entry, Line, Spread
 from comity.config import COMPONENTS, LOCAL
-from comity.studies._papers import published
 
 FOLDER = Path(__file__).parent / "results"
 MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
@@ -53,7 +52,6 @@ BY_CLIENT = ("fedora-imbalanced", "fedora-four")
 BY_WEIGHT = ("fedcalm-figure6",)
 """Studies of which it is kept how many clients the rule's weights are worth."""
 Row = dict[str, str]
-Options = Mapping[str, str | None]
 
 
 def short(label: str) -> str:
@@ -344,37 +342,3 @@ def weighed(study: str) -> str:
 
 def value(study: str, label: str, column: str, block: str = "") -> str:
     return _entry(line(study, label, block), column, None)
-
-
-def gaps(name: str, one: Options, other: Options, what: str = "accuracy", **setting: str) -> list[float]:
-    """By how much a published table has rows with ``one`` set of options above those with ``other``, all else equal.
-
-    ``None`` stands for an option that a row does not have. ``setting``: options of both, ``model_name`` for dots.
-    """
-
-    def found(wanted: Options) -> dict[frozenset[tuple[str, str]], float]:
-        wanted = {**wanted, **setting}
-        rows = [row for row in published(name) if all(row.options.get(key) == value for key, value in wanted.items())]
-        varied = one.keys() | other.keys()
-        return {
-            frozenset((key, value) for key, value in row.options.items() if key not in varied): row.results[what]
-            for row in rows
-            if what in row.results
-        }
-
-    ours, theirs = found(one), found(other)
-    return [value - theirs[key] for key, value in ours.items() if key in theirs]
-
-
-def published_gain(name: str, better: str, than: str, **options: str) -> str:
-    """By how much a published table has one rule, or method, above another under these options."""
-    kind = "rule" if any("rule" in row.options for row in published(name)) else "method"
-    (found,) = gaps(name, {kind: better}, {kind: than}, **options)
-    return number(found)
-
-
-def in_brief(found: Sequence[float]) -> str:
-    """Several published differences in a few words."""
-    if len(found) == 1:
-        return number(found[0])
-    return f"{number(median(found))} ({number(min(found))} to {number(max(found))})"
