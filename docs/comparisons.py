@@ -161,6 +161,19 @@ def attacked(label: str) -> Comparisons:
     }
 
 
+def flipped(label: str) -> Spread:
+    """The common model under sign flips over that without, by seed."""
+    dirty, clean = (line("fedpg-flip", label, f"attack={a}").by_seed("global-acc").by_seed for a in ("flip", "none"))
+    return Spread({seed: dirty[seed] - clean[seed] for seed in dirty})
+
+
+def flip_of(label: str) -> Difference:
+    """What sign flips change in a method's common model."""
+    found = Difference.over_seeds(flipped(label))
+    assert found is not None
+    return found
+
+
 def beyond_the_ends(study: str, labels: Sequence[str], inner: int) -> Comparisons:
     """A value in the middle over the smallest and the largest."""
     middle = line(study, labels[inner])

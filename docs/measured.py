@@ -40,6 +40,7 @@ VARIANTS = {
     "--partition.shift 0.8 --method FedRep --rule Mean,ConFREE --tune lr=0.05,0.1,0.2,... --tune rule.length=1,2,3 "
     "--tune rule.c=0.1:0.9",
     "fedpg-table1-global": "fedpg-table1 --tune-by global-acc",
+    "fedpg-flip": "fedpg-table3 --only attack=none,flip --tune lr=0.4 --reference none --control none",
     "fedpg-table2": "fedpg-table2 --only participation=1.0",
     "fedpg-table3": "fedpg-table3` with the example of commit `886e9ff",
     "fedpg-figure1": "fedpg-figure1` with the example of commit `886e9ff",
