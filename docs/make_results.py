@@ -49,7 +49,7 @@ FUNCTIONS = (
         claims.over,
     ),
     *(claims.counted_comparisons, claims.every_item, claims.decisive, claims.decisive_power),
-    *(claims.online, claims.flip_of),
+    *(claims.online, claims.more_online, claims.flip_of),
     *(make_guard.guard_states, make_guard.guard_summary, make_guard.guard_settings, make_guard.guard_mean),
     *(make_guard.guard_above_control, make_guard.guard_count, make_guard.guard_range, make_guard.guard_candidates),
     *(
