@@ -43,6 +43,8 @@ def test_of_personal_models_they_are_about_others_samples_and_the_common_model(t
 def test_a_guard_has_the_same_samples(tmp_path: Path) -> None:
     with pytest.raises(ComityError, match="general_validation: the guard chooses on the same validation samples"):
         comity.run(**GENERAL | {"guard": "mixture", "reference": "auto"}, out=tmp_path / "a")
+    with pytest.raises(ComityError, match="general_every never leaves S-acc and G-acc out"):
+        comity.run(**GENERAL | {"general_every": "never"}, out=tmp_path / "b")
 
 
 def test_a_study_tunes_by_what_it_compares(tmp_path: Path) -> None:
@@ -60,6 +62,13 @@ def test_a_study_tunes_by_what_it_compares(tmp_path: Path) -> None:
     assert scores[fedavg.chosen] == max(scores.values())
     runs = {run.title: run for run in done.runs}
     assert runs["FedAvg + Mean"].metric("val-global-acc") == scores[fedavg.chosen]
+
+
+def test_runs_that_were_made_without_it_are_not_mixed_in(tmp_path: Path) -> None:
+    options = TINY | {"val_share": 0.3, "jobs": 1, "tune": {"lr": [0.01, 0.3]}, "seeds": 1, "out": tmp_path / "x"}
+    study(**options)
+    with pytest.raises(ComityError, match="was made without tune_by; give another --out"):
+        study(**options, tune_by="G-acc")
 
 
 def test_tune_by_needs_tune(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ class GeneralValidation(Extension):
     def attach(self, plan: "RunPlan", site: "Site") -> None:
         if plan.config.guard is not None:
             raise ComityError("general_validation: the guard chooses on the same validation samples; leave one out")
+        if plan.config.general_every == "never":
+            raise ComityError("general_validation: general_every never leaves S-acc and G-acc out; give a number")
         self._site = site
 
     @cached_property
@@ -34,13 +36,8 @@ class GeneralValidation(Extension):
         if not (judgement.received.general and len(data.val) and data.val_unseen):
             return
         common = model is not None and judgement.common is model
-        values = dict(
-            zip(
-                ("S-acc", "G-acc"),
-                self._pool.general(client.id, judgement.predict, model, judgement.site.config.seed, common),
-                strict=True,
-            )
-        )
+        some, everybody = self._pool.general(client.id, judgement.predict, model, self._site.config.seed, common)
+        values = {"S-acc": some, "G-acc": everybody}
         if judgement.common is not None:
             values["global-acc"] = float(hits(predictor(client, judgement.common)(data.val), data.val).double().mean())
         judgement.notes |= {GENERAL_VALIDATED[name].field: value for name, value in values.items()}

@@ -212,7 +212,8 @@ class _Study:
                 return
             for search, value, cells in batch:
                 scores = [self.validation(config) for config in cells]
-                search.by, search.tried[value] = scores[0][0], fmean(score for _, score in scores)
+                search.by = next((metric for metric, score in scores if not math.isnan(score)), search.by)
+                search.tried[value] = fmean(score for _, score in scores)
             self.folder.write_tuning([self.tuned(*pair) for pair in searches])
 
     def validation(self, config: Config) -> tuple[Metric, float]:
@@ -224,8 +225,11 @@ class _Study:
         if not self.places.finished(config):
             return metric, math.nan
         run = LoadedRun(self.places.place(config))
-        if self.plan.tune_by and not math.isnan(run.metric(GENERAL_VALIDATED[self.plan.tune_by].key)):
-            metric = GENERAL_VALIDATED[self.plan.tune_by]
+        if self.plan.tune_by and config.general_validation:
+            if math.isnan(run.metric(GENERAL_VALIDATED["G-acc"].key)):
+                raise ComityError(f"{run.path} was made without tune_by; give another --out")
+            wanted = GENERAL_VALIDATED[self.plan.tune_by]
+            metric = metric if math.isnan(run.metric(wanted.key)) else wanted
         return metric, metric.gain(run.metric(metric.key), 0.0)
 
     def tuned(self, group: Group, search: Search) -> Tuned:
