@@ -89,7 +89,7 @@ test-lora: $(VENV)/dev $(VENV)/lora
 test-nvflare: .venv-nvflare/ready
 	.venv-nvflare/bin/pytest -n 0 tests/test_nvflare.py
 
-# Speed as ratios in one run, with generous bounds; docs/performance.md has the measurements.
+# Speed as ratios in one run, with generous bounds; docs/explanation/performance.md has the measurements.
 bench: $(VENV)/dev
 	$(BIN)/pytest -n 0 -q benchmarks
 
@@ -98,7 +98,7 @@ docs: $(VENV)/docs
 	$(BIN)/python docs/make_methods.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# The measured tables and numbers of the pages from docs/results; with STUDIES=name=folder, those files first.
+# The measured tables and numbers of the pages from evidence/; with STUDIES=name=folder, those files first.
 results: $(VENV)/core
 	$(BIN)/python docs/make_results.py $(STUDIES)
 

@@ -1,7 +1,7 @@
 """Does ``comity ask`` know before training what joining does to a client? On natural federations, each left out once.
 
 Truth is the study of benchmarks/guard_natural.py: FedAvg without a guard against local training, an mlp with 32 hidden
-units, 24 seeds. Each step writes into docs/results, and the calibration into the package.
+units, 24 seeds. Each step writes into evidence/, and the calibration into the package.
 
     python benchmarks/ask.py clients --runs runs/guard-natural   # probe, features, conflict and truth of each client
     python benchmarks/ask.py longer --runs runs/guard-natural    # the same clients after longer training
@@ -33,7 +33,8 @@ from comity.probe import SEEDS, compared
 from comity.probe import _logistic as logistic
 from comity.probe._logistic import Rows, common, log_probabilities
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+EVIDENCE = ROOT / "evidence"
 PLAN = json.loads(Path(__file__).with_name("guard_federations.json").read_text())
 NAMES = sorted(PLAN["choosing"] + PLAN["reporting"])
 EDGES = [-5.0, -2.0, 0.0, 2.0, 5.0]
@@ -45,7 +46,7 @@ Row = dict[str, Any]
 
 
 def read(name: str) -> list[Row]:
-    with (DOCS / "results" / name).open(newline="") as file:
+    with (EVIDENCE / name).open(newline="") as file:
         return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
@@ -63,7 +64,7 @@ def write(name: str, rows: Iterable[Row]) -> None:
     writer = csv.DictWriter(made, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
-    write_text(DOCS / "results" / name, made.getvalue())
+    write_text(EVIDENCE / name, made.getvalue())
 
 
 # One row per client.
@@ -71,7 +72,7 @@ def write(name: str, rows: Iterable[Row]) -> None:
 
 def clients(runs: Path) -> Iterator[Row]:
     """Federations that the file has already are kept."""
-    done = read(CLIENTS) if (DOCS / "results" / CLIENTS).exists() else []
+    done = read(CLIENTS) if (EVIDENCE / CLIENTS).exists() else []
     for name in NAMES:
         if kept := [row for row in done if row["federation"] == name]:
             yield from kept
@@ -267,7 +268,7 @@ def calibrate() -> None:
     known = {
         "about": "clients of natural federations by the gain of comity ask, in points of accuracy, and how many gained",
         "truth": "FedAvg without a guard minus local training, mlp with 32 hidden units, 24 seeds, gain above 0",
-        "made by": "benchmarks/ask.py calibrate, from docs/results/ask-clients.csv",
+        "made by": "benchmarks/ask.py calibrate, from evidence/ask-clients.csv",
         "federations": sorted(set(federations)),
         "edges": EDGES,
         "clients": [int((group == k).sum()) for k in range(len(EDGES) + 1)],
@@ -311,7 +312,7 @@ def calibrate() -> None:
         ),
     )
     for name in (SCHEMES, "ask-groups.csv", "ask-correlations.csv"):
-        print((DOCS / "results" / name).read_text())
+        print((EVIDENCE / name).read_text())
 
 
 def correlations(rows: Sequence[Row], feature: str) -> dict[str, float]:
@@ -352,7 +353,7 @@ def draw() -> None:
     figure.axes[0].axvline(0, color="black", lw=0.6)
     figure.axes[0].set_ylabel("gain of FedAvg over local training (points)")
     figure.axes[0].legend(frameon=False, fontsize=8)
-    figure.savefig(DOCS / "images" / "ask.png", dpi=130)
+    figure.savefig(ROOT / "docs" / "images" / "ask.png", dpi=130)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Simulated clients with known risks: how many are more than the margin behind the local baseline under ``certified``.
 
-``python benchmarks/certified_clients.py`` prints the table of docs/guard.md, in about 20 s of one core.
+``python benchmarks/certified_clients.py`` prints the table of docs/explanation/guard.md, in about 20 s of one core.
 """
 
 from dataclasses import replace

@@ -331,7 +331,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         print(f"{name:26}{np.mean(gains):7.2f}{np.mean(losses):9.4f}{np.sum(behind):7.1f}{above:6}  {each}")
 
 
-# The table of docs/guard.md.
+# The table of docs/explanation/guard.md.
 
 
 def run_study(out: Path, seeds: int) -> None:

@@ -1,4 +1,4 @@
-"""Level, power and coverage of the test for harm by simulation: the tables of docs/harm.md.
+"""Level, power and coverage of the test for harm by simulation: the tables of docs/explanation/harm.md.
 
 Each test sample has a difficulty that all models share, a part that is specific to the local or the joined model and
 stays the same in each run, and a part that is new in each run; training luck moves all samples of a run. A model
@@ -6,7 +6,7 @@ predicts the sample correctly if the sum is positive. ``agree`` is the share of 
 same in each run, ``differ`` the share of the total variance that is the models' own.
 
     python benchmarks/harm_test.py --scale 0.05               # a look: two minutes
-    python benchmarks/harm_test.py --out docs/results/harm.csv && make results
+    python benchmarks/harm_test.py --out evidence/harm.csv && make results
 """
 
 import argparse

@@ -17,7 +17,7 @@ What is compared:
 Then e-processes by themselves, on many streams in which the difference of the losses is known: false alarms at the
 margin, labels until the alarm, labels until the certificate.
 
-    python benchmarks/online_guard.py        # about two minutes of one core; writes docs/results and docs/images
+    python benchmarks/online_guard.py        # about two minutes of one core; writes evidence and docs/images
 """
 
 import argparse
@@ -36,7 +36,7 @@ from comity.report._assets import themes
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 CLASSES, THIRD = 5, 1500
 OWN_ERROR, GOOD_ERROR = 0.305, 0.25
 KINDS = {"guessing": (0.695, 0.8, 0.75), "well calibrated": (0.999, 0.45, 0.55)}
@@ -184,6 +184,6 @@ if __name__ == "__main__":
                 row |= {"alarms": f"{len(until)} of {given.streams}"}
                 row |= {"median labels to alarm": int(np.median(until)) if until else ""}
             rows.append(row)
-    write(DOCS / "results" / "online-guard.csv", rows)
-    write(DOCS / "results" / "online-guard-bets.csv", e_processes(given.bets))
-    picture(kept, DOCS / "images" / "online-guard.png")
+    write(ROOT / "evidence" / "online-guard.csv", rows)
+    write(ROOT / "evidence" / "online-guard-bets.csv", e_processes(given.bets))
+    picture(kept, ROOT / "docs" / "images" / "online-guard.png")

@@ -187,7 +187,7 @@ def evidence() -> str:
 
 def decisive() -> str:
     """How many runs of the decisive experiment are there."""
-    runs = [file.name for file in (FOLDER.parents[1] / "evidence" / "confree-decisive").glob("*.tar.xz")]
+    runs = [file.name for file in (FOLDER / "confree-decisive").glob("*.tar.xz")]
     return f"{sum(not name.startswith('local') for name in runs)} of 64 runs"
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/ask.md, from what benchmarks/ask.py and benchmarks/ask_faults.py measured."""
+"""The tables of docs/how-to/ask.md, from what benchmarks/ask.py and benchmarks/ask_faults.py measured."""
 
 from itertools import pairwise
 from statistics import fmean

@@ -1,11 +1,11 @@
-"""The tables of docs/guard.md, from what benchmarks/guard_natural.py trained and evaluated, and of docs/feedback.md."""
+"""The tables of the guard's pages and of how-to/feedback.md, from what benchmarks/guard_natural.py measured."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from measured import FOLDER, Row, grid, number, read
+from measured import DOCS, Row, grid, number, read
 
 from comity.compare import STATES, Cell, Difference, LoadedStudy, Setting
 from comity.compare.harm import mean_gain, training_luck
@@ -14,7 +14,7 @@ from comity.report import draw_benchmark, read_benchmark
 HALVES = ("choosing", "reporting")
 GUARDS = {"": "no guard", "mixture": "`mixture`", "certified": "`certified`"}
 NATURAL, CANDIDATES = "guard-natural.csv", "guard-candidates.csv"
-PICTURE = FOLDER.parent / "images" / "natural.png"
+PICTURE = DOCS / "images" / "natural.png"
 
 
 # From the folder of the benchmark to docs/results.

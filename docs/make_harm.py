@@ -1,4 +1,4 @@
-"""The tables of docs/harm.md, from what benchmarks/harm_test.py and harm_repetitions.py measured."""
+"""The tables of docs/explanation/harm.md, from what benchmarks/harm_test.py and harm_repetitions.py measured."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The numbers of docs/leaderboard.md, from the committed results of ``comity bench``.
+"""The numbers of docs/explanation/leaderboard.md, from the committed results of ``comity bench``.
 
 python docs/make_leaderboard.py runs/leaderboard    # from the benchmark's run folders; it need not be finished
 """
@@ -18,7 +18,7 @@ from comity.studies import LEADERBOARD
 
 CLIENTS = measured.FOLDER / "leaderboard-clients.csv"
 SETUP = measured.FOLDER / "leaderboard.json"
-PICTURE = measured.FOLDER.parent / "images" / "leaderboard.png"
+PICTURE = measured.DOCS / "images" / "leaderboard.png"
 EMPTY = "*The benchmark has not been run yet.*"
 
 
@@ -91,6 +91,25 @@ def leaderboard_count(configuration: str, what: str) -> str:
     return f"{row.worse} of {counted(row.clients, 'client')}" if what == "worse" else str(getattr(row, what))
 
 
+def leaderboard_rank(configuration: str) -> str:
+    row, found = _row(configuration), board()
+    return "–" if row is None or found is None else found.row_texts(row)[1]
+
+
+def leaderboard_gain(configuration: str, federation: str) -> str:
+    """Mean gain over local training on one federation, with its interval."""
+    row = _row(configuration)
+    return "–" if row is None or federation not in row.results else row.results[federation].interval
+
+
+def leaderboard_size() -> str:
+    found = board()
+    if found is None:
+        return EMPTY
+    clients = max(row.clients for row in found.rows)
+    return f"{len(found.federations)} federations with {clients} clients"
+
+
 def _row(configuration: str) -> Row | None:
     found = board()
     return None if found is None else next((row for row in found.rows if row.configuration == configuration), None)
@@ -127,5 +146,5 @@ if __name__ == "__main__":
 
     for folder in sys.argv[1:]:
         make_results.make_leaderboard.keep(Path(folder))
-    page = measured.FOLDER.parent / "leaderboard.md"
+    page = measured.DOCS / "explanation" / "leaderboard.md"
     page.write_text(make_results.page(page.read_text()))

@@ -1,4 +1,4 @@
-"""Writes docs/methods.md from the classes themselves: ``python docs/make_methods.py``.
+"""Writes docs/reference/methods.md and method-details.md from the classes: ``python docs/make_methods.py``.
 
 What is kept and what travels is measured in a run of two rounds, not declared.
 """
@@ -18,28 +18,46 @@ CLIENTS, ROUNDS = 4, 2
 HEAD = """\
 # Methods
 
-A method says how clients learn and what they share; a [rule](rules.md) says how the server combines it. Any rule can
-take the place of a method's averaging step, unless the method brings its own.
+A method says how clients train and what they share. A [rule](rules.md) says how the server combines what they send;
+any rule can replace a method's averaging step, unless the method brings its own.
 
 ```
 comity run --method FedRep --method.head_epochs 5 --rule ConFREE --rule.c 0.4
 comity run --method FedRep --help        # the options of FedRep
 ```
 
-"Shared" is the group of parts that travel, "rule acts on" those of them that the rule combines. "Kept" is what a client
-remembers between rounds, "down" and "up" what one client receives and sends in a round, all as multiples of the model
-(here an MLP of {size:,} numbers, with {clients} clients, all taking part), measured in a run. This page is made by
-`python docs/make_methods.py`.
+[Which method should I use?](../how-to/which-method.md) has the recommendation and its evidence. [Equations and
+published settings](method-details.md) has each method's equations, and the settings in its paper and in public code.
+[A method of your own](../tutorials/own-method.md) is one class.
+
+## Overview
+
+*Shares* lists the parts of the model that travel. *Rule acts on* lists those that the rule combines. *Kept*, *down*
+and *up* are what a client keeps between rounds, receives and sends per round, in multiples of the model size
+(measured: an MLP of {size:,} parameters, {clients} clients).
+
+| method | paper | shares | rule acts on | kept | down | up |
+|---|---|---|---|--:|--:|--:|
+"""
+DETAILS = """\
+# Methods: equations and published settings
+
+One entry per [method](methods.md): its equations, its settings in the paper, and what public code does differently.
+These settings decide how strong a method looks in a comparison. Code was read as of 2025; PFLlib, FL-bench and easyFL
+are collections of methods. ° marks settings as commonly reported: the paper was not read again for this page.
+
+*Evaluated as received* means with the newest shared part, before local training; *as fitted* means after the client's
+last local training. `--moment` changes it.
 
 """
 PUBLISHED = {
     "Local": (
-        "trained alone, as the lower bound of every paper here",
+        "trained locally, as the lower bound of every paper here",
         "FEDORA's trains all clients in every round, PFLlib's those that are sampled",
     ),
     "FedAvg": (
-        "average by size; the global model is judged",
-        "FEDORA has the global model and its fine-tuning as two rows; the FedPG papers judge the model after "
+        "average by size; the global model is evaluated",
+        "FEDORA has the global model and its fine-tuning as two rows; the FedPG papers evaluate the model after "
         "local training",
     ),
     "FedProx": (
@@ -70,9 +88,9 @@ PUBLISHED = {
         "in every round",
     ),
     "Per-FedAvg": (
-        "° alpha 0.01, beta 0.001, three independent batches a step",
+        "° alpha 0.01, beta 0.001, three independent batches per step",
         "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's trains twice per round for "
-        "this method alone; judged after one step on one batch",
+        "this method alone; evaluated after one step on one batch",
     ),
     "APFL": (
         "° v moves by the gradient at the mixture; alpha 0.25 to 0.75 or learnt",
@@ -80,7 +98,7 @@ PUBLISHED = {
         "starts at alpha 1, FL-bench mixes logits at 0.5",
     ),
     "pFedMe": (
-        "lam 15, K 5, 20 batches a round",
+        "lam 15, K 5, 20 batches per round",
         "authors: inner rate 0.09 (MNIST) or 0.01 (synthetic), eta 0.005, beta 1 or 2; PFLlib's default beta 0 "
         "never moves the common model; the FedPG papers' platform makes one proximal step",
     ),
@@ -113,12 +131,12 @@ PUBLISHED = {
     ),
     "FedALA": (
         "p 1 layer, rate 1, 80 % of the data, threshold 0.1",
-        "PFLlib: the classifier's two tensors, a contiguous 80 %, the last batch's loss decides; judged before "
+        "PFLlib: the classifier's two tensors, a contiguous 80 %, the last batch's loss decides; evaluated before "
         "local training",
     ),
     "FedAS": (
         "° the body is aligned with the client's own prototypes; clients count by their Fisher information",
-        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; judged "
+        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; evaluated "
         "before it is received",
     ),
     "FedPAC": (
@@ -133,12 +151,12 @@ PUBLISHED = {
     "SplitGP": (
         "° gamma 0.5, lam 0.2, threshold 0.05 to 2.3",
         "the FedPG papers' platform has one number, 0.2, for gamma and lam, whole models instead of parts, and "
-        "judges after local training",
+        "evaluates after local training",
     ),
     "pFedHN": (
-        "one client a step, 50 inner steps",
+        "one client per step, 50 inner steps",
         "authors: rate 0.01, momentum 0.9, weight decay 1e-3, gradients clipped at 50; FL-bench: several clients "
-        "a round, one after another",
+        "per round, one after another",
     ),
     "IFCA": (
         "average within clusters; different random starts",
@@ -151,7 +169,7 @@ PUBLISHED = {
     "FedMGDA+": (
         "° eps from {0, 0.05, 0.1, 0.5, 1} around 1/N; tuned, decaying server rate",
         "easyFL: eps 0.1 around the sizes' shares, server rate 1; the FedPG papers' platform: the local rate, "
-        "judged after local training",
+        "evaluated after local training",
     ),
     "FedFV": (
         "° alpha and tau tuned; absent clients of the tau rounds before",
@@ -176,19 +194,19 @@ PUBLISHED = {
     ),
     "FedBN": (
         "° BatchNorm's parameters and statistics stay with the client",
-        "not read",
+        "not compared",
     ),
     "FedBABU": (
         "° the head is never trained in rounds; fine-tuned for a few epochs at the end",
         "PFLlib: 10 epochs of fine-tuning",
     ),
     "FedProto": (
-        "° lam 1; judged by the nearest prototype",
-        "not read",
+        "° lam 1; evaluated by the nearest prototype",
+        "not compared",
     ),
     "GPFL": (
         "° lam 1e-4 to 1e-2, mu 0 to 0.1, tuned",
-        "not read",
+        "not compared",
     ),
     "FedDBE": (
         "° kappa (around 50) and mu (0.1 to 1) tuned",
@@ -197,94 +215,10 @@ PUBLISHED = {
 }
 """By method: as its paper has it, and as public code has it, where that differs."""
 
-SOURCES = """
-## As the paper, its public code, and comity have it
 
-Defaults and the evaluation point decide how strong a method looks. "Here" has the defaults of this version and the
-model that is judged: with the newest shared part, before it is fitted (received), or as its last training left it
-(fitted); `--moment` changes that. What else differs stands under each method's departures. Code was read as it was in
-2025; PFLlib, FL-bench and easyFL are collections. ° marks papers whose numbers are those that are commonly
-reported: they were not read again for this table.
-
-| method | as the paper has it | as public code has it | here |
-|---|---|---|---|
-"""
-OWN = '''
-## A method of your own
-
-A class in a file of yours, named on the command line; nothing to register, nothing to edit here. This is all of FedPer
-with a proximal pull:
-
-```python
-# mymethod.py
-from comity.methods import Client, Message, Method, Reply
-
-
-class Gentle(Method):
-    """Share the body, keep the head, and do not go far from what was received.
-
-    Options:
-        strength: strength of the pull towards the received body
-    """
-
-    strength: float = 0.1
-
-    shared = ("body",)
-
-    def fit(self, client: Client, received: Message) -> Reply:
-        self.load(client, received)
-        client.sgd(None, "head")
-        client.sgd(None, "shared", pull=(received.theta, self.strength))
-        return self.reply(client)
-```
-
-```
-comity run --method mymethod.Gentle --method.strength 0.5 --rule ConFREE
-```
-
-What a client must remember goes into `client.keep`, what the server must remember into `server.store`, both as tensors:
-then the run resumes, and gives the same bits with any number of workers. `comity.methods.Client` and
-`comity.methods.Server` say what a method may use of both, `src/comity/methods/_method.py` is the base class, and every
-method here is an example.
-
-An option with a range says so in its type, and other values are rejected with one clear line: after
-`from comity.methods import NonNegative` the option above is `strength: NonNegative = 0.1`. There are also `Positive`,
-`Share`, `Count` and `CountOrZero`.
-
-### Messages of its own
-
-What travels is declared. A client receives a `Message` (the shared part, `theta`) and sends a `Reply` (`theta` and its
-number of samples, `size`). A method that sends more subclasses them, with fields that are tensors, numbers, words or
-truths; one that is `None` does not travel. The same classes go through threads and over Flower.
-
-```python
-from torch import Tensor
-
-from comity.methods import Client, Message, Method, Reply
-
-
-class Counted(Reply):
-    counts: Tensor
-
-
-class Counting(Method[Message, Counted]):
-    """FedAvg, in which each client also tells how many samples of each class it has."""
-
-    def fit(self, client: Client, received: Message) -> Counted:
-        self.load(client, received)
-        client.sgd()
-        return self.reply(client, counts=client.data.train.y.bincount(minlength=10))
-```
-
-The server half (`begin`, `send`, `merge`) may ask clients for more than `fit`: a client-side function that is declared
-with `@verb` is called by `server.ask(self.basis, {cid: Question() for cid in server.clients})`, and its annotations say
-what travels. FEDORA, FedDBE and S-FedPG are examples.
-'''
-
-
-def page() -> str:
-    rows, sections = [], []
-    size = 0
+def pages() -> dict[str, str]:
+    """Both pages, by name."""
+    rows, size = [], 0
     for name, method in METHODS.items():
         done = run(
             data={"name": "synthetic", "samples": 40, "classes": 4},
@@ -301,27 +235,15 @@ def page() -> str:
         state = done.server.link.states()[0].flat()
         kept = sum(tensor.numel() for key, tensor in state.items() if key != "engine/counters") / size
         down, up = (way / 4 / CLIENTS / size for way in (traffic.down, traffic.up))
-        shared = done.site.method.shared
-        listed = ", ".join(f"`{option}`" for option in options(method))
         rows.append(
-            f"| [{name}](#{anchor(name)}) | {paper(method)} | {' + '.join(shared) or 'nothing'} | "
-            f"{acts_on(done.site.method)} | {kept:.2f} | {down:.2f} | {up:.2f} | {listed} |"
+            f"| [{name}](#{anchor(name)}) | {paper(method)} | {' + '.join(done.site.method.shared) or 'nothing'} | "
+            f"{acts_on(done.site.method)} | {kept:.2f} | {down:.2f} | {up:.2f} |"
         )
-        sections.append(section(name, method))
-    table = (
-        "| method | paper | shared | rule acts on | kept | down | up | options |\n|---|---|---|---|---|---|---|---|\n"
-    )
-    head = HEAD.format(size=size, clients=CLIENTS)
-    sources = SOURCES + "\n".join(compared(name, method) for name, method in METHODS.items()) + "\n"
-    return head + table + "\n".join(rows) + "\n" + sources + OWN + "\n" + "\n".join(sections)
-
-
-def compared(name: str, method: type[Method[Any, Any]]) -> str:
-    """A line of the table of sources; a method that it does not know yet has its departures alone."""
-    published, code = PUBLISHED.get(name, ("see below", "see below"))
-    defaults = [f"`{o.name}` {'none' if o.default is None else o.default}" for o in options(method).values()]
-    here = f"{', '.join(defaults)}; judged as {method().moment}" if defaults else f"judged as {method().moment}"
-    return f"| [{name}](#{anchor(name)}) | {published} | {code} | {here} |"
+    head = HEAD.format(size=size, clients=CLIENTS) + "\n".join(rows) + "\n\n"
+    return {
+        "methods": head + "\n".join(map(section, METHODS, METHODS.values())),
+        "method-details": DETAILS + "\n".join(map(details, METHODS, METHODS.values())),
+    }
 
 
 def acts_on(method: Method[Any, Any]) -> str:
@@ -337,26 +259,35 @@ def paper(method: type) -> str:
     return found[1] if found else ""
 
 
+def parts(method: type) -> dict[str, str]:
+    """The sections of a method's docstring by their names; its first line under the empty name."""
+    found = re.split(r"\n\n(\w+):\s", inspect.getdoc(method) or "")
+    return {"": found[0]} | {
+        name: textwrap.dedent(text).strip() for name, text in zip(found[1::2], found[2::2], strict=True)
+    }
+
+
 def section(name: str, method: type) -> str:
-    lines = [f"## {name}\n", markdown((inspect.getdoc(method) or "").partition("\nOptions:")[0]), ""]
-    own = options(method)
+    """What it does, when to use it, its options, and what differs from the paper."""
+    said, own = parts(method), options(method)
+    lines = [f"## {name}\n", f"{said['']} **Use it** {said['Use']}\n"]
+    if "Paper" in said:
+        lines.append(f"{said['Paper']} [Equation and published settings](method-details.md#{anchor(name)}).\n")
     if own:
         lines += ["| option | type | default | |", "|---|---|---|---|"]
         lines += [f"| `{o.name}` | {o.kind.replace('|', 'or')} | {o.default} | {o.help} |" for o in own.values()]
         lines.append("")
+    if "Departures" in said:
+        lines.append(f"Differences from the paper:\n\n{said['Departures']}\n")
     return "\n".join(lines)
 
 
-def markdown(text: str) -> str:
-    """A docstring's sections with their names in bold, and its list as a list."""
-    paragraphs = []
-    for paragraph in text.strip().split("\n\n"):
-        heading, colon, rest = paragraph.partition(":")
-        if heading in ("Paper", "Equation", "Departures") and colon:
-            separator = "\n\n" if rest.startswith("\n") else " "
-            paragraph = f"**{heading}.**{separator}{textwrap.dedent(rest.lstrip(chr(10))).strip()}"
-        paragraphs.append(paragraph)
-    return "\n\n".join(paragraphs)
+def details(name: str, method: type[Method[Any, Any]]) -> str:
+    """Its equations, and the settings of its paper and of public code; a method that is not known yet has none."""
+    published, code = PUBLISHED.get(name, ("", ""))
+    lines = [f"## {name}\n", f"{parts(method)['Equation']}\n"]
+    lines += [f"- **Paper**: {published}"] * bool(published) + [f"- **Public code**: {code}"] * bool(code)
+    return "\n".join([*lines, f"- **Evaluated** as {method().moment}", ""])
 
 
 def anchor(name: str) -> str:
@@ -364,4 +295,5 @@ def anchor(name: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("methods.md").write_text(page())
+    for name, text in pages().items():
+        (Path(__file__).parent / "reference" / f"{name}.md").write_text(text)

@@ -1,4 +1,4 @@
-"""Fills the pages' tables and numbers in from docs/results; with folders, makes those files from the studies first.
+"""Fills the pages' tables and numbers in from evidence/; with folders, makes those files from the studies first.
 
 ``make results``, or ``make results STUDIES='natural=studies/natural-desk guard=studies/guard-desk'``.
 
@@ -31,9 +31,8 @@ from comity.metrics import ALL, COMMON, OWN, SOME, VALIDATION
 from comity.report._series import coefficients
 
 HERE = Path(__file__).parent
-PAGES = [HERE / f"{name}.md" for name in ("results", "which-method", "guard", "harm", "feedback", "leaderboard", "ask")]
-PAGES += [HERE / "results" / f"{name}.md" for name in ("claims", "confree", "fedcalm", "fedora", "fedpg", "own")]
-PAGES.append(HERE.parent / "README.md")
+PAGES = [HERE.parent / "README.md", *sorted(HERE.rglob("*.md")), *sorted(measured.FOLDER.glob("*.md"))]
+PAGES = [page for page in PAGES if "<!-- = " in page.read_text()]
 FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(
@@ -63,6 +62,7 @@ FUNCTIONS = (
     *(make_harm.harm_repetitions, make_guard.online_streams, make_guard.online_bets),
     *(make_leaderboard.leaderboard_answer, make_leaderboard.leaderboard_ranks, make_leaderboard.leaderboard_gains),
     *(make_leaderboard.leaderboard_notes, make_leaderboard.leaderboard_count, make_leaderboard.leaderboard_setup),
+    *(make_leaderboard.leaderboard_rank, make_leaderboard.leaderboard_gain, make_leaderboard.leaderboard_size),
     *make_ask.FUNCTIONS,
 )
 EXPRESSIONS = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)

@@ -5,6 +5,8 @@ the repository.
 """
 
 import os
+import posixpath
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -30,14 +32,22 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    for name, lines in {"commands.md": commands(), "options.md": options()}.items():
+    for name, lines in {"reference/commands.md": commands(), "reference/options.md": options()}.items():
         files.append(File.generated(config, name, content="\n".join(lines)))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    up = "../" * page.file.src_uri.count("/")
-    linked = markdown.replace(f"]({up}../", f"]({config.repo_url}/blob/main/")
-    return f"{linked}\n\n---\n\nA word is new to you? [Glossary]({up}glossary.md) · [Questions]({up}faq.md)\n"
+    here = posixpath.dirname(page.file.src_uri)
+
+    def linked(found: re.Match[str]) -> str:
+        """A link out of this folder leads to the repository."""
+        target = posixpath.normpath(posixpath.join("docs", here, found[1]))
+        return found[0] if target.startswith("docs/") else f"]({config.repo_url}/blob/main/{target})"
+
+    up = "../" if here else ""
+    glossary, questions = (f"{up}reference/{name}.md" for name in ("glossary", "faq"))
+    footer = f"A word is new to you? [Glossary]({glossary}) · [Questions]({questions})"
+    return re.sub(r"\]\((\.\./[^)]*)\)", linked, markdown) + f"\n\n---\n\n{footer}\n"
 
 
 def commands() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the studies of docs/results measured, read from their files, and the words and tables in which pages show it.
+"""What the studies in evidence/ measured, read from their files, and the words and tables in which pages show it.
 
 ``NAME.csv`` is a study's table as ``comity table --format csv`` has it, ``NAME-runs.csv`` has a row for each run, and
 ``studies.json`` tells when, where and by which versions each ran. docs/make_results.py writes them, and puts what
@@ -21,7 +21,8 @@ from comity._words import number
 from comity.compare import COLUMNS, Difference, Entry, Line, Spread
 from comity.config import COMPONENTS, LOCAL
 
-FOLDER = Path(__file__).parent / "results"
+FOLDER = Path(__file__).parents[1] / "evidence"
+DOCS = Path(__file__).parent
 MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
 LAST = "last"
 FALLEN = 20

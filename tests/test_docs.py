@@ -25,8 +25,8 @@ from comity.rules import Sketch
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
-PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
-TUTORIALS = {"docs/own-method.md": "mymethod", "docs/own-rule.md": "myrule", "docs/own-extension.md": "myextension"}
+PAGES = ["README.md", *sorted(page.relative_to(DOCS.parent).as_posix() for page in DOCS.rglob("*.md"))]
+TUTORIALS = {f"docs/tutorials/own-{kind}.md": f"my{kind}" for kind in ("method", "rule", "extension")}
 PYTHON = [page for page in PAGES if "```python\n" in (DOCS.parent / page).read_text() and page not in TUTORIALS]
 SMALL: dict[str, Any] = {"rounds": 1, "clients": 4, "model": {"name": "mlp", "widths": (8,)}, "eval_every": 1}
 
@@ -77,6 +77,40 @@ def test_every_test_that_is_named_exists(page: str) -> None:
             assert f"def {name}(" in files[file], f"{file}: {name}"
 
 
+LINKING = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples", "docs", "evidence"]
+GENERATED = {"docs/reference/commands.md", "docs/reference/options.md"}
+"""Pages that docs/make_site.py makes."""
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as mkdocs and GitHub name them."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), flags=re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+def test_every_link_leads_somewhere() -> None:
+    root = DOCS.parent
+    pages = [page for name in LINKING for page in (root / name, *(root / name).rglob("*.md")) if page.is_file()]
+    broken = []
+    for page in pages:
+        for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", BLOCK.sub("", page.read_text())):
+            found = (page.parent / target).resolve() if target else page
+            if found.relative_to(root.resolve()).as_posix() in GENERATED:
+                continue
+            if not found.exists() or (anchor and anchor not in anchors(found)):
+                broken.append(f"{page.relative_to(root)}: {target}#{anchor}")
+    assert len(pages) > 40
+    assert broken == []
+
+
+def test_every_page_that_the_program_names_exists() -> None:
+    """In help texts, error messages, docstrings and the files of generated apps."""
+    files = [*DOCS.parent.glob("src/comity/**/*.py"), *DOCS.parent.glob("src/comity/**/*.tpl")]
+    named = {name for file in files for name in re.findall(r"docs/[\w/-]+\.md", file.read_text())}
+    assert "docs/how-to/deploy.md" in named
+    assert {name for name in named if not (DOCS.parent / name).is_file()} == set()
+
+
 def state_dicts(count: int) -> list[dict[str, torch.Tensor]]:
     """With BatchNorm's, one of which is an integer."""
     return [nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).state_dict() for _ in range(count)]
@@ -86,7 +120,7 @@ def prepared(page: str) -> dict[str, Any]:
     """What a page takes for granted."""
     server, *clients = state_dicts(4)
     floats = [{name: value for name, value in each.items() if value.is_floating_point()} for each in (server, *clients)]
-    if page == "docs/any-framework.md":
+    if page == "docs/how-to/any-framework.md":
         for name, model in zip(("base", "a", "b"), floats, strict=False):
             save_file(model, f"{name}.safetensors")
     probabilities, wrong = torch.rand(50, 2, dtype=torch.float64) * 0.9 + 0.05, torch.rand(50) > 0.7
@@ -94,21 +128,22 @@ def prepared(page: str) -> dict[str, Any]:
     vectors, ownership = np.random.default_rng(0).normal(size=(40, 5)).astype("float32"), np.arange(40) % 4
     layout = Layout.of(floats[0])
     rows, key = [layout.vector(model) for model in floats[1:]], b"a key"
-    if page == "docs/scikit-learn.md":
+    if page == "docs/tutorials/scikit-learn.md":
         Path("patients.csv").write_text(HEART.read_text().replace("disease", "outcome", 1))
     known: dict[str, dict[str, Any]] = {
         "README.md": {"ours": server, "clients": clients, "X": vectors, "y": np.arange(40) % 2, "X_new": vectors}
         | dict.fromkeys(("hospital", "hospital_new"), ownership),
-        "docs/any-framework.md": {"base": floats[0], "clients": floats[1:]},
-        "docs/guard-mathematics.md": {"validation_probabilities": probabilities.numpy()}
+        "docs/how-to/any-framework.md": {"base": floats[0], "clients": floats[1:]},
+        "docs/explanation/guard-mathematics.md": {"validation_probabilities": probabilities.numpy()}
         | dict.fromkeys(("own_wrong", "mixture_wrong", "federated_wrong"), wrong.numpy()),
-        "docs/guard.md": {"weights": [0.5, 0.5], "x": torch.rand(2, 3), "own": nn.Linear(3, 2)}
+        "docs/explanation/guard.md": {"weights": [0.5, 0.5], "x": torch.rand(2, 3), "own": nn.Linear(3, 2)}
         | {"federated": nn.Linear(3, 2)},
-        "docs/feedback.md": {"probabilities": np.full((2, 30, 2), 0.5), "labels": np.arange(30) % 2},
-        "docs/newcomers.md": {"Server": Server, "Reply": Reply, "Message": Message},
-        "docs/own-data.md": {"x": vectors, "y": np.arange(40) % 2, "client": ownership, "frame": table},
-        "docs/rules.md": {"server": floats[0], "clients": floats[1:], "sizes": [1, 2, 3], "names": ["a", "b", "c"]}
-        | {"server_vector": torch.zeros(layout.size), "update": rows[0], "layout": layout, "key": key}
+        "docs/how-to/feedback.md": {"probabilities": np.full((2, 30, 2), 0.5), "labels": np.arange(30) % 2},
+        "docs/how-to/newcomers.md": {"Server": Server, "Reply": Reply, "Message": Message},
+        "docs/tutorials/own-data.md": {"x": vectors, "y": np.arange(40) % 2, "client": ownership, "frame": table},
+        "docs/reference/rules.md": {"server": floats[0], "clients": floats[1:], "sizes": [1, 2, 3]}
+        | {"names": ["a", "b", "c"], "server_vector": torch.zeros(layout.size)},
+        "docs/explanation/sketches.md": {"update": rows[0], "layout": layout, "key": key, "sizes": [1, 2, 3]}
         | {"others": [Sketch(1024).sketch(row, layout, key) for row in rows[1:]]},
     }
     return known.get(page, {})
@@ -122,7 +157,7 @@ def test_every_block_of_python_runs(page: str, tmp_path: Path, monkeypatch: pyte
     run, study = comity.run, comity.study
     small = (
         {key: SMALL[key] for key in ("rounds", "eval_every")}
-        if page in ("docs/own-data.md", "docs/scikit-learn.md")
+        if page in ("docs/tutorials/own-data.md", "docs/tutorials/scikit-learn.md")
         else SMALL
     )
     monkeypatch.setattr(comity, "run", lambda **options: run(**options | small))

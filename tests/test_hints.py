@@ -14,7 +14,7 @@ from comity._options import options
 from comity.commands import command
 from comity.config import Config
 
-PFLLIB = (Path(__file__).parents[1] / "docs/from-pfllib.md").read_text()
+PFLLIB = (Path(__file__).parents[1] / "docs/how-to/from-pfllib.md").read_text()
 
 
 def said(line: str) -> str:

@@ -1,4 +1,4 @@
-"""The import contract that docs/architecture.md draws: which room may know which, and what stays private to a room."""
+"""The import contract of docs/explanation/architecture.md: which room may know which, and what stays private to one."""
 
 import ast
 import subprocess
@@ -25,6 +25,7 @@ GROUND = (
         "_components",
         "_overlay",
         "_yaml",
+        "_sections",
     ),
     *("_extensions", "config", "metrics"),
 )

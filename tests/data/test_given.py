@@ -78,7 +78,7 @@ def test_methods_rules_and_models_as_classes_and_objects() -> None:
 
 
 def test_local_of_a_class_is_not_cached(tmp_path: Path) -> None:
-    comity.run(data="heart", model=nn.Linear(24, 2), rounds=1, out=tmp_path / "run")
+    comity.run(data="heart", model=nn.Linear(25, 2), rounds=1, out=tmp_path / "run")
     assert not (tmp_path / ".local").exists()
 
 

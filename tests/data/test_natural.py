@@ -118,8 +118,18 @@ def test_heart_is_four_hospitals() -> None:
     assert federation.counts.sum(1).tolist() == [303, 294, 200, 123]
     assert federation.counts[3].tolist() == [8, 115]
     assert federation.class_names == ("no", "yes")
-    assert federation.shape == (24,)
+    assert federation.shape == (25,)
     assert "each hospital is a client" in federation.notes[0]
+
+
+def test_no_chest_pain_is_a_category() -> None:
+    """It is the largest category and the strongest predictor; as "none" it was read as blank."""
+    dataset = load("heart")
+    assert isinstance(dataset, Dataset)
+    assert dataset.schema is not None
+    features = dataset.x[:, [name.startswith("chest_pain = ") for name in dataset.schema.features]]
+    assert features.sum(0).tolist() == [496, 174, 204, 46]  # as in the repository, and no cell is blank
+    assert dataset.warnings == ()
 
 
 def gains(**options: str) -> dict[str, float]:

@@ -100,6 +100,7 @@ GOOD = {"format": 1, "target": "y", "classes": ["a", "b"], "columns": {"age": {"
         ({"columns": {"age": {"kind": "number", "low": 2.0, "high": 1.0}}}, "column age: `low` is above `high`"),
         ({"columns": {"age": {"kind": "number", "low": float("nan")}}}, "column age: a limit is no number"),
         ({"columns": {"sex": {"kind": "category"}}}, "column sex: a category needs `categories`"),
+        ({"columns": {"sex": {"kind": "category", "categories": [""]}}}, "column sex: `categories` has an empty value"),
         ({"columns": {"sex": {"kind": "category", "categories": [1, 2]}}}, "column sex: Expected `str`, got `int`"),
         ({"columns": {"sex": {"kind": "ordered", "categories": ["a"], "other": True}}}, "`other` is for categories"),
         ({"columns": {"y": {"kind": "number"}}}, "`target` and `client` must be columns of their own"),

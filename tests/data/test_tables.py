@@ -9,8 +9,11 @@ import torch
 from PIL import Image
 
 from comity import ComityError
+from comity._datasets import DataFiles
 from comity._errors import install
-from comity.data import Dataset, federate, load
+from comity.data import Column, Dataset, Schema, federate, load, schema_text
+from comity.data.sources.reading import Budget
+from comity.data.sources.table import table_of
 
 MESSY = """patient_id;Hospital ; age;sex;blood type;country;note;outcome
 101; North ;63;male;A;DE;felt fine;healthy
@@ -74,6 +77,45 @@ def test_marked_blanks(tmp_path: Path) -> None:
     assert x.shape == (6, 9)
     assert x[:, 1].tolist() == [0, 1, 0, 0, 0, 0]  # of age
     assert x[:, 8].tolist() == [0, 0, 1, 0, 0, 0]  # of blood type
+
+
+def rows(cells: list[str], **others: list[str]) -> dict[str, list[str]]:
+    return {"age": ["50", "60"] * 10, "pain": cells, "outcome": ["no", "yes"] * 10} | others
+
+
+BLANK = "The column pain holds {!r} in {} of 20 rows, read as blank: is it a value? Then rename it, or list it"
+
+
+@pytest.mark.parametrize(
+    ("table", "asked"),
+    [
+        (rows(["none"] * 12 + ["mild", "strong"] * 4), BLANK.format("none", 12)),
+        (rows(["-"] * 12 + ["+"] * 8), BLANK.format("-", 12)),
+        (rows([" NA"] * 5 + ["EU", "APAC", "EU"] * 5), BLANK.format("NA", 5)),
+        (rows(["none"] * 4 + ["mild", "strong"] * 8), ""),  # too few
+        (rows(["NA"] * 12 + ["mild", "strong"] * 4, age=["NA", "63"] * 10), ""),  # it means blank in this table
+        (rows(["none"] * 12 + ["1", "2"] * 4), ""),
+        (rows(["?"] * 12 + ["mild", "strong"] * 4), ""),
+        (
+            rows(["mild", "strong"] * 10, outcome=["none", "none", "early", "late"] * 5),
+            "The column outcome holds 'none' in 10 of 20 rows, which are left out: is it a value? Then rename it.",
+        ),
+    ],
+)
+def test_a_mark_of_blank_cells_that_may_be_a_value(table: dict[str, list[str]], asked: str) -> None:
+    found = table_of("mine", table, DataFiles(), Budget()).warnings
+    assert len(found) == bool(asked)
+    assert all(each.startswith(asked) for each in found)
+
+
+def test_a_schema_may_list_a_mark_of_blank_cells(tmp_path: Path) -> None:
+    cells = ["none", "mild", "", "None"] * 5
+    schema = Schema("outcome", ("no", "yes"), {"pain": Column("category", ("mild", "none"))})
+    (tmp_path / "schema.yaml").write_text(schema_text(schema))
+    dataset = table_of("mine", rows(cells), DataFiles(schema=str(tmp_path / "schema.yaml")), Budget())
+    blank = [np.nan, np.nan]
+    assert np.array_equal(dataset.x, np.array([[0, 1], [1, 0], blank, blank] * 5, np.float32), equal_nan=True)
+    assert "10 blank cells" in " ".join(dataset.notes)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])

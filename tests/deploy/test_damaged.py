@@ -49,7 +49,7 @@ def at(*path: Any) -> Callable[[Any, Any], None]:
         (at("experts", 0, "shares"), None, "no shares of own"),
         (at("experts"), [], "length >= 1"),
         (at("inputs", "shape"), [2**24, 2**24], "too large"),
-        (at("inputs", "shape"), [23], "schema has 24 features"),
+        (at("inputs", "shape"), [23], "schema has 25 features"),
         (at("inputs", "scaled"), False, "the model has none"),
         (at("inputs", "schema", "columns", "age", "kind"), "code", "code"),
         (at("classes"), ["no", "no"], "twice"),
@@ -87,7 +87,7 @@ def rewrite(copy: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> No
         ("scaler.factor", lambda tensor: tensor.float(), "is of type"),
         ("scaler.factor", lambda tensor: tensor / 0, "not finite"),
         ("more", lambda _: torch.zeros(1), "the model has none"),
-        ("check.x", lambda _: torch.zeros(8, 24, 2), "the model has"),
+        ("check.x", lambda _: torch.zeros(8, 25, 2), "the model has"),
     ],
 )
 def test_numbers_that_do_not_fit_are_rejected(copy: Path, name: str, change: Any, why: str) -> None:

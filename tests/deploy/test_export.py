@@ -36,7 +36,7 @@ def test_it_predicts_what_the_original_predicts(
         model.artefact.tensors["scaler.centre"].numpy(),
         1 / model.artefact.tensors["scaler.factor"].numpy(),
     )
-    x = (centre + 2 * random.normal(size=(200, 24)) * spread).astype(np.float32)
+    x = (centre + 2 * random.normal(size=(200, 25)) * spread).astype(np.float32)
     x[random.random(x.shape) < 0.1] = np.nan
     probabilities, classes = outside(file, x)
     assert np.abs(probabilities - model.predict_proba(x)).max() < 1e-6

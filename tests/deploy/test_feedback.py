@@ -1,7 +1,9 @@
 """A model in use learns from labels that arrive later."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +53,15 @@ def test_one_call_or_two_are_the_same(folder: Path, trained: Path, tmp_path: Pat
     other = Path(shutil.copytree(trained, tmp_path / "other"))
     for part in (slice(0, 7), slice(7, 40)):
         load_model(other).feedback({name: cells[part] for name, cells in table.items()}, labels[part])
-    assert (folder / FEEDBACK).read_text() == (other / FEEDBACK).read_text()
+    (rest, numbers), (same, near) = split_floats(folder / FEEDBACK), split_floats(other / FEEDBACK)
+    assert rest == same
+    assert numbers == pytest.approx(near, rel=1e-5, abs=1e-7)  # the last bits of a forward pass depend on the batch
+
+
+def split_floats(path: Path) -> tuple[Any, list[float]]:
+    """A JSON file with null instead of floats, and the floats."""
+    floats: list[float] = []
+    return json.loads(path.read_text(), parse_float=lambda text: floats.append(float(text))), floats
 
 
 def test_an_alarm_returns_to_the_own_model(folder: Path) -> None:

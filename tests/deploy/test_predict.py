@@ -188,7 +188,7 @@ def test_the_page_does_what_it_says(
 ) -> None:
     """Its commands are run one after another, with its own table."""
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs" / "predict.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "predict.md").read_text()
     new, predictions = re.findall(r"```csv\n(.*?)```", text, re.DOTALL)
     Path("new.csv").write_text(new)
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):

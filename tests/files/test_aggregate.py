@@ -39,7 +39,7 @@ def test_every_format_and_precision(kind: str, rule: Rule, dtype: torch.dtype, t
     if dtype == torch.float32:
         outcome = rule.apply(Updates([{n: c[n] - saved.base[n] for n in done.layers} for c in saved.clients]))
         torch.testing.assert_close(done.coefficients, outcome.coefficients)
-        torch.testing.assert_close(done.stretch, outcome.stretch, rtol=1e-5, atol=0)
+        torch.testing.assert_close(done.length_ratio, outcome.length_ratio, rtol=1e-5, atol=0)
 
 
 def ties_by_hand(clients: list[torch.Tensor], density: float, scale: float) -> torch.Tensor:
@@ -66,7 +66,7 @@ def test_ties_is_its_definition(saved: Saved, scope: str, density: float, scale:
         expected = server_lr * ties_by_hand(clients, density, scale)
         moved = torch.cat([(found[name] - saved.base[name]).flatten() for name in names])
         torch.testing.assert_close(moved, expected, rtol=0, atol=2e-6)
-    assert saved.done.stretch.isnan().all()
+    assert saved.done.length_ratio.isnan().all()
 
 
 def test_ties_in_pieces_has_the_same_bits(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_same_bits_with_any_number_of_threads_however_much_is_read_at_once(
             with pytest.warns(DroppedWarning, match="client-1"):
                 saved.merge(skip_bad=True)
             assert torch.get_num_threads() == threads
-            parts = saved.done.coefficients, saved.done.stretch
+            parts = saved.done.coefficients, saved.done.length_ratio
             outcomes.append((saved.new.read_bytes(), *(part.tolist() for part in parts)))
     finally:
         torch.set_num_threads(before)
@@ -332,7 +332,7 @@ def test_mean_by_size_and_learning_rate(saved: Saved, tmp_path: Path) -> None:
     expected = saved.merged(Mean(), sizes=[10, 20, 30, 40])
     found = saved.merge(Mean(), server_lr=0.5, sizes=table)
     assert_close({n: found[n] for n in SHAPES}, {n: (saved.base[n] + expected[n]) / 2 for n in SHAPES})
-    torch.testing.assert_close(saved.done.stretch, torch.full((len(SHAPES),), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(saved.done.length_ratio, torch.full((len(SHAPES),), 0.5, dtype=torch.float64))
     with pytest.raises(comity.ComityError, match=r"server\.lr must be above 0, got -1"):
         saved.merge(Mean(), server_lr=-1)
 

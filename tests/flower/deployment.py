@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TypeVar
 
 BIN = Path(sys.executable).parent
-PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md").read_text()
 LIMIT = 900.0
 """Seconds that a test may take, on a machine that has other things to do."""
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def commands(program: str) -> list[list[str]]:
-    """The commands of docs/deploy.md that start with ``program``: what is written there is what is tried here."""
+    """The commands of docs/how-to/deploy.md that start with ``program``: what is written is what is tried."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     return [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith(program)]
 

@@ -186,7 +186,7 @@ def test_masked_with_a_supernode_killed_in_each_stage(tmp_path: Path, tiny: dict
 
 
 def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of docs/deploy.md. A node whose key is not registered does not get in."""
+    """Every command of docs/how-to/deploy.md. A node whose key is not registered does not get in."""
     monkeypatch.chdir(tmp_path)
     with Deployment(tmp_path) as here:
         (new,) = commands("comity flower new")

@@ -110,7 +110,7 @@ def test_no_two_methods_give_the_same_models(tiny: dict[str, Any]) -> None:
 
 
 def outside(to: Any) -> list[float]:
-    """Numbers just outside the range of an option's type; the ranges themselves are in docs/methods.md."""
+    """Numbers just outside the range of an option's type; the ranges themselves are in docs/reference/methods.md."""
     kinds = [kind for kind in (to, *get_args(to)) if get_origin(kind) is Annotated]
     ranges = [item for kind in kinds for item in get_args(kind) if isinstance(item, Range)]
     found = [((each.least, -1), (each.most, 1), (each.above, 0), (each.below, 0)) for each in ranges]
@@ -168,7 +168,7 @@ def test_what_local_training_made_last_is_the_model_as_fitted(tiny: dict[str, An
     assert chosen == fitted != received
 
 
-SECTIONS = ["Paper", "Equation", "Departures", "Options"]
+SECTIONS = ["Use", "Paper", "Equation", "Departures", "Options"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -179,7 +179,7 @@ def test_its_docstring_has_the_common_shape(method: str) -> None:
     assert "\n" not in first
     sections = re.findall(r"^(\w+):", rest, flags=re.MULTILINE)
     assert sections == [name for name in SECTIONS if name in sections]
-    assert "Equation" in sections
+    assert {"Use", "Equation"} <= set(sections)
     assert ("Paper" in sections) == (method != "Local")
     assert [option.name for option in options(METHODS[method]).values() if not option.help] == []
 
@@ -189,6 +189,6 @@ def test_the_page_of_methods_is_what_the_classes_say() -> None:
     spec = importlib.util.spec_from_file_location("make_methods", docs / "make_methods.py")
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
-    page = (docs / "methods.md").read_text()
-    for said in (maker.section, maker.compared):
-        assert [name for name, method in METHODS.items() if said(name, method) not in page] == [], "make docs"
+    for said, page in ((maker.section, "methods"), (maker.details, "method-details")):
+        text = (docs / "reference" / f"{page}.md").read_text()
+        assert [name for name, method in METHODS.items() if said(name, method) not in text] == [], "make docs"

@@ -17,7 +17,7 @@ from comity.nn._resnet import NFResNet18, ResNet4, ResNet10, ResNet18, ResNet34,
 ALL = [MLP, LeNet5, CNN, CNNFedPG, ResNet4, ResNet10, ResNet18, ResNet34, NFResNet18, ViTTiny]
 BATCHNORM = [ResNet4, ResNet10, ResNet18, ResNet34]
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 224, 224)]
-DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ class Plain(nn.Module):
     def __init__(self, num_classes: int = 7) -> None:
         super().__init__()
         self.fc = nn.Linear(5, num_classes)
-        self.stem = nn.Sequential(nn.Linear(24, 5), nn.ReLU(), nn.Linear(5, 5), nn.BatchNorm1d(5))
+        self.stem = nn.Sequential(nn.Linear(25, 5), nn.ReLU(), nn.Linear(5, 5), nn.BatchNorm1d(5))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.stem(x))
@@ -40,7 +40,7 @@ class Wrapped(Plain):
 class Headless(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Linear(24, 2)
+        self.stem = nn.Linear(25, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.stem(x).tanh()
@@ -48,10 +48,10 @@ class Headless(nn.Module):
 
 @pytest.mark.parametrize("kind", [Plain, Wrapped])
 def test_the_head_is_found_and_the_net_stays_what_it_was(kind: type[Plain]) -> None:
-    net, x = kind(3).eval(), torch.randn(4, 24)
+    net, x = kind(3).eval(), torch.randn(4, 25)
     answer = net(x)
     before = getattr(answer, "logits", answer)
-    split = with_head(net, (24,), 3).eval()
+    split = with_head(net, (25,), 3).eval()
     assert torch.equal(split(x), before)
     assert isinstance(split.head, nn.Linear)
     assert torch.equal(split.head(split.body(x)), before)
@@ -60,15 +60,15 @@ def test_the_head_is_found_and_the_net_stays_what_it_was(kind: type[Plain]) -> N
 
 
 def test_another_number_of_classes_makes_a_new_head() -> None:
-    assert foreign(Plain, (24,), 2)(torch.randn(4, 24)).shape == (4, 2)  # it asks for the number
-    assert with_head(Plain(1000), (24,), 2)(torch.randn(4, 24)).shape == (4, 2)
+    assert foreign(Plain, (25,), 2)(torch.randn(4, 25)).shape == (4, 2)  # it asks for the number
+    assert with_head(Plain(1000), (25,), 2)(torch.randn(4, 25)).shape == (4, 2)
 
 
 def test_a_named_head() -> None:
-    split = with_head(Plain(3), (24,), 3, head="fc")
+    split = with_head(Plain(3), (25,), 3, head="fc")
     assert isinstance(split.head, nn.Linear)
     with pytest.raises(ComityError, match=r"unknown linear layer, model.head 'fcc'; did you mean fc\?"):
-        with_head(Plain(3), (24,), 3, head="fcc")
+        with_head(Plain(3), (25,), 3, head="fcc")
 
 
 def test_without_a_head() -> None:
@@ -90,7 +90,7 @@ def test_a_body_that_learns_nothing() -> None:
 def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_nets.py").write_text(
         "from torch import nn\n\n"
-        "def small(num_classes):\n    return nn.Sequential(nn.Linear(24, 6), nn.ReLU(), nn.Linear(6, num_classes))\n"
+        "def small(num_classes):\n    return nn.Sequential(nn.Linear(25, 6), nn.ReLU(), nn.Linear(6, num_classes))\n"
         "THREE = 3\n\ndef three():\n    return 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -122,8 +122,8 @@ class Dropping(Plain):
 
 
 def test_dropout_gives_the_same_bits_for_any_number_of_workers_and_after_a_stop(tmp_path: Path) -> None:
-    assert draws_random_numbers(Dropping(2), (24,))
-    assert not draws_random_numbers(Plain(2), (24,))
+    assert draws_random_numbers(Dropping(2), (25,))
+    assert not draws_random_numbers(Plain(2), (25,))
     assert not draws_random_numbers(Plain(2), (7,))  # it cannot even be tried
     options = {"data": "heart", "model": Dropping, "method": "Ditto", "rounds": 3, "reference": "none"}
     one = assert_reproducible(options | {"workers": 1}, tmp_path)

@@ -109,10 +109,10 @@ def test_models_are_compared_on_rows_that_neither_has_seen() -> None:
 
 
 def test_the_calibration_counts_the_clients_that_the_results_list() -> None:
-    """calibration.json is what benchmarks/ask.py makes of docs/results/ask-clients.csv."""
+    """calibration.json is what benchmarks/ask.py makes of evidence/ask-clients.csv."""
     import csv
 
-    with (Path(__file__).parents[2] / "docs/results/ask-clients.csv").open(newline="") as file:
+    with (Path(__file__).parents[2] / "evidence/ask-clients.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     known = calibration()
     group = np.digitize([float(row["probe"]) for row in rows], known["edges"])

@@ -54,9 +54,9 @@ def test_scale_matters_where_the_published_rule_lets_it(rule):
 def test_literal_calm_stretches_short_updates_and_the_outcome_says_so():
     U = family("random", 20, 0) / 6
     short = CALM(0.1, 10.0).apply(Updates(0.01 * U))
-    assert float(short.stretch) > 10
-    assert float(CALM(0.1, 10.0, scale="layer").apply(Updates(0.01 * U)).stretch) < 3
-    assert float(CALM(0.1, 10.0, length="mean").apply(Updates(0.01 * U)).stretch) == pytest.approx(1)
+    assert float(short.length_ratio) > 10
+    assert float(CALM(0.1, 10.0, scale="layer").apply(Updates(0.01 * U)).length_ratio) < 3
+    assert float(CALM(0.1, 10.0, length="mean").apply(Updates(0.01 * U)).length_ratio) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("rule", ALL, ids=repr)
@@ -145,10 +145,10 @@ def test_stretch_is_relative_to_the_plain_mean():
             mean = super().weigh(updates)
             return mean._replace(coefficients=3 * mean.coefficients)
 
-    assert Triple().apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [3, -1]
+    assert Triple().apply(Updates(U, layout=layout)).length_ratio.nan_to_num(-1).tolist() == [3, -1]
     uniform = Mean(by="uniform").apply(Updates(U, layout=layout, sizes=[3, 1]))
-    assert uniform.stretch.tolist() == [1, 0]
-    assert Projection().apply(Updates(U, layout=layout)).stretch.nan_to_num(-1).tolist() == [1, -1]
+    assert uniform.length_ratio.tolist() == [1, 0]
+    assert Projection().apply(Updates(U, layout=layout)).length_ratio.nan_to_num(-1).tolist() == [1, -1]
 
 
 def test_mean_by_size_and_uniform():

@@ -81,7 +81,7 @@ def test_a_weighting_by_name():
     torch.testing.assert_close(ours, UPGradWeighting(projector=ClarabelProjector())(G / G.diagonal().mean()) @ U)
     layered = TorchJD("MGDA", scope="layer", length="mean").apply(Updates(U))
     assert layered.coefficients.shape == (1, 5)
-    assert layered.stretch.item() == pytest.approx(1)
+    assert layered.length_ratio.item() == pytest.approx(1)
     rule = TorchJD("PCGrad", seed=1)
     first = rule(U)
     before = torch.random.get_rng_state()

@@ -92,7 +92,7 @@ def test_the_same_bits_with_any_number_of_threads(count):
             torch.set_num_threads(threads)
             outcome = ConFREE().apply(Updates(U))
             assert torch.get_num_threads() == threads
-            results.append((Updates(U).gram, outcome.coefficients, outcome.update, outcome.stretch))
+            results.append((Updates(U).gram, outcome.coefficients, outcome.update, outcome.length_ratio))
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
@@ -168,7 +168,7 @@ def test_nobody_left_means_no_step():
         assert torch.equal(outcome.update, torch.zeros(3))
         assert outcome.coefficients.shape == (1, 0)
         assert outcome.residual == 0
-        assert outcome.stretch.isnan().all()
+        assert outcome.length_ratio.isnan().all()
 
 
 def test_what_cannot_be_used_is_refused(U):

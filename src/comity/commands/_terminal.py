@@ -61,7 +61,7 @@ def show_answer(console: Console, answer: "Answer") -> None:
     console.print(answer.table)
     words = (
         "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining "
-        "when a small network was trained with FedAvg for 30 rounds (docs/ask.md)."
+        "when a small network was trained with FedAvg for 30 rounds (docs/how-to/ask.md)."
     )
     console.print(f"[dim]{words} {answer.seconds:.1f} s.[/]", highlight=False)
 

@@ -89,8 +89,8 @@ def _print(done: "Merge", console: "Console", seconds: float) -> None:
         hint = "; --rank auto loses nothing" if done.lost_overall > MUCH else ""
         console.print(Text(f"{line}, by what is cut off and by rounding (relative error){hint}"), soft_wrap=True)
     clients, layers = counted(len(done.ids), "client"), counted(len(done.layers), "layer")
-    stretch = [f"{length:.2f}" for length in done.stretch.tolist() if not math.isnan(length)]
-    span = "–".join(dict.fromkeys((min(stretch, key=float), max(stretch, key=float)))) if stretch else ""
+    ratios = [f"{length:.2f}" for length in done.length_ratio.tolist() if not math.isnan(length)]
+    span = "–".join(dict.fromkeys((min(ratios, key=float), max(ratios, key=float)))) if ratios else ""
     facts = [
         f"{done.output}: {clients} merged by {done.rule} in {layers}",
         f"{counted(len(done.dropped), 'file')} left out" if done.dropped else "",

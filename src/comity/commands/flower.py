@@ -13,9 +13,10 @@ def flower(
 ) -> int:
     """Write a Flower app that runs this configuration, or the secrets of its clients for masked runs.
 
-    The app's README.md says how to start it; docs/deploy.md tells the rest. Needs the extra flower. Secrets are a file
-    for each client, which it alone may have, with the least that its site accepts (docs/privacy.md). With a schema the
-    app is for tables that stay at their sites (docs/sites.md).
+    The app's README.md says how to start it; docs/how-to/deploy.md has the deployment. Needs the extra flower. Secrets
+    are one file per client, for that client only, with the least protection that its site accepts
+    (docs/explanation/privacy.md). With a schema the app is for tables that stay at their sites
+    (docs/tutorials/sites.md).
 
     Examples:
         comity flower new federation --method FedRep --rule ConFREE --clients 3

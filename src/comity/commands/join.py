@@ -88,7 +88,7 @@ def join(
             "",
             "Predict new rows:",
             f"  comity predict {done.models}/CLIENT new.csv -o predictions.csv",
-            "Do the same with the tables at their sites (docs/sites.md):",
+            "Do the same with the tables at their sites (docs/tutorials/sites.md):",
             f"  comity flower new federation --schema {out / 'schema.yaml'} {metric} {lr} --guard mixture",
         )
         terminal.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ joined model minus that of the local one (positive: joining is better). Two kind
 Interval: all δ with |T − δM| − κ ≤ 1.96 √(V1(δ) + κ² + V2). κ, the typical |sᵢ|, is a continuity correction and one
 sample that was not seen; hits have a ``unit``, so that equal models have an interval too. p-value of harm: z at δ = 0,
 where the signs of sᵢ are symmetric, so that a small continuity correction and a term with Σsᵢ⁴ make it nearly exact.
-docs/harm.md derives this and shows level, power and coverage by simulation.
+docs/explanation/harm.md derives this and shows level, power and coverage by simulation.
 """
 
 import math

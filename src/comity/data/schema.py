@@ -55,7 +55,8 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
     kind: Kind
     categories: tuple[str, ...] = ()
-    """The values of a category; of an ordered one from the lowest to the highest."""
+    """The values of a category; of an ordered one from the lowest to the highest. A mark of blank cells that is listed,
+    such as ``none``, is a value in this column."""
     other: bool = False
     """Whether values that are not listed have a feature of their own; else they do not fit."""
     marked: bool = False
@@ -79,7 +80,7 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
             (self.categories and not named, f"a {self.kind} has no `categories`"),
             (self.other and self.kind != "category", f"`other` is for categories, not for a {self.kind} column"),
             (len(set(self.categories)) < len(self.categories), "`categories` has the same value twice"),
-            (any(map(is_blank, self.categories)), f"`categories` has a value that means blank: {self.categories}"),
+            ("" in self.categories, "`categories` has an empty value"),
             (any(each != one_line(each, 100) for each in self.categories), "`categories` has a value too long or odd"),
             (not all(np.isfinite(each) for each in (self.low, self.high) if each is not None), "a limit is no number"),
             (not 1 <= self.width <= WIDEST_TEXT, f"`width` must be 1 to {WIDEST_TEXT:,}"),
@@ -118,7 +119,7 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         read = self._reader()
         problems: dict[int, str] = {}
         for row, cell in enumerate(cells):
-            if is_blank(cell):
+            if is_blank(cell, self.categories):
                 values[row] = np.nan
                 continue
             try:
@@ -264,9 +265,10 @@ class Schema(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         return np.array([-1 if is_blank(cell) else places.get(name_of(cell), -1) for cell in cells], np.int64)
 
 
-def is_blank(cell: Any) -> bool:
+def is_blank(cell: Any, values: Sequence[str] = ()) -> bool:
+    """Whether a cell is empty or has a mark of blank cells that is not one of the column's own ``values``."""
     if isinstance(cell, str):
-        return cell.strip().lower() in MISSING
+        return (text := cell.strip()).lower() in MISSING and text not in values
     try:
         return cell is None or bool(cell != cell)
     except (TypeError, ValueError):  # what pandas calls NA is not even unequal to itself

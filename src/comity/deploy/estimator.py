@@ -210,7 +210,7 @@ class ClientModel:
         """Learn from the true classes of rows that were predicted: in their order, each once.
 
         The weights of own and federated model follow the labels, and an alarm returns to the own model. The state is in
-        the folder of the model and never leaves it (docs/feedback.md).
+        the folder of the model and never leaves it (docs/how-to/feedback.md).
         """
         if self.folder is None:
             raise InputError("feedback is kept in the folder of a model; this one was not read from a folder")

@@ -37,7 +37,7 @@ class Merge(Combination):
 
     output: Path
     rule: str
-    stretch: Tensor
+    length_ratio: Tensor
     """(L,) length ratio of each layer's update to that of the plain mean; nan where the mean is 0."""
     conflict: ConflictRate
     lost: dict[str, float]
@@ -100,7 +100,7 @@ def aggregate(
         **vars(chosen),
         output=Path(output),
         rule=repr(rule),
-        stretch=torch.where(
+        length_ratio=torch.where(
             (plain > 0) & torch.tensor(rule.has_coefficients), u.lengths(chosen.coefficients) / plain, math.nan
         ),
         conflict=conflict_rate(u),

@@ -5,7 +5,7 @@ In an app of your own, change the strategy and nothing else. Every rule is a str
     strategy = ConFREE(fraction_train=0.5)             # was: FedAvg(fraction_train=0.5)
     strategy = WithRule(CALM(), strategy=FedAdam())     # any rule around any strategy
 
-Or run a whole method of comity: ``comity flower new FOLDER`` writes the app, docs/deploy.md explains the deployment.
+Or run a whole method of comity: ``comity flower new FOLDER`` writes the app; see docs/how-to/deploy.md.
 """
 
 from typing import Any

@@ -9,7 +9,7 @@ delta; a candidate that passes is certified:
   capital by 1/delta with a probability of at most delta. It needs two to three times as many samples.
 
 ``certify`` tests several candidates and says which model to release. The assumptions, the proofs and the measurements
-are in docs/guard-mathematics.md.
+are in docs/explanation/guard-mathematics.md.
 """
 
 from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ The weights used are the posterior mean under a Dirichlet prior (Cover's univers
     ŵ = ∫ w Πᵢ(w·pᵢ) dπ(w) / Z        Z = ∫ Πᵢ(w·pᵢ) dπ(w)
 
 No weights of the server or of other clients enter, and no number has to be tuned. What holds, with K experts and n
-validation samples that no expert was trained or chosen on (proofs in docs/guard-mathematics.md):
+validation samples that no expert was trained or chosen on (proofs in docs/explanation/guard-mathematics.md):
 
 - In expectation, for a new sample: log-loss of ŵ ≤ log-loss of the best mixture + ``excess_risk_bound(n, K)``, which
   is ln((n+K)/(n+1)) ≤ (K−1)/(n+1). This holds for the uniform prior and the posterior mean of all n samples. A prior

@@ -11,7 +11,7 @@ Every labelled sample is predicted first, with the weights from the labels befor
   been worse by more than the margin, and the own model is used until the federated one changes. The other certifies
   that it has not. Each is wrong with a probability of at most delta for each version of the federated model.
 
-Which statement holds for which quantity, with proofs, is in docs/guard-mathematics.md.
+Which statement holds for which quantity, with proofs, is in docs/explanation/guard-mathematics.md.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Methods: how clients learn and what they share. One file each.
 
 To write one, subclass :class:`Method` in a file of yours and name it on the command line
-(``--method mypkg.mymod.MyMethod``); docs/methods.md shows how.
+(``--method mypkg.mymod.MyMethod``); docs/reference/methods.md shows how.
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Share

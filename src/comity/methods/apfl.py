@@ -12,26 +12,28 @@ PULL = 0.02
 
 
 class APFL(Method):
-    """Each client uses a mixture of a FedAvg model w and a model v of its own.
+    """Mix a FedAvg model with a personal model, with a learned weight per client.
+
+    Use: when you expect some clients to gain from the global model and others not.
 
     Paper: Deng et al., 2020 (arXiv:2003.13461), Algorithm 1.
 
-    Equation: The client uses v̄ = alpha v + (1 − alpha) w. At every step, all at the old values, w ← w − lr ∇f(w) and
-    v ← v − lr alpha ∇f(v̄). At the first step of a round alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, kept in [0, 1].
+    Equation: The client uses v̄ = alpha v + (1 − alpha) w. In every step, both at the old values, w ← w − lr ∇f(w) and
+    v ← v − lr alpha ∇f(v̄). In the first step of a round alpha ← alpha − lr ⟨v − w, ∇f(v̄)⟩, clipped to [0, 1].
 
     Departures:
-        - PFLlib's APFL, which ConFREE's tables have, is another method under the same name. ``form="pfllib"`` is that:
-          v ← v − lr ∇f(v) has its gradient at v itself. After every batch, with v and w as the steps left them,
-          alpha ← alpha − lr (⟨v − w, alpha ∇f(v) + (1 − alpha) ∇f(w)⟩ + 0.02 alpha), kept in [0, 1]. At the end of the
-          round v is overwritten by alpha v + (1 − alpha) w, and the client uses this v. PFLlib starts at alpha 1.
+        - PFLlib's APFL, which ConFREE's tables use, is a different method. ``form="pfllib"`` selects it: v ← v − lr
+          ∇f(v), with the gradient at v. After every batch alpha ← alpha − lr (⟨v − w, alpha ∇f(v) + (1 − alpha) ∇f(w)⟩
+          + 0.02 alpha), clipped to [0, 1]. At the end of the round v is overwritten by alpha v + (1 − alpha) w, and the
+          client uses this v. PFLlib starts at alpha 1.
         - BatchNorm's statistics are measured on v̄ itself, not mixed.
 
     Options:
-        form: the paper's steps, or those of PFLlib, whose runs have alpha 1
-        alpha: share of the client's own model in the mixture at the start; fixed at 1 it is Local beside FedAvg
-        adaptive: whether each client learns its own alpha; otherwise it stays as it is
-        personal_model: what a client uses: v̄ with the newest w, or v̄ as local training left it; in PFLlib's form it is
-            always the latter
+        form: the paper's algorithm, or PFLlib's, which starts at alpha 1
+        alpha: initial weight of the personal model (1 without adaptive = Local beside FedAvg)
+        adaptive: let each client learn its own alpha
+        personal_model: model that a client uses: v̄ with the newest w, or v̄ as local training left it (always so with
+            form pfllib)
     """
 
     form: Literal["paper", "pfllib"] = "paper"

@@ -5,16 +5,17 @@ from comity.methods._method import Client, Message, Method, Reply
 
 
 class Ditto(Method):
-    """A FedAvg model for everybody, and beside it a personal model of each client that is pulled towards it.
+    """Train a FedAvg model and, beside it, a personal model per client that is pulled towards it.
+
+    Use: when a global model is needed as well, or when robustness to bad updates matters.
 
     Paper: Li et al., ICML 2021, Algorithm 1.
 
-    Equation: v ← v − lr (∇f(v) + lam (v − w)), where v is the personal model and w the global one as received.
+    Equation: v ← v − lr (∇f(v) + lam (v − w)), where v is the personal model and w the received global model.
 
     Options:
-        lam: strength of the pull of the personal model towards the received one; 0 is Local, and the paper tunes it
-            around {0.05, 0.1, 0.2, 1, 2}
-        personal_epochs: epochs of the personal model, or none for the run's own number
+        lam: strength of the pull towards the global model (0 = Local); the paper tunes it around {0.05, 0.1, 0.2, 1, 2}
+        personal_epochs: epochs of the personal model (none = the run's --epochs)
     """
 
     lam: NonNegative = 1.0

@@ -16,32 +16,34 @@ MOST = 100  # passes after which it ends in any case: too large a rate can swing
 
 
 class FedALA(Method):
-    """FedAvg, in which a client takes of each number of the global head only as much as helps it.
+    """FedAvg in which each client learns, number by number, how much of the global head to take.
+
+    Use: when the global head helps some clients and harms others.
 
     Paper: Zhang et al., AAAI 2023.
 
     Equation: Before the received model θ_g is trained or used, its last ``top`` modules become θ_i + (θ_g − θ_i) ⊙ W,
-    where θ_i is what the client's last training left; the rest of the model is θ_g. W starts at 1, is kept between
-    rounds and learns on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), with the
-    gradient ∇L by the mixed parameters. The first time passes repeat until the mean losses of the last ten have a
-    standard deviation below ``threshold``; later there is one pass a round. In its first round a client has no θ_i and
-    adapts nothing.
+    where θ_i is the client's model after its last training; the other modules are θ_g. W starts at 1, is kept between
+    rounds and is trained on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), with
+    ∇L the gradient at the mixed parameters. The first time, passes repeat until the mean losses of the last ten have a
+    standard deviation below ``threshold``; later there is one pass per round. In its first round a client has no θ_i
+    and adapts nothing.
 
     Departures:
-        - Public code watches the loss of a pass's last batch, where the mean over the pass is watched here.
-        - Public code lets W learn on a contiguous part of the data, where the samples are drawn here.
-        - The first learning ends after a hundred passes in any case: too large a rate can swing for ever.
-        - BatchNorm uses the received statistics while W learns.
-        - A client uses the mixture before it trains, as in PFLlib: a head of its own on everybody's body. Where the
-          common body has not learnt yet, as a transformer's after a few rounds, that is far below what training then
-          makes of it (``--moment fitted``). W moves with the square of θ_g − θ_i, so after short steps, as Adam's, it
-          stays near 1; a ``rate`` of 100 then helps.
+        - The mean loss of a pass decides when W has converged; public code uses the loss of its last batch.
+        - W is trained on randomly drawn samples; public code uses a contiguous part of the data.
+        - The first training of W ends after 100 passes in any case, because it can oscillate at a large rate.
+        - BatchNorm uses the received statistics while W is trained.
+        - A client uses the mixture before local training, as in PFLlib. Early in training, for example of a
+          transformer, this is far below the model after local training (``--moment fitted`` evaluates that).
+        - W moves with the square of θ_g − θ_i. After short steps, as with Adam, it stays near 1; a ``rate`` of 100 then
+          helps.
 
     Options:
-        top: how many of the last modules (a weight with its bias) are adapted; the paper's p
-        share: share of the training data that the weights learn on
-        rate: learning rate of the weights; 0 leaves W at 1, which is FedAvg
-        threshold: standard deviation of the last ten losses at which the first learning of the weights ends
+        top: number of last modules (a weight with its bias) that are adapted; the paper's p
+        share: share of the training data that W is trained on
+        rate: learning rate of W (0 = FedAvg)
+        threshold: standard deviation of the last ten losses at which the first training of W ends
     """
 
     top: Count = 1

@@ -11,31 +11,33 @@ from comity.rules import Updates
 
 
 class FedAMP(Method):
-    """Each client is pulled towards a mixture of all models, in which models like its own count more.
+    """Pull each client's model towards a mixture of all models in which similar models weigh more.
+
+    Use: when clients form groups that are not known in advance.
 
     Paper: Huang et al., AAAI 2021.
 
-    Equation: The server mixes u_i = Σ_j ξ_ij w_j with ξ_ij = alpha/sigma · exp(−‖w_i − w_j‖²/sigma) for j ≠ i and
-    ξ_ii = 1 − Σ ξ_ij. The client makes w_i ≈ argmin f(w) + lam/(2 alpha) · ‖w − u_i‖², starting from where it was.
-    HeurFedAMP is the form "cosine": ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)), with ξ_ii fixed.
+    Equation: The server computes u_i = Σ_j ξ_ij w_j with ξ_ij = alpha/sigma · exp(−‖w_i − w_j‖²/sigma) for j ≠ i and
+    ξ_ii = 1 − Σ ξ_ij. The client minimises f(w) + lam/(2 alpha) · ‖w − u_i‖², starting from its last model. HeurFedAMP
+    is the form "cosine": ξ_ij = (1 − ξ_ii) softmax_j(sigma cos(w_i, w_j)) with a fixed ξ_ii.
 
     Departures:
-        - By default sigma is the median of the squared distances (in the form "cosine" the inverse of the median of
-          1 − cos). A number chosen beforehand makes all ξ_ij underflow as models grow, and FedAMP is then Local.
-        - With sigma by default, alpha counts in units of sigma / number of others, so that the mixture does not change
-          with the scale of the models. The paper's alpha 1e4 and sigma 1e6 with a hundred clients are alpha 1 here.
-        - The paper's pull lam/alpha is 1e-4 at first, as is lam 1e-4 here, and grows as alpha decays. So weak a pull is
-          Local; 0.1, which is constant here, is seen and does no harm, while 1 costs accuracy where clients differ.
+        - By default sigma is the median of the squared distances (with "cosine", the inverse of the median of 1 − cos).
+          With a fixed number all ξ_ij underflow as models grow, and FedAMP becomes Local.
+        - With the default sigma, alpha is in units of sigma / number of other clients, so the mixture does not depend
+          on the scale of the models. The paper's alpha 1e4 and sigma 1e6 with 100 clients correspond to alpha 1 here.
+        - The paper's pull lam/alpha starts at 1e-4 and grows as alpha decays; here it is constant. 1e-4 is
+          indistinguishable from Local, and 1 costs accuracy where clients differ.
         - ξ_ii is at least ``self_weight``.
-        - A client that never answered is in nobody's mixture.
-        - In public code the pull has no gradient, which makes it Local, as lam 0 does here.
+        - A client that has never replied is in no mixture.
+        - In public code the pull has no gradient, which makes the method Local, as lam 0 does here.
 
     Options:
-        form: similarity of two models: by their distance (FedAMP) or by their angle (HeurFedAMP)
-        lam: the paper's lambda; the pull towards the mixture is lam / alpha, and 0 is Local
-        alpha: the paper's alpha_k: how much the others weigh in the mixture
-        sigma: width of the attention, or none for the median
-        self_weight: least weight of a client's own model in its mixture; in the form "cosine", its weight
+        form: similarity of two models: by distance (FedAMP) or by angle (HeurFedAMP)
+        lam: the paper's lambda; the pull towards the mixture is lam / alpha (0 = Local)
+        alpha: the paper's alpha_k: weight of other clients in the mixture
+        sigma: width of the similarity kernel (none = the median)
+        self_weight: smallest weight of a client's own model in its mixture; with form cosine, its weight
     """
 
     form: Literal["distance", "cosine"] = "distance"

@@ -18,25 +18,27 @@ class FisherReply(Reply):
 
 
 class FedAS(Method[Message, FisherReply]):
-    """Share the body, keep the head: align the body received with the own features, and weigh clients by information.
+    """Share the body, keep a personal head: align the received body first, and weight clients by information.
+
+    Use: when many clients take part only rarely.
 
     Paper: Yang, Huang and Ye, CVPR 2024.
 
-    Equation: p_k is the mean of the features of class k that the client's own last body makes. The body received learns
-    to make them too, by Σ_k MSE(b(x), p_k) over the classes k of a batch; then body and head are trained together. The
-    server weighs clients by the trace of their Fisher information, Σ ‖∇ log p(y | x)‖² over batches.
+    Equation: p_k is the mean feature of class k under the client's own last body. The received body is trained to
+    reproduce it, by Σ_k MSE(b(x), p_k) over the classes k of a batch; then body and head are trained together. The
+    server weights clients by the trace of their Fisher information, Σ ‖∇ log p(y | x)‖² over batches.
 
     Departures:
-        - Details are those of PFLlib's code. There clients are aligned one after another in one and the same global
-          body, so that each starts from what others made of it; here each starts from the body as received.
-        - The client uses the aligned body; PFLlib judges what its last training left (--moment fitted).
-        - BatchNorm's statistics are averaged by the same weights.
+        - Details follow PFLlib's code, with one exception: there, clients are aligned one after another in the same
+          global body; here each starts from the received body.
+        - The client uses the aligned body; PFLlib evaluates the model after the last training (--moment fitted).
+        - BatchNorm's statistics are averaged with the same weights.
 
     Options:
-        align_epochs: epochs of the alignment; 0 leaves it out
-        align_lr: its learning rate
-        weights: what a client counts by: its Fisher information or its number of samples. By size and without
-            alignment it is FedPer
+        align_epochs: epochs of the alignment (0 = off)
+        align_lr: learning rate of the alignment
+        weights: weight of a client: its Fisher information or its number of samples. With size and without alignment
+            this is FedPer
     """
 
     align_epochs: CountOrZero = 1

@@ -7,18 +7,22 @@ from comity.methods._method import Client, Message, Method
 
 
 class FedAvg(Method):
-    """Train one model together: the average of what the clients made of it.
+    """Train one global model: the average of the clients' models after local training.
+
+    Use: as the first baseline, or when clients have similar data.
 
     Paper: McMahan et al., AISTATS 2017.
 
-    Equation: theta ← Σ_i n_i/n · theta_i, where theta_i is what client i with its n_i samples made of theta.
+    Equation: theta ← Σ_i n_i/n · theta_i, where theta_i is client i's model after local training from theta, and n_i
+    its number of samples.
 
     Departures:
-        - Papers that compare with FedAvg judge different models under this name; ``personal_model`` chooses one.
+        - Papers evaluate different models under the name FedAvg; ``personal_model`` chooses which one.
 
     Options:
-        personal_model: what a client uses: the global model, what local training made of it last, or its fine-tuning
-        finetune_epochs: epochs of that fine-tuning, or none for the run's own number
+        personal_model: model that a client uses: the global model, its model after local training, or the fine-tuned
+            global model
+        finetune_epochs: epochs of fine-tuning (none = the run's --epochs)
     """
 
     personal_model: Literal["global", "post_local", "finetune"] = "global"

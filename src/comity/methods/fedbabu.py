@@ -7,20 +7,22 @@ from comity.methods._method import WHOLE, Client, Message, Method, Reply
 
 
 class FedBABU(Method):
-    """Learn a body together under a random head that nobody trains; each client fits its own head to it at the end.
+    """Train a shared body under a fixed random head; each client fine-tunes at the end.
+
+    Use: when new clients will join later and can fine-tune.
 
     Paper: Oh, Kim and Yun, ICLR 2022.
 
-    Equation: Under the common initial head h, b_i ← b_i − lr ∇_b f_i(b_i, h), and the server combines the b_i. To use
-    the model, a client trains (b, h) on its own data for a few epochs. The model for everybody is (b, h).
+    Equation: Under the common initial head h, b_i ← b_i − lr ∇_b f_i(b_i, h); the server combines the b_i. To use the
+    model, a client trains (b, h) on its own data for a few epochs. The global model is (b, h).
 
     Departures:
-        - A client is judged after its fine-tuning whenever it is judged, not only after the last round; what
-          fine-tuning made is forgotten.
+        - A client fine-tunes before every evaluation, not only after the last round, and the fine-tuned model is
+          discarded afterwards.
 
     Options:
-        finetune: what a client trains before it uses the model; the paper finds little difference
-        finetune_epochs: epochs of that; 0 for the common model as it is
+        finetune: part that a client fine-tunes; the paper finds little difference
+        finetune_epochs: epochs of fine-tuning (0 = use the global model)
     """
 
     finetune: Literal["whole", "head"] = "whole"

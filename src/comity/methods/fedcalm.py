@@ -7,25 +7,27 @@ from comity.rules import CALM, Projection, Rule
 
 
 class FedCALM(FedRep):
-    """Share a body whose update works against no client in any layer, and keep the head.
+    """Share a body whose update increases no client's loss in any layer (to first order), and keep a personal head.
+
+    Use: when updates conflict in some layers of a deep network and not in others.
 
     Paper: Zheng et al., CVPR 2025.
 
     Equation: The server combines the body's updates by the CALM rule, layer by layer.
 
     Departures:
-        - Only the supplement is public, and no code. Whether the authors scale updates before the programme is not
-          known; as printed it lengthens layers with short updates (``scale``).
-        - The supplement is silent on the client. Its Eq. 9, and Eqs. 2-3 of ConFREE by the same authors, suggest
-          FedRep's client, which trains the head first and then the body (``local="alternate"``). ``local="joint"``
-          trains both together, as FedPer does.
+        - Only the supplement is public, and no code. It is not known whether the authors scale updates first; as
+          printed, the programme lengthens layers with short updates (``scale``).
+        - The supplement does not describe the client. Its Eq. 9, and Eqs. 2-3 of ConFREE by the same authors, suggest
+          FedRep's client, which trains the head and then the body (``local="alternate"``). ``local="joint"`` trains
+          both together, as FedPer does.
 
     Options:
         eps: each client's share of every layer's update, as in CALM
         C: price of falling short of it, as in CALM; best in the paper (9.2): CIFAR10 0.1 for the CNN, 1 for ResNet4, 10
-            deeper; CIFAR100 10; Flowers102 100 for CNN and ResNet4, 10 deeper; CINIC10 1
+            for deeper ones; CIFAR100 10; Flowers102 100 for CNN and ResNet4, 10 for deeper ones; CINIC10 1
         scale: the literal constraint (none) or one relative to the layer's updates (layer), as in CALM
-        stages: 2 for projection and programme, 1 for the projection alone (the paper's Only Proj)
+        stages: 2 for projection and programme, 1 for the projection only (the paper's Only Proj)
         local: train head and body one after the other, or together
     """
 

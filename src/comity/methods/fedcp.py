@@ -47,29 +47,30 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
 
 
 class FedCP(ByParts):
-    """For every sample a gate decides which features go to the client's own head and which to the global one.
+    """Split each sample's features between a personal and a global head by a learned gate.
+
+    Use: when some features of a sample are general and some are specific to the client.
 
     Paper: Zhang et al., KDD 2023.
 
     Equation: With z = b(x), logits = h_i(r·z) + h_g((1 − r)·z), where r is the Gumbel-softmax (temperature 1) of
-    gate(z·v) and v the normalised sum of h_i's rows as the round begins. Body, own head and gate minimise
+    gate(z·v), and v the normalised sum of h_i's rows at the start of the round. Body, personal head and gate minimise
     CE + lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; the global head h_g and the
-    received body b_g stand still. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body;
-    head and gate are plainly averaged. There is no model for everybody.
+    received body b_g are fixed. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body; head
+    and gate are averaged. There is no global model.
 
     Departures:
-        - The noise of a Gumbel-softmax over two is logistic and is drawn as such.
-        - Noise is drawn in training alone: a model in use has r without noise, the median of the noisy one. Public code
-          draws noise in tests too.
-        - The pull's steps grow with lam times the learning rate. Far above the paper's 5 · 0.005 they overshoot, and
-          push ReLUs below 0 for good: one round can leave 1 % of the features active. So by default the product is the
-          paper's at larger rates too.
-        - The gradients of a softmax layer's rows add up to 0, so under SGD v stays what the initial head makes it, the
-          same for all clients, here as in the paper.
+        - Gumbel-softmax noise over two classes is logistic and is drawn as such.
+        - Noise is drawn in training only; evaluation uses r without noise. Public code draws noise in tests too.
+        - The step length of the pull grows with lam times the learning rate. Far above the paper's 5 · 0.005 it
+          overshoots and leaves most ReLUs inactive, so by default lam shrinks to keep that product at larger learning
+          rates.
+        - The gradients of a softmax layer's rows sum to 0, so under SGD v keeps its initial value, equal for all
+          clients, here as in the paper.
 
     Options:
-        lam: weight of the pull of the client's features towards those of the received body, or none for the paper's 5,
-            and at learning rates above its 0.005 for less in proportion
+        lam: weight of the pull towards the received body's features (none = the paper's 5, reduced in proportion at
+            learning rates above 0.005)
     """
 
     lam: NonNegative | None = None

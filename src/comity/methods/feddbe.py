@@ -30,24 +30,26 @@ class MeanFeatures(Payload):
 
 
 class FedDBE(Method[FedDBEMessage, Reply]):
-    """Share the whole model, but let features have one mean everywhere and each client keep its difference from it.
+    """Share the whole model, align the mean of the features, and let each client keep its own shift.
+
+    Use: when clients' features differ mainly by a shift.
 
     Paper: Zhang et al., NeurIPS 2023 ("Eliminating domain bias"), with FedAvg.
 
-    Equation: With z = b(x), a client uses h(z + p_i), where p_i starts at 0, is trained with body and head and stays
-    with the client. The loss is CE(h(z + p_i), y) + kappa · mean over features of ½ (m − z̄)², where m, 0 as the round
-    begins, follows the mean of z in each batch: m ← (1 − mu) m + mu · mean(z), of which the new batch alone carries a
-    gradient. Before the first round each client trains the initial model once, without p_i and kappa, and sends the
-    mean of z over its samples; z̄ is their average by size and stays as it is. The model for everybody has p = 0.
+    Equation: With z = b(x), a client uses h(z + p_i), where p_i starts at 0, is trained with body and head, and stays
+    with the client. The loss is CE(h(z + p_i), y) + kappa · mean over features of ½ (m − z̄)², where m starts at 0 in
+    each round and follows the mean of z per batch: m ← (1 − mu) m + mu · mean(z), with a gradient through the new batch
+    only. Before the first round each client trains the initial model once, without p_i and kappa, and sends the mean of
+    z over its samples; z̄ is their average by size and stays fixed. The global model has p = 0.
 
     Departures:
-        - In public code a client sends m of that first training, which for mu 1 is the mean of one batch; here, as in
-          the paper's equation, the mean is over all its samples.
-        - PFLlib's defaults, kappa 0 and mu 0.1, leave the consensus out.
+        - The first mean is over all samples of a client, as in the paper's equation; public code sends m, which for mu
+          1 is the mean of one batch.
+        - PFLlib's defaults, kappa 0 and mu 0.1, switch the alignment off.
 
     Options:
-        kappa: strength of the pull towards the common mean; 0 leaves it out, and with p fixed at 0 this is FedAvg
-        mu: share of a new batch in the running mean; the paper has kappa 50 and mu 1 for its CNN, 1 and 0.1 for
+        kappa: strength of the pull towards the common mean (0 = off; with p fixed at 0 this is FedAvg)
+        mu: weight of a new batch in the running mean; the paper has kappa 50 and mu 1 for its CNN, 1 and 0.1 for
             ResNet-18
     """
 

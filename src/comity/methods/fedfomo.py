@@ -18,27 +18,27 @@ class WeighedReply(Reply):
 
 
 class FedFomo(Method[OthersModels, WeighedReply]):
-    """Each client downloads a few others' models and moves towards those that do better on its validation data.
+    """Let each client download a few other models and move towards those that help its validation loss.
+
+    Use: when clients have validation samples and can download several models per round.
 
     Paper: Zhang et al., ICLR 2021.
 
-    Equation: A model theta_n, downloaded or the client's own as last trained, has the weight
-    (L(before) − L(theta_n)) / ‖theta_n − before‖, where L is the validation loss and ``before`` the model that the
-    client's last training set out from. The positive weights, scaled to sum to 1, make
-    before + Σ weight (theta_n − before), from where the client trains on. The server adds the weights with their signs
-    to its table of who helped whom, and sends the models that helped most. A client's own model is the one that its
-    last training left.
+    Equation: A model theta_n, downloaded or the client's own, has the weight (L(before) − L(theta_n)) / ‖theta_n −
+    before‖, where L is the validation loss and ``before`` the model that the client's last training started from. The
+    positive weights, scaled to sum to 1, give before + Σ weight (theta_n − before), from which the client trains. The
+    server adds the signed weights to its table of who helped whom and sends the models that helped most. The personal
+    model is the one after the client's last training.
 
     Departures:
-        - When no model does better, the client keeps its own. The authors' code goes back to ``before``, where a
-          client whose validation loss has stopped falling stays for good.
-        - Each place among the models that are sent goes to another client at random with a chance of epsilon, as in the
-          authors' code.
+        - If no model is better, the client keeps its own. The authors' code returns to ``before``, where a client whose
+          validation loss has stopped falling stays forever.
+        - Each downloaded model is replaced by a random one with probability epsilon, as in the authors' code.
 
     Options:
-        models: how many other clients' models are downloaded
-        epsilon: chance of a random model in the first round
-        epsilon_decay: by how much that chance falls every round
+        models: number of models that a client downloads per round
+        epsilon: probability of a random model in the first round
+        epsilon_decay: decrease of epsilon per round
     """
 
     models: CountOrZero = 5

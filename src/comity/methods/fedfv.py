@@ -7,20 +7,22 @@ from comity.rules import Rule
 class FedFV(FedAvg):
     """FedAvg with fair averaging: conflicting updates are projected off each other before they are averaged.
 
+    Use: when fairness between clients matters and some clients are often absent.
+
     Paper: Wang et al., IJCAI 2021.
 
-    Equation: The rule FedFV. By rising loss of the received model, each update is projected off those that it conflicts
-    with, except for the updates of the worst-off clients. The mean is then projected off the last updates of absent
+    Equation: The rule FedFV. In order of rising loss of the received model, each update is projected off the updates it
+    conflicts with, except those of the worst-off clients. The mean is then projected off the last updates of absent
     clients and given the length of the plain mean.
 
     Departures:
-        - The absent clients are those of the tau rounds before, as in the paper; the window of the released code is one
-          round later.
-        - A client uses the global model, as in the paper and in FedAvg here.
+        - Absent clients are those of the previous tau rounds, as in the paper; the released code's window is one round
+          later.
+        - A client uses the global model, as in the paper.
 
     Options:
-        alpha: share of the clients with the largest losses whose updates are left as they are
-        tau: rounds for which absent clients are remembered
+        alpha: share of clients with the largest losses whose updates stay unchanged
+        tau: number of rounds for which absent clients are remembered
     """
 
     alpha: Share = 0.1

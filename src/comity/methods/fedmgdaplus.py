@@ -7,7 +7,9 @@ from comity.rules import Rule
 
 
 class FedMGDAPlus(FedAvg):
-    """FedAvg with a common descent: normalised updates are combined so that nobody's loss should rise.
+    """FedAvg with a common descent direction: normalised updates, weighted so that no client's loss should rise.
+
+    Use: when fairness between clients matters more than the mean.
 
     Paper: Hu et al., IEEE TNSE 2022.
 
@@ -16,15 +18,16 @@ class FedMGDAPlus(FedAvg):
 
     Departures:
         - The paper's server_lr is tuned and decays; here it is constant unless ``server_lr_decay`` is given. The FedPG
-          papers' platform multiplies by the decaying local rate: give that for server_lr and --lr-decay's value.
-        - A client uses the global model, as in the paper and in FedAvg here. The FedPG papers judge what local training
-          made of it: ``personal_model="post_local"``.
+          papers' platform multiplies by the decaying local learning rate: give that as server_lr, and the value of
+          --lr-decay.
+        - A client uses the global model, as in the paper. The FedPG papers evaluate the model after local training:
+          ``personal_model="post_local"``.
 
     Options:
-        eps: how far a client's weight may be from its share of the samples; 1 is MGDA, 0 the mean of directions, and
-            the paper takes one of {0, 0.05, 0.1, 0.5, 1}
-        server_lr: length of the step; that of one normalised update is 1
-        server_lr_decay: what server_lr is multiplied by after each round
+        eps: largest distance of a client's weight from its share of the samples (1 = MGDA, 0 = mean of directions); the
+            paper takes one of {0, 0.05, 0.1, 0.5, 1}
+        server_lr: length of the step, in units of one normalised update
+        server_lr_decay: factor on server_lr per round
         norm_restore: give the step the length of the mean update instead
     """
 

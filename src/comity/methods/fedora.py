@@ -21,38 +21,41 @@ class PulledReply(Reply):
 
 
 class FEDORA(Method[Message, PulledReply]):
-    """Models flow between clients with similar data; each follows what it gets as far as its validation loss gains.
+    """Propagate models between clients with similar data; each client follows as far as its validation loss gains.
+
+    Use: when clients' inputs vary along a continuum (angles, devices, seasons) and each has validation samples.
 
     Paper: Wu et al., KDD 2023.
 
-    Equation: Once, before the first round, client k sends p left singular vectors of its samples, and
-    w_kk' = exp(10 Σ_i cos ζ_i) over the principal angles between two such bases, for the nearest two k' and else 0.
-    In a round the server makes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of
-    θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k; a client without neighbours has θ̂_k = θ_k. The client trains from its
-    own θ_k, after each step of its optimiser less lr·λ_k (θ_k − θ̂_k), with λ_k = exp(δ/2), or 0 where
-    δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) is below 0, and uses θ_k. With K clients, R rounds, d parameters and d_in pixels,
-    2KR·d + K·p·d_in numbers travel in all. Models are propagated, not averaged, so no rule has a place.
+    Equation: Once, before the first round, client k sends p left singular vectors of its samples, and w_kk' = exp(10
+    Σ_i cos ζ_i) over the principal angles between two such bases, for the two nearest k' and otherwise 0. In each round
+    the server computes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of θ̂_k = β Σ w_kk'
+    θ̂_k' / D_kk + (1 − β) θ_k; a client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k and after
+    each optimiser step subtracts lr·λ_k (θ_k − θ̂_k), with λ_k = exp(δ/2), or 0 if δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) is
+    below 0. It uses θ_k. With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in
+    total. Models are propagated, not averaged, so no rule applies.
 
     Departures:
-        - The form is that of the authors' code, which made the published numbers. Their slides have w_kk' = Σ cos ζ_i
-          over all clients, λ_k = max(1e-8, δ), and λ_k ‖θ_k − θ̂_k‖² in the loss: ``similarity="cosines",
-          neighbours=None, lam_form="difference"``. The cosines of rotated images are 0.77 to 0.99, so W is nearly
-          uniform, θ̂ serves nobody better than its own θ, and this is Local.
-        - The code describes data with labels, which tell the server the class mix; ``FEDORA.released()`` does too.
-        - δ is a mean over samples, not a sum over batches; for the code's one batch of 64 that is the same.
-        - The pull is at most so strong that one step reaches θ̂_k.
-        - The authors have every client take part in every round; ``absent`` says what happens otherwise.
+        - The default form is that of the authors' code, which made the published numbers. Their slides have w_kk' = Σ
+          cos ζ_i over all clients, λ_k = max(1e-8, δ), and λ_k ‖θ_k − θ̂_k‖² in the loss: ``similarity="cosines",
+          neighbours=None, lam_form="difference"``. The cosines of rotated images are 0.77 to 0.99, so W is then nearly
+          uniform and the result is Local.
+        - The authors' code describes data with labels, which reveals the class proportions to the server;
+          ``FEDORA.released()`` does too.
+        - δ is a mean over samples, not a sum over batches; for the code's single batch of 64 the two are equal.
+        - The pull is limited so that one step reaches θ̂_k at most.
+        - The authors have full participation; ``absent`` says what happens otherwise.
 
     Options:
         p: number of basis vectors of a client's data
-        labels: describe the data with labels, a one-hot code beside the pixels; tells the server the class mix
+        labels: describe the data with labels, one-hot beside the pixels; reveals the class proportions to the server
         similarity: sum of the cosines of the principal angles, or its exponential
-        neighbours: number of most similar clients that a client takes from, or none for all
-        alpha: how far models flow; 0 not at all, 4 is the released code's β = 0.8
-        propagation: the fixed point in closed form, or by iteration
-        lam_form: λ as the difference of validation losses, which pulls within the loss, or its exponential, which
-            pulls after each step of the optimiser
-        absent: clients not in this round: restrict the flow to those present, or take part with their last model
+        neighbours: number of most similar clients that a client receives from (none = all)
+        alpha: strength of the propagation (0 = none; 4 is the released code's β = 0.8)
+        propagation: fixed point in closed form, or by iteration
+        lam_form: λ as the difference of validation losses, which acts within the loss, or its exponential, which acts
+            after each optimiser step
+        absent: absent clients: propagate among those present only, or include their last models
     """
 
     p: Count = 1

@@ -13,33 +13,35 @@ class FedPGMessage(Message):
 
 
 class FedPG(Method[FedPGMessage, Reply]):
-    """A global model that gets better for everybody, and beside it personal models that take nothing from it.
+    """Train a global model that improves for all clients, and personal models that do not harm it.
+
+    Use: when the global model must stay good for everyone while clients personalise.
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement A.1.
 
     Equation: The global model ω moves along FairDescent's direction: the min-norm point of the online clients'
-    gradients, those of clients absent for a short while, and the gradient of the fairness objective
-    F = −cos(losses, 1), at the length of the mean. A personal model is ω_i = ω + lr·d_i, where d_i is the direction
-    nearest to the client's own −g_i that conflicts with no available gradient (gamma 0), or only partly so:
-    g_j·d_i ≤ gamma · max(0, −g_j·g_i); where it is longer than the global step it is cut to that length. Personal
-    models are never trained from. A client that was never seen uses the global model.
+    gradients, those of recently absent clients, and the gradient of the fairness objective F = −cos(losses, 1), at the
+    length of the mean. A personal model is ω_i = ω + lr·d_i, where d_i is the direction nearest to the client's own
+    −g_i that conflicts with no available gradient (gamma 0), or only partly: g_j·d_i ≤ gamma · max(0, −g_j·g_i). It is
+    cut to the length of the global step. Training never starts from a personal model. A client that has never taken
+    part uses the global model.
 
     Departures:
         - A reconstruction: the main paper is not public and the authors' classes are withheld. The supplement says what
           d_i must not do, and its tables how much gamma costs; how d_i is found and how long it is, is our reading.
-        - The length is read off the supplement's Table 1, where gamma 1 costs 4 points of G-acc on Fashion-MNIST. At
-          the length of five local epochs (``length="own"``) it costs several times that.
-        - The authors' learning rate decays to 0.999^2000 = 0.135 of itself: give --lr-decay 0.135^(1/rounds). Late
-          personal models lie the nearer to the global one.
+        - The length is inferred from the supplement's Table 1, where gamma 1 costs 4 points of G-acc on Fashion-MNIST.
+          At the length of five local epochs (``length="own"``) it costs several times that.
+        - The authors' learning rate decays to 0.999^2000 = 0.135 of its start: give --lr-decay 0.135^(1/rounds). Late
+          personal models are then nearer to the global one.
 
     Options:
-        gamma: how much harm to others a personal model may do: from 0, no harm to anyone to first order, which is the
-            row of the paper's tables without a gamma, to 1, all the harm that the client's own gradient does
-        length: of a personal direction: at most that of the global step, or its own
-        base: personal models start from the new global model, or from the old one that gradients were taken at
-        least_descent: share of the common descent below which FairDescent leaves out its term for equal losses; 0
-            never leaves it out, as in the supplement, whose Lemma 1 is false (see FairDescent)
-        rebuild: make the personal models of absent clients anew in each round, from the newest global model and the
+        gamma: harm to others that a personal model may do, from 0 (none to first order; the rows without a gamma in the
+            paper's tables) to 1 (as much as the client's own gradient does)
+        length: length of a personal direction: at most that of the global step, or its own
+        base: personal models start from the new global model, or from the old one where gradients were taken
+        least_descent: share of the common descent below which FairDescent drops its term for equal losses (0 = never,
+            as in the supplement, whose Lemma 1 is false; see FairDescent)
+        rebuild: recompute the personal models of absent clients in each round, from the newest global model and the
             client's last gradient; otherwise they stay as they were when the client was last online
     """
 

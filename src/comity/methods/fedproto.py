@@ -35,24 +35,27 @@ class _Nearest(nn.Module):
 
 
 class FedProto(Method[Prototypes, PrototypesReply]):
-    """Only the mean features of each class travel; each client trains a model of its own with features near them.
+    """Share only the mean features per class; each client trains its own model with features near them.
+
+    Use: when models must not travel, or traffic must be very small.
 
     Paper: Tan et al., AAAI 2022.
 
-    Equation: A client sends C_i,k, the mean of z = b_i(x) over its samples of class k, and how many they are; the
-    server averages them to C_k, by those numbers. The loss is CE + lam · MSE(z, C_y); a class without a prototype has
-    no pull. A client answers with the class whose C_k is nearest to z. No model is averaged, so no rule has a place.
+    Equation: A client sends C_i,k, the mean of z = b_i(x) over its samples of class k, with their number; the server
+    averages them to C_k, weighted by these numbers. The loss is CE + lam · MSE(z, C_y); a class without a prototype has
+    no pull. A client predicts the class whose C_k is nearest to z. No model is averaged, so no rule applies.
 
     Departures:
-        - The pull is on each sample, as in the authors' code; the paper's equation has it on the client's class means.
-        - The paper divides the weighted mean by the number of clients once more, which its code does not.
-        - A client's prototypes are measured after its training; in the authors' code, during it.
-        - The authors' code looks for the nearest prototype among the client's own classes alone.
-        - All clients have one architecture.
+        - The pull acts on each sample, as in the authors' code; the paper's equation has it on the client's class
+          means.
+        - The paper divides the weighted mean by the number of clients once more; its code does not.
+        - Prototypes are measured after a client's training; in the authors' code, during it.
+        - The authors' code searches the nearest prototype among the client's own classes only.
+        - All clients have the same architecture.
 
     Options:
-        lam: weight of the pull of features towards the prototypes; 0 with the answer of the head is Local
-        answer: who answers: the nearest prototype, or the client's own head
+        lam: weight of the pull towards the prototypes (0 with answer head = Local)
+        answer: what predicts: the nearest prototype, or the client's own head
     """
 
     lam: NonNegative = 1.0

@@ -4,18 +4,19 @@ from comity.methods.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
-    """FedAvg, in which local training is pulled back to the received model.
+    """FedAvg with a proximal term that keeps local training near the received model.
+
+    Use: when local models drift apart, for example with many local epochs and dissimilar clients.
 
     Paper: Li et al., MLSys 2020.
 
-    Equation: The local loss gains mu/2 · ‖theta − theta_g‖², where theta_g is the model as received.
+    Equation: The local loss gains mu/2 · ‖theta − theta_g‖², where theta_g is the received model.
 
     Departures:
         - The paper's inexact solves (gamma) are left out, as in every public implementation.
 
     Options:
-        mu: strength of the pull towards the received model; 0 is FedAvg, and the paper tunes it in {0.001, 0.01, 0.1,
-            1}
+        mu: strength of the proximal term (0 = FedAvg); the paper tunes it in {0.001, 0.01, 0.1, 1}
     """
 
     mu: NonNegative = 0.01

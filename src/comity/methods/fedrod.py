@@ -42,25 +42,27 @@ def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1
 
 
 class FedROD(ByParts):
-    """A generic model trained as if classes were balanced, and on its features a head of the client's own beside it.
+    """Train a global model with a class-balanced loss and a personal head beside the global one.
+
+    Use: when class proportions differ between clients and both a global and a personal model are wanted.
 
     Paper: Chen and Chao, ICLR 2022.
 
-    Equation: Body and generic head h_g minimise the balanced softmax CE(h_g(z) + gamma · log n_c, y), in which classes
-    that the client lacks take no part. The client's own head h_i minimises CE(h_g(z) + h_i(z), y) and moves nothing
-    else, since z and h_g(z) are constants to it. The client uses h_g + h_i, everybody together h_g. With the option
-    ``head="hypernetwork"``, h_i = H(class frequencies of the client), and H is shared and plainly averaged, so that a
-    client that never took part has its own head too. The rule acts on body and generic head.
+    Equation: Body and global head h_g minimise the balanced softmax CE(h_g(z) + gamma · log n_c, y); classes that the
+    client lacks take no part. The personal head h_i minimises CE(h_g(z) + h_i(z), y) with z and h_g(z) held constant.
+    The client uses h_g + h_i; the global model uses h_g. With ``head="hypernetwork"``, h_i = H(class frequencies of the
+    client), where H is shared and averaged, so clients that never took part have a personal head too. The rule acts on
+    body and global head.
 
     Departures:
-        - It is our choice that both losses take their step together, batch by batch, with the run's learning rate.
-        - It is our choice that h_i starts at 0; in PFLlib it starts as a copy of the generic head.
-        - A client uses the newest generic model under its own head, as in PFLlib. After local training, in which the
-          personal loss does not move the body, h_i lags behind the features and can be worse (``--moment fitted``).
+        - Our choice: both losses take their step in the same batch, with the run's learning rate.
+        - Our choice: h_i starts at 0; in PFLlib it starts as a copy of the global head.
+        - A client uses the newest global model with its own head, as in PFLlib. After local training h_i can lag behind
+          the features, because the personal loss does not train the body (``--moment fitted`` evaluates that model).
 
     Options:
-        head: the client's own head: linear and kept, or made by a shared hypernetwork from its class frequencies
-        gamma: power of the class counts in the balanced softmax; 0 for plain cross-entropy
+        head: personal head: linear and kept by the client, or made from its class frequencies by a shared hypernetwork
+        gamma: power of the class counts in the balanced softmax (0 = plain cross-entropy)
         hidden: width of the hypernetwork's hidden layer
     """
 

@@ -7,23 +7,26 @@ from comity.methods._method import Message, Method, Reply, Server
 
 
 class FedU(Method):
-    """Each client trains its own model, and the server moves related clients' models towards each other.
+    """Train a model per client and move related clients' models towards each other.
+
+    Use: when you know, or assume, which clients are related.
 
     Paper: Dinh et al., IEEE TPDS 2022.
 
     Equation: min Σ f_k(w_k) + eta/2 · Σ a_kl ‖w_k − w_l‖². After local training w_k ← w_k − c Σ_l a_kl (w_k − w_l),
-    over the clients that answered in this round.
+    over the clients that replied in this round.
 
     Departures:
-        - The paper's c is eta · lr · (local steps), which oscillates where c times a client's degree Σ_l a_kl is above
-          1. Here it is counted by that degree, step = c Σ_l a_kl, so that
-          w_k ← (1 − step) w_k + step · (mean of the neighbours, weighted by a_kl).
-        - In the authors' newest code the sum is commented out, which is Local, as step 0 is here.
+        - The paper's c is eta · lr · (local steps), which oscillates if c times a client's degree Σ_l a_kl exceeds 1.
+          Here the step is relative to the degree, step = c Σ_l a_kl, so w_k ← (1 − step) w_k + step · (mean of the
+          neighbours, weighted by a_kl).
+        - In the authors' newest code the sum is commented out, which makes it Local, as step 0 does here.
 
     Options:
-        step: how far a model moves towards the mean of its neighbours, 0 to 1; 0 is Local, and the authors' own
-            settings come to about 0.01
-        graph: who is related: all clients equally, or at random (U(0, 1), below 0.25 none) as the authors for MNIST
+        step: how far a model moves towards the mean of its neighbours, 0 to 1 (0 = Local); the authors' settings come
+            to about 0.01
+        graph: which clients are related: all equally, or at random (weights U(0, 1), below 0.25 not related), as the
+            authors do for MNIST
     """
 
     step: Share = 0.1

@@ -9,25 +9,27 @@ from comity.methods.fedamp import squared_distances
 
 
 class FeSEM(Method):
-    """Several models, each the centre of the clients whose own models lie nearest to it.
+    """Train several models, each the centre of the clients whose models are nearest to it.
+
+    Use: when clients form a few groups, and evaluating every model on every client (IFCA) costs too much.
 
     Paper: Long et al., WWWJ 2023 (multi-center federated learning).
 
     Equation: E-step: r_i = argmin_k ‖w_i − c_k‖² over all parameters. M-step: c_k is the average of its clients, by the
-    rule. Then each client trains from its centre. The clusters start as k-means of what one round of training from the
-    common model gave.
+    rule. Then each client trains from its centre. The clusters start from k-means on the models after one round of
+    training from the common model.
 
     Departures:
-        - The authors' code clusters by one chosen layer, every few rounds, and skips clusters of one client.
-        - k-means starts as k-means++ and is restarted several times.
-        - An empty cluster is given the client farthest from its own centre.
-        - Only this round's clients move centres; the others stay in their clusters.
-        - A client that was not heard of yet starts from the mean of all others' centres, so that it is not tied to one
-          of them.
+        - Distances are over all parameters; the authors' code clusters by one chosen layer, every few rounds, and skips
+          clusters of one client.
+        - k-means starts from k-means++ with several restarts.
+        - An empty cluster gets the client farthest from its centre.
+        - Only the clients of a round move centres; absent clients stay in their clusters.
+        - A client that has not replied yet starts from the mean of all clients' centres.
 
     Options:
         clusters: number of models
-        personal_model: what a client uses: its cluster's centre, or what local training made of it last
+        personal_model: model that a client uses: its cluster's centre, or its model after local training
     """
 
     clusters: Count = 4

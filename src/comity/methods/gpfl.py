@@ -36,27 +36,28 @@ class _Conditioned(nn.Module):
 
 
 class GPFL(ByParts):
-    """Features for the client's own head, and beside them features that are guided by embeddings of the classes.
+    """Learn personal features for the client's head, and beside them global features guided by class embeddings.
+
+    Use: when a client's features should serve its own task without losing the global classes.
 
     Paper: Zhang et al., ICCV 2023.
 
-    Equation: Shared are the body b, a class embedding E (a row a class) and a valve V; the head h_i stays with the
+    Equation: Shared are the body b, a class embedding E (one row per class) and a valve V; the head h_i stays with the
     client. With z = b(x) and V(z, c) = ReLU(z ⊙ (γ(c) + 1) + β(c)), where γ and β are a linear layer, ReLU and
     LayerNorm each, z_P = V(z, Σ_k P_i(k) E_k) for the client's class shares P_i, and z_G = V(z, mean of E's rows). The
-    loss is CE(h_i(z_P), y) + CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²), where both
-    conditions, and E_y in the third term, are of E as received. The client uses h_i(z_P). The rule acts on the body; E
-    and V are plainly averaged. There is no model for everybody.
+    loss is CE(h_i(z_P), y) + CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²); both
+    conditions, and E_y in the third term, use the received E. The client uses h_i(z_P). The rule acts on the body; E
+    and V are averaged. There is no global model.
 
     Departures:
         - ‖z_G − E_y‖ is a mean over samples; public code takes the norm of a whole batch's differences, about √b times
-          as much in a batch of b.
-        - In public code the conditions are 0 in the first round and later those of the client's last E, not of the
-          received one.
+          as large for batches of b.
+        - The conditions use the received E; in public code they are 0 in the first round and later those of the
+          client's last E.
 
     Options:
-        lam: weight of the distance between features and the embedding of their class; the paper tunes it from 1e-4
-            to 0.01
-        mu: weight decay of embedding and valve, beside the run's own; tuned from 0 to 0.1
+        lam: weight of the distance between features and their class embedding; the paper tunes it from 1e-4 to 0.01
+        mu: weight decay of embedding and valve, in addition to the run's; the paper tunes it from 0 to 0.1
     """
 
     lam: NonNegative = 0.01

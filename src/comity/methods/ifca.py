@@ -15,19 +15,21 @@ class ClusterReply(Reply):
 
 
 class IFCA(Method[Centres, ClusterReply]):
-    """Several models for everybody, of which each client trains the one that suits it best.
+    """Train several global models; each client trains the one with the lowest loss on its data.
+
+    Use: when clients form a few clear groups.
 
     Paper: Ghosh et al., NeurIPS 2020, Algorithm 1 with model averaging.
 
     Equation: Client i takes k = argmin_k f_i(theta_k) over all its training samples and trains theta_k; the server
-    averages within clusters. A cluster without clients stays as it is.
+    averages within clusters. A cluster without clients does not change.
 
     Departures:
-        - The K initial models must differ. All but the first are the first with the numbers of each layer in a new
-          order, drawn from the seed, which is as good a draw of any initialisation that fills a layer independently.
+        - The K initial models must differ. All but the first are the first with the numbers of each layer permuted,
+          drawn from the seed.
         - The paper averages without weights; here the rule decides.
-        - A model that no client picks never moves; if that happens, another seed helps.
-        - The variant that shares the body between the clusters is left out.
+        - A model that no client picks never moves; another seed helps.
+        - The variant that shares the body between clusters is left out.
 
     Options:
         clusters: number of models; the paper has 4 for rotated MNIST and 2 for rotated CIFAR

@@ -37,24 +37,26 @@ class _Remembering(nn.Module):
 
 
 class KNNPer(Method):
-    """FedAvg's model, which each client mixes at test time with a memory of its own training samples.
+    """Mix FedAvg's prediction with that of nearest neighbours among the client's training samples.
+
+    Use: when clients can keep a memory of their own samples and training should stay plain FedAvg.
 
     Paper: Marfoq et al., ICML 2022.
 
     Equation: p(y | x) = lam · p_knn(y | x) + (1 − lam) · p_global(y | x). With z = b(x) the features of the global
-    model, p_knn(y | x) ∝ Σ exp(−‖z − z_i‖ / scale) over those of the client's k nearest training samples that are of
-    class y. Nothing but FedAvg's model is trained, and the memory never leaves the client.
+    model, p_knn(y | x) ∝ Σ exp(−‖z − z_i‖ / scale) over those of the client's k nearest training samples that have
+    class y. Only FedAvg's model is trained, and the memory never leaves the client.
 
     Departures:
-        - Each client chooses lam of {0, 0.1, …, 1} by the log-loss on its validation samples, and takes the smallest of
-          several that are equally good.
-        - The memory holds at most ``places`` samples, drawn at random where there are more; the paper keeps all.
+        - Each client chooses lam from {0, 0.1, …, 1} by the log-loss on its validation samples, the smallest if several
+          are equal.
+        - The memory holds at most ``places`` samples, drawn at random; the paper keeps all.
 
     Options:
-        lam: share of the memory in the prediction, or none for each client's own choice; 0 is FedAvg
-        k: neighbours that are looked at
-        scale: distance by which a neighbour's weight falls to 1/e
-        places: most samples that a client remembers
+        lam: weight of the neighbours in the prediction (none = each client chooses; 0 = FedAvg)
+        k: number of neighbours
+        scale: distance at which a neighbour's weight falls to 1/e
+        places: maximum number of samples in a client's memory
     """
 
     lam: Share | None = None

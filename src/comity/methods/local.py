@@ -2,12 +2,14 @@ from comity.methods._method import Method
 
 
 class Local(Method):
-    """Each client trains alone: the reference that negative transfer is measured against.
+    """Train each client's model on its own data only: the baseline that negative transfer is measured against.
+
+    Use: as the baseline; every study trains it unless --reference none is given.
 
     Equation: theta_i ← theta_i − lr ∇f_i(theta_i). Nothing is shared.
 
     Departures:
-        - A client trains in the rounds in which it is sampled, so that it takes as many steps as in any other method.
+        - A client trains only in rounds in which it is sampled, so it takes as many steps as under any other method.
     """
 
     shared = ()

@@ -14,27 +14,28 @@ LARGEST = 512  # samples in one pass of a full gradient
 
 
 class PerFedAvg(Method):
-    """Learn together a model from which one gradient step on a client's own data goes far.
+    """Train a global model that is a good start for one gradient step on a client's data (MAML).
+
+    Use: when clients, or newcomers, can take a few gradient steps before they use the model.
 
     Paper: Fallah et al., NeurIPS 2020, Algorithm 1.
 
     Equation: On batches B, B', B'': w̃ = w − alpha ∇f(w; B), then w ← w − beta (I − alpha ∇²f(w; B'')) ∇f(w̃; B').
-    "first-order" leaves the Hessian out. "hessian-free" has its product with g = ∇f(w̃; B') from
-    (∇f(w + delta g; B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w) on all of the
+    "first-order" drops the Hessian. "hessian-free" approximates its product with g = ∇f(w̃; B') by (∇f(w + delta g;
+    B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w), with the gradient over all of the
     client's training data.
 
     Departures:
-        - A step's batches follow one another in the client's epoch, and the next step begins with the second of them.
-          So there are as many steps per round as in FedAvg; new batches for each would leave a half (a third) of them.
+        - Consecutive batches are reused: the second batch of a step is the first of the next one. So a round has as
+          many steps as in FedAvg; new batches for each step would leave a half or a third of them.
         - Public code makes the personal model by one step on one batch.
 
     Options:
-        hessian: what is made of the second derivative: nothing, or differences of gradients
-        alpha: rate of the step to the personal model, or none for the run's own learning rate; the paper has 0.01
-        beta: rate of the common model's step, or none for the run's own learning rate; the paper has 0.001, over a
-            thousand rounds
-        delta: how far the differences of gradients reach
-        personal_steps: gradient steps from the common model to a client's own
+        hessian: drop the second derivative, or approximate it by differences of gradients
+        alpha: learning rate of the step to the personal model (none = the run's --lr); the paper has 0.01
+        beta: learning rate of the global model (none = the run's --lr); the paper has 0.001 over a thousand rounds
+        delta: step length of the gradient differences
+        personal_steps: gradient steps from the global model to the personal one
     """
 
     hessian: Literal["first-order", "hessian-free"] = "first-order"

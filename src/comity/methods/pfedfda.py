@@ -25,23 +25,24 @@ class GaussiansReply(Reply):
 
 
 class PFedFDA(Method[Gaussians, GaussiansReply]):
-    """Share the body under a classifier made of common Gaussian features, which each client adapts to its own.
+    """Share the body under a classifier of Gaussian class features that each client adapts to its own.
+
+    Use: when clients have few samples and their features differ.
 
     Paper: McLaughlin and Su, NeurIPS 2024.
 
-    Equation: Features of class k are taken as N(mu_k, Sigma), which makes the head: weights Sigma⁻¹ mu_k and biases
-    −½ mu_kᵀ Sigma⁻¹ mu_k + log(share of class k at the client). The body is trained under the head of the common mu and
-    Sigma, which stays as it is. A client's own are beta · (those of its features) + (1 − beta) · (the common ones),
-    with beta by cross-validation. The server averages the clients' own mu and Sigma by size. A client uses the head of
-    its own.
+    Equation: Features of class k are modelled as N(mu_k, Sigma). This gives the head: weights Sigma⁻¹ mu_k and biases
+    −½ mu_kᵀ Sigma⁻¹ mu_k + log(share of class k at the client). The body is trained under the fixed head of the global
+    mu and Sigma. A client's own estimates are beta · (its features) + (1 − beta) · (global), with beta by
+    cross-validation, and it uses their head. The server averages the clients' mu and Sigma by size.
 
     Departures:
         - One beta for means and covariance, the best of {0, 0.1, …, 1} by log-loss over two folds; the authors search
           by L-BFGS and have an option for two.
-        - FL-bench adapts to the test samples; here a client adapts to its training samples.
+        - A client adapts on its training samples; FL-bench adapts on the test samples.
 
     Options:
-        beta: share of the client's own features, or none for each client's own choice; 0 stays with the common ones
+        beta: weight of the client's own features (none = each client chooses; 0 = global only)
     """
 
     beta: Share | None = None

@@ -11,33 +11,34 @@ TOGETHER = 20  # clients' steps that are made at once, at most
 
 
 class PFedHN(Method):
-    """The server learns a hypernetwork that makes each client's model from a few numbers that stand for the client.
+    """Train a hypernetwork on the server that generates each client's model from an embedding.
+
+    Use: when there are many clients that resemble each other, and the model is small.
 
     Paper: Shamsian et al., ICML 2021, Algorithm 1.
 
     Equation: theta_i = h(v_i; phi), which the client trains to theta~_i. With Δ_i = theta_i − theta~_i the server steps
-    phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients through h. A client uses theta_i as it is made. Gradients are
-    averaged, not models, so no rule has a place.
+    phi by Jᵀ_phi Δ_i and v_i by Jᵀ_v Δ_i, the gradients through h. A client uses the generated theta_i. Gradients are
+    averaged, not models, so no rule applies.
 
     Departures:
-        - The authors have one client a round. Here the clients of a round make one step of phi together, as long as
-          their steps one after another would be, or 20 of them: server_lr · min(N, 20) times the mean gradient. Sixty
-          steps at once go too far. Each v_i has a step of its own.
-        - An absent client's v_i rests; in the authors' code momentum and decay move every v.
-        - The last layer's bias starts as the common initial model; the authors' starts at random, and so would
-          BatchNorm's scales, near 0.
-        - The last layer makes all tensors at once, which is the same as a layer for each. It holds ``width`` numbers
-          for each number of the model.
+        - The authors have one client per round. Here the clients of a round make one joint step of phi with server_lr ·
+          min(N, 20) times the mean gradient, as long as up to 20 single steps; longer steps overshoot. Each v_i has its
+          own step.
+        - An absent client's v_i does not move; in the authors' code momentum and decay move every v.
+        - The last layer's bias starts at the common initial model; the authors' starts at random.
+        - One last layer generates all tensors, which is equivalent to a layer for each. It holds ``width`` numbers per
+          model parameter.
 
     Options:
-        embedding: numbers v_i of a client, or none for 1 + clients/4
+        embedding: size of a client's embedding v_i (none = 1 + clients/4)
         width: width of the hypernetwork
-        hidden: its hidden layers after the first
+        hidden: number of its hidden layers after the first
         server_lr: learning rate of phi and v, for one client's gradient
         server_momentum: momentum of phi and v
         server_weight_decay: weight decay of phi and v
-        server_clip: largest norm of the clients' mean gradient; 0 for no limit
-        local_head: pFedHN-PC: the hypernetwork makes the body alone, each client keeps a head of its own
+        server_clip: largest norm of the clients' mean gradient (0 = no limit)
+        local_head: generate only the body and let each client keep its own head (pFedHN-PC)
     """
 
     embedding: Count | None = None

@@ -6,27 +6,29 @@ from comity.methods._method import Client, Message, Method, Reply, Server
 
 
 class PFedMe(Method):
-    """Every client's own model stays near the common one, which learns from where the clients' models went.
+    """Train personal models near the global model, which in turn follows them (Moreau envelopes).
+
+    Use: when a strongly regularised personal model is wanted and K gradients per batch are affordable.
 
     Paper: T. Dinh et al., NeurIPS 2020, Algorithm 1.
 
-    Equation: For each batch theta ≈ argmin f(theta) + lam/2 · ‖theta − w‖² by K steps
-    theta ← theta − personal_lr (∇f(theta) + lam (theta − w)), which continue from the batch before, then
-    w ← w − eta lam (w − theta). The server: w ← (1 − beta) w + beta · average. A client's own model is theta as its
-    last round left it; before its first round, the common model.
+    Equation: For each batch, theta ≈ argmin f(theta) + lam/2 · ‖theta − w‖² by K steps theta ← theta − personal_lr
+    (∇f(theta) + lam (theta − w)), continued from the previous batch; then w ← w − eta lam (w − theta). The server sets
+    w ← (1 − beta) w + beta · average. The personal model is theta after the client's last round, or the global model
+    before its first.
 
     Departures:
-        - There are as many batches a round as in FedAvg (the paper has 20), each with K gradients.
-        - The authors' code adds 0.001 theta to the inner gradient: give --weight_decay 0.001.
+        - A round has as many batches as in FedAvg (the paper has 20), with K gradients each.
+        - The authors' code adds 0.001 theta to the inner gradient: give --weight-decay 0.001.
         - BatchNorm's statistics of w are those of theta, and a beta above 1 does not scale them.
 
     Options:
-        lam: strength of the pull of the own model towards the common one
-        K: steps on each batch
-        personal_lr: learning rate of those steps; the authors take 0.01 for synthetic data, and 0.09 for MNIST, where
-            lam · personal_lr above 1 throws every step past w
-        eta: learning rate of the common model, or none for the run's own
-        beta: how far the server goes towards the average; 0 leaves the common model where it is
+        lam: strength of the pull towards the global model
+        K: gradient steps per batch
+        personal_lr: learning rate of those steps; the authors take 0.01 for synthetic data and 0.09 for MNIST. Keep lam
+            · personal_lr below 1
+        eta: learning rate of the global model on the client (none = the run's --lr)
+        beta: step length of the server towards the average (0 = the global model never moves)
     """
 
     lam: Positive = 15.0

@@ -14,19 +14,22 @@ class ControlReply(Reply):
 
 
 class SCAFFOLD(Method[Control, ControlReply]):
-    """FedAvg, in which control variates take each client's drift out of its local steps.
+    """FedAvg with control variates that correct each client's drift in its local steps.
+
+    Use: when local models drift apart and twice the traffic is acceptable.
 
     Paper: Karimireddy et al., ICML 2020, Algorithm 1.
 
-    Equation: y ← y − lr (∇f_i(y) − c_i + c) from y = theta. After K steps c_i⁺ = c_i − c + (theta − y)/(K lr), which is
-    the mean of the gradients ∇f_i(y) on the way (option II). The server applies the rule to y − theta, and
-    c ← c + 1/N Σ_i (c_i⁺ − c_i) over the clients present of all N, so that c stays the mean of all c_i. All start at 0.
+    Equation: y ← y − lr (∇f_i(y) − c_i + c), starting from y = theta. After K steps c_i⁺ = c_i − c + (theta − y)/(K
+    lr), the mean of the gradients ∇f_i(y) over the steps (option II). The server applies the rule to y − theta and
+    updates c ← c + 1/N Σ_i (c_i⁺ − c_i) over the participating clients, with N the number of all clients, so c stays
+    the mean of all c_i. All control variates start at 0.
 
     Departures:
-        - c_i⁺ is computed as the mean of the gradients. For plain SGD this is option II; it keeps its meaning with
-          momentum, weight decay or Adam, where (theta − y)/(K lr) is no mean gradient.
-        - Option I, the gradient of all samples at theta, is left out: it costs another pass over the data.
-        - The paper's server learning rate is the run's own, --server-lr.
+        - c_i⁺ is computed directly as the mean of the gradients. With plain SGD this is option II. With momentum,
+          weight decay or Adam it is still a mean gradient, which (theta − y)/(K lr) is not.
+        - Option I, the gradient of all samples at theta, is left out because it costs another pass over the data.
+        - The paper's server learning rate is the run's --server-lr.
         - The paper averages y without weights: give --rule.by uniform. c is unweighted in both.
     """
 

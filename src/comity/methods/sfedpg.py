@@ -21,23 +21,24 @@ class TrialReply(Payload):
 
 
 class SFedPG(FedPG):
-    """FedPG with a step size that clients agree on: the largest tried that helps each of them and fairness.
+    """FedPG with a line search: the largest tried step that helps every online client and fairness.
+
+    Use: as FedPG, when a fixed learning rate is too long or too short for some rounds.
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement, Algorithm 1.
 
-    Equation: Steps are tried from 2^s times the learning rate, halved down to 2^−s/σ times, where σ is how far
-    FairDescent stretched its direction. They start from the learning rate itself when somebody who was online in the
-    round before is not online now. The first step ω' is taken that meets Armijo's conditions:
-    L_i(ω) − L_i(ω') ≥ −beta η' g_i·d for every online client, and the same for F. If none does, the largest step that
-    lowers the mean loss is taken; if there is none either, the one with the lowest mean loss. The direction travels
-    once, then step sizes and losses alone.
+    Equation: Steps are tried from 2^s times the learning rate, halved down to 2^−s/σ times, where σ is FairDescent's
+    length ratio. They start from the learning rate itself if a client of the previous round is absent now. The first
+    step ω' that meets Armijo's conditions is taken: L_i(ω) − L_i(ω') ≥ −beta η' g_i·d for every online client, and the
+    same for F. If none does, the largest step that lowers the mean loss is taken; if there is none either, the one with
+    the lowest mean loss. The direction travels once, then only step lengths and losses.
 
     Departures:
         - g is the clients' pseudo-gradient as sent, not rescaled.
 
     Options:
-        s: how many times the step size is doubled at first
-        beta: share of the promised improvement that a step must bring
+        s: number of doublings of the first step length
+        beta: share of the predicted improvement that a step must bring
     """
 
     s: CountOrZero = 1

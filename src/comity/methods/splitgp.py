@@ -54,29 +54,30 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 class SplitGP(Method):
-    """A client part with an early exit, mostly the client's own, under a server part that is everybody's.
+    """Split the network: a mostly personal client part with an early exit, and a global server part.
+
+    Use: when devices are weak and should send only hard samples to the server.
 
     Paper: Han et al., INFOCOM 2023.
 
     Equation: Client part φ (the convolutions) with exit κ (one linear layer) and server part θ (the rest) minimise
-    gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is the average, and
-    φ_k ← lam · φ_k + (1 − lam) · average, likewise κ_k. A sample whose softmax at κ has at most ``threshold`` entropy
-    (in nats) leaves there, else at θ. The model for everybody is θ on the average φ.
+    gamma · CE(κ(φ(x)), y) + (1 − gamma) · CE(θ(φ(x)), y). Then θ is averaged, and φ_k ← lam · φ_k + (1 − lam) ·
+    average, likewise κ_k. A sample whose softmax at κ has an entropy of at most ``threshold`` (nats) leaves there,
+    otherwise at θ. The global model is θ on the average φ.
 
     Departures:
-        - The client mixes its own part with the average when it receives that, before it trains: absent clients keep
-          theirs.
-        - A client uses the model that its last training left, as in the FedPG papers. The mixture before training is
-          mostly the average while lam is small.
-        - BatchNorm's statistics go with φ.
-        - The rule takes the place of every average.
-        - A network without layers between convolutions and head, or without convolutions, is cut before its head.
+        - The client mixes its own part with the average when it receives the average, before training; absent clients
+          keep theirs.
+        - A client uses the model after its last training, as in the FedPG papers.
+        - BatchNorm's statistics belong to φ.
+        - The rule replaces every average.
+        - A network without convolutions, or without layers between them and the head, is cut before its head.
 
     Options:
         gamma: weight of the early exit's loss
-        lam: how much of its own part a client keeps; 1 for all of it
-        threshold: largest entropy with which a sample leaves early; the paper tunes it between 0.05 and 2.3
-        personal_model: what a client uses: its part mixed with the average, or what local training made of that last
+        lam: weight of the client's own part (1 = fully personal)
+        threshold: largest entropy at which a sample leaves early; the paper tunes it between 0.05 and 2.3
+        personal_model: model that a client uses: its part mixed with the average, or the model after local training
     """
 
     gamma: Share = 0.5

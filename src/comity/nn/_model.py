@@ -37,7 +37,7 @@ class Model:
         if not {"body", "head"} <= {name for name, _ in net.named_children()}:
             raise ComityError(
                 f"model {type(net).__name__} needs two submodules, `body` (images to features) and `head` (features "
-                "to logits), and forward(x) = head(body(x)); see docs/models.md"
+                "to logits), and forward(x) = head(body(x)); see docs/reference/models.md"
             )
         if any(name.count(".") == 0 for name, _ in net.named_parameters()):
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")

@@ -1,7 +1,8 @@
 """Sums that nobody can see the terms of: fixed point in a ring, masks that cancel, shares, signed keys, and epsilon.
 
 Bytes and arrays alone; which client sits where and what its numbers mean is the engine's business. The protocol is that
-of Bonawitz et al. (CCS 2017) on the sparse graph of Bell et al. (CCS 2020); docs/privacy.md says what it promises.
+of Bonawitz et al. (CCS 2017) on the sparse graph of Bell et al. (CCS 2020); docs/explanation/privacy.md says what it
+promises.
 """
 
 from comity._errors import ComityError, install

@@ -84,7 +84,7 @@ class MaskedRound:
         outcome = Outcome(
             **vars(chosen) | {"coefficients": coefficients[None]},
             update=summed[:size],
-            stretch=self._stretch(updates, summed[:size]),
+            length_ratio=self._length_ratio(updates, summed[:size]),
         )
         if self.server.rule.needs_gram:
             record_step(self.server, "", updates, outcome)
@@ -224,7 +224,7 @@ class MaskedRound:
             self.server.record.failed |= dict.fromkeys(self._collector.liars, "unmask: its shares are false")
         return _Sum(words, len(survivors), sorted(revealed))
 
-    def _stretch(self, updates: Updates, update: Tensor) -> Tensor:
+    def _length_ratio(self, updates: Updates, update: Tensor) -> Tensor:
         """The step's length over that of the plain mean as the sketches have it."""
         if not self.server.rule.needs_gram:
             return torch.full((1,), math.nan, dtype=torch.float64)

@@ -1,8 +1,8 @@
 """What joining did to clients that looked like this one, in natural federations.
 
 ``calibration.json`` counts, for each range of the probe's gain, the clients that gained by joining: by FedAvg with a
-small network over local training. ``benchmarks/ask.py`` makes it; docs/ask.md has its evaluation on federations that
-were left out.
+small network over local training. ``benchmarks/ask.py`` makes it; docs/how-to/ask.md has its evaluation on federations
+that were left out.
 """
 
 import json

@@ -75,7 +75,7 @@ class Outcome(Combination):
     updates: Updates
     update: Tensor
     """(P,)"""
-    stretch: Tensor
+    length_ratio: Tensor
     """(L,) the length of each layer's update over that of the plain mean's, nan where the mean is 0."""
 
 
@@ -180,8 +180,8 @@ class Rule(_Declared):
             is_plain = torch.equal(chosen.coefficients, used.shares[None])
             plain = _layer_lengths(used.layout, update if is_plain else used.combine(used.shares))
         self.remember(used, update)
-        stretch = torch.where(plain > 0, _layer_lengths(used.layout, update) / plain, math.nan)
-        return Outcome(**vars(chosen), update=update, stretch=stretch)
+        length_ratio = torch.where(plain > 0, _layer_lengths(used.layout, update) / plain, math.nan)
+        return Outcome(**vars(chosen), update=update, length_ratio=length_ratio)
 
     def __call__(
         self,

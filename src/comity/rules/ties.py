@@ -49,7 +49,7 @@ class TIES(Rule):
         layers = updates.layout.layers if self.scope == "layer" else [slice(0, U.shape[1])]
         pieces = [U[:, layer.start : layer.stop] for layer in layers]
         update = torch.cat([self.merge(piece, self.least_kept(piece)) for piece in pieces])
-        return Outcome(**vars(chosen), update=update, stretch=torch.full((len(updates.layout),), math.nan))
+        return Outcome(**vars(chosen), update=update, length_ratio=torch.full((len(updates.layout),), math.nan))
 
     def kept(self, numbers: int) -> int:
         """How many of so many numbers an update keeps."""

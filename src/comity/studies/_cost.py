@@ -26,7 +26,7 @@ NOMINAL = {
     "gtsrb": (51_839, (3, 32, 32), 43),
     "yearbook": (37_921, (1, 32, 32), 2),
     "digits": (1_797, (1, 8, 8), 10),
-    "heart": (920, (18,), 2),
+    "heart": (920, (25,), 2),
     "watch": (2_368, (6, 50), 7),
 }
 """Samples, shape and classes of the data sets as the papers have them."""

@@ -30,6 +30,8 @@ RARE = 5
 A schema that leaves the site does not list a category of fewer rows at all.
 """
 NUMBERS_ROWS = "numbers the rows"
+DOUBTFUL = ("none", "na", "-")
+"""Marks of blank cells that are often values of a column of text: no pain, North America, a negative test."""
 _WITH_UNIT = re.compile(r"[+-]?[\d.]+(?:e[+-]?\d+)?(?:\s*([%°]\S{0,15})|\s+([^\W\d]\S{0,15}))", re.IGNORECASE)
 _SHORT_YEAR = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}")
 
@@ -102,6 +104,34 @@ def infer_column(name: str, cells: Cells, marked: bool) -> Column | str:
     if not 2 <= len(frequent) <= MOST_CATEGORIES or 2 * covered < counts.total():
         return f"text of {len(counts):,} different values; {advice}"
     return Column("category", tuple(frequent), other=True, marked=marked)
+
+
+def marks_in_doubt(table: Mapping[str, Cells], schema: Schema) -> tuple[str, ...]:
+    """Ask whether a mark of blank cells is a value in columns of text.
+
+    It is not asked about where the mark is in fewer than ``RARE`` rows, or also in a column of numbers, dates or
+    booleans, where it can only mean a blank cell.
+    """
+    own = [name for name in (schema.target, schema.client) if name is not None]
+    held = {
+        name: Counter(
+            cell.strip() for cell in table[name] if isinstance(cell, str) and cell.strip().lower() in DOUBTFUL
+        )
+        for name in (*own, *schema.columns)
+    }
+    kinds = {name: column.kind for name, column in schema.columns.items()}
+    plain = {mark for name, kind in kinds.items() if kind in ("number", "date", "boolean") for mark in held[name]}
+    return tuple(
+        one_line(
+            f"The column {name} holds {mark!r} in {rows:,} of {len(table[name]):,} rows, "
+            + ("which are left out" if name in own else "read as blank")
+            + f": is it a value? Then rename it{'' if name in own else ', or list it in a schema (--data.schema)'}."
+        )
+        for name, marks in held.items()
+        if name in own or kinds[name] == "category"
+        for mark, rows in marks.items()
+        if rows >= RARE and mark not in plain
+    )
 
 
 def for_others(schema: Schema, columns: Mapping[str, Cells], *, all_categories: bool = False) -> Schema:

@@ -14,7 +14,7 @@ from comity.data._dataset import Dataset
 from comity.data.schema import Cells, Encoded, Problem, Schema, is_blank
 from comity.data.schema_file import read_schema
 from comity.data.sources.columns import Columns, columns_of, read_columns
-from comity.data.sources.infer import client_names, for_others, infer_schema
+from comity.data.sources.infer import client_names, for_others, infer_schema, marks_in_doubt
 from comity.data.sources.reading import Budget, array_bytes, reading
 
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
@@ -42,6 +42,7 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
             raise ComityError(f"data.text must be another column than those of target and client, got {text}")
         known = _with_values(f"data {name}", table, target, client)
         schema, questions = infer_schema(known, target, client, marked=about.missing == "marked", text=text)
+        questions += marks_in_doubt(table, schema)
         _require_columns(name, schema)
     else:
         schema, questions = _given_schema(about), ()
@@ -86,7 +87,7 @@ def site_schema(
     problems = _encoded(schema, known)[1] if schema.used else []
     if problems:
         raise ComityError(f"{path}: {_said(known, problems[0])}")
-    return for_others(schema, known, all_categories=all_categories), questions
+    return for_others(schema, known, all_categories=all_categories), questions + marks_in_doubt(table, schema)
 
 
 class Checked(NamedTuple):
@@ -210,7 +211,7 @@ def _notes(schema: Schema, columns: Mapping[str, Cells], blank_rows: int) -> lis
     names = [schema.target] if schema.client is None else [schema.target, schema.client]
     kinds = Counter[str](column.kind for column in schema.used.values())
     filled = [name for name, column in schema.used.items() if column.kind != "text"]
-    blanks = sum(is_blank(cell) for column in filled for cell in columns[column])
+    blanks = sum(is_blank(cell, schema.columns[name].categories) for name in filled for cell in columns[name])
     marked = any(column.marked for column in schema.used.values())
     made = [f"{kinds['number']} numbers"]
     made += [f"{kinds[kind]} {kind}s" for kind in ("date", "boolean", "text") if kinds[kind]]

@@ -16,7 +16,7 @@ mkdir -p ~/.flwr && printf '[superlink.here]\naddress = "127.0.0.1:8000"\ninsecu
 flwr run . here --stream
 ```
 
-For a real deployment, use TLS and node authentication: docs/deploy.md of comity shows how.
+For a real deployment, use TLS and node authentication: docs/how-to/deploy.md of comity shows how.
 
 ## What the server sees
 
@@ -24,7 +24,7 @@ By default the server sees every client's update, because rules compare updates 
 secure aggregation with `masked = true` in `pyproject.toml`. The server then sees one sum of the updates and, if the rule
 compares updates, random sketches of them. Every node needs a file with its secrets, which
 `comity flower keys FOLDER --clients $clients` writes, and rejects runs below the policy in that file (five clients at
-least). A few methods and rules cannot run masked; docs/privacy.md of comity lists them. It is not audited by a
-cryptographer.
+least). A few methods and rules cannot run masked; docs/explanation/privacy.md of comity lists them. It is not audited
+by a cryptographer.
 
 In both cases, what a client keeps for itself stays on its node.

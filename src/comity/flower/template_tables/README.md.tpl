@@ -23,7 +23,7 @@ flwr run . here --stream
 comity report $out -o report.html
 ```
 
-For a real deployment, use TLS and node authentication: docs/deploy.md of comity shows how.
+For a real deployment, use TLS and node authentication: docs/how-to/deploy.md of comity shows how.
 
 ## What is where
 
