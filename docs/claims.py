@@ -357,14 +357,14 @@ CLAIMS = (
     ),
     Claim(
         "FedCALM",
-        "conflict grows with depth",
+        "conflict grows with depth (% of pairs)",
         FIGURE5,
         conflict_by_depth,
         note="share of pairs in conflict, in %; not paired by seed",
     ),
     Claim(
         "FedCALM",
-        "CALM converges faster",
+        "CALM converges faster (after 10 of 50 rounds)",
         "FedCALM Figure 8",
         lambda: early([CALM[0]], "CALM"),
         note="accuracy after ten of fifty rounds, digits",
@@ -422,7 +422,7 @@ CLAIMS = (
     ),
     Claim(
         "FedCALM",
-        "more clients have weight with a larger C",
+        "more clients have weight with a larger C (clients)",
         "FedCALM Figure 6",
         more_clients_with_c,
         note="clients that the weights are worth, in the first ten rounds; the paper compares two nets",
