@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from differences import of_half
@@ -134,12 +135,10 @@ def abroad() -> Comparisons:
 
 
 def by_share() -> dict[str, list[Stored]]:
-    """FedPG, FedAvg and FedFV with more clients online, as far as that was run."""
-    there = {each.block for each in lines("fedpg-table2")}
-    blocks = {"half": "participation=0.5", "all": "participation=1.0"} if there != {""} else {"all": ""}
+    """FedPG, FedAvg and FedFV with more clients online."""
     return {
-        share: [line("fedpg-table2", method, block) for method in ("FedPG", "FedAvg", "FedFV")]
-        for share, block in blocks.items()
+        share: [line("fedpg-table2", method, f"participation={p}") for method in ("FedPG", "FedAvg", "FedFV")]
+        for share, p in (("half", 0.5), ("all", 1.0))
     }
 
 
@@ -178,6 +177,22 @@ def flip_of(label: str) -> Difference:
     found = Difference.over_seeds(flipped(label))
     assert found is not None
     return found
+
+
+def by_s() -> Comparisons:
+    """S-acc of S-FedPG with s 4 over that with s 1. With s 0 it never doubles a step."""
+    return over("fedpg-figure1", "S-FedPG (s=4)", ["S-FedPG (s=1)"], "S-acc")
+
+
+def steadier() -> Comparisons:
+    """By how much FedPG's S-acc falls more than S-FedPG's, all falls between evaluations added up."""
+
+    def falls(each: Stored) -> Spread:
+        names = [name for name in each.runs[0] if name.startswith("S-acc ") and name.split()[-1].isdigit()]
+        curves = {int(run["seed"]): [float(run[name]) for name in (*names, "S-acc")] for run in each.runs}
+        return Spread({s: sum(max(0.0, a - b) for a, b in pairwise(curve)) for s, curve in curves.items()})
+
+    return {"FedPG": between([falls(line("fedpg-figure1", "FedPG"))], [falls(line("fedpg-figure1", "S-FedPG (s=1)"))])}
 
 
 def beyond_the_ends(study: str, labels: Sequence[str], inner: int) -> Comparisons:

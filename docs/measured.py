@@ -42,9 +42,8 @@ VARIANTS = {
     "--tune rule.c=0.1:0.9",
     "fedpg-table1-global": "fedpg-table1 --tune-by global-acc",
     "fedpg-flip": "fedpg-table3 --only attack=none,flip --tune lr=0.4 --reference none --control none",
-    "fedpg-table2": "fedpg-table2 --only participation=1.0",
     "fedpg-table3": "fedpg-table3` with the example of commit `886e9ff",
-    "fedpg-figure1": "fedpg-figure1` with the example of commit `886e9ff",
+    "fedpg-figure1": "fedpg-figure1 --reference none --control none",
     "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05,0.1",
 }
