@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 
 import comity
 from comity._write import write_text
-from comity.compare import LoadedStudy, Paired, paired_rows
+from comity.compare import ClientPairs, LoadedStudy, Paired, paired_rows
 from comity.data import Dataset, Federation, federate, load
 from comity.probe import SEEDS, compared
 from comity.probe import _logistic as logistic
@@ -105,8 +105,9 @@ def _probed(dataset: Dataset) -> dict[int, Row]:
                 kernel.setdefault(client, []).append(gain)
     shares = federation.counts.sum(0) / federation.counts.sum()
     found: dict[int, Row] = {}
-    brier = {row.client: row.gain for row in paired_rows(pairs["brier"], "brier", 0.01, federation.client_names)[0]}
-    for row in paired_rows(pairs["accuracy"], "accuracy", 0.01, federation.client_names)[0]:
+    sums = {metric: {c: ClientPairs.of(p, metric) for c, p in each.items()} for metric, each in pairs.items()}
+    brier = {row.client: row.gain for row in paired_rows(sums["brier"], "brier", 0.01, federation.client_names)[0]}
+    for row in paired_rows(sums["accuracy"], "accuracy", 0.01, federation.client_names)[0]:
         counts = federation.counts[row.client]
         found[row.client] = {
             "client": row.name,

@@ -18,7 +18,7 @@ from ask import NAMES, Row, write
 from comity.data import Dataset, federate, load
 from comity.probe import _disagreement as disagreement
 from comity.probe import findings
-from comity.probe._disagreement import LEAST_OF_CLASS, LEAST_VALUES, Summary
+from comity.probe._disagreement import LEAST_OF_CLASS, Summary
 from comity.probe._logistic import Rows
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ def _columns(dataset: Dataset) -> Iterator[tuple[str, bool]]:
     labels = [str(j) for j in range(dataset.x.shape[1])]
     for c in random.permutation(len(sites))[:SITES].tolist():
         width = sites[c].quartiles[2] - sites[c].quartiles[0]
-        usable = np.flatnonzero((width > 0) & (sites[c].values >= LEAST_VALUES))
+        usable = np.flatnonzero(width > 0)
 
         def found(changed: Array, kind: str, *columns: int, c: int = c) -> bool:
             trial = [*sites[:c], Summary.of(changed), *sites[c + 1 :]]

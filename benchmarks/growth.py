@@ -3,6 +3,7 @@
     python benchmarks/growth.py [--clients 20 100 500 2000] [--model mlp] [--store memory] [--samples 50]
     python benchmarks/growth.py --model resnet18 --clients 500 --samples 2 --store disk --rounds 0
     python benchmarks/growth.py --long digits clients tenth
+    python benchmarks/growth.py --rules Mean ConFREE CALM ConFREE+1024 CALM+1024 --clients 1000 --rounds 3
 
 Each client has the same work: ``--samples`` Fashion-MNIST-shaped samples in batches of 10, one epoch, FedAvg. Every
 size runs in a process of its own, ``--rounds`` after one that does not count (unless it is the only one). Memory is
@@ -12,6 +13,9 @@ mapped are not in it, since the system takes them back when it needs the room.
 ``--long`` looks for what grows over the rounds of whole runs, with their folders: the second tenth of the rounds beside
 the last one. ``digits`` are 20 clients for 2,000 rounds; ``clients`` are 10,000 of an `mlp` on 8×8 images, ``tenth``
 the same of which a tenth takes part in a round.
+
+``--rules`` compares rules with Mean, exact or with a sketch of so many numbers, in runs of an `mlp` on 8×8 images with
+their folders: processor time and memory of each round after the first, and the last of these over the first.
 """
 
 import argparse
@@ -23,6 +27,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -100,12 +105,73 @@ def long(name: str) -> list[dict[str, float]]:
     return found
 
 
+class Spent(Callback):
+    """Processor time, seconds and the most memory of each round with its records and files."""
+
+    def __init__(self) -> None:
+        self.seen, self.most, self._since = list[tuple[float, float, int]](), 0, time.process_time()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self.most = max(self.most, memory())
+            time.sleep(0.02)
+
+    def on_round(self, run: Run, record: RoundRecord) -> None:
+        spent = time.process_time() - self._since
+        self.seen.append((spent, record.seconds.train + record.seconds.aggregate, self.most))
+        self.most, self._since = 0, time.process_time()
+
+
+def ruled(rule: str, clients: int, rounds: int) -> list[tuple[float, float, int]]:
+    """What ``rounds`` after the first take: processor time, seconds, memory; stopped there, before an evaluation."""
+    name, _, sketch = rule.partition("+")
+    spent, last = Spent(), 100 * (rounds + 1)
+    options = _MANY | {"clients": clients, "rounds": last, "model": "mlp", "rule": name}
+    with tempfile.TemporaryDirectory() as folder:
+        run(
+            Config(
+                **options,
+                out=Path(folder) / "run",
+                sketch=int(sketch) if sketch else None,
+                reference="none",
+                eval_every=last,
+                checkpoint_every=last,
+            ),
+            callbacks=[spent],
+            stop=lambda: len(spent.seen) >= rounds,  # asked before the callbacks of a round
+        )
+    return spent.seen[1:]
+
+
 def grown(clients: int, model: str, store: str, samples: int, rounds: int = 2) -> dict[str, float]:
     """``measure`` in a process of its own."""
-    arguments = json.dumps([clients, model, store, samples, rounds])
-    done = subprocess.run([sys.executable, __file__, "--measure", arguments], stdout=subprocess.PIPE, check=True)
-    result: dict[str, float] = json.loads(done.stdout)
+    result: dict[str, float] = apart("measure", clients, model, store, samples, rounds)
     return result
+
+
+def apart(work: str, *arguments: Any) -> Any:
+    """``measure`` or ``ruled`` in a process of its own."""
+    command = [sys.executable, __file__, "--measure", json.dumps([work, *arguments])]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def compare_rules(rules: list[str], sizes: list[int], rounds: int) -> None:
+    """A row per size and rule; the ratio is that of the medians of the processor time, to the first rule."""
+    print("| clients | rule | processor, s per round | wall, s per round | memory | ÷ first | last ÷ first round |")
+    print("|---:|---|---:|---:|---:|---:|---:|")
+    for clients in sizes:
+        first = 0.0
+        for rule in rules:
+            spent, taken, held = zip(*apart("ruled", rule, clients, rounds), strict=True)
+            usual = statistics.median(spent)
+            first = first or usual
+            print(
+                f"| {clients:,} | {rule} | {usual:.2f} ({min(spent):.2f}–{max(spent):.2f}) | "
+                f"{statistics.median(taken):.1f} | {max(held) / 1e6:,.0f} MB | {usual / first:.2f} | "
+                f"{spent[-1] / spent[0]:.2f} time, {held[-1] / held[0]:.3f} memory |",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -116,6 +182,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--long", nargs="+", choices=LONG)
+    parser.add_argument("--rules", nargs="+", metavar="RULE[+SKETCH]")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     args = parser.parse_args()
     for name in args.long or ():
@@ -124,8 +191,12 @@ def main() -> None:
             print(f"{name}, {when} tenth of the rounds: {values} a round in files", flush=True)
     if args.long:
         return
+    if args.rules:
+        compare_rules(args.rules, args.clients, args.rounds)
+        return
     if args.measure:
-        print(json.dumps(measure(*json.loads(args.measure))))
+        work, *arguments = json.loads(args.measure)
+        print(json.dumps({"measure": measure, "ruled": ruled}[work](*arguments)))
         return
     print("| clients | training, ms a client-step | aggregation, ms a client-step | memory | rows of all clients |")
     print("|---:|---:|---:|---:|---:|")

@@ -1,5 +1,6 @@
 """That nothing has become slow: ratios inside one run, with room for a busy machine. ``make bench`` runs this."""
 
+import os
 import subprocess
 import sys
 import time
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import comity
 import files
 import rules
 import step
 from comity import run
 from comity.files import aggregate
-from growth import grown
+from growth import apart, grown
 from round import Here, compare, federation, seconds
 
 
@@ -60,6 +62,17 @@ def test_the_cost_of_a_step_does_not_grow_with_the_clients() -> None:
     few, many = (grown(clients, "mlp", "memory", samples=50) for clients in (50, 500))
     assert many["train"] < 1.4 * few["train"]
     assert many["memory"] - few["memory"] < 1.3 * 450 * many["row"]
+
+
+def test_rules_with_sketches_take_little_longer_than_mean_and_no_longer_over_the_rounds() -> None:
+    """The goal is 1.5 times Mean's processor time with 10,000 clients; this allows for a busy machine."""
+    taken = {rule: apart("ruled", rule, 2000, 4) for rule in ("Mean", "ConFREE+1024", "CALM+1024")}
+    least = {rule: min(spent for spent, *_ in rounds) for rule, rounds in taken.items()}
+    for rule, rounds in taken.items():
+        assert least[rule] < 2 * least["Mean"], rule
+        (first, _, held), (last, _, held_last) = rounds[0], rounds[-1]
+        assert last < 1.5 * first, rule
+        assert held_last < 1.1 * held, rule
 
 
 def test_on_disk_memory_does_not_grow_with_the_clients() -> None:
@@ -123,3 +136,27 @@ def test_the_command_line_is_there_at_once() -> None:
         return time.perf_counter() - before
 
     assert min(started() for _ in range(3)) < 0.5
+
+
+TABLE = str(Path(comity.__file__).parent / "data" / "sources" / "heart.csv")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ask", TABLE],
+        ["join", TABLE],
+        ["run"],
+        ["study", "--method", "FedAvg,FedRep"],
+        ["bench", "--quick", "--federations", "heart"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_first_line_comes_before_torch_is_imported(command: list[str], tmp_path: Path) -> None:
+    """In processor time, of which the import of torch alone takes more than a second."""
+    with subprocess.Popen([sys.executable, "-m", "comity", *command], stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.kill()
+        _, _, used = os.wait4(process.pid, 0)
+    assert used.ru_utime + used.ru_stime < 1.0

@@ -1,5 +1,6 @@
 """What several tests need."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,10 +40,11 @@ ARGUMENTS = [
 
 
 def rejected(capsys: Capture, *arguments: str, code: int = 2) -> str:
-    """The one line that the command line says."""
+    """The one line of the error; before it a command may have said what it reads."""
     assert main(list(arguments)) == code
     out, err = capsys.readouterr()
-    assert (out, err.count("\n"), err.startswith("comity: ")) == ("", 1, True)
+    assert re.fullmatch(r"(Reading .* …\n)?", out)
+    assert (err.count("\n"), err.startswith("comity: ")) == (1, True)
     assert len(err) < 520
     return err
 

@@ -114,6 +114,8 @@ BAD: list[tuple[list[str], str]] = [
     (["--rule.c", "0.3"], "unknown option of rule Mean 'c'; known: "),
     (["--optimizer", "SDG"], "unknown optimizer 'SDG'"),
     (["--device", "cuba"], "device 'cuba' cannot be used here"),
+    (["--device", "gpu"], "unknown device 'gpu'; did you mean cuda?"),
+    (["--device", "0"], "unknown device '0'; did you mean cuda:0?"),
     (["--wandb"], "wandb is a value of track; give --track wandb"),
     (["--track", "wandb,excel"], "track must be wandb | mlflow | tensorboard, got 'excel'"),
     (["--trainer", "fast"], "trainer must be auto | autograd | chain | compiled, got 'fast'"),

@@ -30,6 +30,7 @@ NOT_RUN = {
     "PFLlib/dataset": "tests/data/test_sources.py has such folders",
     "adapters/": "tests/files/test_adapters.py has such folders",
     "--watch": "ends with the runs that it follows",
+    "comity supernode": "tests/flower/test_processes.py",
     "flower keys": "tests/privacy/test_secrets.py",
     "runs/hearts": "tests/flower/test_sites.py has such a federation",
     "~/comity": "tests/flower/test_sites.py has such a federation",

@@ -41,13 +41,13 @@ ROOMS = {
     "guard": ("data", "engine", "methods", "nn"),
     "privacy": ("engine", "methods", "rules", "results"),
     "extras": ("engine", "methods", "rules", "data", "results"),
-    "probe": ("data", "engine", "results", "compare"),
+    "probe": ("data", "engine", "methods", "results", "compare"),
     "studies": ("engine", "results", "compare"),
     "report": ("results", "compare"),
     "files": ("rules",),
     "deploy": ("engine", "methods", "nn", "data", "results", "compare", "guard"),
     "nvflare": ("rules",),
-    "flower": ("engine", "methods", "rules", "nn", "data", "results", "privacy", "deploy"),
+    "flower": ("engine", "methods", "rules", "nn", "data", "results", "privacy", "deploy", "probe"),
 }
 """What each room may know beside the ground floor. ``commands`` and ``__main__`` stand on top and may know all."""
 NO_TORCH = ("", ".config", ".results", ".compare", ".report", ".commands", ".__main__")

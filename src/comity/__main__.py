@@ -1,5 +1,7 @@
 """``comity`` and ``python -m comity``: the overview, and the way to each command."""
 
+import atexit
+import gc
 import os
 import sys
 
@@ -14,6 +16,8 @@ from collections.abc import Sequence
 
 from comity import __version__
 from comity._errors import ComityError, complain
+
+atexit.register(gc.freeze)  # or Python looks through all of torch once more before it ends: 0.5 s
 
 HEAD = "comity: personalised federated learning that shows whom joining hurts, and guards against it"
 FOOT = """\

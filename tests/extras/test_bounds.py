@@ -1,6 +1,7 @@
 """How much one client may count, and rules that see sketches: the step is exact, and the error is on record."""
 
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import torch
 from comity import ComityError, run
 from comity._random import key_bytes
 from comity.compare import CONFLICT, LoadedStudy
-from comity.engine import Aggregation, Server
+from comity.engine import Aggregation, Server, _run
 from comity.methods import Client, Message, Method, Reply
-from comity.rules import Sketch, Updates, against, capped
+from comity.results import RunFolder
+from comity.rules import CALM, Sketch, Updates, _rule, advice_on_products, against, capped
 from helpers import Options, Patch, assert_reproducible
 
 # Sketches.
@@ -141,3 +143,43 @@ def test_the_weight_and_length_of_a_client_are_bounded(tiny: Options) -> None:
 def test_a_method_without_a_rule_says_that_bounds_change_nothing(tiny: Options, bound: Options) -> None:
     done = run(**tiny, method="FedAMP", **bound)
     assert done.records[0].warnings == ["method FedAMP uses no rule: max_share, clip_updates and sketch change nothing"]
+
+
+# Many clients.
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"rule": "ConFREE"}, "ConFREE compares the updates of 4 clients exactly, .*: --sketch 1024 estimates"),
+        ({"rule": "FedFV"}, "FedFV compares the updates of 4 clients exactly, .*: a smaller --participation"),
+        ({"rule": "CALM", "sketch": 64}, ""),
+        ({"rule": "CALM", "participation": 0.5}, ""),
+        ({"rule": "Mean"}, ""),
+    ],
+    ids=str,
+)
+def test_who_compares_many_clients_exactly_is_advised_before_the_first_round(
+    tiny: Options, monkeypatch: Patch, options: Options, advice: str
+) -> None:
+    monkeypatch.setattr(_rule, "MANY_COMPARED", 4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(**(tiny | {"clients": 4, "rounds": 2, "reference": "none"} | options))
+    words = [str(each.message) for each in caught if "compares the updates" in str(each.message)]
+    assert len(words) == bool(advice)
+    assert not advice or re.match(advice, words[0])
+
+
+def test_advice_begins_at_1000_clients_and_says_how_much_memory_it_saves() -> None:
+    assert advice_on_products(CALM(), 999, 6) == ""
+    assert "in matrices of 4.8 GB" in advice_on_products(CALM(), 10_000, 6)
+
+
+def test_of_many_clients_the_newest_coefficients_are_kept(tiny: Options, monkeypatch: Patch, tmp_path: Path) -> None:
+    options = tiny | {"rule": "CALM", "rounds": 3, "reference": "none"}
+    every = run(**options).weights
+    monkeypatch.setattr(_run, "MOST_KEPT", 2)
+    done = run(**options, out=tmp_path / "run")
+    assert done.weights == every[-1:]
+    assert [entry.round for entry in RunFolder(tmp_path / "run").weights()] == [1, 2, 3]

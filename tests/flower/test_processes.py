@@ -14,7 +14,7 @@ from deployment import LIMIT, Deployment, commands, connection, node, start_all,
 from safetensors import safe_open
 from sites import NAMES, without, write_tables
 
-from comity import Config
+from comity import Config, ask
 from comity.commands import command
 from comity.data import read_columns
 from comity.deploy import load_model
@@ -28,6 +28,10 @@ pytestmark = [
 ]
 
 NODES = 3
+ALL_BUT_AGE = (
+    *("sex", "chest_pain", "blood_pressure", "cholesterol", "blood_sugar", "ecg", "heart_rate"),
+    *("exercise_angina", "st_depression", "st_slope", "vessels", "thallium"),
+)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-quickstart"
 
 
@@ -204,7 +208,7 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
         (named,) = here.replaced([connection()], {"/srv/federation": str(tmp_path)})
         (here.home / "config.toml").write_text(named)
 
-        (keygen,), (register,), (node,) = map(commands, ("ssh-keygen", "flwr supernode register", "flower-supernode"))
+        (keygen,), (register,), (node,) = map(commands, ("ssh-keygen", "flwr supernode register", "comity supernode"))
         for cid in range(NODES):
             own = {"site-0": f"site-{cid}", "partition-id=0": f"partition-id={cid}"}
             own["/var/lib/comity"] = str(tmp_path / f"keep-{cid}")
@@ -230,19 +234,30 @@ def test_with_tls_and_authentication_as_the_page_says(tmp_path: Path, monkeypatc
 
 
 def test_from_four_tables_to_four_models_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each SuperNode is told where its table is, and nothing else. New rows are predicted as by the rehearsal."""
+    """Each SuperNode is told where its table is, and nothing else. New rows are predicted as by the rehearsal.
+
+    Before that the sites are asked whether joining pays, about one column so that it takes 14 messages to each.
+    """
     monkeypatch.chdir(tmp_path)
     write_tables(tmp_path)
     options = ["--method", "FedRep", "--model", "mlp", "--guard", "mixture", "--rounds", "1", "--control", "none"]
     options += ["--eval-every", "2"]
     assert command("flower", ["new", "hearts", "--schema", "common.yaml", *options]) == 0
+    without(tmp_path / "common.yaml", tmp_path / "age.yaml", *ALL_BUT_AGE)
+    assert command("flower", ["new", "question", "--schema", "age.yaml"]) == 0
     with Deployment(tmp_path, nodes=4) as here:
         here.env["HOME"] = str(tmp_path)
         start_superlink(here)
         for place, name in enumerate(reversed(NAMES)):
             table = f"data='{tmp_path / name / 'patients.csv'}'"
             here.start(f"node-{place}", [*node(here, place, 4)[:-1], table])
+        answer = here.call(["flwr", "run", "question", "here", "--stream", "-c", "flower.ask=1"])
         said = here.call(["flwr", "run", "hearts", "here", "--stream"])
+    rehearsed = ask("pooled/patients.csv", seeds=1, metric="accuracy", **{"data.schema": "age.yaml"})
+    assert rehearsed.title in answer
+    assert rehearsed.evidence in answer
+    for row in rehearsed.rows:
+        assert rehearsed.table.texts(row)[3] in answer  # the gain with its interval
     (folder,) = (tmp_path / "runs" / "hearts").iterdir()
     assert f"Run folder: {folder}" in said
     assert command("report", [str(folder), "-o", "page.html", "--quiet"]) == 0

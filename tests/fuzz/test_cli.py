@@ -23,8 +23,9 @@ from fuzz.harness import attempt, check_error, fuzz
 from run_folders import make
 
 # Flower's libraries take seconds to import and warn of each other; what `comity flower` reads is what `run` reads.
+# `supernode` passes its options on to Flower.
 # `bench` takes the options of `study` and tries a round of each configuration on real data.
-TRIED = [command for command in COMMANDS if command not in ("flower", "bench")]
+TRIED = [command for command in COMMANDS if command not in ("flower", "supernode", "bench")]
 ROOM = Path(tempfile.mkdtemp())
 WORDS = [
     *("", "-", "--", "x", "0", "-1", "1", "3", "2.5", "1e999", "nan", "inf", "-inf", "0,1", "1,,2", ",", "none"),

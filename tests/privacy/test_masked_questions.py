@@ -11,7 +11,7 @@ from torch import Tensor
 from watched import Change, Watched, masked_options
 
 from comity import ComityError, Config
-from comity.engine import Call, ClientState, Extension, RunPlan, Server, Verb
+from comity.engine import BESIDE, Call, ClientState, Extension, RunPlan, Server, Verb
 from comity.extras.scaling import Features, Sums
 from comity.methods import Payload
 from comity.privacy._messages import KnownColumns
@@ -26,11 +26,13 @@ COLUMNS = ["first", "second", "third"]
 class Numbers(Extension):
     """Asks each client for its numbers."""
 
+    terms = TERMS
+
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
         return verbs | {"numbers": Verb("numbers", Features, Sums, self.answer, summed="bits")}
 
     def answer(self, call: Call) -> tuple[Payload, ClientState | None]:
-        return Sums(bits=TERMS[call.cid].view(torch.int64)), call.state
+        return Sums(bits=self.terms[call.cid].contiguous().view(torch.int64)), call.state
 
 
 @pytest.fixture
@@ -119,6 +121,26 @@ def test_numbers_are_told_before_the_first_round_and_once(options: Options) -> N
     server.step()
     with pytest.raises(ComityError, match="turn: asked out of turn"):
         total(server)
+
+
+def test_of_several_matrices_each_is_added_up_once(options: Options) -> None:
+    """In whichever question and round: a matrix of zeros says nothing, and two equal ones are one."""
+    _, server = assembled(options)
+    numbers, *_, masked = server.extensions
+    assert isinstance(numbers, Numbers)
+    assert isinstance(masked, MaskedSums)
+
+    def total_of(round: int, *matrices: Tensor) -> Tensor:
+        numbers.terms, question = torch.stack(matrices, 1), Features(features=3)
+        desk = server.serving(server.link, BESIDE + round)
+        replies = desk.ask_clients("numbers", dict.fromkeys(desk.clients, question))
+        return masked.total(desk, "numbers", question, replies, 2 * len(matrices), COLUMNS)
+
+    nothing = 0 * TERMS
+    assert torch.equal(total_of(0, TERMS, TERMS, nothing), exact(torch.cat([TERMS, TERMS, nothing], 1)))
+    assert torch.equal(total_of(1, 2 * TERMS, nothing), exact(torch.cat([2 * TERMS, nothing], 1)))
+    with pytest.raises(ComityError, match="again: this round of this run"):
+        total_of(2, 3 * TERMS, TERMS)
 
 
 def test_numbers_are_not_added_before_it_is_known_who_knows_them(options: Options) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ from sklearn.linear_model import LogisticRegression
 import comity
 from comity import ComityError
 from comity.__main__ import main
+from comity.compare import ClientPairs, paired_rows
 from comity.data import Dataset, federate
 from comity.privacy import FixedPoint
 from comity.probe import calibration, compared, similar
-from comity.probe._logistic import Array, Rows, common, fit, log_probabilities, reply
+from comity.probe._logistic import Array, Rows, common, fit, log_probabilities, reply, side_by_side
 
 
 def sites(classes: int, seed: int = 0) -> list[Rows]:
@@ -49,9 +51,9 @@ def test_a_reply_is_the_loss_and_its_gradient() -> None:
     (rows, *_), random = sites(3), np.random.default_rng(1)
     weights, step = random.normal(size=(5, 3)), random.normal(size=(5, 3))
     h = 1e-6
-    change = (reply(weights + h * step, rows)[0] - reply(weights - h * step, rows)[0]) / (2 * h)
-    assert change == pytest.approx(reply(weights, rows)[1:] @ step.ravel(), rel=1e-6)
-    assert reply(np.zeros((5, 3)), rows)[0] == pytest.approx(len(rows.y) * np.log(3))
+    change = (reply(weights + h * step, rows)[1] - reply(weights - h * step, rows)[1]) / (2 * h)
+    assert change == pytest.approx(reply(weights, rows)[2:] @ step.ravel(), rel=1e-6)
+    assert reply(np.zeros((5, 3)), rows)[:2] == pytest.approx([len(rows.y), len(rows.y) * np.log(3)])
 
 
 def test_the_sum_of_masked_replies_gives_the_same_model() -> None:
@@ -66,8 +68,47 @@ def test_the_sum_of_masked_replies_gives_the_same_model() -> None:
         assert not any(np.array_equal(a, b) for a, b in zip(sent, words, strict=True))
         return ring.decode(np.sum(sent, axis=0, dtype=np.uint64))
 
-    masked = fit(ask, 4, 3, sum(len(rows.y) for rows in parts))
+    masked = fit(ask, 4, 3)
     assert np.abs(masked - common(parts, 3)).max() < 1e-3
+
+
+def test_fits_side_by_side_ask_together_and_find_what_each_finds_by_itself() -> None:
+    parts, asked = sites(3), list[int]()
+
+    def ask(models: dict[int, Array]) -> dict[int, Array]:
+        asked.append(len(models))
+        return {k: np.asarray(sum(reply(weights, rows) for rows in parts[k:])) for k, weights in models.items()}
+
+    found = side_by_side(ask, [partial(fit, features=4, classes=3)] * 3)
+    assert all(np.array_equal(found[k], common(parts[k:], 3)) for k in range(3))
+    assert asked == sorted(asked, reverse=True)
+    assert asked[0] == 3
+
+    def fails(_: dict[int, Array]) -> dict[int, Array]:
+        raise ComityError("nobody answers")
+
+    with pytest.raises(ComityError, match="nobody answers"):
+        side_by_side(fails, [partial(fit, features=4, classes=3)] * 3)
+
+
+def test_the_sums_of_a_client_say_what_its_pairs_say() -> None:
+    """In one vector, also where a run has no pairs; and zeros say that there are none."""
+    pairs = [pair for name, client, pair in compared(federate(dataset(), seed=1), ["accuracy"]) if client == 2]
+    sums, runs = ClientPairs.of(pairs, "accuracy"), [0, 1, 2]
+    numbers = sums.numbers(runs)
+    assert numbers.shape == (ClientPairs.width(3),)
+    back = ClientPairs.of_numbers(numbers, runs)
+    assert back is not None
+    assert paired_rows({2: back}, "accuracy", 0.0, "abc") == paired_rows({2: sums}, "accuracy", 0.0, "abc")
+    assert ClientPairs.of_numbers(0 * numbers, runs) is None
+    for place in range(len(numbers)):
+        for wrong in (np.nan, np.inf, -1e9) if place != 23 else (np.nan, -1.0):  # the step may be infinite
+            bad = numbers.copy()
+            bad[place] = wrong
+            if place in (12, 13, 14, 19, 28, 29) and wrong == -1e9:  # signed: changes, cross sums, and both scores
+                continue
+            with pytest.raises(ValueError, match="sums of differences that cannot be"):
+                ClientPairs.of_numbers(bad, runs)
 
 
 def dataset(opposed: bool = False, rows: int = 250) -> Dataset:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,21 @@ def test_watching_ends_some_time_after_the_last_run(tmp_path: Path, monkeypatch:
 
     steps = later, lambda: make(run, [0.6] * 3), lambda: None, later, lambda: pytest.fail("it still waits")
     assert follow(tmp_path, monkeypatch, *steps) == [_writer.EVERY, _writer.EVERY, None]
+
+
+def test_a_busy_machine_does_not_make_the_pauses_long(tmp_path: Path, monkeypatch: Patch) -> None:
+    make(tmp_path / "run", [0.5] * 3, rounds=5, done=1)
+    clock, pauses = count(0.0, 60.0), []
+
+    def rest(seconds: float) -> None:
+        pauses.append(seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
+    monkeypatch.setattr(time, "sleep", rest)
+    assert command("report", [str(tmp_path), "-o", str(tmp_path / "r.html"), "--watch"]) == 0
+    assert pauses == [_writer.EVERY]
 
 
 def test_watching_starts_before_there_is_a_folder(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:

@@ -107,6 +107,8 @@ class Command:
         try:
             values, unused = parser.parse_known_intermixed_args(spelt)
         except argparse.ArgumentError as error:
+            if glued := [argument for argument in spelt if re.match("-h.", argument)]:  # PFLlib's -hd is no -h
+                raise self._unknown(glued[0], {}) from None
             raise _in_our_words(error, spelt) from None
         if unused:
             raise self._unknown(unused[0], vars(values))

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -12,9 +11,6 @@ from rich.text import Text
 from comity._errors import complain, printable
 from comity.compare import LoadedStudy, Verdict
 from comity.results import Result
-
-if TYPE_CHECKING:
-    from comity.probe import Answer
 
 
 class Terminal(Console):
@@ -29,6 +25,11 @@ def wide_console() -> Console:
     """A table in a file or a pipe is not cut at 80 columns."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=160)
+
+
+def announce(console: Console, data: str) -> None:
+    """The first line of a command, before it imports torch, which takes a second or two."""
+    console.print(f"Reading {data} …", highlight=False, markup=False, soft_wrap=True)
 
 
 def show_title(console: Console, verdict: Verdict) -> None:
@@ -48,22 +49,6 @@ def show_verdict(console: Console, study: LoadedStudy) -> None:
         console.print(verdict.cell.client_table)
         console.print()
     console.print(study.table())
-
-
-def show_answer(console: Console, answer: "Answer") -> None:
-    """The answer of ``comity ask``: what it expects, the evidence, one row per client, and what to check first."""
-    console.print(Text(answer.title, style="bold"))
-    console.print(answer.evidence, highlight=False, markup=False)
-    if answer.findings:
-        who = ", ".join(dict.fromkeys(finding.client for finding in answer.findings))
-        console.print(f"→ Check first what {who} means by the columns or classes named above.", highlight=False)
-    console.print()
-    console.print(answer.table)
-    words = (
-        "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining "
-        "when a small network was trained with FedAvg for 30 rounds (docs/how-to/ask.md)."
-    )
-    console.print(f"[dim]{words} {answer.seconds:.1f} s.[/]", highlight=False)
 
 
 def report_divergence(results: Mapping[str, Result]) -> int:

@@ -48,24 +48,23 @@ def ask(
         raise ComityError("comity ask needs TABLE or --data: comity ask TABLE [options]; see comity ask --help")
     whereabouts(data)
 
-    from comity.commands._terminal import wide_console
+    from comity.commands._terminal import announce, wide_console
 
     console = wide_console()
-    console.print(f"Reading {data} …", highlight=False, markup=False, soft_wrap=True)
+    announce(console, data)
     show_asked(console, data, given, seeds)
     return 0
 
 
 def show_asked(console: "Console", data: str, given: Entries, seeds: int = 6) -> None:
     """Print what the probe says; options of a run that are not about the data are left out."""
-    from comity.commands._terminal import show_answer
     from comity.probe import ask
 
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     taken = {name: value for name, value in given.items() if name.partition(".")[0] in TAKEN}
-    show_answer(console, ask(data, seeds=seeds, say=say, **taken))
+    console.print(ask(data, seeds=seeds, say=say, **taken))
 
 
 COMMAND = Command(ask, [option for option in RUN_OPTIONS if option.name in TAKEN], order=-1)

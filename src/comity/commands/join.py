@@ -48,11 +48,15 @@ def join(
 
     from rich.console import Console
 
-    from comity.commands._terminal import interruptible, show_title, wide_console
+    from comity.commands._terminal import announce, interruptible, show_title, wide_console
+
+    console = Console()
+    if not quiet:
+        announce(console, str(table))
+
     from comity.report import write
     from comity.studies import Show, join
 
-    console = Console()
     if not quiet and (overwrite or not (out / schema.STUDY).exists()):
         with suppress(ComityError):  # the study says what is wrong
             show_asked(wide_console(), str(table), given)

@@ -37,11 +37,15 @@ def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bo
     chosen = _resumed(entries, file.allow_code) if resume else _with_folder(Config.of(entries))
     whereabouts(chosen.data.name, chosen.data_dir)
 
-    from comity.commands._progress import Progress, summary
-    from comity.commands._terminal import Terminal, interruptible, report_divergence
-    from comity.engine import run
+    from comity.commands._terminal import Terminal, announce, interruptible, report_divergence
 
     console = Terminal(highlight=False)
+    if not quiet:
+        announce(console, chosen.data.name)
+
+    from comity.commands._progress import Progress, summary
+    from comity.engine import run
+
     callbacks = [] if quiet else [Progress(console)]
     with interruptible(console, "this round") as stopped:
         done = run(chosen, resume=resume, overwrite=overwrite, callbacks=callbacks, stop=stopped)

@@ -28,7 +28,7 @@ from comity.compare.columns import ACCURACY, COLUMNS, CONFLICT, DIFFERENCE, GAIN
 from comity.compare.conditions import Varying, compared, in_words
 from comity.compare.leaderboard import HEADINGS, Leaderboard, Row
 from comity.compare.ranks import MeanRank, critical_difference, friedman, mean_ranks, ranks
-from comity.compare.harm import STATES, ClientRow, Paired, by_client, named, paired_rows, transfer
+from comity.compare.harm import STATES, ClientPairs, ClientRow, Paired, by_client, named, paired_rows, transfer
 from comity.compare.statistics import Difference, Spread, holm
 from comity.compare.study import LoadedStudy, NoRun, load
 from comity.compare.overview import RunRow, overview
@@ -39,8 +39,8 @@ __all__ = [
     # several runs
     "Cell", "LoadedStudy", "NoRun", "RunRow", "Setting", "load", "overview", "Varying", "compared", "in_words",
     # who gains and who is worse
-    "Advice", "ClientRow", "ClientTable", "STATES", "Paired", "Verdict", "by_client", "clients_csv", "named",
-    "paired_rows", "transfer",
+    "Advice", "ClientPairs", "ClientRow", "ClientTable", "STATES", "Paired", "Verdict", "by_client", "clients_csv",
+    "named", "paired_rows", "transfer",
     # their numbers
     "Difference", "Spread", "holm", "interval", "points",
     # a benchmark

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
 
 K = TypeVar("K")
 Key = tuple[int, int | None]  # a client, and its seed where each seed has a partition of its own
+SUMS, MOST = 6, 1e30  # of `Evidence` in each run, and the largest that is taken from elsewhere
 STATES: tuple[State, ...] = ("worse", "undecided", "not worse")
 
 
@@ -222,32 +223,98 @@ class Paired:
     """Whether the joined model gives all tests the same class."""
 
 
+@dataclass(frozen=True, eq=False)
+class ClientPairs:
+    """One client's pairs over all runs as sums: enough for its row, and no score of a single test."""
+
+    evidence: "Evidence"
+    train: float
+    tests: int
+    value: float
+    local: float
+    constant: bool
+
+    @classmethod
+    def of(cls, pairs: Sequence[Paired], metric: str) -> "ClientPairs":
+        from comity.metrics import unit
+
+        sign = DECIDING[metric].sign
+        return cls(
+            _of_parts([(p.run, p.id, p.joined - p.local, unit(metric, p.label)) for p in pairs]),
+            train=fmean(pair.train for pair in pairs),
+            tests=len({i for pair in pairs for i in pair.id.tolist()}),
+            value=sign * fmean(pair.joined.mean() for pair in pairs),
+            local=sign * fmean(pair.local.mean() for pair in pairs),
+            constant=all(pair.constant for pair in pairs),
+        )
+
+    @staticmethod
+    def width(runs: int) -> int:
+        """Of ``numbers``."""
+        return SUMS * runs + 13
+
+    def numbers(self, runs: Sequence[int]) -> "NDArray[np.float64]":
+        """All of it in one vector; zeros where a run has no pairs."""
+        import numpy as np
+
+        each, sums = self.evidence, np.zeros((SUMS, len(runs)))
+        sums[:, np.isin(runs, each.runs)] = each.sums
+        rest = each.step, each.unit, each.repeats, self.train, self.tests, self.value, self.local, self.constant
+        return np.concatenate([sums.ravel(), each.clusters, rest])
+
+    @classmethod
+    def of_numbers(cls, numbers: "NDArray[np.float64]", runs: Sequence[int]) -> "ClientPairs | None":
+        """What ``numbers`` gave; ``None`` where there are no pairs. Numbers that no pairs have are a ValueError."""
+        import numpy as np
+
+        from comity.compare.evidence import Evidence
+
+        if not numbers.any():
+            return None
+        wrong = ValueError("sent sums of differences that cannot be")
+        size = SUMS * len(runs)
+        if not (np.abs(np.delete(numbers, size + 5)) <= MOST).all() or not numbers[size + 5] > 0:
+            raise wrong  # the step alone is infinite, where no score differs
+        sums = numbers[:size].reshape(SUMS, len(runs))
+        clusters, (step, unit, repeats, train, tests, value, local, constant) = np.split(numbers[size:], [5])
+        count, total, squares, absolute = sums[:4]
+        there, counts = count > 0, np.r_[count, tests, constant]
+        least = np.r_[counts, squares, absolute, sums[5], clusters[[0, 2, 3, 4]], unit, train].min()
+        if least < 0 or (counts % 1).any() or constant > 1:
+            raise wrong
+        if not 0 < tests <= count.sum() or not 0 < repeats <= len(runs):
+            raise wrong
+        bounds = np.r_[np.minimum(absolute, np.sqrt(count * squares)), np.sqrt(tests * clusters[[0, 2]])]
+        if (np.abs(np.r_[total, total.sum(), count.sum()]) > 1.000001 * bounds).any():  # Cauchy and Schwarz
+            raise wrong
+        evidence = Evidence(np.array(runs)[there], sums[:, there], tuple(clusters.tolist()), step, unit, repeats)
+        return cls(evidence, float(train), int(tests), float(value), float(local), bool(constant))
+
+
 def paired_rows(
-    clients: Mapping[int, Sequence[Paired]], metric: str, margin: float, names: Sequence[str]
+    clients: Mapping[int, ClientPairs], metric: str, margin: float, names: Sequence[str]
 ) -> tuple[list[ClientRow], Gain]:
     """One row per client, and the mean over clients, for models without training luck."""
     from comity.compare.evidence import estimate, state_of_mean, states
-    from comity.metrics import unit
 
-    parts = {c: [(p.run, p.id, p.joined - p.local, unit(metric, p.label)) for p in each] for c, each in clients.items()}
-    evidence = {client: _of_parts(each) for client, each in parts.items() if each}
+    evidence = {client: each.evidence for client, each in sorted(clients.items())}
     known = {client: bounded(estimate(each, 0.0, len(evidence)), metric) for client, each in evidence.items()}
-    state, sign = states(known, margin), DECIDING[metric].sign
+    state = states(known, margin)
     rows = [
         ClientRow(
             client=client,
             seed=None,
             name=names[client],
-            train=fmean(pair.train for pair in clients[client]),
-            tests=len({i for pair in clients[client] for i in pair.id.tolist()}),
-            value=sign * fmean(pair.joined.mean() for pair in clients[client]),
-            local=sign * fmean(pair.local.mean() for pair in clients[client]),
+            train=clients[client].train,
+            tests=clients[client].tests,
+            value=clients[client].value,
+            local=clients[client].local,
             gain=each.gain,
             low=each.low,
             high=each.high,
             state=state[client],
             detectable=each.detectable,
-            constant=all(pair.constant for pair in clients[client]),
+            constant=clients[client].constant,
         )
         for client, each in known.items()
     ]

@@ -14,6 +14,7 @@ from comity.data.schema import Schema
 
 Array = NDArray[np.float64]
 
+LARGEST = float(np.finfo(np.float32).max)
 LEAST_SPREAD = 2e-7
 """Relative spread below which a feature is constant: float32 has no finer numbers."""
 
@@ -46,6 +47,18 @@ class Moments:
     def without_few(self, least: int) -> "Moments":
         """The same with zeros for what has fewer than ``least`` known values, so that no sum is of a few rows."""
         return Moments(*(self.stacked * (self.count >= least)))
+
+    def objection(self) -> str | None:
+        """Why no samples have these sums, in words that follow "client 3"; ``None`` where some may."""
+        counts = np.stack([self.count, self.odd])
+        whole = ((counts >= 0) & (counts < 2**53) & (counts == counts.round())).all()
+        if not whole or (self.odd > self.count).any():
+            return "sent sums with counts that are no counts"
+        if not ((self.squares >= 0) & (self.squares <= LARGEST**2 * self.count)).all():
+            return "sent sums of squares out of range"
+        if not (self.total**2 <= self.count * self.squares * (1 + 1e-6)).all():
+            return "sent sums that contradict their squares"
+        return None
 
     @classmethod
     def together(cls, clients: Iterable["Moments"], schema: Schema | None) -> "Moments":

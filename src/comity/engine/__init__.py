@@ -27,7 +27,7 @@ from comity.engine._server import Server, cohort_size
 from comity.engine._site import Site
 from comity.engine._tests import TestPool
 from comity.engine._trainer import Autograd, Chain, Compiled, Trainer
-from comity.engine._verbs import Call, Verb, verbs_of
+from comity.engine._verbs import BESIDE, Call, Verb, verbs_of
 
 # fmt: off
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
     # a client at work
     "Client", "ClientState", "LocalModels", "Training", "Trainer", "Autograd", "Chain", "Compiled",
     # what it can be asked
-    "Verb", "Call", "verbs_of", "Scores", "brief", "tensor_objection", "unlike_most", "hits",
+    "Verb", "Call", "BESIDE", "verbs_of", "Scores", "brief", "tensor_objection", "unlike_most", "hits",
     # what comes out
     "TestPool", "columns_of", "summaries", "transfer", "cohort_size", "write_tensors",
 ]

@@ -48,6 +48,8 @@ class Extension:
     """Further local baselines that it needs: ``train`` for one that has not seen the validation samples."""
     repeatable: ClassVar[bool] = True
     """Whether a client may answer a question of a round twice."""
+    estimates: ClassVar[bool] = False
+    """Whether rules see estimates in place of the exact products of updates."""
     excluded: frozenset[int] = frozenset()
     """Clients whose own scores do not count."""
     note: str = ""

@@ -223,6 +223,8 @@ class RunPlan:
 
 def _on_device(federation: Federation, device: str) -> Federation:
     """The same clients with their samples where they are trained."""
+    if device == "gpu" or device.isdigit():
+        raise ComityError(f"unknown device {device!r}; did you mean {'cuda' if device == 'gpu' else f'cuda:{device}'}?")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

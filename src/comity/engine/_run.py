@@ -3,6 +3,7 @@
 import html
 import inspect
 import secrets
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,9 @@ from comity.results import (
     Weights,
 )
 
+MOST_KEPT = 1_000
+"""Clients whose coefficients are kept in memory for all rounds: with more, memory would grow with the rounds."""
+
 
 @dataclass(kw_only=True, repr=False)
 class Run:
@@ -59,7 +63,7 @@ class Run:
     records: list[RoundRecord] = field(default_factory=list)
     """One per round, as in ``rounds.jsonl``."""
     weights: list[Weights] = field(default_factory=list)
-    """The rule's coefficients in each round of this process, as in ``weights.jsonl``."""
+    """The rule's coefficients in each round of this process, as in ``weights.jsonl``; of many clients the newest."""
     cosines: list[Cosines] = field(default_factory=list)
     """The cosines between updates in some rounds of this process, as in ``cosines.jsonl``."""
     columns: Columns = field(default_factory=dict)
@@ -266,6 +270,8 @@ class Runner:
             return run
 
         # 4. The rounds.
+        if advice := server.advice:
+            warnings.warn_explicit(advice, UserWarning, "comity", 1)
         for callback in run.callbacks:
             callback.on_start(run)
         if server.round == 0:
@@ -278,7 +284,7 @@ class Runner:
                 extension.after_round(run)
             run.stopping = self.stop()
             run.records.append(record)
-            run.weights += server.weights
+            run.weights = [entry for entry in run.weights if len(entry.ids) <= MOST_KEPT] + server.weights
             if run.done or server.round % max(1, config.last_round // 10) == 0:
                 run.cosines += server.cosines  # N×N numbers: ten times per run are enough to draw
             for callback in run.callbacks:

@@ -25,7 +25,7 @@ from comity.engine._link import Link
 from comity.engine._site import Site
 from comity.methods import Combined, Payload, Question, Reply
 from comity.results import Columns, Cosines, RoundRecord, Seconds, Traffic, Weights
-from comity.rules import Outcome, Rule, ServerStep, Updates
+from comity.rules import Outcome, Rule, ServerStep, Updates, advice_on_products
 
 OUT_OF_LINE = 10
 """A declared size of more than so many times the median is warned of."""
@@ -65,6 +65,14 @@ class Server:
     @property
     def clients(self) -> list[int]:
         return list(self.link.clients)
+
+    @property
+    def advice(self) -> str:
+        """What a user should know before the first round."""
+        if any(extension.estimates for extension in self.extensions):
+            return ""
+        clients = cohort_size(len(self.link.clients), self.config.participation)
+        return advice_on_products(self.rule, clients, len(self.layout))
 
     @property
     def lr(self) -> float:
@@ -322,7 +330,7 @@ class Server:
     def _some(self, updates: Updates) -> Updates:
         """A random subset: to measure the conflict of all pairs would cost more than the round itself."""
         chosen = torch.randperm(len(updates), generator=self.random("conflict"))[:MOST_MEASURED].sort().values.tolist()
-        return updates.only(chosen)
+        return updates.only(chosen, exact=True)
 
     def _traffic(self) -> tuple[int, int]:
         """Bytes down and up so far, without those of evaluation."""

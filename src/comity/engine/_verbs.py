@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from comity.engine._site import Site
 
 
+BESIDE = 2**32
+"""Round numbers from this one on are questions outside of training."""
+
+
 @dataclass(frozen=True)
 class Call:
     """One question to one client, at the site where that client works."""
@@ -55,7 +59,8 @@ class Verb:
     """Whether it compares models; then its bytes are not counted as the method's."""
     summed: str | None = None
     """The tensor of the reply of which the server needs the sum over all clients alone: float64 numbers as int64, in
-    columns; one of zeros says that the client has nothing to add there. Later extensions may hide the rest."""
+    columns; one of zeros says that the client has nothing to add there. (blocks, rows, columns) are several that count
+    as questions of their own. Later extensions may hide the rest."""
     optional: frozenset[str] = frozenset()
     """Fields of the reply that one client may have and another not."""
 

@@ -23,6 +23,7 @@ class Bound(Extension):
 class Sketches(Bound):
     """Rules see each layer of an update as random measurements."""
 
+    estimates = True
     sketch: Sketch
 
     @classmethod

@@ -20,7 +20,6 @@ log = logging.getLogger("comity")
 
 SCALER = "scaler"
 """Where the server stores it, (2, features) float64."""
-LARGEST = float(torch.finfo(torch.float32).max)
 
 
 class Features(Question):
@@ -126,12 +125,4 @@ def _objection(sent: Payload, reply: Payload) -> str | None:
     assert isinstance(reply, Sums)
     if reply.bits.shape != (4, sent.features) or reply.bits.dtype != torch.int64:
         return "sent sums of another shape or type than the schema's features"
-    count, total, squares, odd = reply.bits.view(torch.float64)
-    counts = torch.stack([count, odd])
-    if not ((counts >= 0) & (counts < 2**53) & (counts == counts.round())).all() or (odd > count).any():
-        return "sent sums with counts that are no counts"
-    if not ((squares >= 0) & (squares <= LARGEST**2 * count)).all():
-        return "sent sums of squares out of range"
-    if not (total.square() <= count * squares * (1 + 1e-6)).all():
-        return "sent sums that contradict their squares"
-    return None
+    return reply.moments.objection()

@@ -23,8 +23,14 @@ from comity.flower._link import GridLink, Patience
 from comity.flower._own import OwnData, SiteData, Tables
 from comity.flower._server import server_app
 from comity.flower._strategy import WithRule, strategy_of
+from comity.flower._supernode import supernode
 
-__all__ = ["WithRule", "client_app", "server_app", "SiteData", "OwnData", "Tables", "GridLink", "Patience", "write_app"]
+# fmt: off
+__all__ = [
+    "WithRule", "client_app", "server_app", "SiteData", "OwnData", "Tables", "GridLink", "Patience", "write_app",
+    "supernode",
+]
+# fmt: on
 
 
 def __getattr__(name: str) -> Any:

@@ -24,9 +24,10 @@ from comity.flower import _wire
 from comity.flower._app import config_of
 from comity.flower._keep import Keep
 from comity.flower._model import SiteModels, Verdict
-from comity.flower._own import SiteData, partition_id
+from comity.flower._own import SiteData, Tables, partition_id
 from comity.methods import Payload, Question, field_types
 from comity.nn import Model
+from comity.probe import AtSites
 
 REHEARSAL = "none"
 """In place of a file with secrets: masks protect nothing."""
@@ -169,7 +170,11 @@ class _ClientApp(ClientApp):
                 given = {key.replace("-", "_"): value for key, value in here.items() if value is not None}
                 mine = None if own is None else own.at(context, self._runs[run], header.along)
                 config = self._runs[run].with_(**given, save_models=False)  # a site saves its own, in its own place
-                self._workshops[name] = _Workshop(config, mine, name[2])
+                probe = None
+                if isinstance(own, Tables):  # with which no mods run
+                    probe = AtSites()
+                    probe.fold = lambda seed, along: own.at(context, config.with_(seed=seed), along)
+                self._workshops[name] = _Workshop(config, mine, name[2], probe)
             return self._workshops[name]
 
 
@@ -187,8 +192,16 @@ def _app_of(
 class _Workshop:
     """A site with its runs of Local, and a pool of models to work with."""
 
-    def __init__(self, config: Config, mine: Federation | None, secrets: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        mine: Federation | None,
+        secrets: str | None = None,
+        probe: AtSites | None = None,
+    ) -> None:
         self.plan = RunPlan(config, mine, node=_secrets_of(secrets) if config.masked else None)
+        if probe is not None:
+            self.plan.extensions.insert(0, probe)  # before what masks its answers
         self.models = None if config.is_local else SiteModels()
         if self.models is not None:
             self.plan.extensions.append(self.models)

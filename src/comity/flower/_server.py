@@ -3,8 +3,11 @@
 import base64
 import shlex
 from collections.abc import Mapping
+from functools import partial
+from io import StringIO
 from logging import INFO, WARNING
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
@@ -12,15 +15,17 @@ from flwr.app import Context
 from flwr.app.user_config import UserConfigValue
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
+from rich.console import Console
 
-from comity._errors import ComityError
+from comity._errors import ComityError, printable
 from comity.config import Config
 from comity.engine import Callback, Link, Run, RunPlan, Site, run
 from comity.flower._app import OURS, config_of
 from comity.flower._link import GridLink, Patience
 from comity.flower._model import SiteModels
-from comity.flower._own import SiteData
+from comity.flower._own import SiteData, Tables
 from comity.metrics import DECIDING, OWN
+from comity.probe import SEEDS, Answer, AtSites, ask_sites
 from comity.results import RoundRecord, RunFolder
 
 ANY = "any"
@@ -39,6 +44,9 @@ def server_app(config: Config | None = None, own: SiteData | None = None, *, all
     def main(grid: Grid, context: Context) -> None:
         settings = {key[len(OURS) + 1 :]: v for key, v in context.run_config.items() if key.startswith(f"{OURS}.")}
         chosen = config or config_of(context.run_config, allow_code=allow_code)
+        if seeds := int(settings.pop("ask", 0)):
+            ask_over(grid, chosen, own, seeds, **_link_settings(settings))
+            return
         begun = str(settings.get("resume", ""))
         if begun:
             chosen = chosen.with_(out=Path(begun))
@@ -79,13 +87,33 @@ def over(grid: Grid, config: Config, own: SiteData | None = None, *, resume: boo
     return run(plan=plan, callbacks=[Logged()], resume=resume, wait=resume)
 
 
+def ask_over(grid: Grid, config: Config, own: SiteData | None, seeds: int = SEEDS, **settings: Any) -> Answer:
+    """`comity ask` with the tables of a grid's sites; the answer is also in Flower's log."""
+    if not isinstance(own, Tables):
+        raise ComityError(f"{OURS}.ask is for tables at their sites: comity flower new FOLDER --schema common.yaml")
+    taken = None if settings.pop("seats", "") == ANY else dict[int, int]()
+
+    def link(config: Config, site: Site) -> Link:
+        return GridLink(grid, len(site.federation), config.key, taken=taken, **settings)
+
+    plan = RunPlan(config, own.federation(config), link)
+    plan.extensions.insert(0, AtSites())
+    _, server = plan.build()
+    server.link.run_id = f"ask-{token_hex(8)}"
+    answer = ask_sites(server, plan.federation, seeds, partial(log, INFO, "%s"))
+    Console(file=(page := StringIO()), width=160).print(answer)
+    for line in page.getvalue().splitlines():
+        log(INFO, "%s", printable(line.rstrip()))
+    return answer
+
+
 def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
     """Arguments of ``GridLink`` from the app's entries ``flower.*``."""
     named = {"timeout": "answer", "timeout-query": "query", "wait": "start", "wait-absent": "absent"}
     patience: dict[str, Any] = {named[key]: float(value) for key, value in given.items() if key in named}
     verbs = {key: float(value) for key, value in given.items() if key.startswith("timeout-") and key not in named}
     if unknown := given.keys() - named.keys() - verbs.keys() - {"clients", "seats", "resume"}:
-        known = "timeout, timeout-<verb>, wait, wait-absent, clients, seats, resume"
+        known = "timeout, timeout-<verb>, wait, wait-absent, clients, seats, resume, ask"
         raise ComityError(f"unknown setting {OURS}.{min(unknown)}; known: {known}")
     patience["verbs"] = {key.removeprefix("timeout-"): limit for key, limit in verbs.items() if limit}
     seats = str(given.get("seats", ""))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layout
-from comity.engine import Client, ClientState, RunPlan
+from comity.engine import BESIDE, Client, ClientState, RunPlan
 from comity.methods import Message, Payload, Reply
 from comity.privacy._accountant import epsilon_of
 from comity.privacy._fixed_point import BOUND, FixedPoint
@@ -117,20 +117,21 @@ class MaskedClients:
     def asked(
         self, cid: int, state: ClientState | None, received: Payload, terms: Tensor, round: int
     ) -> tuple[MaskedReply, ClientState]:
-        """What leaves a client that is asked for numbers, a matrix, before the first round; it keeps them for the sum.
+        """What leaves a client that is asked for numbers, one matrix or several, outside of training.
 
-        The same numbers are added up once with the same secrets, in whichever run: two sums with one client more in
-        one of them would tell its own.
+        It keeps them for the sum. The same matrix is added up once with the same secrets, in whichever run and round:
+        two sums with one client more in one of them would tell its own.
         """
-        if round:
+        if 0 < round < BESIDE:
             raise Refused.because("turn")
         secrets, state = self.secrets(cid), state or ClientState()
         ledger = self._ledger(secrets)
-        ledger.claim_model(round, hash_of(terms))
+        for sums in {hash_of(matrix) for matrix in terms.unsqueeze(0).flatten(0, -3) if matrix.any()}:
+            ledger.claim_model(0, sums)
         ledger.claim(self.run, str(round), "asked")
         party = self._announced(secrets, round, hash_of_payload(received))
         told = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1)
-        return told, ClientState(state.method, state.engine, _tensors(party.kept) | {"terms": terms})
+        return told, ClientState(state.method, state.engine, _tensors(party.kept) | {"terms": terms.flatten(0, -2)})
 
     def _announced(self, secrets: Secrets, round: int, sent: bytes) -> Party:
         """The client in this round, with new keys."""

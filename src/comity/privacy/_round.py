@@ -99,7 +99,7 @@ class MaskedRound:
     def total(
         self, verb: str, question: Payload, replies: Mapping[int, MaskedReply], rows: int, columns: Sequence[str]
     ) -> Tensor:
-        """The exact sum of the numbers that clients were asked for before the first round, rounded once to float64.
+        """The exact sum of the numbers that clients were asked for outside of training, rounded once to float64.
 
         Before it, how many clients know each column: a column of fewer than ``min_clients`` is not added up.
         """

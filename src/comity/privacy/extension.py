@@ -37,6 +37,7 @@ class MaskedSums(Extension):
     """Hides every update from the server, which learns their sum with the rule's coefficients."""
 
     repeatable = False
+    estimates = True
 
     delta: float
 

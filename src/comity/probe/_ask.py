@@ -1,27 +1,30 @@
 """Should we join? An answer in seconds, before any network is trained."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from comity._errors import ComityError
 from comity._words import counted, number
-from comity.compare import ClientRow, ClientTable, Paired, paired_rows
+from comity.compare import ClientPairs, ClientRow, ClientTable, Paired, paired_rows
 from comity.config import ACCURACY, Config, Overlay
-from comity.data import Dataset, Federation, federate
+from comity.data import ClientData, Dataset, Federation, federate
 from comity.engine import RunPlan
 from comity.metrics import DECIDING, scores
 from comity.probe import _disagreement as disagreement
 from comity.probe._calibration import Similar, similar
 from comity.probe._disagreement import Finding
-from comity.probe._logistic import Rows, common, log_probabilities
+from comity.probe._logistic import Array, Rows, common, log_probabilities
 from comity.results import Gain
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 SEEDS = 6
 """Two repetitions of three folds: each row is tested twice."""
@@ -72,6 +75,23 @@ class Answer:
             f"{counted(len(self.rows), 'client')} are significantly worse."
         )
 
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        """What it expects, the evidence, one row per client, and what to check first."""
+        from rich.text import Text
+
+        yield Text(self.title, style="bold")
+        yield Text(self.evidence)
+        if self.findings:
+            who = ", ".join(dict.fromkeys(finding.client for finding in self.findings))
+            yield Text(f"→ Check first what {who} means by the columns or classes named above.")
+        yield Text()
+        yield self.table
+        yield Text(
+            "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining "
+            f"when a small network was trained with FedAvg for 30 rounds (docs/how-to/ask.md). {self.seconds:.1f} s.",
+            style="dim",
+        )
+
 
 def ask(
     data: str | Path | Dataset,
@@ -90,10 +110,7 @@ def ask(
     config = Config.of(Overlay({} if given is not None else {"data": str(data)}, options))
     plan = _plan(config, given)
     federation = plan.everyone
-    if len(federation) < 2:
-        raise ComityError(f"{federation.name} has one client: there is nobody to join")
-    if federation.classes < 2:
-        raise ComityError(f"{federation.name} has one class: there is nothing to predict")
+    check(federation)
     for line in (*federation.notes, *federation.warnings):
         say(line)
     found = []
@@ -109,12 +126,31 @@ def ask(
             fold = _plan(plan.config.with_(seed=seed), given, plan).everyone
         for name, client, pair in compared(fold, list(pairs)):
             pairs[name].setdefault(client, []).append(pair)
-    names = federation.client_names
-    rows, mean = paired_rows(pairs[metric], metric, plan.config.margin, names)
-    by_accuracy = rows if metric == ACCURACY else paired_rows(pairs[ACCURACY], ACCURACY, 0.0, names)[0]
+    sums = {name: {c: ClientPairs.of(each, name) for c, each in of.items()} for name, of in pairs.items()}
+    return answered(sums, plan.config, federation.client_names, found, began)
+
+
+def check(federation: Federation) -> None:
+    """Reject what the question makes no sense for."""
+    if len(federation) < 2:
+        raise ComityError(f"{federation.name} has one client: there is nobody to join")
+    if federation.classes < 2:
+        raise ComityError(f"{federation.name} has one class: there is nothing to predict")
+
+
+def answered(
+    sums: Mapping[str, Mapping[int, ClientPairs]],
+    config: Config,
+    names: Sequence[str],
+    found: Sequence[Finding],
+    began: float,
+) -> Answer:
+    """The answer from each client's sums, by metric and client; ``began``: when the question was asked."""
+    metric = config.metric or ACCURACY
+    rows, mean = paired_rows(sums[metric], metric, config.margin, names)
+    by_accuracy = rows if metric == ACCURACY else paired_rows(sums[ACCURACY], ACCURACY, 0.0, names)[0]
     likeness = {row.client: similar(100 * row.gain) for row in by_accuracy if not isnan(row.gain)}
-    seconds = time.perf_counter() - began
-    return Answer(rows, mean, likeness, tuple(found), metric, seconds)
+    return Answer(rows, mean, likeness, tuple(found), metric, time.perf_counter() - began)
 
 
 def _plan(config: Config, given: Dataset | None, before: RunPlan | None = None) -> RunPlan:
@@ -132,7 +168,8 @@ def findings(federation: Federation, dataset: Dataset | None) -> Iterator[Findin
     if dataset.x.ndim == 2:
         owner = dataset.owner.astype(str)
         columns = dataset.schema.features if dataset.schema else [f"{j}" for j in range(dataset.x.shape[1])]
-        sites = [disagreement.Summary.of(dataset.x[owner == name].astype(np.float64)) for name in names]
+        least = dataset.schema.min_count if dataset.schema else 0
+        sites = [disagreement.Summary.of(dataset.x[owner == name].astype(np.float64), least) for name in names]
         yield from disagreement.columns(sites, names, columns)
     rows = [Rows.of(client.train, client.val, client.test) for client in federation.clients]
     yield from disagreement.classes(rows, names, federation.class_names)
@@ -142,13 +179,19 @@ def compared(federation: Federation, metrics: Sequence[str]) -> Iterator[tuple[s
     """Scores of the common and of each client's own model on its tests, where the metric is defined."""
     sites = [Rows.of(client.train, client.val) for client in federation.clients]
     together = common(sites, federation.classes)
-    for client, rows in zip(federation.clients, sites, strict=True):
-        tests, models = Rows.of(client.test), (together, common([rows], federation.classes))
-        predicted = [log_probabilities(model, tests.x) for model in models]
-        shares = [np.exp(log_probabilities(model, rows.x)).mean(0) for model in models]
-        constant = len(np.unique(tests.y)) > 1 == len(np.unique(predicted[0].argmax(1)))
-        for name in metrics:
-            mine, own = (scores(name, each, tests.y, share) for each, share in zip(predicted, shares, strict=True))
-            if mine is not None and own is not None:
-                pair = Paired(federation.seed, len(rows.y), client.test_ids, tests.y, mine, own, constant)
-                yield name, client.id, pair
+    for client in federation.clients:
+        for name, pair in compared_at(client, together, federation.seed, metrics):
+            yield name, client.id, pair
+
+
+def compared_at(client: ClientData, together: Array, seed: int, metrics: Sequence[str]) -> Iterator[tuple[str, Paired]]:
+    """The same for one client, whose own model is fitted here; ``together``: the common model."""
+    rows, tests, classes = Rows.of(client.train, client.val), Rows.of(client.test), together.shape[1]
+    models = together, common([rows], classes)
+    predicted = [log_probabilities(model, tests.x) for model in models]
+    shares = [np.exp(log_probabilities(model, rows.x)).mean(0) for model in models]
+    constant = len(np.unique(tests.y)) > 1 == len(np.unique(predicted[0].argmax(1)))
+    for name in metrics:
+        mine, own = (scores(name, each, tests.y, share) for each, share in zip(predicted, shares, strict=True))
+        if mine is not None and own is not None:
+            yield name, Paired(seed, len(rows.y), client.test_ids, tests.y, mine, own, constant)

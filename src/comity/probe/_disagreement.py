@@ -81,19 +81,18 @@ class Summary(NamedTuple):
     """What a site reports about its columns."""
 
     known: Array
-    values: Array
     quartiles: Array
-    """(3, columns)."""
+    """(3, columns); NaN where too few values, or too few different ones, are known."""
 
     @classmethod
-    def of(cls, x: Array) -> "Summary":
-        """Of raw samples (n, columns); NaN is missing."""
+    def of(cls, x: Array, least: int = LEAST_ROWS) -> "Summary":
+        """Of raw samples (n, columns); NaN is missing. ``least``: known values, where that is more than usual."""
         known = (~np.isnan(x)).sum(0)
         values = np.array([len(np.unique(column[~np.isnan(column)])) for column in x.T])
-        enough = known >= LEAST_ROWS
+        enough = (known >= max(least, LEAST_ROWS)) & (values >= LEAST_VALUES)
         quartiles = np.full((3, x.shape[1]), np.nan)
         quartiles[:, enough] = np.nanquantile(x[:, enough], [0.25, 0.5, 0.75], axis=0)
-        return cls(known.astype(float), values.astype(float), quartiles)
+        return cls(known.astype(float), quartiles)
 
 
 class _Others(NamedTuple):
@@ -120,7 +119,7 @@ def columns(
     centre = np.stack([site.quartiles[1] for site in sites])
     spread = np.stack([site.quartiles[2] - site.quartiles[0] for site in sites])
     known = np.stack([site.known for site in sites])
-    usable = (spread > 0) & (np.stack([site.values for site in sites]) >= LEAST_VALUES)
+    usable = spread > 0
     centre, spread = np.where(usable, centre, np.nan), np.where(usable, spread, np.nan)
     for c, client in enumerate(clients):
         if only not in (None, c):
@@ -215,24 +214,53 @@ def classes(
     """Classes that a site numbers or names differently; ``only``: look at one site and those left out with it."""
     if len(sites) < LEAST_SITES or len(names) < 2:
         return
-    everybody, held = common(sites, len(names)), np.stack([np.bincount(rows.y, minlength=len(names)) for rows in sites])
-    groups = np.arange(len(sites)) % min(GROUPS, len(sites))
+    everybody, held = common(sites, len(names)), np.stack([classes_of(rows, len(names)) for rows in sites])
+    groups = groups_of(len(sites))
     for group in range(groups.max() + 1):
         left_out = groups == group
         if only is not None and not left_out[only]:
             continue
         others = common([sites[c] for c in np.flatnonzero(~left_out).tolist()], len(names), everybody)
         for c in np.flatnonzero(left_out).tolist():
-            predicted = np.maximum(log_probabilities(others, sites[c].x), LEAST_LOG)
-            decided = predicted - predicted.mean(0)
-            moved = _moved(sites[c].y, decided, held[~left_out].sum(0) > 0)
-            new = np.array([moved.get(k, k) for k in range(len(names))])
-            before, after = ((decided.argmax(1) == labels).mean() for labels in (sites[c].y, new[sites[c].y]))
-            if moved and after - before >= LEAST_GAIN:
-                pairs = listed(f"its {names[k]} is {names[to]}" for k, to in moved.items())
-                words = f"probably named differently: for a model of the other sites {pairs}; that model is right for "
-                words += f"{100 * before:.0f} % of its rows, and for {100 * after:.0f} % with the labels matched"
-                yield Finding(clients[c], "labels", tuple(names[k] for k in moved), words)
+            yield from relabelled(sites[c], others, held[~left_out].any(0)).finding(clients[c], names)
+
+
+def classes_of(rows: Rows, classes: int) -> NDArray[np.bool]:
+    """Which classes a site has."""
+    return np.bincount(rows.y, minlength=classes) > 0
+
+
+def groups_of(sites: int) -> NDArray[np.int64]:
+    """The group with which each site is left out."""
+    return np.arange(sites) % min(GROUPS, sites)
+
+
+class Relabelled(NamedTuple):
+    """A site's classes as a model of other sites sees them."""
+
+    new: NDArray[np.int64]
+    """For each class the one that it is there, itself where nothing is wrong."""
+    before: float
+    after: float
+    """Shares of the site's rows for which that model is right, with the old and with the new classes."""
+
+    def finding(self, client: str, names: Sequence[str]) -> Iterator[Finding]:
+        moved = {k: to for k, to in enumerate(self.new.tolist()) if k != to}
+        if moved and self.after - self.before >= LEAST_GAIN:
+            pairs = listed(f"its {names[k]} is {names[to]}" for k, to in moved.items())
+            words = f"probably named differently: for a model of the other sites {pairs}; that model is right for "
+            words += f"{100 * self.before:.0f} % of its rows, and for {100 * self.after:.0f} % with the labels matched"
+            yield Finding(client, "labels", tuple(names[k] for k in moved), words)
+
+
+def relabelled(rows: Rows, others: Array, elsewhere: NDArray[np.bool]) -> Relabelled:
+    """``others``: the model of the other sites; ``elsewhere``: which classes they have."""
+    predicted = np.maximum(log_probabilities(others, rows.x), LEAST_LOG)
+    decided = predicted - predicted.mean(0)
+    moved = _moved(rows.y, decided, elsewhere)
+    new = np.array([moved.get(k, k) for k in range(len(elsewhere))])
+    before, after = (float((decided.argmax(1) == labels).mean()) for labels in (rows.y, new[rows.y]))
+    return Relabelled(new, before, after)
 
 
 def _moved(y: NDArray[np.int64], decided: Array, elsewhere: NDArray[np.bool]) -> dict[int, int]:

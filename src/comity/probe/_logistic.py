@@ -4,13 +4,15 @@ The common model minimises
 
     Σ_sites Σ_rows −log softmax(Wᵀx)_y + ½ λ |W|²        (intercepts are not penalised)
 
-with L-BFGS. In each step a site replies with one vector, its loss and gradient summed over its rows, and the server
+with L-BFGS. In each step a site replies with one vector, loss and gradient summed over its rows, and the server
 needs the sum of these vectors only: secure aggregation can add them up under masks. The own model of a site minimises
 the same over its own rows with the same λ. The problem is convex with one solution: there is no learning rate, no
 number of rounds and no training luck.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,8 @@ from numpy.typing import NDArray
 from comity.data import Split
 
 Array = NDArray[np.float64]
+Fit = Callable[[Callable[[Array], Array]], Array]
+"""Finds weights; it is given what returns the sum of the sites' replies to a model."""
 PENALTY = 1.0
 """λ, for features with a standard deviation of about 1: scikit-learn's ``C=1``, or ``C=2`` for two classes."""
 MOST_STEPS = 200
@@ -48,19 +52,19 @@ def log_probabilities(weights: Array, x: Array) -> Array:
 
 
 def reply(weights: Array, rows: Rows) -> Array:
-    """What a site answers to a model: its loss and its gradient, summed over rows, in one vector."""
+    """What a site answers to a model: number of rows, loss and gradient, summed over rows, in one vector."""
     predicted = log_probabilities(weights, rows.x)
     places = np.arange(len(rows.y)), rows.y
     loss = -predicted[places].sum()
     error = np.exp(predicted)
     error[places] -= 1
-    return np.concatenate([[loss], (rows.x.T @ error).ravel()])
+    return np.concatenate([[len(rows.y), loss], (rows.x.T @ error).ravel()])
 
 
-def fit(ask: Callable[[Array], Array], features: int, classes: int, rows: int, start: Array | None = None) -> Array:
+def fit(ask: Callable[[Array], Array], features: int, classes: int, start: Array | None = None) -> Array:
     """Minimise the penalised loss; ``ask`` returns the sum of the sites' replies to a model.
 
-    Returns the weights, (features + 1, classes). ``rows``: how many rows all sites have together.
+    Returns the weights, (features + 1, classes).
     """
     from scipy.optimize import minimize
 
@@ -69,14 +73,52 @@ def fit(ask: Callable[[Array], Array], features: int, classes: int, rows: int, s
     penalty[-1] = 0
 
     def objective(flat: Array) -> tuple[float, Array]:
-        total = ask(flat.reshape(shape))
+        rows, loss, *_ = total = ask(flat.reshape(shape))
         shrink = penalty.ravel() * flat
-        return (total[0] + 0.5 * shrink @ flat) / rows, (total[1:] + shrink) / rows
+        return (loss + 0.5 * shrink @ flat) / rows, (total[2:] + shrink) / rows
 
     first = np.zeros(shape) if start is None else start
-    options = {"maxiter": MOST_STEPS, "gtol": TOLERANCE, "ftol": 1e-12}
+    options = {"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "gtol": TOLERANCE, "ftol": 1e-12}
     found = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x).reshape(shape)
+
+
+def side_by_side(ask: Callable[[dict[int, Array]], dict[int, Array]], fits: Sequence[Fit]) -> list[Array]:
+    """Several fits whose questions go out together, by number: sites that are far away are asked less often."""
+    questions: SimpleQueue[tuple[int, Array | None]] = SimpleQueue()
+    answers: list[SimpleQueue[Array | BaseException]] = [SimpleQueue() for _ in fits]
+
+    def work(k: int) -> Array:
+        def ask_here(weights: Array) -> Array:
+            questions.put((k, weights.copy()))
+            answer = answers[k].get()
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        try:
+            return fits[k](ask_here)
+        finally:
+            questions.put((k, None))
+
+    with ThreadPoolExecutor(len(fits)) as pool:
+        jobs, working, waiting = [pool.submit(work, k) for k in range(len(fits))], len(fits), dict[int, Array]()
+        try:
+            while working:
+                k, weights = questions.get()
+                if weights is None:
+                    working -= 1
+                else:
+                    waiting[k] = weights
+                if waiting and len(waiting) == working:
+                    for asker, answer in ask(waiting).items():
+                        answers[asker].put(answer)
+                    waiting = {}
+        except BaseException as error:
+            for each in answers:
+                each.put(error)  # every fit ends
+            raise
+    return [job.result() for job in jobs]
 
 
 def common(sites: Sequence[Rows], classes: int, start: Array | None = None) -> Array:
@@ -85,4 +127,4 @@ def common(sites: Sequence[Rows], classes: int, start: Array | None = None) -> A
     def ask(weights: Array) -> Array:
         return np.asarray(sum(reply(weights, rows) for rows in sites))
 
-    return fit(ask, sites[0].x.shape[1] - 1, classes, sum(len(rows.y) for rows in sites), start)
+    return fit(ask, sites[0].x.shape[1] - 1, classes, start)

@@ -13,7 +13,7 @@ from comity.results import CONFIG, RESULT, ROUNDS, DamagedRun, LoadedRun
 
 EVERY = 3.0  # seconds between looks
 PATIENCE = 20.0  # seconds without news after the last run finished: a study may be about to start another one
-REST = 10  # the pause between looks is at least this many times as long as making the page took
+REST = 10  # the pause between looks is at least this many times the processor time of making the page
 
 
 def wait_for_run(make: Callable[[], "Writer"], say: Callable[[str], None]) -> "Writer":
@@ -90,7 +90,7 @@ class Writer:
         news, work = time.monotonic(), 0.0
         try:
             while not (self.study.over and time.monotonic() - news >= PATIENCE):
-                started = time.monotonic()
+                started = time.process_time()  # by the clock a page takes long where runs keep all cores busy
                 try:
                     text = self.render(EVERY) if self.look() else ""
                 except ComityError:
@@ -101,7 +101,7 @@ class Writer:
                     self.write(text)
                     tell(self.study)
                     news = time.monotonic()
-                    work = news - started
+                    work = time.process_time() - started
                 time.sleep(max(EVERY, REST * work))  # the runs need the machine more than the page does
         except KeyboardInterrupt:
             pass

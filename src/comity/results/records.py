@@ -126,5 +126,5 @@ def from_json(record: type[T], content: bytes, where: str) -> T:
         return msgspec.json.decode(content, type=record)
     except msgspec.ValidationError as error:
         raise ComityError(f"{where}: {one_line(error, 200)}") from error
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ComityError(f"{where} is not JSON: {one_line(error, 200)}") from error

@@ -9,7 +9,7 @@ tensor([0.6676, 1.0015])
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range, Share
 from comity.rules._products import lower_products, mirrored, piece_width
 from comity.rules._rows import LONGEST_SQUARE, SketchedUpdates, Updates
-from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning, check_sketch
+from comity.rules._rule import Combination, GramBlock, Outcome, Rule, SolverWarning, advice_on_products, check_sketch
 from comity.rules._sketch import LayerSketch, Sketch
 from comity.rules._step import ServerStep
 from comity.rules._updates import ClientUpdates, DroppedWarning, Members, TriedSteps, capped
@@ -78,6 +78,6 @@ __all__ = [
     # for updates that are held in another form
     "ClientUpdates", "Members", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
     # for rules that see sketches of updates
-    "Sketch", "LayerSketch", "SketchedUpdates", "check_sketch",
+    "Sketch", "LayerSketch", "SketchedUpdates", "check_sketch", "advice_on_products",
 ]
 # fmt: on

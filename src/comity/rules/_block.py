@@ -7,12 +7,16 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from comity._threads import in_order
 from comity.rules._many import MANY, Array, Factored, Integers
 from comity.rules._updates import ClientUpdates
 from comity.rules.solvers import gram, root
 
 By = Literal["size", "uniform"]
+
+_TILE = 512  # clients whose products lie in the cache while they are added up
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class GramBlock:
     losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
     ages: Integers  # how many rounds ago each update was sent, 0 for those present
     layer: int  # which layer; 0 for the whole model
+    sketched: bool = False  # whether A is of sketches of many clients: their products are estimates
+    threads: int | None = None  # for what takes long; they change no bit
 
     def __len__(self) -> int:
         return int(self.A.shape[1])
@@ -62,6 +68,22 @@ class GramBlock:
             for start in range(0, len(self), MANY):
                 rows = slice(start, start + MANY)
                 yield rows, np.asarray((A[:, rows].mT @ A).numpy())
+
+    def opposition(self, weights: Array) -> Array:
+        """(n,) Σᵢ wᵢ [−Gᵢⱼ]₊ in float32, which is far more exact than sketches are, half of G in tiles."""
+        A, w = torch.from_numpy(self.A).mT.float().contiguous(), torch.from_numpy(weights).float()
+        starts = range(0, len(self), _TILE)
+
+        def add(start: int) -> Tensor:
+            own, taken = slice(start, start + _TILE), torch.zeros(len(self), dtype=torch.float64)
+            for other in (slice(other, other + _TILE) for other in range(0, start + 1, _TILE)):
+                G = (A[own] @ A[other].mT).clamp_(max=0)
+                taken[other] -= w[own] @ G
+                if other != own:
+                    taken[own] -= G @ w[other]
+            return taken
+
+        return np.asarray(sum(in_order(add, starts, self.threads), torch.zeros(len(self), dtype=torch.float64)).numpy())
 
     def weights(self, by: By) -> Array:
         """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""

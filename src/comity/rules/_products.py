@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+from comity._layout import Layout
+from comity._threads import one_thread
+
 _WIDEST = 32_768  # columns in a piece: float32 sums stay short, and the product outweighs the call
 _LARGEST = 2**22  # numbers in a piece: 16 MB of a matrix that may lie on disk
 _NARROWEST, _MOST = 2_048, 2**25  # columns of a piece at least, since cutting each row is a call, up to so many numbers
@@ -35,3 +38,12 @@ def mirrored(G: Tensor) -> Tensor:
 
 def at_least_float32(U: Tensor) -> Tensor:
     return U if U.dtype in (torch.float32, torch.float64) else U.float()
+
+
+def layer_lengths(layout: Layout, vector: Tensor) -> Tensor:
+    """(L,) the length of each layer of a vector."""
+    norm = torch.linalg.vector_norm
+    with one_thread():  # pieces in the rows' own precision, put together in float64
+        pieces = [torch.split(layer.reshape(-1), 2**16) for layer in layout.split(vector)]
+        lengths = [norm(torch.stack([norm(piece) for piece in layer]).double()) for layer in pieces]
+    return torch.stack(lengths).cpu()

@@ -3,27 +3,26 @@
 import math
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity._threads import in_order
+from comity.rules._folds import Folds
 from comity.rules._many import MANY
-from comity.rules._products import at_least_float32, lower_products, mirrored, piece_width
+from comity.rules._products import at_least_float32, layer_lengths, lower_products, mirrored, piece_width
+from comity.rules._read import Rows, read
 from comity.rules._sketch import Sketch
 from comity.rules._updates import ClientUpdates, DroppedWarning, Id, Members, TriedSteps, shares_of
 
 T = TypeVar("T")
 Trial = Callable[[Sequence[Tensor], Sequence[float], Collection[Id]], TriedSteps]
 """Asks clients what multiples of steps (P,) would do to their losses, where those named last were left out."""
-Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, Tensor]]
 
 NOT_OF_ONE_ROUND = "sketches of two rounds cannot be compared"
 LONGEST_SQUARE = 1e38  # the largest squared length that float32 holds
@@ -67,7 +66,7 @@ class Updates(ClientUpdates):
         for name, values in (("ids", ids), ("sizes", sizes), ("losses", losses), ("ages", ages)):
             if values is not None and len(values) != count:
                 raise ComityError(f"{name} has {len(values)} entries for {count} updates")
-        self._tensors, layout, misshaped = _read(rows, layout)
+        self._tensors, layout, misshaped = read(rows, layout)
         good = [i for i in range(count) if i not in misshaped]
         members = Members(
             ids=tuple(ids[i] for i in good),
@@ -76,13 +75,14 @@ class Updates(ClientUpdates):
             ages=ages[good],
         )
         present = members.ages == 0
-        self._present, self._threads, self._trial = int(present.sum()), threads, trial
+        self._present, self._trial = int(present.sum()), trial
         if not present[: self._present].all():
             raise ComityError(f"ages are {members.ages.tolist()}; clients that are present, with age 0, come first")
         if not ((members.sizes > 0) & members.sizes.isfinite())[: self._present].all():
             raise ComityError(f"sizes are {members.sizes.tolist()}; each must be positive")
         super().__init__(layout, members, {ids[i]: reason for i, reason in misshaped.items()})
-        self.base, self.sketch, self._key = base, sketch, None if sketch is None else key
+        self.base, self.threads = base, threads
+        self.sketch, self._key = sketch, None if sketch is None else key
         self._mean: Tensor | None = None
         """(P,) of all members by size, where it was made with the Gram matrices."""
         _warn(self.misshaped)
@@ -90,6 +90,8 @@ class Updates(ClientUpdates):
     @cached_property
     def _squares(self) -> Tensor:
         """(M,) float64, the squared length of each member's update."""
+        if self._folds is not None:
+            return self._folds.squares
         if self._products is not None:
             return self._products.diagonal(dim1=1, dim2=2).sum(0)
         squares = torch.zeros(len(self.members), dtype=torch.float64)
@@ -112,6 +114,9 @@ class Updates(ClientUpdates):
 
     def _multiply(self, mean: bool = False) -> Tensor:
         """Float32 products of pieces of columns, added up in float64."""
+        if self._folds is not None:
+            flat = [self._folds.flat(layer).double() for layer in range(len(self.layout))]
+            return mirrored(torch.stack([lower_products(rows) for rows in flat]))
         if self._seen is not self:
             return self._seen._multiply()
         count, shares = len(self.members), shares_of(self.members.sizes)[None]
@@ -138,8 +143,19 @@ class Updates(ClientUpdates):
         """Of all members' rows."""
         assert self.sketch is not None
         assert self._key is not None
-        drawn = self.sketch.sketches(self._some, len(self.members), self.layout, self._key, self._threads)
+        drawn = self.sketch.sketches(self._some, len(self.members), self.layout, self._key, self.threads)
         return SketchedUpdates(drawn, self.sketch, self.layout, **vars(self.members))
+
+    @cached_property
+    def _folds(self) -> Folds | None:
+        """What rules see of many updates in place of sketches that hide them."""
+        if self.sketch is None or self._key is None or len(self.members) <= MANY:
+            return None
+        shares = shares_of(self.members.sizes)
+        rows, base = self._given, self.base
+        folds = Folds(rows, base, self._present, self.layout, shares, self.sketch.k, self._key, self.threads)
+        self._mean = folds.mean
+        return folds
 
     def _some(self, rows: slice, columns: slice) -> Tensor:
         part = torch.stack([row[columns] for row in self._given[rows]])
@@ -152,13 +168,19 @@ class Updates(ClientUpdates):
         return self._squares[self._usable]
 
     def gains(self, coefficients: Tensor) -> Tensor:
-        if self._seen is self:
+        if self._key is None:
             return super().gains(coefficients)
-        step = self.combine(coefficients).double()  # exact, unlike what rules see: the rows are here
+        step = self.combine(coefficients)  # exact, unlike what rules see: the rows are here
+        if self._folds is not None:
+            return self._folds.gains(step, self._usable)
+        step = step.double()
         parts = self._sweep(lambda U, _, columns: (U.double() @ step[columns]).cpu())
         return sum(parts, torch.zeros(len(self.members), dtype=torch.float64))[self._usable]
 
     def flat(self, layer: int | None) -> Tensor | None:
+        if self._folds is not None:
+            folded = self._folds.flat(layer)
+            return folded[self._usable].double() if folded.shape[1] <= 4 * len(self) else None
         seen = self._seen
         whole = slice(0, seen.layout.size)
         columns = whole if layer is None else slice(*seen.layout.layers[layer][2:])
@@ -167,6 +189,8 @@ class Updates(ClientUpdates):
         return seen._take(columns)[self._usable].cpu().double()
 
     def lengths(self, coefficients: Tensor) -> Tensor:
+        if self._folds is not None:
+            return layer_lengths(self.layout, self.combine(coefficients))
         flat = [self.flat(layer) for layer in range(len(self.layout))]
         x = coefficients.expand(len(flat), -1)
         parts = [own @ rows for own, rows in zip(x, flat, strict=True) if rows is not None]
@@ -180,6 +204,8 @@ class Updates(ClientUpdates):
         every = len(self) == len(self.members)
         if self._mean is not None and every and torch.equal(coefficients.reshape(-1), self.shares):
             return self._mean.clone()
+        if self._folds is not None:
+            return self._folds.combine(coefficients.reshape(-1, len(self)), self._usable)
         return self._combined(coefficients.reshape(-1, len(self))[:, None])[0]
 
     def mix(self, coefficients: Tensor) -> Tensor:
@@ -217,10 +243,13 @@ class Updates(ClientUpdates):
         """(P,) what was given of ``ids[i]``, not copied: its update, or a model where there is a ``base``."""
         return self._given[self._usable[i]]
 
-    def only(self, chosen: Sequence[int]) -> "Updates":
-        """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the order that they have here."""
+    def only(self, chosen: Sequence[int], exact: bool = False) -> "Updates":
+        """The updates of ``ids[i]`` for each ``i`` in ``chosen``, in the order that they have here.
+
+        ``exact``: their products are computed from the rows, where those of all are estimated from sketches.
+        """
         places = [self._usable[i] for i in sorted(chosen)]
-        return self._with([self._given[i] for i in places], self.members.only(places))
+        return self._with([self._given[i] for i in places], self.members.only(places), exact)
 
     def clipped(self, hold: Callable[[Tensor], Tensor] = lambda row: row) -> "Updates":
         """The same updates, none longer than their median length: longer ones are scaled down to it.
@@ -254,9 +283,9 @@ class Updates(ClientUpdates):
         both.misshaped = self.misshaped
         return both
 
-    def _with(self, rows: list[Tensor], members: Members) -> "Updates":
-        how: dict[str, Any] = {"layout": self.layout, "base": self.base, "threads": self._threads, "trial": self._trial}
-        if self._key is not None:
+    def _with(self, rows: list[Tensor], members: Members, exact: bool = False) -> "Updates":
+        how: dict[str, Any] = {"layout": self.layout, "base": self.base, "threads": self.threads, "trial": self._trial}
+        if self._key is not None and not exact:
             how |= {"sketch": self.sketch, "key": self._key}
         return Updates(rows, **how, **vars(members))
 
@@ -300,7 +329,7 @@ class Updates(ClientUpdates):
                 own.room = self._tensors[0].new_empty(most)
             return work(self._take(columns, own.room), layer, columns)
 
-        return in_order(on, pieces, self._threads if len(pieces) >= _MANY else None)
+        return in_order(on, pieces, self.threads if len(pieces) >= _MANY else None)
 
 
 class SketchedUpdates(Updates):
@@ -324,55 +353,6 @@ class SketchedUpdates(Updates):
 
     def joined(self, ids: Sequence[Id], rows: Sequence[Tensor] | Tensor, ages: Tensor) -> Updates:
         raise ComityError(NOT_OF_ONE_ROUND)
-
-
-def _read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, dict[int, str]]:
-    """Matrices of those rows that have the layout, the layout, and why the others do not have it, by their place."""
-    if isinstance(rows, np.ndarray | Tensor):
-        matrix = _tensor(rows)
-        if matrix.ndim != 2:
-            raise ComityError(f"updates have shape {tuple(matrix.shape)}; give an (N, P) matrix or a list of vectors")
-        layout = layout or Layout([("update", (matrix.shape[1],))])
-        if matrix.shape[1] != layout.size:
-            raise ComityError(f"updates have {matrix.shape[1]:,} columns; their layout has {layout.size:,} numbers")
-        return [matrix], layout, {}
-    vectors: list[Tensor] = []
-    misshaped: dict[int, str] = {}
-    if isinstance(rows[0], Mapping):
-        dicts = [_floating(cast(Mapping[str, Tensor], row)) for row in rows]
-        layout = layout or Counter(map(Layout.of, dicts)).most_common(1)[0][0]
-        for i, member in enumerate(dicts):
-            try:
-                if extra := member.keys() - set(layout.names):
-                    raise ValueError(f"layer {min(extra)!r} is not in the others")
-                vectors.append(layout.vector(member))
-            except ValueError as difference:
-                misshaped[i] = str(difference)
-    else:
-        tensors = [_tensor(member) for member in rows]
-        layout = layout or Layout([("update", Counter(tuple(t.shape) for t in tensors).most_common(1)[0][0])])
-        for i, tensor in enumerate(tensors):
-            if tuple(tensor.shape) == (layout.size,):
-                vectors.append(tensor)
-            else:
-                misshaped[i] = f"it has shape {tuple(tensor.shape)}, not {(layout.size,)}"
-    alike = [vector.to(vectors[0])[None] for vector in vectors]
-    return alike or [torch.zeros(0, layout.size)], layout, misshaped
-
-
-def _floating(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without BatchNorm's counters and other whole numbers, which no rule combines."""
-    floating = {name: values for name, values in row.items() if torch.as_tensor(values).is_floating_point()}
-    return {name: _tensor(values) for name, values in (floating or row).items()}
-
-
-def _tensor(values: Any) -> Tensor:
-    with warnings.catch_warnings():  # torch warns of arrays that are mapped read-only; nothing here writes to them
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        tensor = torch.as_tensor(values).detach()
-    if not tensor.is_floating_point():
-        raise ComityError(f"an update holds {tensor.dtype} numbers; rules combine floating ones (leave counters out)")
-    return tensor
 
 
 def _warn(dropped: Mapping[Id, str]) -> None:

@@ -20,7 +20,9 @@ from comity.rules._block import By as By
 from comity.rules._block import GramBlock as GramBlock
 from comity.rules._block import factored
 from comity.rules._many import MANY
-from comity.rules._rows import NOT_OF_ONE_ROUND, Rows, Updates
+from comity.rules._products import layer_lengths
+from comity.rules._read import Rows as Rows
+from comity.rules._rows import NOT_OF_ONE_ROUND, Updates
 from comity.rules._sketch import Sketch
 from comity.rules._step import Length, with_length
 from comity.rules._updates import ClientUpdates, Id
@@ -31,6 +33,10 @@ Scope = Literal["model", "layer"]
 CAUTIONED = "cautioned"
 """In a rule's state after its first ``caution``."""
 STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
+
+
+MANY_COMPARED = 1_000
+"""Clients per round from which on exact products take several times as long as all else in a round of a small net."""
 
 
 class SolverWarning(UserWarning):
@@ -178,9 +184,9 @@ class Rule(_Declared):
             plain = used.lengths(used.shares)
         else:
             is_plain = torch.equal(chosen.coefficients, used.shares[None])
-            plain = _layer_lengths(used.layout, update if is_plain else used.combine(used.shares))
+            plain = layer_lengths(used.layout, update if is_plain else used.combine(used.shares))
         self.remember(used, update)
-        length_ratio = torch.where(plain > 0, _layer_lengths(used.layout, update) / plain, math.nan)
+        length_ratio = torch.where(plain > 0, layer_lengths(used.layout, update) / plain, math.nan)
         return Outcome(**vars(chosen), update=update, length_ratio=length_ratio)
 
     def __call__(
@@ -230,6 +236,8 @@ class Rule(_Declared):
                     losses=losses[moved],
                     ages=ages[moved],
                     layer=layer,
+                    sketched=updates.sketch is not None and len(moved) > MANY,
+                    threads=updates.threads,
                 )
                 solution = self.solve(block)
             coefficients[layer, torch.from_numpy(moved)] = torch.from_numpy(solution.x)
@@ -301,10 +309,14 @@ def check_sketch(sketch: Sketch | None, rule: Rule) -> None:
         raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
 
 
-def _layer_lengths(layout: Layout, vector: Tensor) -> Tensor:
-    """(L,) the length of each layer of a vector."""
-    norm = torch.linalg.vector_norm
-    with one_thread():  # pieces in the rows' own precision, put together in float64
-        pieces = [torch.split(layer.reshape(-1), 2**16) for layer in layout.split(vector)]
-        lengths = [norm(torch.stack([norm(piece) for piece in layer]).double()) for layer in pieces]
-    return torch.stack(lengths).cpu()
+def advice_on_products(rule: Rule, clients: int, layers: int) -> str:
+    """What to do where a rule would compare so many clients exactly; empty where that is sensible."""
+    if not rule.needs_gram or clients < MANY_COMPARED:
+        return ""
+    instead = (
+        "a smaller --participation compares fewer clients" if rule.remembers else "--sketch 1024 estimates the products"
+    )
+    return (
+        f"{type(rule).__name__} compares the updates of {clients:,} clients exactly, in matrices of "
+        f"{8 * layers * clients**2 / 1e9:.1f} GB and in time that grows with the cube of the clients: {instead}"
+    )

@@ -78,6 +78,8 @@ class ClientUpdates(ABC):
         """What the Gram matrices are estimated with, if they are."""
         self.original = layout
         """That of the updates, where the layout is that of their sketches."""
+        self.threads: int | None = None
+        """How many read large matrices; torch's own number by default."""
         self._products: Tensor | None = None
 
     @property

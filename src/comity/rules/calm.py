@@ -50,6 +50,6 @@ class CALM(Rule):
         beta = margin - times(block.products, a) / r  # of the updates at length 1, which is how the solver sees them
         lam, residual = np.zeros_like(a), 0.0
         if self.C > 0 and beta.max() > 0:
-            best = box(block.scaled(r), -beta / abs(beta).max(), self.C * r / abs(beta).max())
+            best = box(block.scaled(r), -beta / abs(beta).max(), self.C * r / abs(beta).max(), by_few=block.sketched)
             lam, residual = best.x * abs(beta).max() / r, best.residual
         return Solution(a + lam, residual, {"lambda": lam})

@@ -52,6 +52,8 @@ class Projection(Rule):
 
 def simultaneous(block: GramBlock, weights: Array) -> Array:
     """Coefficients of the weighted sum of the projected updates: aⱼ = wⱼ + Σᵢ wᵢ [−Gᵢⱼ]₊ / Gⱼⱼ."""
+    if block.sketched:
+        return np.asarray(weights + block.opposition(weights) / block.squares)
     taken, r = np.zeros_like(weights), block.lengths
     for rows, G in block.bands():
         against = np.less(G, -COSINE_ROUNDING * r * r[rows, None])

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from comity._datasets import DATASETS, whereabouts
@@ -17,7 +18,14 @@ PRUNE = "comity.engine.Prune"
 
 
 class StudyPlan:
-    def __init__(self, entries: Entries, shard: str | None = None, on: str | None = None) -> None:
+    def __init__(
+        self,
+        entries: Entries,
+        shard: str | None = None,
+        on: str | None = None,
+        before_torch: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``before_torch`` is called when all that needs no torch is checked."""
         self.entries, self.shard, self.on_ray, self.address = entries, shard, on is not None, ray_address(on)
         self.out = Path(entries["out"])
         if self.out.is_file() or (not (self.out / schema.STUDY).exists() and any(self.out.glob("[!.]*"))):
@@ -28,7 +36,8 @@ class StudyPlan:
             entries = {"local_on": "train"} | entries
         cells = expand(entries | {"out": None})
         self.skipped: list[str] = []  # a sentence for each data set that is missing
-        cells = self._with_data(cells)  # before torch is imported
+        cells = self._with_data(cells)
+        before_torch()
 
         from comity.studies._runs import Runs
 

@@ -83,8 +83,11 @@ def main() -> None:
         answers.flush()
 
     Thread(target=listen, daemon=True).start()
+    from comity.studies._runs import Runs  # with torch: meanwhile orders are listened to
+
+    runs = Runs()
     while True:
-        work(orders.get(), tell, stop.is_set)
+        work(orders.get(), tell, stop.is_set, runs.next_plan)
 
 
 if __name__ == "__main__":

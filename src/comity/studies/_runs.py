@@ -26,6 +26,11 @@ QUICK = 1.0
 """A run that has not taken so many seconds is timed by the fastest of three rounds: the first one warms up."""
 
 
+def _about(config: Config) -> str:
+    """What decides the data set."""
+    return repr((config.data, config.data_dir, config.data_limit))
+
+
 class SharedPlan(RunPlan):
     """A run's plan whose data set other runs have read, or will use."""
 
@@ -35,8 +40,7 @@ class SharedPlan(RunPlan):
 
     @cached_property
     def dataset(self) -> Any:
-        about = repr((self.config.data, self.config.data_dir, self.config.data_limit))
-        if about not in self.datasets:
+        if (about := _about(self.config)) not in self.datasets:
             with one_thread():  # as in a run: the bits of a sum depend on how it is split
                 self.datasets[about] = super().dataset
         return self.datasets[about]
@@ -51,6 +55,12 @@ class Runs:
 
     def plan(self, config: Config) -> RunPlan:
         return SharedPlan(config, self.datasets)
+
+    def next_plan(self, config: Config) -> RunPlan:
+        """The plan of a run after which those before it are over: only its own data set stays in memory."""
+        if _about(config) not in self.datasets:
+            self.datasets.clear()
+        return self.plan(config)
 
     def settled(self, cells: Iterable[Config]) -> list[Config]:
         """The cells with the device, clients and model that they get where none is named.

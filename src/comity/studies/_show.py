@@ -14,9 +14,15 @@ class Show:
     """Bars on a terminal, a line for each finished run elsewhere; ``Show()`` without a console prints nothing."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console
+        self.console, self.silent = console, True
+
+    def say_first(self) -> None:
+        """A line before torch is imported, unless there was one."""
+        if self.silent:
+            self.say("Reading data …")
 
     def say(self, text: str) -> None:
+        self.silent = False
         if self.console is not None:
             self.console.print(text, highlight=False)
 

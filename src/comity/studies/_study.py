@@ -50,8 +50,9 @@ def study(
     is asked after every round. ``shard="3/16"`` does the third of 16 parts; ``on="ray"`` does the runs on a Ray cluster
     (``on="ray:ADDRESS"`` on the one there).
     """
-    plan = StudyPlan(_entries(config, scale, allow_code, options), shard, on)
-    return _Study(plan, overwrite, show or Show(), stop).run()
+    show = show or Show()
+    plan = StudyPlan(_entries(config, scale, allow_code, options), shard, on, show.say_first)
+    return _Study(plan, overwrite, show, stop).run()
 
 
 def dry_run(

@@ -9,7 +9,7 @@ To try it on one machine, without encryption:
 export FLWR_TELEMETRY_ENABLED=0     # otherwise Flower sends usage data to its makers
 flower-superlink --insecure --host 127.0.0.1 --port 8000 --disable-runtime-dependency-installation &
 for i in $$(seq 0 $last); do
-  flower-supernode --insecure --superlink 127.0.0.1:8000 --port $$((9000 + i)) \
+  comity supernode --insecure --superlink 127.0.0.1:8000 --port $$((9000 + i)) \
     --node-config "partition-id=$$i num-partitions=$clients" &
 done
 mkdir -p ~/.flwr && printf '[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' >> ~/.flwr/config.toml

@@ -34,6 +34,8 @@ flower.clients = 0
 flower.wait-absent = 0.0
 # The folder of a run to resume after the server was stopped.
 flower.resume = ""
+# Answer `comity ask` with so many seeds (6 test each row twice) in place of training; for tables at their sites.
+flower.ask = 0
 # Seats reserved for one node each, by its id or public key: "0:<node id> 1:<public key>". Other seats belong to the key
 # that takes them first; "any" lets a SuperNode without a key of its own come back after a restart.
 flower.seats = ""

@@ -7,7 +7,7 @@ A site checks its table, starts a SuperNode and is done:
 
 ```sh
 comity data patients.csv --schema $package/schema.yaml
-flower-supernode --insecure --superlink 127.0.0.1:8000 --node-config "data='/srv/patients.csv'"
+comity supernode --insecure --superlink 127.0.0.1:8000 --node-config "data='/srv/patients.csv'"
 ```
 
 Which client a site is follows from the column `$client` of its table; a site whose table has no such column adds
@@ -23,6 +23,8 @@ flwr run . here --stream
 comity report $out -o report.html
 ```
 
+To ask first whether joining pays, before any training: `flwr run . here --stream -c "flower.ask=6"` (docs/how-to/ask.md of comity).
+
 For a real deployment, use TLS and node authentication: docs/how-to/deploy.md of comity shows how.
 
 ## What is where
@@ -36,3 +38,4 @@ For a real deployment, use TLS and node authentication: docs/how-to/deploy.md of
 Before the first round each site sends one table of sums over its training samples: for each feature the number of known
 values, their sum, their sum of squares, and how many are neither 0 nor 1. A feature with fewer than $least known values is
 left out of a site's sums. From then on the server sees every client's update and a few scores per evaluation, and no row.
+With `flower.ask` it sees such sums of each fold, quartiles of columns, sums of losses and gradients, and scores.
