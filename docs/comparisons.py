@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from differences import of_half
@@ -59,7 +60,7 @@ def gained(study: str, method: str, rule: str, block: str = "") -> Spread:
 
 
 BLOCKS = {"confree-table1": "digits", "confree-table1-clothing": "clothes", "confree-table1-rates": "flowers"}
-BLOCKS |= {"confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
+BLOCKS |= {"confree-tuned": "clothes", "confree-table1-cifar10": "CIFAR-10", "fedcalm-table10": "ViT"}
 BLOCKS |= {"heart, clients=4": "heart", "watch, clients=20": "watch"}
 BLOCKS |= {f"clients={n}, participation={p}": f"{n} clients, {p:.0%}" for n in (20, 40) for p in (0.3, 0.6)}
 BLOCKS |= {"widths=64": "1 layer", "widths=64×64×64": "3 layers"}
@@ -73,7 +74,10 @@ FEDORAS = TURNED | {"fedora-shifts": "label shift", "fedora-imbalanced": "one ha
 PLAIN = ("FedAvg (personal_model=global)", "FedAvg (personal_model=finetune)")
 RIVALS = ("LG-FedAvg", "Ditto", "FedFomo")
 GAMMAS = ("FedPG (gamma=0.0)", "FedPG (gamma=0.3)", "FedPG (gamma=1.0)")
-OTHERS = ("FedAvg", "FedMGDA+")
+COMMON = ("FedAvg", "FedProx", "FedFV", "FedMGDA+", "APFL", "Ditto", "pFedMe", "Per-FedAvg")
+PERSONAL = ("FedRep", "FedFomo", "FedAvg (personal_model=finetune)")
+"""Rivals of FedPG with a common model, and those whose personal models alone are compared."""
+TUNED = "confree-tuned"
 
 
 def takers() -> Comparisons:
@@ -124,36 +128,77 @@ def contrary(found: Comparisons) -> Comparisons:
 
 
 def abroad() -> Comparisons:
-    """Everybody's accuracy of the personal models with gamma 0 over the global model's own."""
+    """Everybody's accuracy of the personal models with gamma 0 over the common model's own, in every study."""
     found = {"a quarter online": line("fedpg-table1", GAMMAS[0]), "all of 10 online": line("fedpg-figure1", "FedPG")}
-    found |= {
-        f"{share} online": line("fedpg-table2", GAMMAS[0], f"participation={p}")
-        for share, p in (("half", 0.5), ("all", 1.0))
-    }
+    found |= {f"{share} online": each for share, (each, *_) in by_share().items()}
     return {name: between([each.by_seed("G-acc")], [each.by_seed("global-acc")]) for name, each in found.items()}
 
 
+def by_share() -> dict[str, list[Stored]]:
+    """FedPG, FedAvg and FedFV with more clients online."""
+    return {
+        share: [line("fedpg-table2", method, f"participation={p}") for method in ("FedPG", "FedAvg", "FedFV")]
+        for share, p in (("half", 0.5), ("all", 1.0))
+    }
+
+
 def online(what: str) -> Comparisons:
-    """FedPG over FedAvg with more and more clients online, beside all other methods with a quarter of them."""
-    blocks = {f"FedAvg, {share} online": f"participation={part}" for share, part in (("half", 0.5), ("all", 1.0))}
-    pairs = {name: [line("fedpg-table2", m, block) for m in (GAMMAS[0], "FedAvg")] for name, block in blocks.items()}
-    return over("fedpg-table1", GAMMAS[0], OTHERS, what) | {name: a.over(b, what) for name, (a, b) in pairs.items()}
+    """FedPG over all rivals with a quarter of the clients online."""
+    tuned, rivals = ("-global", COMMON) if what == "global-acc" else ("", (*COMMON, *PERSONAL))
+    return over(f"fedpg-table1{tuned}", GAMMAS[0], rivals, what)
 
 
-def attacked(*labels: str) -> Comparisons:
+def more_online(what: str) -> Comparisons:
+    """FedPG over FedAvg and FedFV with more clients online."""
+    return {
+        f"{each.method}, {share} online": ours.over(each, what)
+        for share, (ours, *theirs) in by_share().items()
+        for each in theirs
+    }
+
+
+def attacked(label: str) -> Comparisons:
     """The common model under attack over that of the same method without."""
-    found = {}
-    for label in labels:
-        clean, *dirty = (line("fedpg-table3", label, f"attack={a}") for a in ("none", "gaussian", "scale"))
-        for attack, each in zip(("A1", "A2"), dirty, strict=True):
-            found[f"{label}, {attack}"] = between([each.by_seed("global-acc")], [clean.by_seed("global-acc")])
+    clean, *dirty = (line("fedpg-table3", label, f"attack={a}") for a in ("none", "gaussian", "scale"))
+    return {
+        f"{label}, {attack}": between([each.by_seed("global-acc")], [clean.by_seed("global-acc")])
+        for attack, each in zip(("A1", "A2"), dirty, strict=True)
+    }
+
+
+def flipped(label: str) -> Spread:
+    """The common model under sign flips over that without, by seed."""
+    dirty, clean = (line("fedpg-flip", label, f"attack={a}").by_seed("global-acc").by_seed for a in ("flip", "none"))
+    return Spread({seed: dirty[seed] - clean[seed] for seed in dirty})
+
+
+def flip_of(label: str) -> Difference:
+    """What sign flips change in a method's common model."""
+    found = Difference.over_seeds(flipped(label))
+    assert found is not None
     return found
+
+
+def by_s() -> Comparisons:
+    """S-acc of S-FedPG with s 4 over that with s 1. With s 0 it never doubles a step."""
+    return over("fedpg-figure1", "S-FedPG (s=4)", ["S-FedPG (s=1)"], "S-acc")
+
+
+def steadier() -> Comparisons:
+    """By how much FedPG's S-acc falls more than S-FedPG's, all falls between evaluations added up."""
+
+    def falls(each: Stored) -> Spread:
+        names = [name for name in each.runs[0] if name.startswith("S-acc ") and name.split()[-1].isdigit()]
+        curves = {int(run["seed"]): [float(run[name]) for name in (*names, "S-acc")] for run in each.runs}
+        return Spread({s: sum(max(0.0, a - b) for a, b in pairwise(curve)) for s, curve in curves.items()})
+
+    return {"FedPG": between([falls(line("fedpg-figure1", "FedPG"))], [falls(line("fedpg-figure1", "S-FedPG (s=1)"))])}
 
 
 def beyond_the_ends(study: str, labels: Sequence[str], inner: int) -> Comparisons:
     """A value in the middle over the smallest and the largest."""
     middle = line(study, labels[inner])
-    return {f"{labels[inner]} over {other}": middle.over(line(study, other)) for other in (labels[0], labels[-1])}
+    return {f"over {other}": middle.over(line(study, other)) for other in (labels[0], labels[-1])}
 
 
 def by_participation() -> Comparisons:

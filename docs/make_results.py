@@ -21,6 +21,7 @@ import make_guard
 import make_harm
 import make_leaderboard
 import measured
+import published_numbers
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -36,14 +37,18 @@ FUNCTIONS = (
     *(measured.about, measured.table, measured.rules, measured.rule, measured.value, measured.by_angle),
     *(
         measured.weighed,
-        measured.published_gain,
-        measured.published_gains,
+        published_numbers.published_gain,
+        published_numbers.in_brief,
+        measured.ends,
+        published_numbers.gaps,
         differences.interval,
         measured.machine,
         claims.claims,
+        claims.evidence,
         claims.over,
     ),
-    *(claims.counted_comparisons, claims.every_item),
+    *(claims.counted_comparisons, claims.every_item, claims.decisive, claims.decisive_power),
+    *(claims.online, claims.more_online, claims.flip_of),
     *(make_guard.guard_states, make_guard.guard_summary, make_guard.guard_settings, make_guard.guard_mean),
     *(make_guard.guard_above_control, make_guard.guard_count, make_guard.guard_range, make_guard.guard_candidates),
     *(
@@ -125,10 +130,13 @@ def runs(cell: Cell) -> Iterable[dict[str, object]]:
         row: dict[str, object] = {"block": cell.setting.label, "method": cell.method_label, "rule": cell.rule_label}
         row |= {"seed": run.seed, "unstable": len(run.result.unstable) if run.result else 0}
         shares = {each.key: run.metric(each.key) for each in (VALIDATION, SOME, ALL, COMMON)}
+        shares |= {f"{each.key} std": run.metric(each.key, "std") for each in (SOME, ALL)}
         shares["worst10"] = run.metric(OWN.key, "worst10")
         row |= {name: "" if math.isnan(share) else f"{100 * share:.4f}" for name, share in shares.items()}
         judged = [record for record in run.records if OWN.key in record.metrics]
-        yield row | {f"round {each.round}": f"{100 * each.metrics[OWN.key].mean:.4f}" for each in judged}
+        row |= {f"round {each.round}": f"{100 * each.metrics[OWN.key].mean:.4f}" for each in judged}
+        general = [record for record in judged if SOME.key in record.metrics][:-1]
+        yield row | {f"{SOME.key} {each.round}": f"{100 * each.metrics[SOME.key].mean:.4f}" for each in general}
 
 
 def clients(cell: Cell) -> Iterable[dict[str, object]]:

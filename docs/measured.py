@@ -20,7 +20,6 @@ from differences import Ranked, interval, of_half
 from comity._words import number
 from comity.compare import COLUMNS, Difference, Entry, Line, Spread
 from comity.config import COMPONENTS, LOCAL
-from comity.studies._papers import published
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 DOCS = Path(__file__).parent
@@ -38,6 +37,13 @@ VARIANTS = {
     "--tune lr=0.02,0.05,0.1",
     "fedora-balanced-mnist": "fedora-balanced --data mnist --data.centred true "
     "--partition.samples_per_client 469 --clients 36 --test-share 0.5906 --tune lr=0.005,0.01,0.02,0.05",
+    "confree-tuned": "confree-table1 --data fashion-mnist --partition label-shift --partition.samples_per_client 200 "
+    "--partition.shift 0.8 --method FedRep --rule Mean,ConFREE --tune lr=0.05,0.1,0.2,... --tune rule.length=1,2,3 "
+    "--tune rule.c=0.1:0.9",
+    "fedpg-table1-global": "fedpg-table1 --tune-by global-acc",
+    "fedpg-flip": "fedpg-table3 --only attack=none,flip --tune lr=0.4 --reference none --control none",
+    "fedpg-table3": "fedpg-table3` with the example of commit `886e9ff",
+    "fedpg-figure1": "fedpg-figure1 --reference none --control none",
     "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05,0.1",
 }
@@ -52,7 +58,13 @@ Row = dict[str, str]
 def short(label: str) -> str:
     """``Mean (length=own, by=size)`` as ``Mean``: what is usual is not said."""
     name = label.partition(" (")[0]
-    usual = {"length=own", "personal_model=post_local", "head_epochs=5", "by=size" if name == MEAN else "by=uniform"}
+    usual = {
+        "length=own",
+        "personal_model=post_local",
+        "head_epochs=5",
+        "least_descent=0.0",
+        "by=size" if name == MEAN else "by=uniform",
+    }
     kept = [each for each in re.findall(r"[\w.]+=[^,)]+", label) if each not in usual]
     return f"{name} ({', '.join(kept)})" if kept else name
 
@@ -116,8 +128,9 @@ def read(file: str) -> list[Row]:
 
 
 HEADS = {column.name: column.heading for column in COLUMNS}
-HEADS |= {"difference": "over Mean", "gain": "gain over Local", "harmed": "clients harmed", "MB": "MB a round"}
-HEADS |= {"relative": "relative to Local", "seconds": "s a round"}
+HEADS |= {"difference": "over Mean", "gain": "gain over Local", "harmed": "clients harmed", "MB": "MB per round"}
+HEADS |= {f"{name} std": f"{name}, std over clients" for name in ("S-acc", "G-acc")}
+HEADS |= {"relative": "relative to Local", "seconds": "s per round"}
 PARTS = {"gain": ("low", "high"), "difference": ("low", "high"), "harmed": ("of", "beyond chance"), "gaining": ("of",)}
 """Columns of the studies' files, which earlier versions made, and what the files have beside their values."""
 
@@ -145,6 +158,8 @@ def lines(study: str) -> list[Stored]:
         words = [row[key] if key in COMPONENTS else f"{key.rpartition('.')[2]}={row[key]}" for key in keys if row[key]]
         key = ", ".join(words), row["method"], row["rule"]
         seeds = list(map(int, row["seeds"].split()))
+        if runs and key not in runs:  # a reference, such as the majority class
+            continue
         made = Stored(short(key[1]), short(key[2]), seeds, entries(row), block=key[0], runs=tuple(runs.get(key, ())))
         found.append(made)
     if not found:
@@ -167,11 +182,10 @@ def line(study: str, label: str, block: str = "") -> Stored:
 def about(study: str) -> str:
     """How to do it again, what ran, which rates were at an end of their grid, convergence and stability."""
     told = json.loads((FOLDER / "studies.json").read_text())[study]
-    files = f"[table](../../evidence/{study}.csv)"
-    files += f", [runs](../../evidence/{study}-runs.csv)" if lines(study)[0].runs else ""
+    files = f"[table]({study}.csv)" + (f", [runs]({study}-runs.csv)" if lines(study)[0].runs else "")
     text = (
-        f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds, {told['core minutes']} core minutes, "
-        f"{told['date']} · {files}."
+        f"`{told['command']}` · {told['runs']} runs, {told['seeds']} seeds, "
+        f"{told['core minutes']} minutes of run time, {told['date']} · {files}."
     )
     if "lr" in told:
         rates, ends = [value for value, _ in told["lr"]], [value for value, at_an_end in told["lr"] if at_an_end]
@@ -186,6 +200,13 @@ def about(study: str) -> str:
         f"{text} In the last fifth of the rounds accuracies move by {number(median(map(abs, moved)))} points (median), "
         f"at most by {number(max(map(abs, moved)))}; {fell} runs are unstable."
     )
+
+
+def ends(*studies: str) -> str:
+    """How many of the learning rates of these studies are at an end of those tried."""
+    told = json.loads((FOLDER / "studies.json").read_text())
+    chosen = [at_an_end for study in studies for _, at_an_end in told[study].get("lr", ())]
+    return f"{sum(chosen)} of {len(chosen)}"
 
 
 def machine() -> str:
@@ -214,6 +235,8 @@ def table(study: str, *columns: str, only: Sequence[str] | None = None) -> str:
 
 
 def _entry(each: Stored, column: str, real: bool | None) -> str:
+    if column.endswith(" std"):
+        return number(each.by_seed(column).mean) if each.runs and each.runs[0].get(column) else "–"
     entry = each.entries[column]
     if column in ("gain", "difference"):
         noted = each.noted(column)
@@ -320,25 +343,3 @@ def weighed(study: str) -> str:
 
 def value(study: str, label: str, column: str, block: str = "") -> str:
     return _entry(line(study, label, block), column, None)
-
-
-def published_gain(name: str, better: str, than: str, **options: str) -> str:
-    """By how much a published table has one rule, or method, above another under these options."""
-
-    def value(which: str) -> float:
-        rows = [row for row in published(name) if options.items() <= row.options.items()]
-        (found,) = [row for row in rows if which in (row.options.get("rule"), row.options["method"])]
-        return found.results["accuracy"]
-
-    return number(value(better) - value(than))
-
-
-def published_gains(name: str) -> str:
-    """The median and the largest gain of ConFREE over Mean in a published table."""
-    known = {tuple(row.options.items()): row.results["accuracy"] for row in published(name)}
-    gains = [
-        value - known[tuple((key, MEAN if key == "rule" else each) for key, each in row)]
-        for row, value in known.items()
-        if ("rule", "ConFREE") in row
-    ]
-    return f"{number(median(gains))} (median) and at most {number(max(gains))}"

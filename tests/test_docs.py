@@ -201,7 +201,29 @@ def test_what_a_claim_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = claims.Claim("x", "y", "z", lambda: {"a": of_half(0.2, 0.5, 8)}, same=True)
     assert nothing.outcome(0.01)[0] == "shown"
     assert claims.Claim("x", "y", "z", lambda: {"a": sure}, same=True).outcome(0.01)[0] == "contradicted"
-    assert claims.Claim("x", "y", "z", lambda: {"a": sure}, unfit="why").outcome(0.01) == ("not tested", "–", "why")
+    untested = claims.Claim("x", "y", "z", lambda: {"a": sure}, unfit="why", paper_has=lambda: "1.2")
+    assert untested.outcome(0.01) == ("not tested", "–", "why")
+    assert untested.row(0.01) == ["y", "not tested", "–", "why", "–", "–", "1.2"]
+    several = claims.Claim("x", "y", "z", lambda: {"a": chance, "b": contrary, "c": sure}).row(0.01)
+    assert several[2:4] == ["1 ↑, 1 ↓ of 3", "median 0.50; 2.00 [1.50, 2.50] c … −2.00 [−2.50, −1.50] b"]
+    assert several[5:] == ["8", "–"]
+
+
+def test_published_differences_are_those_of_the_same_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import published_numbers as paper
+
+    assert paper.largest("APFL") == "3.42"
+    assert paper.largest("FedALA") == "2.79"
+    assert len(paper.gaps("confree-table1", {"rule": "ConFREE"}, {"rule": "Mean"})) == 48  # eight methods, six columns
+    fashion = paper.gaps(
+        "fedpg-table1",
+        {"method": "FedPG", "method.gamma": "0"},
+        {"method": "FedAvg", "method.gamma": None},
+        "global",
+        data="fashion-mnist",
+    )
+    assert fashion == [pytest.approx(89.0 - 41.1)]
 
 
 def test_the_correction_counts_every_comparison_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,9 +234,17 @@ def test_the_correction_counts_every_comparison_of_the_page(monkeypatch: pytest.
     assert discovered([0.01, 0.5, 0.6, 0.7]) == 0.01
     assert discovered([0.02, 0.5, 0.6, 0.7]) == 0
     assert discovered([0.02, 0.024, 0.6, 0.7]) == 0.024  # two of four, each below 2/4 of 5 %
-    counted = [each for claim in claims.CLAIMS if not claim.unfit for each in claim.found.values()]
+    tested = [claim for claim in claims.CLAIMS if claim.outcome(0)[0] != "not tested"]
+    counted = [each for claim in tested for each in claim.found.values()]
     assert claims.counted_comparisons().startswith(f"{len(counted)} comparisons")
-    assert discovered([each.p_value for each in counted if each.p_value is not None]) == claims.level()
+    by_paper: dict[str, list[float]] = {}
+    for claim in tested:
+        for name in ("", claim.paper):
+            by_paper.setdefault(name, []).extend(
+                each.p_value for each in claim.found.values() if each.p_value is not None
+            )
+    assert len(by_paper) == 5
+    assert claims.level() == min(map(discovered, by_paper.values()))
 
 
 def test_power_is_that_of_simulated_t_tests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,9 @@ def test_a_missing_data_set_skips_its_block(tmp_path: Path) -> None:
 
 def test_the_decisive_experiment_has_the_papers_setting_and_four_arms() -> None:
     cells = cells_of("confree-decisive", "paper", {})
-    arms = Counter((str(cell.method), str(cell.rule), cell.rule.options.get("c")) for cell in cells if cell.rule)
+    joined = [cell for cell in cells if not cell.is_local]
+    assert len(cells) - len(joined) == 8
+    arms = Counter((str(cell.method), str(cell.rule), cell.rule.options.get("c")) for cell in joined)
     wanted = [
         (method, rule, None if rule == "Mean" else c)
         for method, c in (("APFL", 0.4), ("FedALA", 0.6))

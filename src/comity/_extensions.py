@@ -9,6 +9,7 @@ BY_OPTION = {
     "clip_updates": "comity.extras.bounds:Clipping",
     "attack": "comity.extras.attacks:Attack",
     "newcomers": "comity.extras.newcomers:Newcomers",
+    "general_validation": "comity.extras.validation:GeneralValidation",
     "guard": "comity.guard.extension:Guarding",
     "masked": "comity.privacy.extension:MaskedSums",
 }

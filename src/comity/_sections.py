@@ -159,6 +159,13 @@ class Evaluation:
         0,
         "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round only, never for no S and G",
     )
+    general_validation: bool = option(
+        False,
+        "measure S-acc, G-acc and the common model on validation samples too; a study sets it where it tunes by them",
+        decides=False,
+        local=False,
+        silent=True,
+    )
     s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests count in S-acc (FedPG's c)")
     metric: Literal["accuracy", "balanced", "log-loss", "brier", "auc"] | None = option(
         None, "metric that decides who is better; by default accuracy, or balanced accuracy where classes are uneven"

@@ -344,6 +344,17 @@ VALIDATED = {"accuracy": VALIDATION, "log-loss": VALIDATION_LOSS} | {
     if name not in ("accuracy", "log-loss")
 }
 """The same on validation samples."""
+GENERAL_VALIDATED = {
+    metric.key: Metric(
+        f"val-{metric.key}",
+        f"validation {metric.label}",
+        f"{metric.label} on validation samples in place of tests",
+        optional=True,
+        **_SHARE,
+    )
+    for metric in (SOME, ALL, COMMON)
+}
+"""S-acc, G-acc and the common model's accuracy on validation samples, in runs with ``general_validation``."""
 
 METRICS = (
     *(OWN, BALANCED, AUC, BRIER, LOSS, *VALIDATED.values(), SOME, ALL, COMMON, CALIBRATION, CONSTANT),

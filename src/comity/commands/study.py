@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from comity._errors import ComityError, complain
 from comity._labels import slug
@@ -23,6 +23,8 @@ class StudyOptions:
         only: keep the cells with these values of an option, data=mnist,cifar10; several --only must all hold
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
             or lr=0.01,0.03,0.1; lr=0.01,0.03,0.1,... continues in the same ratio while the best is at an end
+        tune_by: S-acc, G-acc or global-acc: what --tune chooses by, on validation samples; by default the metric that
+            decides, on the client's own
         tune_seeds: on how many of the seeds, the first ones, --tune tries values; by default on all
         budget: the most runs that --tune may take
         jobs: runs side by side; by default one per core
@@ -42,6 +44,7 @@ class StudyOptions:
     sweep: Repeated = ()
     only: Repeated = ()
     tune: Repeated = ()
+    tune_by: Literal["S-acc", "G-acc", "global-acc"] | None = None
     tune_seeds: Count | None = None
     budget: Count | None = None
     jobs: Count | None = None
@@ -56,7 +59,7 @@ class StudyOptions:
 
     def entries(self) -> Entries:
         """Those that are entries of the study itself, as far as they are given."""
-        names = ("seeds", "tune_seeds", "budget", "jobs", "most_cells", "keep_checkpoints")
+        names = ("seeds", "tune_by", "tune_seeds", "budget", "jobs", "most_cells", "keep_checkpoints")
         entries: Entries = {name: getattr(self, name) for name in names} | {"callbacks": list(self.callbacks)}
         entries |= {name: _assignments(name, getattr(self, name)) for name in ("sweep", "only", "tune")}
         return {name: value for name, value in entries.items() if value}

@@ -25,6 +25,7 @@ from comity.engine._result import transfer
 from comity.engine._run import Run, run
 from comity.engine._server import Server, cohort_size
 from comity.engine._site import Site
+from comity.engine._tests import TestPool
 from comity.engine._trainer import Autograd, Chain, Compiled, Trainer
 from comity.engine._verbs import BESIDE, Call, Verb, verbs_of
 
@@ -42,6 +43,6 @@ __all__ = [
     # what it can be asked
     "Verb", "Call", "BESIDE", "verbs_of", "Scores", "brief", "tensor_objection", "unlike_most", "hits",
     # what comes out
-    "columns_of", "summaries", "transfer", "cohort_size", "write_tensors",
+    "TestPool", "columns_of", "summaries", "transfer", "cohort_size", "write_tensors",
 ]
 # fmt: on

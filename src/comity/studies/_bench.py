@@ -139,7 +139,7 @@ class _Part:
         self.entries = {**own, **kept}
         self.first = seeds_of(entries)[0]
         self.tuned = bool(section(entries, "tune"))
-        cells = expand(_without(self.entries, "tune", "tune_seeds") | {"seeds": [self.first], "out": None})
+        cells = expand(_without(self.entries, "tune", "tune_by", "tune_seeds") | {"seeds": [self.first], "out": None})
         self.cells = [cell for cell in cells if not cell.is_local]
 
     def run(self, seeds: Sequence[int], done: Bench, common: Mapping[str, Any]) -> None:
@@ -157,7 +157,9 @@ class _Part:
         if not grid:
             raise ComityError(f"no configuration runs: {next(iter(chosen.left_out.values()))}")
         local = {"local_lr": chosen.rates[LOCAL]} if self.tuned else {}
-        entries = _without(self.entries, *COMPARED, "tune", "tune_seeds", "grid", "sweep") | {"grid": grid} | local
+        entries = (
+            _without(self.entries, *COMPARED, "tune", "tune_by", "tune_seeds", "grid", "sweep") | {"grid": grid} | local
+        )
         folder = StudyFolder(self.out)
         if self.tuned:
             folder.write_entries(entries | {"out": str(self.out), "seeds": list(seeds)})

@@ -2,9 +2,9 @@
 
 Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
 ``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
-``only`` (options with the values whose cells are kept), ``tune``, ``tune_seeds``, ``budget``, ``jobs``, ``most_cells``,
-``callbacks``, ``keep_checkpoints``, ``about``, and the sections ``quick``, ``desk``, ``night`` and ``paper``, of which
-``--scale`` chooses one.
+``only`` (options with the values whose cells are kept), ``tune``, ``tune_by``, ``tune_seeds``, ``budget``, ``jobs``,
+``most_cells``, ``callbacks``, ``keep_checkpoints``, ``about``, and the sections ``quick``, ``desk``, ``night`` and
+``paper``, of which ``--scale`` chooses one.
 """
 
 import math
@@ -29,7 +29,7 @@ from comity.results import Flat, flatten, show
 
 SCALES = ("quick", "desk", "night", "paper")
 BESIDE = (
-    *("seeds", "sweep", "grid", "only", "tune", "tune_seeds", "budget"),
+    *("seeds", "sweep", "grid", "only", "tune", "tune_by", "tune_seeds", "budget"),
     *("jobs", "most_cells", "callbacks", "keep_checkpoints", "about"),
 )
 """Entries of a study that are no options of a run."""

@@ -12,7 +12,7 @@ from comity._words import counted
 from comity.config import Config, Entries
 from comity.results import schema
 from comity.studies._grid import TRAINING, Names, callback_names, expand, locals_of, part, section
-from comity.studies._tune import groups
+from comity.studies._tune import TuneBy, groups
 
 PRUNE = "comity.engine.Prune"
 
@@ -43,6 +43,11 @@ class StudyPlan:
 
         self.runs = Runs()
         self.cells = self.runs.settled(cells)
+        self.tune_by = convert(entries.get("tune_by"), TuneBy | None, "tune_by")
+        if self.tune_by and not tune:
+            raise ComityError("tune_by says what tune chooses by; give tune too")
+        if self.tune_by:
+            self.cells = [cell if cell.is_local else cell.with_(general_validation=True) for cell in self.cells]
         if training:  # all are compared with the best Local
             every = [*locals_of(self.cells), *self.cells]
             self.cells = list({cell.key: cell.with_(reference="none", control="none") for cell in every}.values())

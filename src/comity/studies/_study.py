@@ -16,7 +16,7 @@ from comity._words import counted
 from comity._write import locked, write_text
 from comity.compare import LoadedStudy
 from comity.config import ACCURACY, Config, Entries, read_yaml
-from comity.metrics import DECIDING, VALIDATED
+from comity.metrics import GENERAL_VALIDATED, VALIDATED, Metric
 from comity.results import LoadedRun, PlannedRun, RunFolder, StudyFolder, Trial, Tuned, schema
 from comity.studies._crew import Crew, Job, Message, execute
 from comity.studies._grid import at_scale, local_of, locals_of, override, repeated_of
@@ -212,25 +212,35 @@ class _Study:
             if self.stop():
                 return
             for search, value, cells in batch:
-                search.tried[value] = fmean(self.validation(config) for config in cells)
+                scores = [self.validation(config) for config in cells]
+                search.by = next((metric for metric, score in scores if not math.isnan(score)), search.by)
+                search.tried[value] = fmean(score for _, score in scores)
             self.folder.write_tuning([self.tuned(*pair) for pair in searches])
 
-    def validation(self, config: Config) -> float:
-        """The metric that decides on validation samples, higher is better; NaN for a run that failed."""
-        if not self.places.finished(config):
-            return math.nan
+    def validation(self, config: Config) -> tuple[Metric, float]:
+        """What a run is judged by on validation samples, and its value, higher is better; NaN for one that failed.
+
+        ``tune_by`` where the run has it; Local, and a method without a common model, by the metric that decides.
+        """
         metric = VALIDATED[config.metric or ACCURACY]
-        return metric.gain(LoadedRun(self.places.place(config)).metric(metric.key), 0.0)
+        if not self.places.finished(config):
+            return metric, math.nan
+        run = LoadedRun(self.places.place(config))
+        if self.plan.tune_by and config.general_validation:
+            if math.isnan(run.metric(GENERAL_VALIDATED["G-acc"].key)):
+                raise ComityError(f"{run.path} was made without tune_by; give another --out")
+            wanted = GENERAL_VALIDATED[self.plan.tune_by]
+            metric = metric if math.isnan(run.metric(wanted.key)) else wanted
+        return metric, metric.gain(run.metric(metric.key), 0.0)
 
     def tuned(self, group: Group, search: Search) -> Tuned:
-        name = group.cells[0].metric or ACCURACY
-        metric = DECIDING[name]
+        metric = search.by
         tried = {value: None if math.isnan(score) else metric.gain(score, 0.0) for value, score in search.tried.items()}
         return Tuned(
             cell=self.plan.names.title(group.cells[0]).rpartition(",")[0],
             option=search.key,
             chosen=search.chosen,
-            chosen_by=f"validation {metric.label} in the last round, mean over clients and seeds",
+            chosen_by=f"{metric.label} in the last round, mean over clients and seeds",
             seeds=[cell.seed for cell in group.tried],
             tried=[Trial(value=value, validation=score) for value, score in tried.items()],
             unit="%" if metric.unit == "%" else "",

@@ -3,13 +3,16 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from comity._errors import ComityError
-from comity.config import AUTO, Config, Entries, Overlay
+from comity.config import ACCURACY, AUTO, Config, Entries, Overlay
+from comity.metrics import VALIDATED, Metric
 from comity.studies._grid import TRAINING, apart_from_seeds, has_own_rule, section
 
 Value = Any
+TuneBy = Literal["S-acc", "G-acc", "global-acc"]
+"""What values may be chosen by, on validation samples, in place of the metric that decides on the client's own."""
 MOST_STEPS = 1000  # of a walk, where its range is much wider than its step
 LEARNING_RATES = [0.003, 0.01, 0.03, 0.1, 0.3]  # what `lr: auto` tries, for every method and Local
 
@@ -108,7 +111,9 @@ class Search:
     candidates: Candidates
     most: int  # how many values may be tried
     tried: dict[Value, float] = field(default_factory=dict)
-    """Validation by the metric that decides, higher is better, mean over clients and seeds; NaN where a run failed."""
+    """Validation, higher is better, mean over clients and seeds; NaN where a run failed."""
+    by: Metric = VALIDATED[ACCURACY]
+    """What the values were judged by."""
 
     def wanted(self) -> list[Value]:
         """The values to try next; empty when the search is over."""
