@@ -1,7 +1,9 @@
 """A module seen as one vector."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +12,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity.nn._chain import FeatureLoss, Gradients, chain_of
 
 BUFFERS = "buffers"
 BATCHNORM = "batchnorm"
+GradientOfBatch = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
+"""Of samples and labels: the mean loss, and its gradient by each parameter."""
+
+
+def gradients_of(loss: Callable[[Tensor, Tensor], Tensor], params: Sequence[Tensor]) -> GradientOfBatch:
+    """Of a batch: any loss, and its gradient by autograd."""
+
+    def find(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        with torch.enable_grad():
+            value = loss(x, y)
+            return value.detach(), list(torch.autograd.grad(value, params))
+
+    return find
 
 
 class Model:
@@ -155,6 +171,34 @@ class Model:
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(self.net(x), y)
+
+    def gradients(self, *names: str, on_features: FeatureLoss | None = None) -> GradientOfBatch:
+        """A function of a batch ``(x, y)``: its loss, and the gradient by the parameters of these parts, in order.
+
+        ``on_features`` is added to the cross-entropy of head and body. The bits are those of ``torch.autograd.grad``.
+        """
+        if (layers := chain_of(self.net)) is not None:
+            return Gradients(layers, self.parts(*names), on_features)
+        if on_features is None:
+            return gradients_of(self.loss, self.parameters(*names))
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = self.features(x)
+            return F.cross_entropy(self.net.get_submodule("head")(z), y) + on_features(z, y)[0]
+
+        return gradients_of(loss, self.parameters(*names))
+
+    def head_gradients(self) -> GradientOfBatch:
+        """The same for the head by itself, of features and labels."""
+        if (layers := chain_of(self.net)) is not None:
+            return Gradients(layers[-1:], ("head",))
+        head = self.net.get_submodule("head")
+        return gradients_of(lambda z, y: F.cross_entropy(head(z), y), self.parameters("head"))
+
+    @cached_property
+    def twin(self) -> "Model":
+        """A second network for methods that train two at once; to build one costs as much as some steps."""
+        return copy.deepcopy(self)
 
     def features(self, x: Tensor) -> Tensor:
         body = self.net.get_submodule("body")
