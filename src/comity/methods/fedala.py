@@ -78,11 +78,11 @@ class FedALA(Method):
         else:
             gradients = gradients_of(model.loss, params)
 
-        batches, apart = list(client.batches(1, sample)), theirs - mine
+        apart = theirs - mine
         losses: list[float] = []
         while not losses or (first and not self._converged(losses)):
             values = []
-            for x, y in batches:
+            for x, y in client.batches(1, sample):
                 # lerp is θ_i + (θ_g − θ_i) W, and θ_g to the bit where W is 1
                 torch._foreach_copy_(params, layers.split(torch.lerp(mine, theirs, W)))
                 loss, grads = gradients(x, y)
