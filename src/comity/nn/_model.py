@@ -1,6 +1,7 @@
 """A module seen as one vector."""
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -58,6 +59,8 @@ class Model:
         if any(name.count(".") == 0 for name, _ in net.named_parameters()):
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self._empty = empty
+        self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
+        """What ``hold`` wrote, and torch's count of changes to it and to the network; steps in C forget it."""
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
         own = {id(tensor): tensor for layer in norms for tensor in layer.parameters()}
@@ -130,6 +133,15 @@ class Model:
         """Put a vector of these parts into the network."""
         for tensor, piece in zip(self.tensors(*names), self.split(vector, *names), strict=True):
             tensor.copy_(piece)
+
+    def hold(self, vector: Tensor) -> None:
+        """``write`` of the whole, unless it is the vector that was held last and nothing was changed since."""
+        if self.held is None or self.held[0]() is not vector or self.held[1] != self._versions(vector):
+            self.write(vector)
+            self.held = weakref.ref(vector), self._versions(vector)
+
+    def _versions(self, vector: Tensor) -> list[tuple[int, int]]:
+        return [(id(tensor), tensor._version) for tensor in (vector, *self.tensors())]
 
     def split(self, vector: Tensor, *names: str) -> list[Tensor]:
         """Views of a vector of these parts, shaped as their tensors."""
