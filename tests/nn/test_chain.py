@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comity import Config
 from comity.engine import run
-from comity.nn import MODELS, Model, can_compile, chain_of
+from comity.methods._prototypes import Prototypes, alignment
+from comity.nn import MODELS, Model, can_compile, chain_of, gradients_of
 from comity.nn._net import Net
 from helpers import Options, Patch, assert_same, client_of, site_of
 
@@ -40,6 +42,38 @@ def test_it_is_sgd_by_autograd(
     untouched = {(): slice(0, 0), ("head",): slice(0, size), ("body",): slice(size, None)}[parts]
     assert torch.equal(client.model.read()[untouched], before[untouched])
     assert not torch.equal(client.model.read(), before)
+
+
+@pytest.mark.parametrize("parts", [(), ("head",), ("body",)], ids=str)
+@pytest.mark.parametrize("batch", [1, 7, 10])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "lenet5", "cnn"])
+def test_gradients_have_the_bits_of_autograd(name: str, batch: int, parts: tuple[str, ...]) -> None:
+    """Also with a loss of the features, which autograd finds from its value and a chain from its slope."""
+    random = torch.Generator().manual_seed(0)
+    model = Model(MODELS[name]((3, 12, 12), 4))
+    if not (params := model.parameters(*parts)):
+        pytest.skip("a body without layers")
+    x = torch.randn(batch, 3, 12, 12, generator=random).contiguous(memory_format=torch.channels_last)
+    y, z = torch.randint(4, (batch,), generator=random), model.features(x)
+    known = torch.tensor([True, False, True, True])
+    received = Prototypes(theta=torch.zeros(0), prototypes=torch.randn(4, z.shape[1], generator=random), known=known)
+    pull = alignment(received, 0.3)
+
+    def aligned(x: Tensor, y: Tensor) -> Tensor:
+        z = model.features(x)
+        away = (z - received.prototypes[y]).square() * known[y, None]  # type: ignore[index]
+        return F.cross_entropy(model.net.get_submodule("head")(z), y) + 0.3 * away.mean()
+
+    with model.training(*parts):
+        for found, wanted in (
+            (model.gradients(*parts), gradients_of(model.loss, params)),
+            (model.gradients(*parts, on_features=pull), gradients_of(aligned, params)),
+        ):
+            (loss, grads), (expected, by_autograd) = found(x, y), wanted(x, y)
+            assert torch.equal(loss, expected)
+            assert all(torch.equal(*pair) for pair in zip(grads, by_autograd, strict=True))
+    pairs = zip(model.head_gradients()(z, y)[1], model.gradients("head")(x, y)[1], strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from comity import ComityError
-from comity.nn import MLP, Model, ResNet4
+from comity.nn import MLP, Descent, Model, ResNet4, Step, can_compile, descend
 
 SHAPE = (1, 8, 8)
 
@@ -21,6 +23,35 @@ def test_a_vector_written_is_the_vector_read() -> None:
     model.write(-model.read("head"), "head")
     assert torch.equal(model.read("body"), vector[: model.size("body")])
     assert torch.equal(model.read("head"), -vector[model.size("body") :])
+
+
+def test_a_vector_is_held_until_something_changes() -> None:
+    model, x, y = mlp(), torch.randn(4, *SHAPE), torch.arange(4)
+    vector, other = torch.randn(model.size()), torch.randn(model.size())
+
+    def steps_in_c() -> None:
+        if can_compile(model, 4):
+            descend(model, (), Step(lr=0.1), None, x, y, torch.arange(4), [4])
+
+    changes = (
+        lambda: model.write(other),
+        lambda: model.write(other[: model.size("body")], "body"),
+        lambda: Descent(model, (), Step(lr=0.1)).step(x, y),
+        steps_in_c,
+        lambda: vector.neg_(),
+        lambda: model.hold(other),
+    )
+    for change in (lambda: None, *changes):
+        change()
+        model.hold(vector)
+        assert torch.equal(model.read(), vector)
+    before = model.tensors()[0]._version
+    model.hold(vector)
+    assert model.tensors()[0]._version == before  # nothing was written
+    twin = copy.deepcopy(model)
+    twin.net.get_submodule("head").weight.data.zero_()  # torch does not count this change
+    twin.hold(vector)
+    assert torch.equal(twin.read(), vector)
 
 
 def test_the_layout_names_each_layer_where_it_lies() -> None:

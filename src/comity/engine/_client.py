@@ -12,7 +12,7 @@ from comity._random import generator
 from comity.data import ClientData, Split
 from comity.engine._optimiser import Optimiser, Training
 from comity.engine._trainer import Autograd, Trainer, TrainingRequest
-from comity.nn import Model
+from comity.nn import FeatureLoss, Model
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ class Client:
         pull: tuple[Tensor, float] | None = None,
         pull_apart: bool = False,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        on_features: FeatureLoss | None = None,
         lr: float | None = None,
     ) -> None:
         anchor, strength = pull or (None, 0.0)
@@ -126,8 +127,9 @@ class Client:
             pull=strength,
             pull_apart=pull_apart,
             loss=loss,
+            on_features=on_features,
         )
-        trainer = self.trainer if loss is None else Autograd()
+        trainer = self.trainer if loss is None and on_features is None else Autograd()
         self.train_loss = trainer.train(request)
 
     @contextmanager

@@ -159,7 +159,7 @@ def evaluate(site: "Site", client: Client, received: Question) -> Payload:
     """All scores of one client. With ``received.general`` also S-acc and G-acc, which need other clients' tests."""
     model = judged_model(client, site.method, received, site.moment)
     common = site.method.general(client, received)
-    if common is not None and torch.equal(common, model):
+    if common is not None and (common is model or torch.equal(common, model)):
         common = model
     federated = predictor(client, model)
     data = client.data
@@ -231,7 +231,7 @@ def predictor(client: Client, model: Tensor) -> Predict:
     """The predictions of a model of the client's network."""
 
     def predict(split: Split) -> Tensor:
-        client.model.write(model)
+        client.model.hold(model)
         return client.predict(split)
 
     return predict

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from comity._errors import ComityError
-from comity.nn import Descent, Model, Step, can_compile, chain_of, descend, outputs
+from comity.nn import Descent, FeatureLoss, Model, Step, can_compile, chain_of, descend, gradients_of, outputs
 
 if TYPE_CHECKING:
     from comity.engine._client import Client
@@ -40,6 +40,8 @@ class TrainingRequest:
     """Whether the pull is a step of its own beside the optimiser's; plain SGD makes the same of both."""
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     """In place of the cross-entropy; for autograd alone."""
+    on_features: FeatureLoss | None = None
+    """Added to the cross-entropy; for autograd alone."""
 
     @property
     def step(self) -> Step:
@@ -67,9 +69,12 @@ class Autograd(Trainer):
         total, count = torch.zeros(()), 0
         with model.training(*parts) as params, client.optimiser(params, request.lr) as steps:
             anchor = [] if request.anchor is None else model.split(request.anchor, *parts)[: len(params)]
+            if request.loss is None:
+                gradients = model.gradients(*parts, on_features=request.on_features)
+            else:
+                gradients = gradients_of(request.loss, params)
             for x, y in client.batches(request.epochs):
-                value = (request.loss or model.loss)(x, y)
-                grads = list(torch.autograd.grad(value, params))
+                value, grads = gradients(x, y)
                 away = list(torch._foreach_sub([p.detach() for p in params], anchor)) if anchor else []
                 if away and not request.pull_apart:
                     torch._foreach_add_(grads, away, alpha=request.pull)
@@ -77,7 +82,7 @@ class Autograd(Trainer):
                 if away and request.pull_apart:
                     with torch.no_grad():
                         torch._foreach_add_(params, away, alpha=-request.lr * request.pull)
-                total += value.detach()
+                total += value
                 count += 1
         return float(total) / max(count, 1)
 

@@ -1,13 +1,15 @@
 """What methods that align features with common class prototypes have in common."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from comity.methods._messages import Message, Reply
 from comity.methods._sides import Client, Server
+from comity.nn import FeatureLoss
 
 
 class Prototypes(Message):
@@ -30,18 +32,21 @@ def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:
     return members.T.to(Z) @ Z / counts.clamp(min=1)[:, None], counts, Z.square().sum() / len(Z)
 
 
-def aligned_loss(client: Client, received: Prototypes, lam: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """CE + lam · MSE(z, c_y), where c_y is the prototype of a sample's class; one without a prototype has no pull."""
+def alignment(received: Prototypes, lam: float) -> FeatureLoss:
+    """lam · MSE(z, c_y), where c_y is the prototype of a sample's class; one without a prototype has no pull."""
+    prototypes = received.prototypes
+    some = None if received.known is None or bool(received.known.all()) else received.known.float()[:, None]
 
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        z = client.model.features(x)
-        value: Tensor = F.cross_entropy(client.model.net.get_submodule("head")(z), y)
-        if received.prototypes is None or received.known is None or not lam:
-            return value
-        pull = (z - received.prototypes[y]).square() * received.known[y, None]
-        return value + lam * pull.mean()
+    def pull(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if prototypes is None or not lam:
+            return z.new_zeros(()), torch.zeros_like(z)
+        away = z - prototypes.index_select(0, y)
+        if some is not None:
+            away = away * some.index_select(0, y)
+        # rounded as autograd rounds it
+        return lam * away.square().mean(), away * (2 * float(np.float32(lam) / np.float32(z.numel())))
 
-    return loss
+    return pull
 
 
 def prototypes_objection(reply: PrototypesReply) -> str | None:

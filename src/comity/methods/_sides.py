@@ -12,7 +12,7 @@ from comity._errors import ComityError
 from comity._layout import Layout
 from comity.data import ClientData, Split
 from comity.methods._messages import Payload, Reply
-from comity.nn import Model
+from comity.nn import FeatureLoss, Model
 from comity.results import RoundRecord
 from comity.rules import Outcome, Rule
 
@@ -57,13 +57,14 @@ class Client(Protocol):
         pull: tuple[Tensor, float] | None = None,
         pull_apart: bool = False,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        on_features: FeatureLoss | None = None,
         lr: float | None = None,
     ) -> None:
         """Train ``parts`` of the model, all by default, for ``epochs``, the run's own amount of work by default.
 
         ``pull=(anchor, strength)`` adds ``strength/2 · ‖parameters − anchor‖²`` to the loss; the anchor is a vector of
         the same parts. ``pull_apart`` keeps the pull out of the gradient, and so out of momentum: it is a step of its
-        own beside the optimiser's. ``loss(x, y)`` replaces the cross-entropy.
+        own beside the optimiser's. ``loss(x, y)`` replaces the cross-entropy; ``on_features`` is added to it.
         """
 
     def optimiser(self, params: Sequence[Tensor], lr: float | None = None) -> AbstractContextManager[Optimiser]:

@@ -1,4 +1,3 @@
-import copy
 from typing import Literal
 
 import torch
@@ -6,6 +5,7 @@ from torch import Tensor
 
 from comity._options import Share
 from comity.methods._method import Client, Message, Method, Reply
+from comity.nn import Model
 
 PULL = 0.02
 """Of alpha towards 0 in PFLlib's form."""
@@ -51,7 +51,7 @@ class APFL(Method):
 
     def _fit(self, client: Client, received: Message) -> Reply:
         alpha, v = float(client.keep["alpha"]), client.keep["v"].clone()
-        mixture = copy.deepcopy(client.model)
+        mixture = _second(client.model)
         mixture.write(self.personal(client, received))  # and the received model into client.model
         losses: list[Tensor] = []
         own = mixture.split(v)[: len(mixture.parameters())]  # views: to train them is to train v
@@ -61,20 +61,20 @@ class APFL(Method):
             client.optimiser(w) as common_steps,
             client.optimiser(own) as own_steps,
         ):
+            at_mixed, at_w = mixture.gradients(), client.model.gradients()
             for x, y in client.batches():
-                loss = mixture.loss(x, y)
-                grads = list(torch.autograd.grad(loss, mixed))
+                loss, grads = at_mixed(x, y)
                 step = alpha
                 if self.adaptive and not losses:
                     slope = sum(torch.sum((a - b).detach() * g) for a, b, g in zip(own, w, grads, strict=True))
                     step = min(max(alpha - client.lr * float(slope), 0.0), 1.0)
-                common_steps.step(list(torch.autograd.grad(client.model.loss(x, y), w)))
+                common_steps.step(at_w(x, y)[1])
                 own_steps.step(list(torch._foreach_mul(grads, alpha)))
                 alpha = step
                 with torch.no_grad():
                     between = torch._foreach_add(torch._foreach_mul(own, alpha), torch._foreach_mul(w, 1 - alpha))
                     torch._foreach_copy_(mixed, between)
-                losses.append(loss.detach())
+                losses.append(loss)
         client.train_loss = float(torch.stack(losses).mean()) if losses else client.train_loss
         v[len(v) - mixture.size("buffers") :] = mixture.read("buffers")
         client.keep |= {"v": v, "alpha": torch.tensor(alpha, dtype=torch.float64)}
@@ -85,7 +85,7 @@ class APFL(Method):
     def _fit_like_pfllib(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         alpha, losses = float(client.keep["alpha"]), list[Tensor]()
-        own = copy.deepcopy(client.model)
+        own = _second(client.model)
         own.write(client.keep["v"])
         with (
             client.model.training() as w,
@@ -93,16 +93,16 @@ class APFL(Method):
             client.optimiser(w) as common_steps,
             client.optimiser(v) as own_steps,
         ):
+            common, personal = client.model.gradients(), own.gradients()
             for x, y in client.batches():
-                loss = own.loss(x, y)
-                at_w, at_v = list(torch.autograd.grad(client.model.loss(x, y), w)), list(torch.autograd.grad(loss, v))
+                (_, at_w), (loss, at_v) = common(x, y), personal(x, y)
                 between = torch._foreach_add(torch._foreach_mul(at_v, alpha), torch._foreach_mul(at_w, 1 - alpha))
                 common_steps.step(at_w)
                 own_steps.step(at_v)
                 if self.adaptive:
                     slope = sum(torch.sum((a - b).detach() * g) for a, b, g in zip(v, w, between, strict=True))
                     alpha = min(max(alpha - client.lr * (float(slope) + PULL * alpha), 0.0), 1.0)
-                losses.append(loss.detach())
+                losses.append(loss)
             with torch.no_grad():
                 torch._foreach_copy_(
                     v, torch._foreach_add(torch._foreach_mul(v, alpha), torch._foreach_mul(w, 1 - alpha))
@@ -119,3 +119,9 @@ class APFL(Method):
             return client.keep["v"]
         v, alpha, size = client.keep["v"], float(client.keep["alpha"]), client.model.layout().size
         return torch.cat([alpha * v[:size] + (1 - alpha) * client.model.read()[:size], v[size:]])
+
+
+def _second(model: Model) -> Model:
+    """A second model, whose vector is still to be written."""
+    model.twin.counters = model.counters
+    return model.twin

@@ -1,15 +1,13 @@
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
 from comity._layout import Layout
 from comity._options import Count, NonNegative, Positive, Range
 from comity.data import Split
 from comity.methods._method import Client, Message, Method, Reply
-from comity.nn import Model
+from comity.nn import Model, gradients_of
 
 WINDOW = 10  # losses that must agree before the first learning of the weights may end
 MOST = 100  # passes after which it ends in any case: too large a rate can swing for ever
@@ -64,34 +62,37 @@ class FedALA(Method):
         client.keep["own"] = reply.theta[self._adapted(client.model)[0]].clone()
         return reply
 
+    @torch.no_grad()
     def _adapt(self, client: Client, mine: Tensor, theirs: Tensor, layers: Layout) -> Tensor:
         """The two mixed with the weights that this round's data ask for."""
-        net, data, keep = client.model.net.eval(), client.data.train, client.keep
+        model, data, keep = client.model, client.data.train, client.keep
+        model.net.eval()
         first = "weights" not in keep
-        W = (torch.ones_like(mine) if first else keep["weights"].clone()).requires_grad_()
+        W = torch.ones_like(mine) if first else keep["weights"].clone()
         count = max(1, round(self.share * len(data)))
         chosen = torch.randperm(len(data), generator=client.random("ALA"))[:count]
         sample = Split(data.x[chosen], data.y[chosen])
+        params = model.parameters()[-len(layers.names) :]
         if all(name.startswith("head.") for name in layers.names):
             # the body stands still: its features serve all passes
-            with torch.no_grad():
-                sample = Split(torch.cat([client.model.features(x) for x in torch.split(sample.x, 512)]), sample.y)
-            net = net.get_submodule("head")
-            layers = Layout((layer.name.removeprefix("head."), layer.shape) for layer in layers.layers)
+            sample = Split(torch.cat([model.features(x) for x in torch.split(sample.x, 512)]), sample.y)
+            gradients = model.head_gradients()
+        else:
+            gradients = gradients_of(model.loss, params)
 
+        apart = theirs - mine
         losses: list[float] = []
         while not losses or (first and not self._converged(losses)):
             values = []
             for x, y in client.batches(1, sample):
                 # lerp is θ_i + (θ_g − θ_i) W, and θ_g to the bit where W is 1
-                logits = functional_call(net, layers.state_dict(torch.lerp(mine, theirs, W)), (x,))
-                loss = F.cross_entropy(logits, y)
-                (slope,) = torch.autograd.grad(loss, W)
-                with torch.no_grad():
-                    W.sub_(slope, alpha=self.rate).clamp_(0, 1)
-                values.append(loss.detach())
+                torch._foreach_copy_(params, layers.split(torch.lerp(mine, theirs, W)))
+                loss, grads = gradients(x, y)
+                slope = torch.cat([grad.reshape(-1) for grad in grads[-len(params) :]]) * apart
+                W.sub_(slope, alpha=self.rate).clamp_(0, 1)
+                values.append(loss)
             losses.append(float(torch.stack(values).mean()))
-        keep["weights"] = W.detach()
+        keep["weights"] = W
         return torch.lerp(mine, theirs, keep["weights"])
 
     def _converged(self, losses: list[float]) -> bool:

@@ -79,9 +79,9 @@ class FedAS(Method[Message, FisherReply]):
         """The trace of the Fisher information, from one gradient per batch."""
         model, trace = client.model, torch.zeros(())
         model.net.eval()
+        gradients = model.gradients()
         for x, y in client.batches(1):
-            grads = torch.autograd.grad(model.loss(x, y), model.parameters())
-            trace += torch.stack(torch._foreach_norm(grads)).square().sum()
+            trace += torch.stack(torch._foreach_norm(gradients(x, y)[1])).square().sum()
         return float(trace)
 
     def objection(self, server: Server, cid: int, reply: FisherReply) -> str | None:

@@ -29,7 +29,8 @@ class FedAvg(Method):
     finetune_epochs: CountOrZero | None = None
 
     def personal(self, client: Client, received: Message) -> Tensor:
+        if self.personal_model != "finetune":
+            return super().personal(client, received)
         self.load(client, received)
-        if self.personal_model == "finetune":
-            client.sgd(self.finetune_epochs)
+        client.sgd(self.finetune_epochs)
         return client.model.read()

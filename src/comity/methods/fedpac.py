@@ -7,7 +7,7 @@ from comity.methods._method import Client, Method, Server
 from comity.methods._prototypes import (
     Prototypes,
     PrototypesReply,
-    aligned_loss,
+    alignment,
     class_means,
     merge_prototypes,
     prototypes_objection,
@@ -81,7 +81,7 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
         V = float(length - H.square().sum()) / size
         client.sgd(self.head_epochs, "head", lr=self.head_lr)
         pulled = self.lam and received.prototypes is not None
-        client.sgd(None, "body", loss=aligned_loss(client, received, self.lam) if pulled else None)
+        client.sgd(None, "body", on_features=alignment(received, self.lam) if pulled else None)
         prototypes = class_means(client)[0]
         return self.reply(client, head=model.read("head"), prototypes=prototypes, counts=counts, H=H, V=max(V, 0.0))
 

@@ -9,7 +9,7 @@ from comity.methods._parts import Kept, linear_head
 from comity.methods._prototypes import (
     Prototypes,
     PrototypesReply,
-    aligned_loss,
+    alignment,
     class_means,
     merge_prototypes,
     prototypes_objection,
@@ -76,7 +76,7 @@ class FedProto(Method[Prototypes, PrototypesReply]):
     def fit(self, client: Client, received: Prototypes) -> PrototypesReply:
         self.load(client, received)
         plain = not self.lam and self.answer == "head"
-        client.sgd(None, *WHOLE, loss=None if plain else aligned_loss(client, received, self.lam))
+        client.sgd(None, *WHOLE, on_features=None if plain else alignment(received, self.lam))
         prototypes, counts, _ = class_means(client)
         return self.reply(client, prototypes=prototypes, counts=counts)
 

@@ -71,22 +71,17 @@ class PerFedAvg(Method):
         self, model: Model, params: list[Tensor], alpha: float, batches: list[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         """(I − alpha ∇²f(w; B'')) ∇f(w̃; B') at the parameters w, which it leaves as they are, and f(w̃; B')."""
-        w = [param.clone() for param in params]
+        w, gradients = [param.clone() for param in params], model.gradients()
 
-        def gradient(batch: Batch) -> tuple[list[Tensor], Tensor]:
-            with torch.enable_grad():
-                loss = model.loss(*batch)
-                return list(torch.autograd.grad(loss, params)), loss.detach()
-
-        def gradient_at(step: float, direction: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:
+        def gradients_at(step: float, direction: list[Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
             torch._foreach_copy_(params, torch._foreach_add(w, direction, alpha=step))
-            return gradient(batch)
+            return gradients(*batch)
 
-        inner, _ = gradient(batches[0])
-        outer, loss = gradient_at(-alpha, inner, batches[1])
+        _, inner = gradients(*batches[0])
+        loss, outer = gradients_at(-alpha, inner, batches[1])
         if self.hessian == "hessian-free":
-            ahead, _ = gradient_at(self.delta, outer, batches[2])
-            behind, _ = gradient_at(-self.delta, outer, batches[2])
+            _, ahead = gradients_at(self.delta, outer, batches[2])
+            _, behind = gradients_at(-self.delta, outer, batches[2])
             curvature = torch._foreach_sub(ahead, behind)
             outer = list(torch._foreach_add(outer, curvature, alpha=-alpha / (2 * self.delta)))
         torch._foreach_copy_(params, w)
@@ -95,13 +90,12 @@ class PerFedAvg(Method):
     def adapt(self, client: Client) -> None:
         """From the common model to the client's own: w − alpha ∇f(w) on all of its training data."""
         train, alpha = client.data.train, self._alpha(client)
-        pieces = -(-len(train) // LARGEST)
+        pieces, gradients = -(-len(train) // LARGEST), client.model.gradients()
         with client.model.training() as params:
             for _ in range(self.personal_steps):
                 step = [torch.zeros_like(param) for param in params]
                 for x, y in zip(train.x.tensor_split(pieces), train.y.tensor_split(pieces), strict=True):
-                    grads = torch.autograd.grad(client.model.loss(x, y), params)
-                    torch._foreach_add_(step, grads, alpha=alpha * len(y) / len(train))
+                    torch._foreach_add_(step, gradients(x, y)[1], alpha=alpha * len(y) / len(train))
                 with torch.no_grad():
                     torch._foreach_sub_(params, step)
 

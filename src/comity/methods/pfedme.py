@@ -42,15 +42,14 @@ class PFedMe(Method):
         model, losses = client.model, []
         eta = client.lr if self.eta is None else self.eta
         with model.training() as theta, client.optimiser(theta, self.personal_lr) as steps:
-            w = [param.detach().clone() for param in theta]
+            w, gradients = [param.detach().clone() for param in theta], model.gradients()
             for x, y in client.batches():
                 for _ in range(self.K):
-                    loss = model.loss(x, y)
-                    grads = list(torch.autograd.grad(loss, theta))
+                    loss, grads = gradients(x, y)
                     with torch.no_grad():
                         torch._foreach_add_(grads, torch._foreach_sub(theta, w), alpha=self.lam)
                     steps.step(grads)
-                losses.append(loss.detach())
+                losses.append(loss)
                 with torch.no_grad():
                     torch._foreach_sub_(w, torch._foreach_sub(w, theta), alpha=eta * self.lam)
         client.train_loss = float(torch.stack(losses).mean()) if losses else client.train_loss

@@ -42,14 +42,13 @@ class SCAFFOLD(Method[Control, ControlReply]):
         model, old, losses = client.model, client.keep["control"], list[Tensor]()
         with model.training("shared") as params, client.optimiser(params) as steps:
             correction = _like(params, received.control - old)
-            total = [torch.zeros_like(param) for param in params]
+            total, gradients = [torch.zeros_like(param) for param in params], model.gradients("shared")
             for x, y in client.batches():
-                loss = model.loss(x, y)
-                grads = list(torch.autograd.grad(loss, params))
+                loss, grads = gradients(x, y)
                 torch._foreach_add_(total, grads)
                 torch._foreach_add_(grads, correction)
                 steps.step(grads)
-                losses.append(loss.detach())
+                losses.append(loss)
         if not losses:
             return self.reply(client, change=torch.zeros_like(old))
         client.train_loss = float(torch.stack(losses).mean())

@@ -1,4 +1,4 @@
-"""Nets that are a chain of plain layers: their SGD without autograd.
+"""Nets that are a chain of plain layers: their gradients and SGD without autograd.
 
 A small net spends its time between operations, not in them. Here a step is the few products that it consists of: a
 linear layer's gradient is added to its weights by the product that makes it and is never stored.
@@ -7,13 +7,16 @@ linear layer's gradient is added to its weights by the product that makes it and
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comity.nn._model import Model
 from comity.nn._net import Net
+
+if TYPE_CHECKING:
+    from comity.nn._model import Model
 
 aten = torch.ops.aten
 Layers = list[tuple[str, nn.Module]]
@@ -50,7 +53,7 @@ class Step:
         """What is left of a weight before its gradient is subtracted."""
         return 1 - self.lr * (self.decay + self.pull)
 
-    def toward(self, model: Model, parts: Sequence[str], anchor: Tensor | None) -> dict[int, Tensor]:
+    def toward(self, model: "Model", parts: Sequence[str], anchor: Tensor | None) -> dict[int, Tensor]:
         """What the anchor adds to each parameter of these parts in a step, by the parameter's id."""
         if anchor is None:
             return {}
@@ -61,7 +64,7 @@ class Step:
 class Descent:
     """SGD on ``parts`` of a chain; ``anchor``, if any, is a vector of the same parts."""
 
-    def __init__(self, model: Model, parts: Sequence[str], step: Step, anchor: Tensor | None = None) -> None:
+    def __init__(self, model: "Model", parts: Sequence[str], step: Step, anchor: Tensor | None = None) -> None:
         layers = chain_of(model.net)
         assert layers is not None
         trained, toward = model.parts(*parts), step.toward(model, parts, anchor)
@@ -78,10 +81,42 @@ class Descent:
         log_p = torch.log_softmax(x, 1)
         d = torch.zeros_like(log_p).scatter_(1, y[:, None], -1 / len(y))
         loss = float((log_p * d).sum())
-        d = aten._log_softmax_backward_data(d, log_p, 1, log_p.dtype)
+        d = aten._log_softmax_backward_data.default(d, log_p, 1, log_p.dtype)
         for i in range(len(self._layers) - 1, self._lowest - 1, -1):
             d = self._layers[i].backward(d, i > self._lowest)
         return loss
+
+
+FeatureLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Of features (samples, numbers) and labels: what is added to the cross-entropy, and its derivative by the features."""
+
+
+class Gradients:
+    """Loss of a batch and its gradient by ``parts`` of a chain: autograd's operations and bits, without a graph."""
+
+    def __init__(self, layers: Layers, parts: Sequence[str], on_features: FeatureLoss | None = None) -> None:
+        step, self._on_features = Step(lr=0.0), on_features
+        self._layers = [_LAYERS[type(layer)](layer, step if part in parts else None, {}) for part, layer in layers]
+        self._lowest = next((i for i, layer in enumerate(self._layers) if layer.learns), len(self._layers))
+        self._one = torch.ones((), dtype=next(layers[-1][1].parameters()).dtype)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        *body, head = self._layers
+        for layer in body:
+            x = layer.forward(x)
+        more, slope = (None, None) if self._on_features is None else self._on_features(x, y)
+        log_p = torch.log_softmax(head.forward(x), 1)
+        loss, weight = aten.nll_loss_forward.default(log_p, y, None, 1, -100)
+        d = aten.nll_loss_backward.default(self._one, log_p, y, None, 1, -100, weight)
+        d = aten._log_softmax_backward_data.default(d, log_p, 1, log_p.dtype)
+        found: list[Tensor] = []
+        for i in range(len(self._layers) - 1, self._lowest - 1, -1):
+            d, grads = self._layers[i].gradient(d, i > self._lowest)
+            found[:0] = grads
+            if self._layers[i] is head and slope is not None and i > self._lowest:
+                d += slope
+        return loss if more is None else loss + more, found
 
 
 class _Layer:
@@ -96,6 +131,10 @@ class _Layer:
 
     def backward(self, d: Tensor, further: bool) -> Tensor:
         raise NotImplementedError
+
+    def gradient(self, d: Tensor, further: bool) -> tuple[Tensor, list[Tensor]]:
+        """The derivative before the layer, if anything further down learns, and by its weight and bias, if they do."""
+        return self.backward(d, further), []
 
 
 class _Weighted(_Layer):
@@ -126,6 +165,9 @@ class _Linear(_Weighted):
             self.pull()
         return below
 
+    def gradient(self, d: Tensor, further: bool) -> tuple[Tensor, list[Tensor]]:
+        return d @ self.W if further else d, [d.mT @ self.x, d.sum(0)] if self.learns else []
+
 
 class _Conv(_Weighted):
     layer: nn.Conv2d
@@ -134,17 +176,21 @@ class _Conv(_Weighted):
         self.x, layer = x, self.layer
         return F.conv2d(x, self.W, self.b, layer.stride, layer.padding, layer.dilation)
 
-    def backward(self, d: Tensor, further: bool) -> Tensor:
+    def gradient(self, d: Tensor, further: bool) -> tuple[Tensor, list[Tensor]]:
         layer, wanted = self.layer, [further, self.learns, self.learns]
         how = layer.stride, layer.padding, layer.dilation, False, (0, 0), 1
-        below, *grads = aten.convolution_backward(d, self.x, self.W, self.b.shape, *how, wanted)
+        below, *grads = aten.convolution_backward.default(d, self.x, self.W, self.b.shape, *how, wanted)
+        return below if further else d, grads if self.learns else []
+
+    def backward(self, d: Tensor, further: bool) -> Tensor:
+        below, grads = self.gradient(d, further)
         if self.step is not None:
             for weight, grad in zip((self.W, self.b), grads, strict=True):
                 if self.step.rest != 1:
                     weight *= self.step.rest
                 weight.add_(grad, alpha=-self.step.lr)
             self.pull()
-        return below if further else d
+        return below
 
 
 class _Pool(_Layer):
@@ -155,21 +201,24 @@ class _Pool(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
         pooled: Tensor
-        pooled, self.chosen = aten.max_pool2d_with_indices(x, *self.how)
+        pooled, self.chosen = aten.max_pool2d_with_indices.default(x, *self.how)
         return pooled
 
     def backward(self, d: Tensor, further: bool) -> Tensor:
-        below: Tensor = aten.max_pool2d_with_indices_backward(d, self.x, *self.how, self.chosen)
+        below: Tensor = aten.max_pool2d_with_indices_backward.default(d, self.x, *self.how, self.chosen)
         return below
 
 
 class _ReLU(_Layer):
+    def __init__(self, layer: nn.ReLU, *_: object) -> None:
+        self.inplace = layer.inplace
+
     def forward(self, x: Tensor) -> Tensor:
-        self.x = x.relu_()
+        self.x = x.relu_() if self.inplace else x.relu()
         return self.x
 
     def backward(self, d: Tensor, further: bool) -> Tensor:
-        below: Tensor = aten.threshold_backward(d, self.x, 0)
+        below: Tensor = aten.threshold_backward.default(d, self.x, 0)
         return below
 
 

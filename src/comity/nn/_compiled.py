@@ -94,6 +94,7 @@ def descend(
     assert library is not None
     if not sizes:
         return 0.0
+    model.held = None  # torch does not see these steps
     layers, held = _program(model, parts, step, anchor, x.shape[1:])
     x, counts = _samples(x, layers), torch.tensor(sizes)
     places = (tensor.data_ptr() for tensor in (x, y, order, counts))

@@ -1,7 +1,10 @@
 """A module seen as one vector."""
 
+import copy
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +13,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from comity._errors import ComityError
 from comity._layout import Layout
+from comity.nn._chain import FeatureLoss, Gradients, chain_of
 
 BUFFERS = "buffers"
 BATCHNORM = "batchnorm"
+GradientOfBatch = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
+"""Of samples and labels: the mean loss, and its gradient by each parameter."""
+
+
+def gradients_of(loss: Callable[[Tensor, Tensor], Tensor], params: Sequence[Tensor]) -> GradientOfBatch:
+    """Of a batch: any loss, and its gradient by autograd."""
+
+    def find(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        with torch.enable_grad():
+            value = loss(x, y)
+            return value.detach(), list(torch.autograd.grad(value, params))
+
+    return find
 
 
 class Model:
@@ -42,6 +59,8 @@ class Model:
         if any(name.count(".") == 0 for name, _ in net.named_parameters()):
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
         self._empty = empty
+        self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
+        """What ``hold`` wrote, and torch's count of changes to it and to the network; steps in C forget it."""
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and local_norm]
         own = {id(tensor): tensor for layer in norms for tensor in layer.parameters()}
@@ -115,6 +134,15 @@ class Model:
         for tensor, piece in zip(self.tensors(*names), self.split(vector, *names), strict=True):
             tensor.copy_(piece)
 
+    def hold(self, vector: Tensor) -> None:
+        """``write`` of the whole, unless it is the vector that was held last and nothing was changed since."""
+        if self.held is None or self.held[0]() is not vector or self.held[1] != self._versions(vector):
+            self.write(vector)
+            self.held = weakref.ref(vector), self._versions(vector)
+
+    def _versions(self, vector: Tensor) -> list[tuple[int, int]]:
+        return [(id(tensor), tensor._version) for tensor in (vector, *self.tensors())]
+
     def split(self, vector: Tensor, *names: str) -> list[Tensor]:
         """Views of a vector of these parts, shaped as their tensors."""
         tensors = self.tensors(*names)
@@ -155,6 +183,34 @@ class Model:
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(self.net(x), y)
+
+    def gradients(self, *names: str, on_features: FeatureLoss | None = None) -> GradientOfBatch:
+        """A function of a batch ``(x, y)``: its loss, and the gradient by the parameters of these parts, in order.
+
+        ``on_features`` is added to the cross-entropy of head and body. The bits are those of ``torch.autograd.grad``.
+        """
+        if (layers := chain_of(self.net)) is not None:
+            return Gradients(layers, self.parts(*names), on_features)
+        if on_features is None:
+            return gradients_of(self.loss, self.parameters(*names))
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = self.features(x)
+            return F.cross_entropy(self.net.get_submodule("head")(z), y) + on_features(z, y)[0]
+
+        return gradients_of(loss, self.parameters(*names))
+
+    def head_gradients(self) -> GradientOfBatch:
+        """The same for the head by itself, of features and labels."""
+        if (layers := chain_of(self.net)) is not None:
+            return Gradients(layers[-1:], ("head",))
+        head = self.net.get_submodule("head")
+        return gradients_of(lambda z, y: F.cross_entropy(head(z), y), self.parameters("head"))
+
+    @cached_property
+    def twin(self) -> "Model":
+        """A second network for methods that train two at once; to build one costs as much as some steps."""
+        return copy.deepcopy(self)
 
     def features(self, x: Tensor) -> Tensor:
         body = self.net.get_submodule("body")
