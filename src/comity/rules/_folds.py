@@ -104,7 +104,7 @@ class Folds:
         """(N,) float64, the product of each of these rows with a step (P,)."""
 
         def multiply(_: slice, U: Tensor) -> Tensor:
-            pieces = zip(U.split(_WIDEST, dim=1), step.to(U).split(_WIDEST), strict=True)
+            pieces = zip(torch.split(U, _WIDEST, dim=1), torch.split(step.to(U), _WIDEST), strict=True)
             products = torch.stack([piece @ part for piece, part in pieces]).double().sum(0)
             near = products.abs() < _NEAR * step.norm() * torch.linalg.vector_norm(U, dim=1)
             if near.any():

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from comity._errors import ComityError
-from comity.rules._rows import Rows, Updates
+from comity.rules._read import Rows
+from comity.rules._rows import Updates
 from comity.rules._rule import CAUTIONED, Rule
 from comity.rules._updates import NO_ROWS, ClientUpdates, Id
 
