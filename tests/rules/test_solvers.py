@@ -133,7 +133,7 @@ def test_a_solver_that_gives_up_is_not_hidden(monkeypatch):
     def gives_up(*_, **__):
         raise RuntimeError("Maximum number of iterations reached.")
 
-    monkeypatch.setattr(solvers, "lawson_hanson", gives_up)
+    monkeypatch.setattr("scipy.optimize.nnls", gives_up)
     u = Updates(torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]]))
     with pytest.warns(SolverWarning, match=r"MGDA\(\): duality gap .* exceeds 1e-12"):
         outcome = MGDA().apply(u)
