@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_families import matrices, quick, tame
 
-from comity.rules import MGDA, SolverWarning, Updates, solvers
+from comity.rules import MGDA, SolverWarning, Updates
 from comity.rules.solvers import best_worst, box, box_sum, cone, factor, gram, min_norm, root, times
 
 
