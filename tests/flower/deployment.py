@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 def commands(program: str, page: str = "how-to/deploy.md") -> list[list[str]]:
     """The commands of a page that start with ``program``: what is written is what is tried."""
-    blocks = re.findall(r"```(?:sh)?\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
-    return [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith(program)]
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", (DOCS / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for language, block in fenced if language in ("", "sh") for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith(program)]
 
 
 def connection(page: str = "how-to/deploy.md") -> str:

@@ -246,7 +246,7 @@ def test_the_tutorial_gives_the_bits_of_its_rehearsal(tmp_path: Path, monkeypatc
         here.wait("the SuperLink", lambda: "startup complete" in here.log("superlink"))
         (named,) = here.replaced([connection(page)])
         (here.home / "config.toml").write_text(named)
-        for place, site in enumerate(commands("flower-supernode", page)):
+        for place, site in enumerate(commands("comity supernode", page)):
             here.start(f"node-{place}", here.replaced(site, {f"900{place}": str(here.node_ports[place])}))
         here.call(start)
     (folder,) = (tmp_path / "runs").glob("flower-*")
