@@ -248,7 +248,7 @@ def test_the_tutorial_gives_the_bits_of_its_rehearsal(tmp_path: Path, monkeypatc
         (here.home / "config.toml").write_text(named)
         for place, site in enumerate(commands("comity supernode", page)):
             here.start(f"node-{place}", here.replaced(site, {f"900{place}": str(here.node_ports[place])}))
-        here.call(start)
+        here.call(here.replaced(start, {"/tmp/comity": str(tmp_path)}))
     (folder,) = (tmp_path / "runs").glob("flower-*")
     assert RunFolder(folder).result().clients == RunFolder(tmp_path / "runs" / "rehearsal").result().clients
 
