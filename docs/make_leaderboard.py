@@ -32,7 +32,7 @@ def keep(folder: Path) -> None:
     LEADERBOARD.write_text(results_csv(results))
     CLIENTS.write_text(benchmark_clients_csv(clients))
     SETUP.write_text(json.dumps(found.setup, indent=2, ensure_ascii=False) + "\n")
-    draw_benchmark(found, PICTURE)
+    draw_benchmark(found, PICTURE, "FedAvg, guarded")
     board.cache_clear()
 
 
