@@ -1,4 +1,4 @@
-"""comity: personalised federated learning that shows whom joining hurts, and guards against it."""
+"""comity: personalised federated learning that shows which clients joining harms, and protects them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from comity.rules import Rule
     from comity.studies import join, study
 
-__version__ = "0.1.0"  # the only place where it stands; pyproject.toml reads it from here
+__version__ = "0.1.0"  # the only place with the version; pyproject.toml reads it from here
 # fmt: off
 __all__ = [
     "ComityError", "Config", "FederatedClassifier", "__version__", "ask", "join", "load", "load_model", "run", "study",

@@ -1,4 +1,4 @@
-"""``comity`` and ``python -m comity``: the overview, and the way to each command."""
+"""The ``comity`` command (also ``python -m comity``): overview and dispatch to each command."""
 
 import atexit
 import gc
@@ -8,7 +8,7 @@ import sys
 if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] == os.getcwd():
     import comity
 
-    # `python -m` puts the working directory before all libraries: a torch.py among downloads would be run.
+    # `python -m` puts the working directory before all libraries: a torch.py among downloads would be executed
     if os.path.dirname(os.path.dirname(comity.__file__)) != sys.path[0]:
         del sys.path[0]
 
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from comity import __version__
 from comity._errors import ComityError, complain
 
-atexit.register(gc.freeze)  # or Python looks through all of torch once more before it ends: 0.5 s
+atexit.register(gc.freeze)  # otherwise Python garbage-collects all of torch once more at exit: 0.5 s
 
-HEAD = "comity: personalised federated learning that shows whom joining hurts, and guards against it"
+HEAD = "comity: personalised federated learning that shows which clients joining harms"
 FOOT = """\
 Try      comity run --method FedRep --partition dirichlet --partition.alpha 0.1 --rounds 30
          comity study --method FedAvg,FedRep --rule Mean,ConFREE --seeds 3 --out studies/first
-Options  comity run --help                  those of a run, with their defaults
-         comity run --method Ditto --help   those of a method, rule, guard, model or partition
+Options  comity run --help                  options of a run, with defaults
+         comity run --method Ditto --help   options of one method, rule, guard …
 """
 
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from comity import commands
 
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal or a file that knows fewer letters than a table has
+        sys.stdout.reconfigure(errors="replace")  # for a terminal or file that cannot encode all characters
     try:
         if name not in ("-h", "--help", "help"):
             code = commands.command(name, arguments)
@@ -50,15 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _said(str(error), 2)
     except KeyboardInterrupt:
         return _said("interrupted", 130)
-    except BrokenPipeError:  # whoever read our output has had enough, as `head` has
+    except BrokenPipeError:  # the reader of our output has stopped, like `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit finds no pipe
         return 141
-    except OSError as error:  # a full disk, a folder that may not be written, a name that is too long
+    except OSError as error:  # a full disk, a folder without write permission, a name that is too long
         return _said(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
 
 
 def _said(error: str, code: int) -> int:
-    """Errors are one line."""
+    """Print an error as one line and return the exit code."""
     complain(error)
     return code
 

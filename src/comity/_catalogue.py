@@ -1,7 +1,7 @@
-"""Components to choose from: methods, rules, guards, models, partitions and data sets, described without their imports.
+"""The catalogue of components: methods, rules, guards, models, partitions and data sets, without importing them.
 
-Each room lists its components in a table by name. Their descriptions come from their source (``comity._source``), those
-of the user's own classes from the imported class.
+Each package lists its components in a table by name. Their descriptions come from their source (``comity._source``),
+those of users' own classes from the imported class.
 """
 
 import copy
@@ -32,32 +32,32 @@ KINDS = {
     "guard": ("comity.guard.GUARDS", "comity.guard.Guard"),
     "extension": ("", "comity.engine.Extension"),
 }
-"""Every kind of component: the table that lists those of comity, and the class that a class of the user's inherits."""
+"""Kinds of components: the table that lists comity's own, and the base class of users' own."""
 
 TRAITS = ("validation", "refits", "brings_rule")
-"""What a configuration must know of a method's or guard's class."""
+"""Class attributes of a method or guard that a configuration needs."""
 
 SUPPLIED = {"model": ("make", "shape", "classes")}
-"""Arguments that comity itself hands to a component of a kind."""
+"""Arguments that comity passes to a component of a kind."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """One component, without its class."""
+    """Description of one component, without its class."""
 
     name: str
     path: str
-    """Of its class, with dots; empty for data sets in files and for models that are not written for comity."""
+    """Dotted path of the class; empty for data sets in files and for models not written for comity."""
     about: str
     paper: str
     options: Mapping[str, Option]
     traits: Mapping[str, Any] = field(default_factory=dict)
-    """What its class says of those TRAITS that it has."""
+    """Values of the TRAITS that the class has."""
     given: Any = field(default=None, compare=False, repr=False)
-    """The class, object or function, where Python gave one; otherwise the component is imported by its path."""
+    """The class, object or function given in Python; otherwise the component is imported by its path."""
 
     def load(self) -> Callable[..., Any]:
-        """Its class, or what else makes it."""
+        """The class, or the function that creates the component."""
         given = self.given
         if self.path:
             made: Callable[..., Any] = resolve_name(self.path) if given is None else _class_of(given)
@@ -68,10 +68,9 @@ class Description:
 
 
 def user_code(kind: str, name: str, separator: str) -> Any:
-    """What is called so in a module of the user's; the separator stands before the last name.
+    """Import a name from a user's module; ``separator`` precedes the last part of the name.
 
-    The working directory comes last among the places where it is looked for, so that no file there stands in for a
-    library's.
+    The working directory is searched last, so that no file there can replace a library.
     """
     module, _, attribute = name.rpartition(separator)
     if not module or not all(part.isidentifier() for part in (*module.split("."), attribute)):
@@ -85,7 +84,7 @@ def user_code(kind: str, name: str, separator: str) -> Any:
 
 
 def imported(kind: str, name: str, base: str) -> type:
-    """The class of the user's with this dotted path, which must be a subclass of ``base``; nothing is called."""
+    """The user's class with this dotted path, which must be a subclass of ``base``; it is not called."""
     found = user_code(kind, name, ".")
     if not (isinstance(found, type) and issubclass(found, resolve_name(base))):
         raise ComityError(f"{kind} {name!r} is not a subclass of {base}")
@@ -93,9 +92,9 @@ def imported(kind: str, name: str, base: str) -> type:
 
 
 def find(kind: str, name: Any) -> Description:
-    """The component called ``name``: one of ours in any spelling, or a class of the user's by its dotted path.
+    """Find the component called ``name``: one of comity's in any spelling, or a user's class by dotted path.
 
-    In Python it may be the class itself or an object, whose values then are the defaults of its options.
+    In Python it may be the class itself or an object, whose values become the defaults of its options.
     """
     if not isinstance(name, str):
         return _describe_given(kind, name)
@@ -151,7 +150,7 @@ _PAPER_IN_PROSE = re.compile(r"[A-Z][\w\-’' ]+(?: et al\.|, [A-Z][\w ]+ and [A
 
 
 def describe(kind: str, name: str, component: Callable[..., Any], path: str, about: str = "") -> Description:
-    """A component by its class: the first paragraph and the paper in its docstring, and its annotated options."""
+    """Describe a component by its class: first paragraph and paper of its docstring, and annotated options."""
     doc = about or inspect.getdoc(component) or ""
     paper, in_prose = _PAPER.search(doc), _PAPER_IN_PROSE.search(doc)
     return Description(
@@ -166,7 +165,7 @@ def describe(kind: str, name: str, component: Callable[..., Any], path: str, abo
 
 @cache
 def paths(kind: str) -> Mapping[str, str]:
-    """The dotted path of every component of a kind that comes with comity, by name; of data sets that of the reader."""
+    """Dotted path of every component of a kind in comity, by name; for data sets that of the reader."""
     if kind == "data":
         return {name: info.reader and f"comity.data.sources.{info.reader}" for name, info in DATASETS.items()}
     listed = KINDS[kind][0]
@@ -181,5 +180,5 @@ def _ours(kind: str, name: str) -> Description:
 
 
 def described(kind: str) -> Mapping[str, Description]:
-    """All components of a kind that come with comity, by name."""
+    """All components of a kind in comity, by name."""
     return {name: _ours(kind, name) for name in paths(kind)}

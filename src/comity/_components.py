@@ -1,4 +1,4 @@
-"""A method, rule, model, partition or data set that is chosen by name, with its options."""
+"""A component (method, rule, model, partition, …) chosen by name, with its options."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from comity._options import REQUIRED, convert
 
 @dataclass(frozen=True)
 class Component:
-    """A choice by name with its options, checked and complete."""
+    """A component's name with complete and checked options."""
 
     kind: str
     name: str
@@ -22,7 +22,7 @@ class Component:
 
     @classmethod
     def parse(cls, kind: str, value: Any) -> "Component":
-        """From ``"Ditto"``, ``{"name": "Ditto", "lam": 0.5}`` or a component; in Python also the class or an object."""
+        """Parse ``"Ditto"``, ``{"name": "Ditto", "lam": 0.5}`` or a component; in Python also a class or an object."""
         if isinstance(value, Component):
             return value
         entry = value if isinstance(value, Mapping) else {"name": value}
@@ -44,21 +44,21 @@ class Component:
 
     @property
     def given(self) -> Any:
-        """The class or the object, where Python gave it."""
+        """The class or object given in Python, or None."""
         return self.description.given
 
     def trait(self, name: str, default: Any) -> Any:
-        """What its class says of one of the TRAITS; those of ours are not imported for it."""
+        """The value of one of the TRAITS, without importing the class."""
         return self.description.traits.get(name, default)
 
     def build(self, **supplied: Any) -> Any:
-        """The component itself; it is given those of the ``supplied`` arguments that it takes."""
+        """Create the component, passing those of the ``supplied`` arguments that it takes."""
         component = self.description.load()
         parameters = inspect.signature(component).parameters
         return component(**self.options, **{key: value for key, value in supplied.items() if key in parameters})
 
     def plain(self) -> dict[str, Any]:
-        """For YAML: a mapping of numbers, text and lists."""
+        """A mapping of numbers, text and lists, for YAML."""
         return {"name": self.name} | {key: plain(value) for key, value in self.options.items()}
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Component:
 
 
 def plain(value: Any) -> Any:
-    """A value as YAML writes it: components as mappings, tuples as lists, paths as text."""
+    """A value in YAML form: components as mappings, tuples as lists, paths as text."""
     if isinstance(value, Component):
         return value.plain()
     if isinstance(value, (tuple, list)):

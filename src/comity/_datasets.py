@@ -1,6 +1,6 @@
-"""The data sets that are known by name, and where their files are.
+"""The data sets known by name, and where their files are.
 
-This needs no torch, so that a misspelt or missing data set is reported at once.
+Needs no torch, so that a misspelt or missing data set is reported at once.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from comity._errors import ComityError, install, unknown
 from comity._federations import NATURAL
 from comity._labels import spelling
-from comity._natural import UNSUPPORTED, NaturalOptions
+from comity._natural import NaturalOptions
 from comity._options import Range
 
 TABLES = (
@@ -25,22 +25,22 @@ TABLES = (
 )
 HUB = "hub:"
 SITES = "sites"
-"""The name of tables that stay at their sites, in a configuration."""
+"""Name of tables that stay at their sites, in a configuration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFiles:
-    """A data set that is read from a file, from a folder or from the hub.
+    """A data set read from a file, a folder or the hub.
 
     Options:
-        size: scale the images of a folder or of the hub to this many pixels per side
-        target: the column of a table that is to be predicted; by default one that is called target, label, outcome, …
-        client: the column that says whose a row is; by default one that is called client, hospital, site, …
-        text: a column of text to learn from: its words and letters become 1,024 features
-        missing: blank cells stand at the mean of the training samples; `marked` adds a feature that says so
-        schema: a schema file, as `comity schema` writes it, that says how a table is read
-        sheet: the sheet of an .xlsx file; by default the first
-        centred: scale pixels to [-1, 1], otherwise to [0, 1]
+        size: resize images to this many pixels per side
+        target: column to predict in a table; by default one named target, label, outcome, …
+        client: column with the client of each row; by default one named client, hospital, site, …
+        text: a text column; its words and letter trigrams are hashed to 1,024 features
+        missing: missing values become the mean of the training samples; `marked` also adds a feature that marks them
+        schema: a schema file (from `comity schema`) that describes how to read the table
+        sheet: sheet of an .xlsx file; by default the first
+        centred: scale pixels to [-1, 1]; if false, to [0, 1]
     """
 
     size: Annotated[int, Range(least=1, most=4096)] | None = None
@@ -55,45 +55,46 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A data set that is known by name: all that comity knows of it before its files are read."""
+    """What is known about a named data set before its files are read."""
 
     about: str
     hub: str = ""
-    """Its name on the hub."""
+    """Name on the hub."""
     folders: tuple[str, ...] = ()
     """Other names of its folder."""
     size: int | None = None
-    """Its customary size in pixels."""
+    """Usual size in pixels."""
     get: str = ""
     """What to download, and where."""
     reader: str = ""
-    """The class or function in ``comity.data.sources`` that has the options, if the data are not read from files."""
+    """Class or function in ``comity.data.sources`` with the options, if the data are not read from files."""
     shipped: str = ""
-    """A file that an installed package brings, and the extra of comity that installs it has the data set's name."""
+    """A file of an installed package; the extra that installs it has the data set's name."""
     images: bool = True
-    """Whether it is known without reading it that these are images, which nobody owns."""
+    """Whether the data are known to be images without client information."""
     options: type = DataFiles
-    """The dataclass that has the options, if the data are read from files."""
+    """Dataclass with the options, if the data are read from files."""
 
 
 UNKNOWN = DatasetInfo("a data set in a file or folder, or on the hub")
 
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
-        "1,797 handwritten digits, 8×8 grey, 10 classes; embedded (UCI)", reader="embedded.read_digits"
+        "1,797 handwritten digits, 8×8 grey, 10 classes; included (UCI)", reader="embedded.read_digits"
     ),
     "heart": DatasetInfo(
-        "920 patients of four hospitals, 13 columns, ill or not; embedded, each hospital a client (UCI)",
+        "920 patients of four hospitals, 13 columns; target: heart disease; client: hospital; included (UCI)",
         reader="embedded.read_heart",
         images=False,
     ),
     "watch": DatasetInfo(
-        "2,368 windows of a smartwatch on 20 arms, 6 axes × 50, 7 exercises, each arm a client (Burns et al., 2018)",
+        "2,368 windows of smartwatch data, 6 axes × 50 time steps; target: 7 exercises; client: one of 20 arms "
+        "(Burns et al., 2018)",
         shipped="seglearn/data/watch_dataset.npy",
         images=False,
     ),
     "synthetic": DatasetInfo(
-        "class-conditional images made on the spot; label, feature and concept shift each set by a number",
+        "generated images; label, feature and concept shift can each be set",
         reader="synthetic.Synthetic",
     ),
     "mnist": DatasetInfo("70,000 handwritten digits, 28×28 grey, 10 classes (LeCun et al., 1998)", "ylecun/mnist"),
@@ -132,7 +133,7 @@ DATASETS: dict[str, DatasetInfo] = {
     ),
 } | {
     name: DatasetInfo(
-        each.about + (f"; {UNSUPPORTED}" if each.task == "regression" else "; embedded" * each.embedded),
+        each.about + "; included" * each.embedded,
         images=False,
         options=NaturalOptions,
     )
@@ -141,7 +142,7 @@ DATASETS: dict[str, DatasetInfo] = {
 
 
 def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """The file or folder that holds a data set; ``None`` if none is needed. A missing data set is an error."""
+    """The file or folder of a data set; ``None`` if none is needed. A missing data set raises an error."""
     if name == SITES:
         raise ComityError(f"data {name}: each site reads its own table, on Flower; here give a file with all rows")
     if name in NATURAL:
@@ -154,7 +155,7 @@ def whereabouts(name: str, data_dir: str | Path | None = None) -> Path | None:
         return None
     try:
         path = _find(name, info.folders, folder) or _shipped(info.shipped)
-    except OSError as error:  # a name that is too long, a folder that may not be read
+    except OSError as error:  # a name that is too long, a folder without read permission
         raise ComityError(f"data {name}: {error.strerror}") from error
     if path is None and not (info.hub and hub_installed()):
         raise _missing(name, info, folder)
@@ -166,7 +167,7 @@ def hub_installed() -> bool:
 
 
 def _shipped(file: str) -> Path | None:
-    """A file in an installed package, which is not imported."""
+    """A file in an installed package, without importing the package."""
     package, _, name = file.partition("/")
     spec = find_spec(package) if package else None
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / name
@@ -177,7 +178,7 @@ def _is_path(name: str) -> bool:
 
 
 def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:
-    """A path as given, else the entry of ``folder`` of that name (any case, '-' or '_'): npz, folder, table."""
+    """A path as given, otherwise the entry of ``folder`` with that name (any case, '-' or '_'): npz, folder, table."""
     if _is_path(name):
         return next((path for path in (Path(name).expanduser(), folder / name) if path.exists()), None)
     if not folder.is_dir():
@@ -191,7 +192,7 @@ def _find(name: str, aliases: tuple[str, ...], folder: Path) -> Path | None:
 
 
 def bare_name(path: Path) -> str:
-    """The name of a file without what says its format; a folder's name as it is."""
+    """The name of a file without its extension; a folder's name unchanged."""
     if path.is_dir():
         return path.name
     return next((path.name[: -len(end)] for end in TABLES if path.name.lower().endswith(end)), path.stem)

@@ -1,4 +1,4 @@
-"""The one exception that is the user's to mend, never ours."""
+"""The exception for bad input by the user."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 LONGEST = 480
-"""Characters of an error."""
+"""Maximum characters of an error."""
 
 
 def printable(text: str) -> str:
-    """``text`` without control and bidirectional characters, which would steer a terminal or reorder a line."""
+    """``text`` without control and bidirectional characters, which could affect a terminal or reorder a line."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in _BLANKS else "?" for letter in text)
@@ -22,21 +22,20 @@ _BLANKS = "\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"
 
 
 def one_line(text: object, longest: int = 400) -> str:
-    """``text`` as one printable line; what an untrusted file or name says cannot steer a terminal or flood it."""
+    """``text`` as one printable line of limited length, safe for untrusted files and names."""
     line = printable(" ".join(str(text).split()))
     return line if len(line) <= longest else f"{line[: longest // 2]} … {line[3 - longest // 2 :]}"
 
 
 def complain(text: object) -> None:
-    """One line on standard error."""
+    """Print one line to standard error."""
     print(f"comity: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 class ComityError(Exception):
     """Bad input: one line that names what was wrong, what was given and what is allowed.
 
-    The command line prints it without a traceback and exits with code 2. What it quotes of a file or a name is cut
-    short where it is long.
+    The command line prints it without a traceback and exits with code 2. Long quoted values are shortened.
     """
 
     def __init__(self, message: str) -> None:
@@ -44,7 +43,7 @@ class ComityError(Exception):
 
 
 def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> ComityError:
-    """The error for a name that does not exist, with the nearest ones that do."""
+    """The error for an unknown name, with the closest known ones."""
     names = sorted(known)
     by_lower_case = {name.lower(): name for name in names}
     nearest = [by_lower_case[name] for name in get_close_matches(given.lower(), by_lower_case, n=3, cutoff=0.6)]
@@ -56,7 +55,7 @@ def unknown(kind: str, given: str, known: Iterable[str], hint: str = "") -> Comi
 
 
 def install(extra: str) -> str:
-    """The command that adds an extra to this copy of comity: installed from a clone, from an address or by name."""
+    """The command that adds an extra to this installation of comity: from a clone, a URL or by name."""
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import urlparse
     from urllib.request import url2pathname
@@ -64,7 +63,7 @@ def install(extra: str) -> str:
     pip = _from_here(Path(sys.executable).with_name("pip"))
     try:
         origin = json.loads(distribution("comity").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:  # it is only on the path
+    except PackageNotFoundError:  # only on the path
         origin = {}
     url = origin.get("url", "")
     if origin.get("dir_info", {}).get("editable"):
@@ -74,5 +73,5 @@ def install(extra: str) -> str:
 
 
 def _from_here(path: Path) -> str:
-    """As short as can be typed in the working directory."""
+    """The shortest path from the working directory."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

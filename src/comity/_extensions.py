@@ -1,4 +1,4 @@
-"""Which extension an option of a run, or a need of its rule, switches on. The engine imports them by these names."""
+"""The extensions that options of a run, or needs of its rule, switch on. The engine imports them by these names."""
 
 from comity._datasets import SITES
 
@@ -13,26 +13,26 @@ BY_OPTION = {
     "guard": "comity.guard.extension:Guarding",
     "masked": "comity.privacy.extension:MaskedSums",
 }
-"""By option, in the order in which they are applied. One that is at its default switches nothing on.
+"""By option, in the order of application. An option at its default switches nothing on.
 
-A settled configuration always has a number of ``refit`` rounds, so ``Refit.of`` is asked for every run.
+A settled configuration always has a number of ``refit`` rounds, so ``Refit.of`` is called for every run.
 """
 
 BY_RULE = {
     "needs_losses": "comity.extras.losses:Losses",
     "tries_steps": "comity.extras.trials:Trials",
 }
-"""By what a rule asks for; applied before the others."""
+"""By the rule's needs; applied before the others."""
 
 BY_DATA = {SITES: "comity.extras.scaling:Scaling"}
 """By the name of the data; applied first."""
 
 LAST = ("comity.deploy.extension:SaveModels",)
-"""Asked for every run, and applied after all others, the user's own included."""
+"""Used in every run, applied after all others, including users' own."""
 
 TRACKERS = {
     "tensorboard": "comity.extras.trackers:TensorBoard",
     "wandb": "comity.extras.trackers:WandB",
     "mlflow": "comity.extras.trackers:MLflow",
 }
-"""By the name that ``--track`` takes, which is also that of the extra that it needs."""
+"""Trackers by their ``--track`` name, which is also the name of the extra."""

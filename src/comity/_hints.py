@@ -1,7 +1,7 @@
-"""What people type who come from elsewhere, and what it is called here.
+"""Names in other frameworks and their equivalents in comity, for hints in error messages.
 
-One line per thing: the names that other frameworks have for it (PFLlib, Flower, FL-bench, fluke), and ours. A name is
-looked up only if comity does not know it, and a test checks that comity has what a line names.
+One line per concept: its names in other frameworks (PFLlib, Flower, FL-bench, fluke), and ours. A name is looked up
+only if comity does not know it; a test checks that the answers exist.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ OPTIONS = {
     "fedcross-alpha cmss collaberative-model-select-strategy": "it belongs to a method that comity does not have",
     "dlg dlg-eval dlgg dlg-gap bnpc batch-num-per-client": "gradient inversion is not simulated",
 }
-"""Options by the names that others give them. An option of ours, or, with a blank in it, a sentence."""
+"""Options by their names elsewhere. The answer is an option of comity or, if it contains a space, a sentence."""
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "method": {
@@ -129,11 +129,11 @@ NEAREST: Mapping[str, Mapping[str, str]] = {
         "fasttext textcnn transformer": "mlp, on a column of text (--data.text)",
     },
 }
-"""The nearest of our components to what comity has not; the first word of each answer is the component."""
+"""The closest component to one that comity lacks; the first word of each answer is the component."""
 
 
 def option_hint(name: str) -> str:
-    """Our option for an unknown one, a sentence, or ``""``; the case decides where it must: ``-m`` and ``-M``."""
+    """Our option for an unknown one, a sentence, or ``""``; case-sensitive if necessary: ``-m`` and ``-M``."""
     typed = name.lstrip("-").replace("_", "-")
     return next((ours for names, ours in OPTIONS.items() if typed in names.split()), "")
 

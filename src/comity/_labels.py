@@ -1,9 +1,9 @@
-"""Names in one spelling, and the labels that runs and configurations have in tables, titles and file names."""
+"""Canonical spelling of names, and labels of runs and configurations in tables, titles and file names."""
 
 import re
 
 GUARDED = {"mixture": "guarded"}
-"""What a method is called under a guard, where it is not the guard's own name."""
+"""Label of a method under a guard, if it is not the guard's name."""
 
 
 def titled(method: str, rule: str = "", guard: str | None = None) -> str:
@@ -13,10 +13,10 @@ def titled(method: str, rule: str = "", guard: str | None = None) -> str:
 
 
 def spelling(name: str) -> str:
-    """The same for all spellings of a name: ``LG-FedAvg`` and ``lg_fedavg``, ``FedMGDA+`` and ``fedmgdaplus``."""
+    """A canonical form for all spellings of a name: ``LG-FedAvg`` = ``lg_fedavg``, ``FedMGDA+`` = ``fedmgdaplus``."""
     return re.sub(r"[^a-z0-9]", "", name.lower().replace("+", "plus"))
 
 
 def slug(text: str) -> str:
-    """Text as part of a file's name: ``FedMGDA+`` as ``fedmgda``."""
+    """Text as part of a file name: ``FedMGDA+`` becomes ``fedmgda``."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")

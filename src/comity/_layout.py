@@ -1,4 +1,4 @@
-"""Where every layer of a model lies in one flat vector."""
+"""The layout of a model's layers in one flat vector."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 STATISTICS = ("running_mean", "running_var")
-"""Running statistics of BatchNorm and similar layers: no parameters, so they are averaged and no rule touches them."""
+"""Running statistics of BatchNorm and similar layers: not parameters, so they are averaged under every rule."""
 
 
 class Layer(NamedTuple):
-    """One parameter tensor (weight and bias apart) and its place in the vector."""
+    """One parameter tensor (weight and bias are two) and its position in the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class Layer(NamedTuple):
 
 @dataclass(init=False, repr=False, unsafe_hash=True)
 class Layout:
-    """The layers of a model, one after another in a vector of ``size`` numbers."""
+    """The layers of a model in sequence, in a vector of ``size`` numbers."""
 
     layers: tuple[Layer, ...]
     size: int
@@ -46,14 +46,14 @@ class Layout:
         return tuple(layer.name for layer in self.layers)
 
     def split(self, vector: Tensor) -> list[Tensor]:
-        """One shaped view a layer."""
+        """One view per layer, in its shape."""
         return [vector[layer.start : layer.stop].view(layer.shape) for layer in self.layers]
 
     def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.names, self.split(vector), strict=True))
 
     def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The vector of a state dict with these names and shapes; another one is rejected with the first difference."""
+        """The vector of a state dict with these names and shapes; raises an error with the first difference."""
         for layer in self.layers:
             if layer.name not in tensors:
                 raise ValueError(f"layer {layer.name!r} is missing")

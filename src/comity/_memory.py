@@ -1,4 +1,4 @@
-"""How much memory there is to work with."""
+"""Available memory."""
 
 import os
 import re
@@ -12,13 +12,13 @@ from comity._errors import ComityError, one_line
 _NO_ROOM = re.compile(
     "can't allocate memory|out of memory|[Ss]torage size calculation overflow|bad_alloc|int too large"
 )
-"""What torch says where an array has no room, or a size that no machine has."""
+"""torch's messages for an array that does not fit into memory, or has an impossible size."""
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 @contextmanager
 def within_memory(what: str) -> Iterator[None]:
-    """Name what needs more memory than there is in one line."""
+    """Turn out-of-memory errors into a one-line error that names ``what``."""
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError) as error:
@@ -30,7 +30,7 @@ def within_memory(what: str) -> Iterator[None]:
 
 
 def parse_bytes(text: str | int | float, option: str = "memory") -> int:
-    """``2GB``, ``500 MB``, ``1.5GiB`` or a number of bytes; an error names the ``option`` it was given for."""
+    """Parse ``2GB``, ``500 MB``, ``1.5GiB`` or a number of bytes; errors name the ``option``."""
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
     try:
         count = int(float(found[1]) * UNITS[found[2] or ""]) if found else 0
@@ -49,21 +49,21 @@ def show_bytes(count: float) -> str:
 
 
 def installed() -> int:
-    """What this machine has, or what the container that the process runs in may take."""
+    """Memory of this machine, or the limit of the container."""
     try:
         amounts = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    except (AttributeError, ValueError, OSError):  # Windows does not say
+    except (AttributeError, ValueError, OSError):  # Windows does not report it
         amounts = [int(8e9)]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             amounts.append(int(Path(file).read_text()))
-        except (OSError, ValueError):  # no container, or one without a limit: the file says "max"
+        except (OSError, ValueError):  # no container, or one without a limit ("max")
             continue
     return min(amounts)
 
 
 def resident() -> int:
-    """What this process holds now."""
+    """Current memory of this process."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -71,8 +71,8 @@ def resident() -> int:
 
 
 def peak() -> int:
-    """The most that it ever held."""
-    try:  # what the system counts for getrusage begins with the memory of the process that started this one
+    """Peak memory of this process."""
+    try:  # getrusage starts with the memory of the parent process
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):

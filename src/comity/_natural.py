@@ -5,6 +5,7 @@ This needs no torch. ``comity._federations`` lists them, ``comity.data.sources.n
 
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,6 @@ EMBEDDED = Path(__file__).parent / "data" / "federations"
 """The files that come with comity; its README has their licences."""
 FOLDER = "natural"
 """The folder of all others, in ``--data-dir`` or ``COMITY_DATA``."""
-UNSUPPORTED = "regression: not supported yet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,8 @@ class NaturalFederation:
     samples: int
     kind: Literal["table", "text", "counts", "characters", "images"] = "table"
     """Of features: ``counts`` of words become log(1 + count), ``characters`` one feature per place and character."""
-    task: Literal["classification", "regression"] = "classification"
+    thresholds: tuple[int, ...] = ()
+    """Round numbers that make classes of a numeric target, chosen by its distribution and not by results."""
     metric: str = "accuracy"
     """The metric that decides where none is named."""
     in_time: bool = False
@@ -59,6 +60,14 @@ class NaturalFederation:
     """How the file was made of them."""
     traps: str = ""
     """What to mind when reading results."""
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """The classes of a numeric target, from low to high; one threshold asks whether the target is above it."""
+        if len(self.thresholds) < 2:
+            return ("no", "yes")
+        middle = (f"{low} to {high}" for low, high in pairwise(self.thresholds))
+        return (f"up to {self.thresholds[0]}", *middle, f"above {self.thresholds[-1]}")
 
     @property
     def split(self) -> str:
@@ -76,12 +85,10 @@ class NaturalFederation:
     @property
     def available(self) -> bool:
         """Whether it can be run here."""
-        return self.task == "classification" and self.path() is not None
+        return self.path() is not None
 
     def found(self, data_dir: str | Path | None = None) -> Path:
-        """The file; an error that says what to do if it is not here or cannot be used."""
-        if self.task == "regression":
-            raise ComityError(f"data {self.name}: {UNSUPPORTED}")
+        """The file; an error that says what to do if it is not here."""
         path = self.path(data_dir)
         if path is None:
             folder = Path(data_dir or os.environ.get("COMITY_DATA") or ".").resolve() / FOLDER
@@ -93,7 +100,6 @@ class NaturalFederation:
 
     def card(self) -> str:
         """All of this in lines, and what to do to have the file."""
-        decides = f"{self.metric} decides" if self.metric else UNSUPPORTED
         todo = (
             "nothing to get: it is embedded"
             if self.embedded
@@ -101,7 +107,7 @@ class NaturalFederation:
         )
         lines = {
             "what": f"{self.about}; {self.clients} clients, {self.samples:,} samples",
-            "task": f"{self.task}, {decides}",
+            "task": f"classification, {self.metric} decides",
             "split": self.split,
             "mind": self.traps,
             "licence": self.licence,

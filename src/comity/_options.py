@@ -1,8 +1,8 @@
-"""What an option is: a name, a type, a range, a default and a sentence of help, each said once.
+"""Options: name, type, range, default and help, each declared once.
 
 An option is an annotated field of a dataclass (a configuration, a method, a rule, a partition) or an annotated argument
-of a constructor (a model). Its range is part of its annotation, its help stands under ``Options:`` in the docstring,
-and a subclass inherits both::
+of a constructor (a model). Its range is part of its annotation, its help is under ``Options:`` in the docstring, and a
+subclass inherits both::
 
     class Ditto(Method):
         '''…
@@ -13,8 +13,7 @@ and a subclass inherits both::
 
         lam: NonNegative = 1.0
 
-The command line, YAML files and Python all go through ``convert``, so a value is rejected with the same sentence
-wherever it comes from.
+The command line, YAML files and Python all use ``convert``, so a value is rejected with the same message everywhere.
 """
 
 import inspect
@@ -30,14 +29,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from comity._errors import ComityError
 
 REQUIRED = inspect.Parameter.empty
-"""The default of an option that has none."""
+"""The default of a required option."""
 SAME = object()
-"""What the local baseline uses of an option that says nothing else: the run's own value."""
+"""Marks an option for which the local baseline uses the run's own value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Which numbers an option may be; NaN and infinity never are."""
+    """Allowed range of a number; NaN and infinity are never allowed."""
 
     least: float = -math.inf
     above: float = -math.inf
@@ -72,35 +71,35 @@ class Option:
     default: Any
     help: str
     section: str = ""
-    """The part of a help page that shows it."""
+    """Section of the help page."""
     decides: bool = True
-    """Whether another value may give other numbers, and so makes another run."""
+    """Whether another value may change the results, and so makes another run."""
     local: Any = SAME
-    """What the local baseline uses in place of the run's own value."""
+    """Value that the local baseline uses instead of the run's own."""
     silent: bool = False
-    """Whether its default is left out of files and keys, which were written before the option existed."""
+    """Whether the default is omitted from files and keys, which were written before the option existed."""
 
     @property
     def kind(self) -> str:
-        """Its type and range in words, for a help page."""
+        """Type and range in words, for a help page."""
         return type_name(self.type)
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
-    """The field of a dataclass that declares an option; ``more`` are ``decides``, ``local`` and ``silent``."""
+    """A dataclass field that declares an option; ``more`` are ``decides``, ``local`` and ``silent``."""
     return field(default=default, metadata={"option": {"help": help, **more}})
 
 
 @cache
 def options(component: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Mapping[str, Option]:
-    """The options of a component, by name; ``supplied`` arguments are comity's own to give."""
+    """The options of a component, by name; ``supplied`` arguments are passed by comity and are no options."""
     help, hints, declared, sections = _help(component), {}, {}, {}
     if is_dataclass(component) and isinstance(component, type):
         hints = get_type_hints(component, include_extras=True)
         declared = {f.name: f.metadata.get("option", {}) for f in fields(component)}
         owners = [(inspect.get_annotations(owner), vars(owner).get("section")) for owner in component.__mro__]
         sections = {name: section for names, section in owners if isinstance(section, str) for name in names}
-    # Of a dataclass with a constructor of its own, the constructor's arguments are what can be given.
+    # a dataclass with its own constructor takes the constructor's arguments
     parameters = inspect.signature(component, eval_str=True).parameters
     found = {}
     for name, parameter in parameters.items():
@@ -111,14 +110,14 @@ def options(component: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Ma
 
 
 _SECTION = re.compile(r"^Options:\n((?:[ ]+.*\n|\n)*)", flags=re.MULTILINE)
-"""Everything that is indented under ``Options:``."""
+"""Everything indented under ``Options:``."""
 
 _HELP = re.compile(r"^[ ]+(\w+): (.+(?:\n[ ]++(?!\w+: ).+)*)", flags=re.MULTILINE)
-"""An option's line in there, ``    lam: strength of the pull``, with the lines that continue it."""
+"""The line of an option there, ``    lam: strength of the pull``, with its continuation lines."""
 
 
 def _help(component: Callable[..., Any]) -> dict[str, str]:
-    """Help by option, from the docstrings of a class and of those it inherits from; the nearest one wins."""
+    """Help by option, from the docstrings of a class and its bases; the most derived class wins."""
     lineage = reversed(component.__mro__) if isinstance(component, type) else (component,)
     help: dict[str, str] = {}
     for owner in lineage:
@@ -131,27 +130,27 @@ def _help(component: Callable[..., Any]) -> dict[str, str]:
 
 
 def check(component: Any, kind: str) -> None:
-    """Convert every option of a dataclass instance to its declared type; reject one that does not fit.
+    """Convert every option of a dataclass instance to its declared type; reject values that do not fit.
 
-    For ``__post_init__``: so that ``Ditto(lam=-1)`` is rejected like ``--method.lam -1``.
+    For ``__post_init__``: ``Ditto(lam=-1)`` is rejected like ``--method.lam -1``.
     """
     for name, option in options(type(component)).items():  # type: ignore[arg-type]
-        if name in vars(component):  # a constructor of its own may set the rest afterwards
+        if name in vars(component):  # a constructor may set the others afterwards
             object.__setattr__(component, name, convert(getattr(component, name), option.type, f"{kind}.{name}"))
 
 
 def check_arguments(function: Callable[..., Any], prefix: str, /, **values: Any) -> None:
-    """The same for arguments of a function or constructor: reject a value that does not fit its annotation."""
+    """Check arguments of a function or constructor against their annotations."""
     for name, value in values.items():
         convert(value, options(function)[name].type, prefix + name)
 
 
 class _OutOfRange(ComityError):
-    """A number of the right type. “must be at least 1” says more than “must be a whole number or none”."""
+    """A number of the right type out of range: “must be at least 1” is clearer than “a whole number or none”."""
 
 
 def convert(value: Any, to: Any, key: str) -> Any:
-    """``value`` (text from the command line, or what YAML or Python gave) as the type ``to``, or one clear error."""
+    """Convert ``value`` (text from the command line, or a YAML or Python value) to type ``to``, or raise an error."""
     origin, arguments = get_origin(to), get_args(to)
     if origin is Annotated:
         converted = convert(value, arguments[0], key)
@@ -213,7 +212,7 @@ def _number(value: Any, to: type[int] | type[float], key: str) -> int | float:
         number = to(value)
     except (TypeError, ValueError, OverflowError):
         raise _wrong(value, to, key) from None
-    if isinstance(value, bool) or (to is int and isinstance(value, float) and number != value):  # 2.5 is not whole
+    if isinstance(value, bool) or (to is int and isinstance(value, float) and number != value):  # 2.5 is not an integer
         raise _wrong(value, to, key)
     if isinstance(number, int) and number.bit_length() > 63:
         raise ComityError(f"{key} must be a whole number of at most 63 bits, got one of {number.bit_length()}")
@@ -227,7 +226,7 @@ def _wrong(value: Any, to: Any, key: str) -> ComityError:
 
 
 def type_name(to: Any) -> str:
-    """A type in words for an error or a help page."""
+    """A type in words, for an error or a help page."""
     origin, arguments = get_origin(to), get_args(to)
     if origin is Annotated:
         ranges = " and ".join(str(allowed) for allowed in arguments[1:] if isinstance(allowed, Range))

@@ -1,4 +1,4 @@
-"""Options of a run as given: from files, the command line and Python, nested or dotted, laid over each other."""
+"""Merge options of a run from files, command line and Python, nested or dotted; later layers override earlier ones."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -10,8 +10,8 @@ from comity._hints import option_hint
 from comity._labels import spelling
 
 Entries = dict[str, Any]
-"""Options by name. A component's own options stand under its name, ``{"rule": {"name": "ConFREE", "c": 0.4}}``, or
-beside it with a dot, ``{"rule": "ConFREE", "rule.c": 0.4}``."""
+"""Options by name. A component's options are nested, ``{"rule": {"name": "ConFREE", "c": 0.4}}``, or dotted, ``{"rule":
+"ConFREE", "rule.c": 0.4}``."""
 
 DEFAULTS = {
     "data": "digits",
@@ -22,11 +22,11 @@ DEFAULTS = {
     "guard": "certified",
     "extension": "",
 }
-"""The component that options are about where they are given without a name; no extension comes with comity."""
+"""The component that options without a name refer to; comity has no extension of its own."""
 
 
 def owner(key: str) -> str:
-    """The component that has an option, or the option itself: ``rule`` of ``rule.c`` and of ``rule``."""
+    """The component of an option, or the option itself: ``rule`` for ``rule.c`` and ``rule``."""
     return key.partition(".")[0]
 
 
@@ -38,7 +38,7 @@ def as_entry(chosen: Any) -> Entries:
 
 
 def components(entries: Entries, kinds: Iterable[str] = KINDS) -> Iterator[tuple[str, Description]]:
-    """The components that ``entries`` choose, or else the defaults, with their kinds."""
+    """The components chosen in ``entries``, or the defaults, with their kinds."""
     for kind in kinds:
         chosen = entries.get(kind) or DEFAULTS[kind]
         names = chosen.split(",") if isinstance(chosen, str) else chosen if isinstance(chosen, list) else [chosen]
@@ -46,10 +46,10 @@ def components(entries: Entries, kinds: Iterable[str] = KINDS) -> Iterator[tuple
 
 
 def advice(name: str, known: Collection[str], entries: Entries) -> str:
-    """What to give in place of an option that does not exist, or ``""``: by another framework's name for it, or by the
-    component that has it; those that ``entries`` choose come first.
+    """A suggestion for an unknown option, or ``""``: by another framework's name for it, or by the component that has
+    it, starting with those in ``entries``.
 
-    ``known`` are the options that may be given, spelt with dashes if ``name`` is.
+    ``known`` are the allowed options, spelt with dashes if ``name`` is.
     """
     typed = name.lstrip("-")
     hint = typed if f"--{typed}" in known else option_hint(typed)
@@ -69,9 +69,9 @@ def advice(name: str, known: Collection[str], entries: Entries) -> str:
 
 
 class Overlay(Entries):
-    """Options with dotted names, from layers of which each lies over those before it.
+    """Options with dotted names, merged from layers; each layer overrides the earlier ones.
 
-    A layer that names another component drops the options of the one below.
+    A layer that names another component discards the options of the earlier one.
     """
 
     def __init__(self, *layers: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Overlay(Entries):
             self.update(above)
 
     def nested(self, before: Mapping[str, Any] | None = None) -> Entries:
-        """A component's options under its name; without a name they go to the one ``before``, or to the default."""
+        """Options nested under their component; without a name they belong to the one in ``before``, or the default."""
         result = {key: value for key, value in self.items() if "." not in key}
         for key, value in self.items():
             kind, dot, name = key.partition(".")
@@ -98,7 +98,7 @@ class Overlay(Entries):
         return result
 
     def without(self, names: Collection[str]) -> "Overlay":
-        """All but these options and components, with the components' options."""
+        """All except these options and components, including the components' options."""
         kept = Overlay()
         kept.update({key: value for key, value in self.items() if key not in names and owner(key) not in names})
         return kept
@@ -117,5 +117,5 @@ def _dotted(entries: Mapping[str, Any]) -> Entries:
 
 
 def _same(below: Any, above: Any) -> bool:
-    """Whether both name the same component."""
+    """Whether both are the same component."""
     return isinstance(below, str) and isinstance(above, str) and spelling(below) == spelling(above)

@@ -1,7 +1,7 @@
-"""Random numbers that depend on who asks and when, never on who asked before.
+"""Random numbers that depend only on their key, never on earlier draws.
 
-Every generator is made from ``(seed, purpose, ...)``: the same numbers come out with one worker or eight, through
-threads or Flower, straight through or killed and resumed.
+Every generator is created from ``(seed, purpose, ...)``: one worker or eight, threads or Flower, uninterrupted or
+resumed runs all get the same numbers.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import torch
 
 
 def key_bytes(seed: int, *key: str | int) -> bytes:
-    """256 bits for ``key``, for what draws from a stream of its own."""
+    """256 bits for ``key``, to seed a separate stream."""
     return hashlib.sha256(":".join(str(part) for part in (seed, *key)).encode()).digest()
 
 
@@ -25,5 +25,5 @@ def generator(seed: int, *key: str | int) -> torch.Generator:
 
 
 def numpy_generator(seed: int, *key: str | int) -> np.random.Generator:
-    """The same for NumPy."""
+    """A NumPy generator for ``key``."""
     return np.random.default_rng(_entropy(seed, key))

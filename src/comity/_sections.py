@@ -1,6 +1,6 @@
 """The options of a run, each declared once, in sections: name, type, range, default, help.
 
-A room that needs one section takes it: a ``Config`` is a ``Training``, a ``Privacy`` and so on.
+A ``Config`` inherits all sections, so code that needs one section can take that type: ``Training``, ``Privacy``, …
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from comity._options import (
 )
 from comity._overlay import DEFAULTS
 
-PARTITION = DEFAULTS["partition"]  # the partition of data that come without one of their own, where none is named
-CLIENTS = 20  # how many clients there are where neither the data nor anybody says it
-SAMPLES = {1: "vectors", 2: "series", 3: "images"}  # what samples are, by the number of their dimensions
-MODEL = {1: "logistic", 2: "cnn1d", 3: DEFAULTS["model"]}  # by the dimensions of samples
+PARTITION = DEFAULTS["partition"]  # for data without clients of their own, if no partition is given
+CLIENTS = 20  # if neither the data nor the user specifies it
+SAMPLES = {1: "vectors", 2: "series", 3: "images"}  # kind of samples, by number of dimensions
+MODEL = {1: "logistic", 2: "cnn1d", 3: DEFAULTS["model"]}  # default model by number of dimensions
 LOCAL = "Local"  # the method that every run is compared with: each client trains by itself
 MEAN = DEFAULTS["rule"]  # the rule that other rules are compared with
-AUTO = "auto"  # A learning rate that is not known yet: a study of each method chooses it by validation
+AUTO = "auto"  # a learning rate to be chosen by validation, in a study of each method
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 
 
@@ -44,14 +44,14 @@ class Data:
     partition: Any = option(
         None, f"how samples are divided, `comity list partitions`; by default {PARTITION}, or the data set's own"
     )
-    clients: Count | None = option(None, f"number of clients; by default those that the data name, or {CLIENTS}")
-    newcomers: CountOrZero = option(0, "number of clients, the last ones, that join only after training")
+    clients: Count | None = option(None, f"number of clients; by default those in the data set, or {CLIENTS}")
+    newcomers: CountOrZero = option(0, "the last so many clients do not train with the others and join afterwards")
     test_share: ShareBetween = option(
         0.3,
-        "share of a client's samples that is held out for testing; where the data name the clients, consecutive seeds "
-        "test the folds of a cross-validation, 3 by default",
+        "share of a client's samples held out for testing; if the data set defines the clients, each seed tests one "
+        "fold of a cross-validation instead (0.3 gives 3 folds)",
     )
-    val_share: ShareBelowOne = option(0.0, "share of the rest that is held out for validation; some methods need one")
+    val_share: ShareBelowOne = option(0.0, "share of the rest held out for validation; set automatically if needed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,38 +67,44 @@ class Learning:
     )
     method: Any = option(DEFAULTS["method"], "how clients learn and share; `comity list methods`", local=LOCAL)
     rule: Any = option(MEAN, "how the server combines updates; `comity list rules`", local=MEAN)
-    server_lr: Positive = option(1.0, "server learning rate: factor on the rule's update", local=1.0)
-    server_momentum: ShareBelowOne = option(0.0, "server momentum along the rule's updates", local=0.0)
+    server_lr: Positive = option(1.0, "server learning rate: the combined update is multiplied by it", local=1.0)
+    server_momentum: ShareBelowOne = option(0.0, "momentum of the server's steps", local=0.0)
     rounds: Count = option(50, "number of rounds")
     participation: ShareAboveZero = option(1.0, "participation rate: share of the clients sampled per round")
     dropout: ShareBelowOne = option(0.0, "probability that a sampled client drops out after training")
     attack: Literal["none", "gaussian", "scale", "flip", "inner"] = option(
         "none",
-        "what malicious clients upload: Gaussian noise (A1), their update times 100 (A2) or −1 (flip), or in collusion "
-        "−2 times the honest mean (inner)",
+        "what malicious clients send: random noise (gaussian), their update times 100 (scale) or times −1 (flip), or "
+        "together −2 times the mean honest update (inner)",
     )
     malicious: ShareBetween = option(0.1, "share of malicious clients when there is an attack")
-    max_share: ShareAboveZero = option(1.0, "largest weight that a client's declared size may give it", local=1.0)
+    max_share: ShareAboveZero = option(1.0, "maximum weight of a client, whatever size it reports", local=1.0)
     clip_updates: Literal["none", "median"] = option(
-        "none", "scale updates that are longer than the round's median down to it, before the rule", local="none"
+        "none", "shrink updates whose norm is above the round's median norm to that median", local="none"
     )
     sketch: Count | ShareBetween | None = option(
         None,
-        "random measurements per layer from which rules estimate inner products, such as 1024, or the standard error "
-        "of cosines, such as 0.1; by default products are exact",
+        "rules estimate inner products of updates from random sketches: numbers per layer, such as 1024, or standard "
+        "error of cosines, such as 0.1; by default products are exact",
         local=None,
     )
     guard: Any = option(
-        None, "what each client uses after training, chosen on held-out samples; `comity list guards`", local=None
+        None,
+        "protect clients: held-out samples decide whether a client uses its own model, the federated one or a mixture; "
+        "`comity list guards`",
+        local=None,
     )
     guard_split: bool = option(
         False,
-        "leave a part of the validation samples to others than the guard; a study sets it where it tunes",
+        "reserve a part of the validation samples for tuning, not for the guard; set by a study that tunes",
         local=False,
         silent=True,
     )
     refit: CountOrZero | None = option(
-        None, "final rounds that train on validation samples too; by default 10 % under the guard mixture", local=0
+        None,
+        "additional final rounds that also train on validation samples; by default 0, or 10 % of --rounds with --guard "
+        "mixture",
+        local=0,
     )
     buffers: Literal["average", "local"] = option("average", "BatchNorm statistics: averaged, or local to the client")
     extension: Any = option(
@@ -114,18 +120,19 @@ class Privacy:
 
     masked: bool = option(
         False,
-        "secure aggregation: the server sees a masked sum and sketches only (not audited by a cryptographer)",
+        "secure aggregation: the server sees only the masked sum of updates and random sketches of them (not audited "
+        "by a cryptographer)",
         local=False,
     )
     max_weight: ShareAboveZero = option(
-        0.5, "largest share of one client in the squared weights of a masked sum", local=0.5
+        0.5, "maximum of a client's squared weight over the sum of squared weights in a masked sum", local=0.5
     )
     min_clients: Annotated[int, Range(least=2)] = option(5, "smallest number of clients in a masked sum", local=5)
     dp_noise: NonNegative = option(
-        0.0, "noise multiplier for differential privacy: noise std divided by --dp-clip (0 = off)", local=0.0
+        0.0, "noise multiplier of differential privacy: noise std / --dp-clip; 0 is off; needs --masked", local=0.0
     )
-    dp_clip: Positive = option(1.0, "length to which clients clip their updates with --dp-noise", local=1.0)
-    dp_delta: ShareBetween = option(1e-5, "delta of the epsilon that is reported with --dp-noise", local=1e-5)
+    dp_clip: Positive = option(1.0, "norm to which clients clip their updates with --dp-noise", local=1.0)
+    dp_delta: ShareBetween = option(1e-5, "delta of the (epsilon, delta) guarantee of --dp-noise", local=1e-5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +144,7 @@ class Training:
     epochs: CountOrZero | NonNegative = option(1, "epochs per round; 0.5 is half of one")
     steps: Count | None = option(None, "steps per round, the same for every client, in place of epochs")
     batch_size: Count = option(10, "samples per step")
-    lr: Positive = option(0.05, f"learning rate; {AUTO}, in comity run and study, chooses it by validation")
+    lr: Positive = option(0.05, f"learning rate, or {AUTO} to choose it by validation (comity run and study)")
     lr_decay: ShareAboveZero = option(1.0, "factor on the learning rate after each round")
     momentum: ShareBelowOne = option(0.0, "momentum of SGD")
     weight_decay: NonNegative = option(0.0, "weight decay")
@@ -157,24 +164,30 @@ class Evaluation:
     )
     general_every: CountOrZero | Literal["never"] = option(
         0,
-        "rounds between S-acc, G-acc, balanced accuracy and AUC; 0 for the last round only, never for no S and G",
+        "rounds between measurements of S-acc (tests of the client and some others), G-acc (tests of all clients), "
+        "balanced accuracy and AUC; 0: only in the last round; never: no S-acc and G-acc",
     )
     general_validation: bool = option(
         False,
-        "measure S-acc, G-acc and the common model on validation samples too; a study sets it where it tunes by them",
+        "also measure S-acc, G-acc and the global model on validation samples; set by a study with --tune-by",
         decides=False,
         local=False,
         silent=True,
     )
-    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests count in S-acc (FedPG's c)")
+    s_acc_share: ShareAboveZero = option(0.4, "share of the other clients whose tests count in S-acc (c in FedPG)")
     metric: Literal["accuracy", "balanced", "log-loss", "brier", "auc"] | None = option(
-        None, "metric that decides who is better; by default accuracy, or balanced accuracy where classes are uneven"
+        None,
+        "metric that compares each client's model with its local one; by default accuracy, or balanced accuracy if "
+        "classes are imbalanced (one class above 60 %)",
     )
     margin: NonNegative = option(
-        0.02, "largest loss that still counts as not worse; 0.02 is 2 points of accuracy", decides=False
+        0.02, "largest drop of the metric that still counts as not worse; 0.02 is 2 percentage points", decides=False
     )
     moment: Literal["received", "fitted"] | None = option(
-        None, "evaluate models as received or as fitted; by default as the method says", local=None
+        None,
+        "evaluation point: a client's model before (received) or after (fitted) its local training in the round; by "
+        "default that of the method",
+        local=None,
     )
     local_on: Literal["all", "train"] = option(
         "all", "samples that the local baseline learns from: all, or without validation samples as in most papers"
@@ -182,13 +195,14 @@ class Evaluation:
     local_lr: Positive | None = option(
         None, "learning rate of the local baseline; by default lr", local=None, silent=True
     )
-    newcomer_rounds: CountOrZero = option(5, "rounds in which a newcomer fits before it is evaluated", local=5)
+    newcomer_rounds: CountOrZero = option(5, "rounds of local training of a newcomer before it is evaluated", local=5)
     reference: str = option(
         "auto", "local baseline: auto (trained once and cached), none, or a run folder", decides=False, local="none"
     )
     control: str = option(
         "auto",
-        "local training repeated, which shows training luck: auto (trained once and cached), none, or a run folder",
+        "second local baseline with another training seed, which shows the random variation of training: auto (trained "
+        "once and cached), none, or a run folder",
         decides=False,
         local="none",
     )
@@ -200,29 +214,36 @@ class Running:
 
     section: ClassVar[str] = "running"
 
-    seed: int = option(0, "decides every random number")
+    seed: int = option(0, "random seed of the whole run: data splits, initial model, batches and so on")
     training_seed: int | None = option(
         None,
-        "decides the random numbers of training alone, such as initial model and batches; by default the seed",
+        "random seed of training only (initial model, batches); by default --seed",
         local=None,
         silent=True,
     )
     workers: CountOrZero = option(0, "clients trained in parallel; 0 for one per core", decides=False)
-    device: str = option("auto", "torch device; auto is cuda where there is one, else cpu")
-    trainer: Literal["auto", "autograd", "chain", "compiled"] = option(
-        "auto", "how local training is computed; by default the fastest that fits model and machine", silent=True
+    device: str = option("auto", "torch device; auto is cuda if available, otherwise cpu")
+    trainer: Literal["auto", "autograd", "bfloat16", "chain", "compiled"] = option(
+        "auto",
+        "how local training is computed: with PyTorch's autograd, by written-out gradients of plain layers (chain), "
+        "by the same in C (compiled), or by autograd with layers in bfloat16; by default the fastest in float32 that "
+        "fits model and machine",
+        silent=True,
     )
-    out: Path | None = option(None, "run folder; by default runs/METHOD-RULE-DATA-SEED", decides=False, local=None)
+    out: Path | None = option(
+        None, "output folder; comity run's default is runs/METHOD-RULE-DATA-SEED", decides=False, local=None
+    )
     store: Literal["memory", "disk"] = option(
         "memory", "where client tensors are kept; disk if they do not fit into memory", decides=False
     )
     checkpoint_every: Count = option(10, "rounds between checkpoints", decides=False)
     save_models: bool | None = option(
         None,
-        "save each client's model at the end; by default where a single run has a folder and they are small",
+        "save each client's model at the end; by default for a single run with --out, if the models are small (at most "
+        "100 clients and 200 MB)",
         decides=False,
         local=False,
     )
     track: tuple[Tracker, ...] = option(
-        (), "also log the run to one or several of these; each needs the extra of its name", decides=False, local=()
+        (), "also log to these trackers; install with pip install 'comity[NAME]'", decides=False, local=()
     )

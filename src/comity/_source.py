@@ -1,8 +1,8 @@
-"""Components read from their source: docstring, options and traits of a class without importing it.
+"""Read components from their source: docstring, options and traits of a class without importing it.
 
-A component's module imports torch, which takes a second; help pages, lists and errors must not wait for that. So
-``read`` takes a class from the syntax tree of its file, leaves out the bodies of its functions, and creates what
-remains: a class with the same fields, constructor arguments, docstrings and constants, on bases of the same sort.
+A component's module imports torch, which takes a second; help pages, lists and errors must not wait for it. So ``read``
+takes a class from the syntax tree of its file, drops the bodies of its functions, and builds the rest: a class with the
+same fields, constructor arguments, docstrings and constants, on equally reduced bases.
 """
 
 import ast
@@ -16,14 +16,14 @@ from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 REAL = (f"{PACKAGE}._options", f"{PACKAGE}._datasets")
-"""Modules of comity that are imported: they declare what an option is."""
+"""Modules of comity that are imported for real: they declare options."""
 
 Imported = tuple[str, str]
-"""A module and the name that is taken from it; the name is empty for the module itself."""
+"""A module and a name in it; the name is empty for the module itself."""
 
 
 class _Outside:
-    """Stands for whatever comes from another library, such as a tensor's type."""
+    """Replaces anything from another library, such as a tensor's type."""
 
     def __getattr__(self, name: str) -> Any:
         return self if not name.startswith("__") else super().__getattribute__(name)
@@ -39,7 +39,7 @@ OUTSIDE = _Outside()
 
 @cache
 def _names(module: str) -> dict[str, Imported | ast.stmt]:
-    """What the top level of a module defines and imports."""
+    """The names that the top level of a module defines and imports."""
     place = Path(__file__).parents[1].joinpath(*module.split("."))
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     names: dict[str, Imported | ast.stmt] = {}
@@ -58,14 +58,14 @@ def _names(module: str) -> dict[str, Imported | ast.stmt]:
 
 
 def origin(module: str, name: str) -> Imported:
-    """The module of comity that defines what ``module`` calls ``name``, and its name there."""
+    """The module of comity that defines ``name`` in ``module``, and its name there."""
     found = _names(module).get(name)
     within = isinstance(found, tuple) and found[0].startswith(f"{PACKAGE}.") and found[0] not in REAL
     return origin(*found) if within else (module, name)  # type: ignore[misc]
 
 
 def table(module: str, name: str) -> dict[str, str]:
-    """A dictionary of classes, such as ``METHODS``: for each name the dotted path of the class."""
+    """A dictionary of classes, such as ``METHODS``: the dotted path of each class by name."""
     module, name = origin(module, name)
     names = _names(module)
     node = names[name]
@@ -75,14 +75,14 @@ def table(module: str, name: str) -> dict[str, str]:
     for key, value in zip(node.value.keys, node.value.values, strict=True):
         assert isinstance(key, ast.Constant)
         assert isinstance(value, ast.Name)
-        found = names[value.id]  # its own file is read when it is needed
+        found = names[value.id]  # its own file is read later if needed
         paths[str(key.value)] = ".".join(found if isinstance(found, tuple) else (module, value.id))
     return paths
 
 
 @cache
 def read(module: str, name: str) -> Any:
-    """What a module of comity calls ``name``: a class or a function without its body, or a constant."""
+    """The object ``name`` in a module of comity: a class or function without its body, or a constant."""
     module, name = origin(module, name)
     found = _names(module).get(name)
     if found is None:
@@ -103,10 +103,10 @@ def read(module: str, name: str) -> Any:
 
 
 def _bare_class(module: str, node: ast.ClassDef) -> ast.ClassDef:
-    """Fields, constants and the constructor's arguments; other methods keep only their names."""
+    """A class with fields, constants and constructor arguments; other methods keep only their names."""
     body: list[ast.stmt] = []
     for each in node.body:
-        if isinstance(each, ast.FunctionDef) and each.name != "__init_subclass__":  # which makes subclasses dataclasses
+        if isinstance(each, ast.FunctionDef) and each.name != "__init_subclass__":  # it makes subclasses dataclasses
             body.append(_bare_function(each, keep_arguments=each.name == "__init__"))
         elif isinstance(each, ast.FunctionDef) or _is_plain(each):
             body.append(each)

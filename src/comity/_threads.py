@@ -1,4 +1,4 @@
-"""The same bits with one thread or eight: a sum that is split over threads is another sum."""
+"""The same bits with any number of threads: splitting a sum over threads changes its rounding."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Inside, the linear algebra of this thread is not split; yields how many threads it had before."""
+    """Run this thread's linear algebra unsplit inside the block; yields the previous number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -24,9 +24,9 @@ def one_thread() -> Iterator[int]:
 
 
 def in_order(work: Callable[[Task], Result], tasks: Sequence[Task], threads: int | None = None) -> Iterator[Result]:
-    """``work`` of every task, unsplit, on as many threads as torch has here; results in the order of the tasks.
+    """Apply ``work`` to every task, unsplit, on ``threads`` threads (default torch's); yields results in order.
 
-    Of what is done or under way at most two for each thread wait to be taken, so that results do not pile up.
+    At most two results per thread are buffered.
     """
     with one_thread() as usual:
         threads = threads or usual

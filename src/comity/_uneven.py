@@ -1,24 +1,24 @@
-"""When classes are so uneven that accuracy says little."""
+"""When classes are so imbalanced that accuracy says little."""
 
 from collections.abc import Sequence
 
 MOST = 0.6
-"""The largest share of one class that is still even."""
+"""The largest share of one class that still counts as balanced."""
 EQUAL_SHARES = 1.5
-"""How many times an equal share a class may have."""
+"""Maximum share of a class, as a multiple of an equal share."""
 LEAST = 20
-"""Samples of a client that are enough to judge its classes by: of fewer, luck gives one class over 60 %."""
+"""Minimum samples for judging a client's classes: with fewer, one class exceeds 60 % by chance."""
 RULE = (
-    f"one class holds over {100 * MOST:.0f} % of the samples, or of those of half of the natural clients, or over "
-    f"{EQUAL_SHARES} times an equal share"
+    f"One class has over {100 * MOST:.0f} % of all samples, or over {EQUAL_SHARES} times an equal share, or over "
+    f"{100 * MOST:.0f} % in half of the natural clients"
 )
-"""In words, after “classes are uneven where”; clients with fewer than LEAST samples are not counted."""
+"""When classes are uneven; clients with fewer than LEAST samples are not counted."""
 
 
 def are_uneven(counts: Sequence[Sequence[int]]) -> bool:
-    """Whether ``RULE`` holds for ``counts``, a row of samples per class for each client, or one row for all of them.
+    """Whether ``RULE`` holds for ``counts``: one row of samples per class for each client, or one row in total.
 
-    Clients that a partition made differ in their classes on purpose: they are judged by the row of the whole data set.
+    Clients made by a partition differ in their classes on purpose: use one row for the whole data set.
     """
     totals = [total for total in map(sum, zip(*counts, strict=True)) if total]
     if len(totals) < 2:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, in folders that others may have filled and one process writes to."""
+"""Atomic file writes and folder locks, safe in folders that others may have filled."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ _PART = re.compile(r"\..+\.(\d+)\.part")
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path ``name`` in a folder that others may have filled: not a link that leads elsewhere, no pipe or device."""
+    """The path ``name`` in an untrusted folder; rejects links that lead elsewhere, pipes and devices."""
     path = folder
     for part in Path(name).parts:
         path /= part
@@ -32,24 +32,24 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def real(path: str | Path) -> Path:
-    """Where a path leads; a link in a circle leads to itself."""
+    """The resolved path; a circular link resolves to itself."""
     try:
         return Path(os.path.realpath(path))
-    except ValueError:  # a NUL
+    except ValueError:  # NUL character
         raise ComityError(f"{path} is not a path") from None
 
 
 def open_plain(path: Path, mode: str) -> IO[Any]:
-    """Open a file itself, never what a link of its name points to."""
+    """Open a file itself, never the target of a link."""
     return open(path, mode, opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666))
 
 
 @contextlib.contextmanager
 def atomically(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, which becomes ``path`` when everything is on disk, and only then."""
+    """Yield a temporary path that becomes ``path`` only when everything is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # a link that somebody put there would be followed
+    part.unlink(missing_ok=True)  # an existing link would be followed
     try:
         yield part
         to_disk(part)
@@ -65,9 +65,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def to_disk(path: Path) -> None:
-    """Have the system put a file, or the names in a folder, on disk, so that a power cut leaves them whole."""
+    """Sync a file, or the names in a folder, to disk, so that a power cut leaves them whole."""
     is_folder = path.is_dir()
-    with contextlib.suppress(OSError) if is_folder else contextlib.nullcontext():  # not every system syncs folders
+    with contextlib.suppress(OSError) if is_folder else contextlib.nullcontext():  # not every system can sync folders
         handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
         try:
             os.fsync(handle)
@@ -76,12 +76,12 @@ def to_disk(path: Path) -> None:
 
 
 def is_part(path: Path) -> bool:
-    """Whether this is a file that ``atomically`` is writing, or was writing when its process was killed."""
+    """Whether this is a temporary file of ``atomically``, possibly from a killed process."""
     return _PART.fullmatch(path.name) is not None
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what ``atomically`` left in a folder when its process was killed; a process that lives keeps its own."""
+    """Remove temporary files that killed processes left in a folder; those of living processes stay."""
     for path in folder.glob(".*.part"):
         found = _PART.fullmatch(path.name)
         if found is not None and not _lives(int(found[1])):
@@ -89,23 +89,23 @@ def remove_parts(folder: Path) -> None:
 
 
 def _lives(process: int) -> bool:
-    if sys.platform == "win32":  # which would end it
+    if sys.platform == "win32":  # there it would end the process
         return True
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # it is another user's
+    except OSError:  # another user's process
         pass
     return True
 
 
 @contextlib.contextmanager
 def locked(file: Path, taken: str, stop: Callable[[], bool] | None = None) -> Iterator[bool]:
-    """Hold a folder by a lock ``file`` in it, which exists only meanwhile. The lock of a killed process is free.
+    """Lock a folder by a lock ``file``, which exists only meanwhile. A killed process releases its lock.
 
-    A lock that another process holds is an error with the message ``taken``. With ``stop``, the lock is waited for;
-    the result is ``False`` if ``stop`` returned true meanwhile.
+    If another process holds the lock, raise an error with the message ``taken``. With ``stop``, wait for the lock;
+    yields ``False`` if ``stop`` returned true meanwhile.
     """
     from filelock import FileLock, Timeout
 
@@ -119,18 +119,18 @@ def locked(file: Path, taken: str, stop: Callable[[], bool] | None = None) -> It
         yield False
         return
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without locks: go without
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without locks: continue without one
             raise
     try:
         yield True
     finally:
-        with contextlib.suppress(OSError):  # Windows removes no open file
-            file.unlink()  # while it is held: whoever waits for it notices and takes a new one
+        with contextlib.suppress(OSError):  # Windows cannot remove an open file
+            file.unlink()  # while it is held: a waiting process notices and creates a new one
         lock.release()
 
 
 def is_locked(file: Path) -> bool:
-    """Whether another process holds the lock ``file``; ``False`` where that cannot be known. Nothing is left behind."""
+    """Whether another process holds the lock ``file``; ``False`` if unknown. Leaves no file behind."""
     from filelock import FileLock, Timeout
 
     if not file.is_file():
@@ -140,7 +140,7 @@ def is_locked(file: Path) -> bool:
         lock.acquire(0)
     except Timeout:
         return True
-    except OSError:  # a folder that may only be read
+    except OSError:  # a read-only folder
         return False
     lock.release()
     return False

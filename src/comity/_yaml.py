@@ -1,4 +1,4 @@
-"""Files of options: YAML of text, numbers, lists and mappings, which may come from somebody else."""
+"""Option files: YAML of text, numbers, lists and mappings, possibly untrusted."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,18 +13,18 @@ from comity._options import convert
 from comity._overlay import Entries
 
 FORMER = ("tensorboard", "wandb", "mlflow")
-"""Options of earlier versions, true or false; now values of ``track``."""
+"""Boolean options of earlier versions, now values of ``track``."""
 MOST_YAML = 10**6
-"""Bytes of a file."""
+"""Maximum bytes of a file."""
 _DEEPEST, _LONGEST, _MOST_VALUES = 20, 20_000, 100_000
-"""Levels of a file, characters of one value, and values where each alias counts as what it stands for."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast where libyaml is there
+"""Maximum levels of a file, characters of one value, and values with aliases expanded."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast, if libyaml is available
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value")}
 
 
 def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
-    """A file of options of a run or a study; ``allow_code``: it may name classes that do not come with comity."""
+    """Read a file of options of a run or a study; ``allow_code``: it may name users' own classes."""
     if path is None:
         return {}
     entries = read_mapping(path, "config")
@@ -37,7 +37,7 @@ def read_yaml(path: Path | None, *, allow_code: bool = False) -> Entries:
 
 
 def read_mapping(path: Path, what: str) -> Entries:
-    """A YAML file of `name: value` lines, checked; errors call it ``what``."""
+    """Read and check a YAML file of `name: value` lines; errors call it ``what``."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(MOST_YAML + 1)
@@ -47,7 +47,7 @@ def read_mapping(path: Path, what: str) -> Entries:
         raise ComityError(f"{what} {path} is larger than {MOST_YAML // 10**6} MB")
     try:
         entries = _parsed(content.decode())
-    except (yaml.YAMLError, ValueError) as error:  # a number or a date that is none is a ValueError
+    except (yaml.YAMLError, ValueError) as error:  # an invalid number or date is a ValueError
         raise ComityError(f"{what} {path} is not YAML: {error}") from error
     if not isinstance(entries, dict):
         raise ComityError(f"{what} {path} must hold `option: value` lines")
@@ -55,9 +55,9 @@ def read_mapping(path: Path, what: str) -> Entries:
 
 
 def _parsed(text: str) -> Any:
-    """YAML of text, numbers, lists and mappings, each key once; a file cannot grow beyond its own size in memory."""
+    """Parse YAML of text, numbers, lists and mappings with unique keys; limits the expansion in memory."""
     depth = 0
-    for event in yaml.parse(text, _LOADER):  # before anything is built, which goes as deep as the file does
+    for event in yaml.parse(text, _LOADER):  # before anything is built, which recurses as deep as the file
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise ValueError(f"it has more than {_DEEPEST} levels")
@@ -76,9 +76,9 @@ def _parsed(text: str) -> Any:
 
 
 def _values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
-    """How many values a node holds; odd keys are rejected."""
+    """Number of values in a node, with aliases expanded; rejects non-text keys."""
     if node not in known:
-        known[node] = _MOST_VALUES + 1  # for a node that holds itself
+        known[node] = _MOST_VALUES + 1  # for a node that contains itself
         inner: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
             names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -97,9 +97,9 @@ def _values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
 
 
 def refuse_code(entries: Any, where: str) -> None:
-    """Reject a name of a class that does not come with comity: to import it is to run whatever its module says.
+    """Reject names of users' own classes in a file: importing them would execute their code.
 
-    What a person types on the command line or in Python is theirs to choose; a file may be somebody else's.
+    Names typed on the command line or in Python are trusted; a file may come from someone else.
     """
     for kind, name in code_in(entries):
         raise ComityError(
@@ -109,7 +109,7 @@ def refuse_code(entries: Any, where: str) -> None:
 
 
 def code_in(entries: Any) -> list[tuple[str, str]]:
-    """Kind and dotted name of each class in a run's or study's entries that does not come with comity."""
+    """Kind and dotted name of each class outside comity in a run's or study's entries."""
     if isinstance(entries, (list, tuple)):
         return [each for entry in entries for each in code_in(entry)]
     found: list[tuple[str, str]] = []

@@ -1,6 +1,6 @@
-"""Everything that decides a run, in one place: command line, YAML file and ``comity.run`` all make a ``Config``.
+"""The configuration of a run: command line, YAML file and ``comity.run`` all create a ``Config``.
 
-Its options are declared in ``comity._sections``, each once.
+Its options are declared once, in ``comity._sections``.
 """
 
 import hashlib
@@ -40,18 +40,18 @@ from comity._yaml import refuse_code as refuse_code
 
 COMPONENTS = tuple(KINDS)
 MLP = "mlp"
-"""The architecture for vectors where a method divides it into body and head, which logistic regression has not."""
+"""The default architecture for vectors if a method splits it into body and head, which logistic regression cannot."""
 UNNAMED = ("partition", "model", "guard", "extension")  # components that need not be named
 REPEATED = 1_000_003
-"""Makes the training seed of a repeated local baseline: by exclusive or, so that it differs from all usual seeds."""
-ACCURACY = "accuracy"  # the metric that decides where nothing speaks for another
-BALANCED = "balanced"  # the metric that decides where classes are uneven
+"""XORed with the seed to get the training seed of a repeated local baseline, which differs from all usual seeds."""
+ACCURACY = "accuracy"  # the deciding metric by default
+BALANCED = "balanced"  # the deciding metric for imbalanced classes
 SEARCHED = 0.2  # share of the training samples that a search holds out for validation, unless `val_share` is set
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a dataclass lists the last base's fields first
-    """One run. Every option has a default that works; a component's own options follow its name with a dot."""
+class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # dataclass fields start with the last base's
+    """The configuration of one run. Every option has a default; a component's options are written with a dot."""
 
     def __post_init__(self) -> None:
         for name, declared in options(Config).items():
@@ -64,9 +64,9 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
                 value = Component.parse(name, value)
             object.__setattr__(self, name, value)
         _check(self)
-        if not self.val_share:  # written down here: which samples are held out decides the numbers
+        if not self.val_share:  # written down here: the held-out samples affect the results
             others = max(self.method.trait("validation", 0.0), SEARCHED * self.guard_split)
-            own = 0.0 if self.guard is None else self.guard.trait("validation", 0.0)  # the guard shares with nobody
+            own = 0.0 if self.guard is None else self.guard.trait("validation", 0.0)  # the guard has its own part
             object.__setattr__(self, "val_share", round(own + others, 9))
         if self.refit is None:
             refits = self.guard is not None and self.guard.trait("refits", False)
@@ -74,26 +74,26 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> "Config":
-        """From entries; a name that is no option is rejected."""
+        """Create a configuration from option names and values; unknown names raise an error."""
         return cls(**_known(Overlay(entries).nested()))
 
     @classmethod
     def load(cls, path: Path, *, allow_code: bool = False) -> "Config":
-        """From a YAML file; ``allow_code``: it may name classes that do not come with comity."""
+        """Load a YAML file; ``allow_code``: it may name users' own classes."""
         return cls.of(read_yaml(path, allow_code=allow_code))
 
     def plain(self) -> Entries:
-        """Complete, in numbers, text and lists: what ``config.yaml`` holds."""
+        """All options as plain values (numbers, text, lists), as in ``config.yaml``."""
         declared, values = options(Config), vars(self)
         silent = {name for name, each in declared.items() if each.silent and values[name] == each.default}
         return {name: plain(values[name]) for name in declared if name not in silent}
 
     def with_(self, **changes: Any) -> "Config":
-        """The same run but for ``changes``, which are entries: ``with_(lr=0.1, **{"rule.c": 0.4})``."""
+        """A copy with some options changed: ``with_(lr=0.1, **{"rule.c": 0.4})``."""
         return replace(self, **_known(Overlay(changes).nested(vars(self))))
 
     def differences(self, other: "Config") -> list[str]:
-        """The options that decide a run and that the two have otherwise: ``lr``, ``method.lam``."""
+        """Names of the options that affect results and differ between the two: ``lr``, ``method.lam``."""
         mine, theirs = Overlay(self.plain()), Overlay(other.plain())
         names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
         renamed = {name for name in names if name in COMPONENTS}
@@ -104,7 +104,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         ]
 
     def title(self, own_rule: bool) -> str:
-        """What the run is called: ``FedAvg, guarded + Mean``; ``own_rule``: no rule can be chosen for it."""
+        """The title of the run, such as ``FedAvg, guarded + Mean``; ``own_rule`` leaves out the rule."""
         method = f"{LOCAL}, repeated" if self.repeats_local else str(self.method)
         return titled(method, "" if own_rule else str(self.rule), self.guard and str(self.guard))
 
@@ -114,21 +114,21 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 
     @property
     def repeats_local(self) -> bool:
-        """Whether this is local training repeated with another training seed: a local baseline has no other."""
+        """Whether this is a repeated local baseline, the only one with a training seed."""
         return self.is_local and self.training_seed is not None
 
     @property
     def seed_for_training(self) -> int:
-        """The seed of all random numbers of training; data, splits and evaluation follow ``seed``."""
+        """Seed of all random numbers in training; data, splits and evaluation use ``seed``."""
         return self.seed if self.training_seed is None else self.training_seed
 
     @property
     def last_round(self) -> int:
-        """With those in which clients train on their validation samples too."""
+        """Number of the last round, including refit rounds."""
         return self.rounds + (self.refit or 0)
 
     def evaluates_in(self, round: int) -> bool:
-        """Whether all clients are evaluated in this round. Five evaluations cost about a tenth of a run's time."""
+        """Whether all clients are evaluated in this round: by default five times per run, about a tenth of its time."""
         return round >= self.last_round or round % (self.eval_every or math.ceil(self.rounds / 5)) == 0
 
     def general_in(self, round: int) -> bool:
@@ -137,10 +137,10 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         return every != "never" and (round >= self.last_round or (every > 0 and round % every == 0))
 
     def local_baseline(self, on: Literal["all", "train"] | None = None, *, repeat: bool = False) -> "Config":
-        """The run that this one is compared with: each client trains alone, under the same conditions.
+        """The configuration of the local baseline: each client trains by itself under the same conditions.
 
-        ``on``: which of its samples it learns from, by default ``local_on``. ``repeat``: with another training seed,
-        which shows how much of a difference is luck of training.
+        ``on``: the samples that it learns from, by default ``local_on``. ``repeat``: use another training seed, to show
+        how much of a difference is chance.
         """
         changes = {**LOCAL_OPTIONS, "local_on": on or self.local_on}
         if self.local_lr is not None:
@@ -148,12 +148,12 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
         if repeat:
             changes["training_seed"] = self.seed ^ REPEATED
         if changes["local_on"] == "all":
-            changes["val_share"] = 0.0  # the same Local for every share that other methods hold out
+            changes["val_share"] = 0.0  # the same Local for every validation share of other methods
         return self.with_(**changes)
 
     @property
     def key(self) -> str:
-        """The same for two configurations that give the same numbers."""
+        """Hash of the options that affect results."""
         decisive = {name: value for name, value in self.plain().items() if options(Config)[name].decides}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -161,7 +161,7 @@ class Config(Running, Evaluation, Training, Privacy, Learning, Data):  # a datac
 LOCAL_OPTIONS: Mapping[str, Any] = {
     name: declared.local for name, declared in options(Config).items() if declared.local is not SAME
 }
-"""What the local baseline of a run uses; all other options are the run's own."""
+"""Options of the local baseline that differ from the run's own."""
 
 
 def default(name: str) -> Any:
@@ -169,7 +169,7 @@ def default(name: str) -> Any:
 
 
 def unknown_option(name: str, others: Iterable[str] = ()) -> ComityError:
-    """The error for a name that is no option of a run; ``others`` may be given beside those."""
+    """The error for a name that is not an option of a run; ``others`` are further allowed names."""
     if name in FORMER:
         return ComityError(f"{name} is a value of track; give --track {name} (in Python track={name!r})")
     known = {*options(Config), *others}
@@ -185,7 +185,7 @@ def _known(entries: Entries) -> Entries:
 
 
 def _check(config: Config) -> None:
-    """What concerns two options at once; each one by itself is checked by its annotation."""
+    """Check combinations of options; single options are checked by their annotations."""
     clients, participation = config.clients, config.participation
     if clients is not None and int(clients * participation + 0.5) < 1:
         raise ComityError(
@@ -203,7 +203,7 @@ def _check(config: Config) -> None:
     if config.steps is not None and config.epochs != default("epochs"):
         raise ComityError(f"local work is {config.epochs} epochs or {config.steps} steps per round; give only one")
     if config.dp_noise and not config.masked:
-        raise ComityError("dp_noise is added to masked sums; give masked too")
+        raise ComityError("--dp-noise needs --masked: noise is added to masked sums")
     if config.data_limit is not None:
         parse_bytes(config.data_limit, "data_limit")
     if config.optimizer != "SGD" and config.momentum:

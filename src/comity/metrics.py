@@ -1,7 +1,7 @@
-"""Every number that is measured of a client's model, in one table.
+"""All metrics of a client's model, in one table.
 
 Admission of replies, run folders, tables, terminal and page read this table; a new metric is one more entry. An
-extension brings metrics of its own in ``Extension.metrics``.
+extension adds metrics in ``Extension.metrics``.
 """
 
 import math
@@ -20,36 +20,36 @@ if TYPE_CHECKING:  # help pages and lists do not wait for numpy
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of each client's model."""
+    """A metric of each client's model."""
 
     key: str
-    """Its name in files, tables and charts."""
+    """Name in files, tables and charts."""
     label: str
-    """Its heading."""
+    """Heading."""
     meaning: str
     """One sentence for a tooltip or a help page."""
     compute: Callable[["Judgement"], float | None] | None = None
-    """Its value for one client, ``None`` where the client has no such number; by default the note called ``field``."""
+    """Value for one client, or ``None``; by default the extension's note named ``field``."""
     _: KW_ONLY
     field: str = ""
-    """Its name in a client's reply; by default the key with underscores."""
+    """Name in a client's reply; by default the key with underscores."""
     unit: Literal["%", "points", ""] = ""
-    """``%``: stored as a share from 0 to 1, shown in percent."""
+    """``%``: a share from 0 to 1, shown in percent; ``points``: a difference of shares; empty: no unit."""
     digits: int = 2
     low: float = -math.inf
     high: float = math.inf
-    """The range of valid values; a reply outside is rejected."""
+    """Largest valid value (``low``: smallest); a reply outside is rejected."""
     better: Literal["higher", "lower", "neither"] = "higher"
     always: bool = False
     """Whether every evaluation of every client has it."""
     optional: bool = False
-    """Whether one client may have it and another not."""
+    """Whether some clients may lack it."""
     undefined: bool = False
-    """Whether it may be undefined for a client: then it is stored as NaN, and means leave it out."""
+    """Whether it may be undefined for a client: it is then stored as NaN and left out of averages."""
     averaged: bool = True
-    """Whether its mean over clients is reported; if not, it is kept for each client alone."""
+    """Whether the mean over clients is reported; otherwise only values per client are kept."""
     points: int = 1
-    """What gains in it are multiplied by where people see them: 100 for shares, which are shown in points."""
+    """Display factor of gains: 100 for shares, whose gains are shown in percentage points."""
 
     def __post_init__(self) -> None:
         if not self.field:
@@ -58,23 +58,23 @@ class Metric:
             object.__setattr__(self, "points", 100)
 
     def __reduce__(self) -> Any:
-        """Copy and pickle a metric of the table by its name."""
+        """Copy and pickle a metric of the table by its key."""
         return (_by_key, (self.key,)) if by_key().get(self.key) is self else super().__reduce_ex__(2)
 
     @property
     def sign(self) -> int:
-        """1, or −1 where lower is better."""
+        """1, or −1 if lower is better."""
         return -1 if self.better == "lower" else 1
 
     def gain(self, value: float, reference: float) -> float:
-        """How much better a value is than a reference; positive where it is better."""
+        """By how much a value is better than a reference; negative if it is worse."""
         return reference - value if self.better == "lower" else value - reference
 
     def measure(self, judgement: "Judgement") -> float | None:
         return self.compute(judgement) if self.compute else judgement.notes.get(self.field)
 
     def objection(self, value: float) -> str | None:
-        """Why a reply cannot hold this value; NaN and infinity are honest losses of a model that diverged."""
+        """Reason to reject this value in a reply, or None. NaN and infinity are allowed: a diverged model has them."""
         if math.isfinite(self.high):
             if self.low <= value <= self.high:
                 return None
@@ -83,11 +83,11 @@ class Metric:
 
 
 WORST_LOSS = 100.0
-"""Nats that a sample's log-loss counts at most in scores, also where a model diverged."""
+"""Upper limit of a sample's log-loss in scores, in nats, also for a diverged model."""
 
 
 def class_weights(labels: "NDArray[Any]") -> "NDArray[Any]":
-    """For each sample, n / (classes × samples of its class): every class in ``labels`` weighs the same."""
+    """(samples,) n / (classes × samples of its class), so that every class in ``labels`` has the same weight."""
     import numpy as np
 
     samples = np.bincount(labels)
@@ -95,14 +95,14 @@ def class_weights(labels: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def unit(name: str, labels: "NDArray[Any]") -> float:
-    """The largest difference that one test can make between two models, by metrics that count hits; else 0."""
+    """Largest difference that one test can make between two models, for metrics that count hits; otherwise 0."""
     return 1.0 if name == "accuracy" else float(class_weights(labels).max()) if name == "balanced" else 0.0
 
 
 def balanced_decisions(predicted: "NDArray[Any]", shares: "NDArray[Any]") -> "NDArray[Any]":
-    """The classes that balanced accuracy asks for: argmax p(y|x)/π(y), where π are the class shares a model expects.
+    """Decisions for balanced accuracy: argmax p(y|x)/π(y), where π are the class shares that the model expects.
 
-    A class with share 0 is not predicted.
+    A class with share 0 is never predicted.
     """
     import numpy as np
 
@@ -111,10 +111,10 @@ def balanced_decisions(predicted: "NDArray[Any]", shares: "NDArray[Any]") -> "ND
 
 
 def scores(name: str, predicted: "ArrayLike", labels: "ArrayLike", shares: "ArrayLike") -> "NDArray[Any] | None":
-    """Each sample's score by a deciding metric, higher is better; their mean is the metric, or minus the metric.
+    """Score of each sample by a deciding metric, higher is better; their mean is the metric, or minus the metric.
 
-    ``predicted`` are log-probabilities (samples, classes), ``shares`` the class shares that the model expects, for
-    balanced accuracy. ``None`` where the metric is undefined: balanced accuracy and AUC of tests of a single class.
+    ``predicted`` are log-probabilities (samples, classes); ``shares`` are the class shares that the model expects, for
+    balanced accuracy. ``None`` if the metric is undefined: balanced accuracy and AUC of tests with one class.
     """
     import numpy as np
 
@@ -134,17 +134,17 @@ def scores(name: str, predicted: "ArrayLike", labels: "ArrayLike", shares: "Arra
 
 
 def _placements(predicted: "NDArray[Any]", labels: "NDArray[Any]") -> "NDArray[Any] | None":
-    """Each sample's part in the area under the ROC curve (DeLong's placements), so scaled that their mean is the area.
+    """Each sample's part of the area under the ROC curve (DeLong's placements), scaled to have the area as mean.
 
-    The area is averaged over the classes in ``labels``, each against the rest; ties count half. ``None`` where a model
-    that diverged gives every class the probability 0.
+    The area is averaged over the classes in ``labels``, each against the rest; ties count half. ``None`` if a diverged
+    model gives all classes probability 0.
     """
     import numpy as np
 
     held = np.bincount(labels).nonzero()[0]
     if not np.isfinite(predicted.max(1)).all():
         return None
-    if predicted.shape[1] == 2:  # their difference: a float has no room for a probability that is nearly 1
+    if predicted.shape[1] == 2:  # the difference: a float cannot resolve probabilities close to 1
         predicted, held = predicted - predicted[:, ::-1], held[:1]
     parts = []
     for label in held:
@@ -156,7 +156,7 @@ def _placements(predicted: "NDArray[Any]", labels: "NDArray[Any]") -> "NDArray[A
 
 
 def _shares_below(values: "NDArray[Any]", own: "NDArray[np.bool]") -> "NDArray[Any]":
-    """For each own sample the share of the others below it, for each other one the share of own ones above it."""
+    """For each own sample the share of others below it; for each other sample the share of own ones above it."""
     import numpy as np
 
     def below(of: "NDArray[Any]", among: "NDArray[Any]") -> "NDArray[Any]":
@@ -197,8 +197,8 @@ OWN = Metric(
 BALANCED = Metric(
     "balanced-acc",
     "balanced accuracy",
-    "Accuracy on own tests in which each class counts the same and the model decides accordingly: it predicts the "
-    f"class with the largest p(y|x) / π(y), π its mean prediction on the client's other samples; {_CLIENTS}",
+    "Mean recall over classes on the client's own tests. The model predicts the class with the largest p(y|x) / π(y), "
+    f"where π is its mean prediction on the client's other samples; {_CLIENTS}",
     lambda judged: judged.mean_score("balanced"),
     field="balanced",
     **_SHARE,
@@ -259,10 +259,10 @@ VALIDATION_LOSS = Metric(
     optional=True,
     **_LOSS,
 )
-SOME = Metric("S-acc", "S-acc", "Accuracy on the clients' own tests and those of some others", field="some", **_SHARE)
-ALL = Metric("G-acc", "G-acc", "Accuracy on everybody's tests", field="all", **_SHARE)
+SOME = Metric("S-acc", "S-acc", "Accuracy on the tests of the client and of some others", field="some", **_SHARE)
+ALL = Metric("G-acc", "G-acc", "Accuracy on the tests of all clients", field="all", **_SHARE)
 COMMON = Metric(
-    "global-acc", "common model", "Accuracy of the common model on the clients' own tests", field="common", **_SHARE
+    "global-acc", "common model", "Accuracy of the global model on the clients' own tests", field="common", **_SHARE
 )
 UNGUARDED = Metric(
     "unguarded", "unguarded", "Accuracy of the federated model without its guard on the clients' own tests", **_SHARE
@@ -277,7 +277,7 @@ OWN_WEIGHT = Metric(
 BOUND = Metric(
     "bound",
     "bound",
-    "Upper bound of the guard certified on the loss above that of the local baseline, by the metric that decides; "
+    "Upper bound, by the guard certified, of the excess loss over the local baseline, by the metric that decides; "
     "undefined for clients that use the local baseline",
     low=-1,
     high=1,
@@ -287,8 +287,8 @@ BOUND = Metric(
 )
 CONSTANT = Metric(
     "constant",
-    "constant models",
-    "Share of the clients whose model gives all of their tests the same class, though these hold several",
+    "clients with a constant model",
+    "Share of the clients whose model predicts one class for all tests, though these hold several",
     lambda judged: judged.constant,
     digits=0,
     better="neither",
@@ -298,7 +298,7 @@ CONSTANT = Metric(
 MAJORITY = Metric(
     "majority",
     "majority class",
-    "The deciding metric of a model that always answers with the client's class shares",
+    "The deciding metric of a model that always predicts the client's class shares",
     optional=True,
     undefined=True,
     better="neither",
@@ -318,14 +318,14 @@ SQUARES = Metric("gain-squares", "squares", "Mean square of the tests' gains", l
 ABSOLUTE = Metric("gain-absolute", "absolute", "Mean absolute value of the tests' gains", low=0, high=1e6, **_KEPT)
 FOURTH = Metric("gain-fourth", "fourth powers", "Mean fourth power of the tests' gains", low=0, high=1e24, **_KEPT)
 LEAST = Metric(
-    "gain-least", "least", "Smallest absolute gain of a test that is not 0; 0 where all are", low=0, high=1e6, **_KEPT
+    "gain-least", "least", "Smallest absolute gain of a test above 0; 0 if all are 0", low=0, high=1e6, **_KEPT
 )
 UNIT = Metric(
     "gain-unit", "unit", "Largest gain that one test can make, by metrics that count hits", low=0, high=1e7, **_KEPT
 )
 
 DECIDING = {"accuracy": OWN, "balanced": BALANCED, "log-loss": LOSS, "brier": BRIER, "auc": AUC}
-"""The metrics that may decide who is better, by the names that ``--metric`` takes."""
+"""Metrics that may decide, by their ``--metric`` name."""
 VALIDATED = {"accuracy": VALIDATION, "log-loss": VALIDATION_LOSS} | {
     name: Metric(
         f"val-{metric.key}",
@@ -354,7 +354,7 @@ GENERAL_VALIDATED = {
     )
     for metric in (SOME, ALL, COMMON)
 }
-"""S-acc, G-acc and the common model's accuracy on validation samples, in runs with ``general_validation``."""
+"""S-acc, G-acc and the global model's accuracy on validation samples, in runs with ``general_validation``."""
 
 METRICS = (
     *(OWN, BALANCED, AUC, BRIER, LOSS, *VALIDATED.values(), SOME, ALL, COMMON, CALIBRATION, CONSTANT),
@@ -362,11 +362,11 @@ METRICS = (
 )
 """All metrics, in the order of files and tables."""
 EVIDENCE = (GAIN, SQUARES, ABSOLUTE, FOURTH, LEAST, UNIT)
-"""What the test for harm needs of each client, stored beside the metrics and never averaged."""
+"""Numbers per client for the test for harm, stored beside the metrics and never averaged."""
 
 
 def by_key() -> dict[str, Metric]:
-    """Metrics by their names in files."""
+    """Metrics by their key in files."""
     return {metric.key: metric for metric in (*METRICS, *EVIDENCE)}
 
 

@@ -26,16 +26,16 @@ Numbers = dict[str, Tensor]
 
 
 class RuleAggregator(ModelAggregator):  # type: ignore[misc]
-    """Combines the clients' updates by a rule; what cannot be used is left out and named in the log.
+    """Combine the clients' updates by a rule; unusable ones are left out and logged.
 
-    ``rule`` is a name or an entry, ``{"name": "ConFREE", "c": 0.4}``: plain values, for NVFlare writes them into
-    the job's configuration. Sizes are the steps that clients say they did. ``loss_key`` is the metric that holds a
-    client's loss, for the rules that need it. Clients may send whole models or differences.
+    ``rule`` is a name or a mapping, ``{"name": "ConFREE", "c": 0.4}``, of plain values, because NVFlare writes them
+    into the job's configuration. Sizes are the numbers of steps that clients report. ``loss_key`` is the metric with a
+    client's loss, for rules that need it. Clients may send whole models or differences.
     """
 
     def __init__(self, rule: str | dict[str, Any] = "ConFREE", loss_key: str = "loss") -> None:
         super().__init__()
-        self.rule, self.loss_key = rule, loss_key  # under these names NVFlare looks for them
+        self.rule, self.loss_key = rule, loss_key  # NVFlare looks for these names
         built = Component.parse("rule", rule).build()
         assert isinstance(built, Rule)
         self._rule = built
@@ -46,7 +46,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc]
         self._models: dict[str, FLModel] = {}
 
     def accept_model(self, model: FLModel) -> None:
-        """Take a client's model into this round, or leave it out with a word on why."""
+        """Accept a client's model in this round, or leave it out and log the reason."""
         name = one_line((model.meta or {}).get("client_name", AppConstants.CLIENT_UNKNOWN), 80)
         try:
             if name in self._updates:
@@ -56,8 +56,8 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc]
             self.warning(f"left out {name}: {error}")
 
     def aggregate_model(self) -> FLModel:
-        """The round's difference to the global model; an empty one, which changes nothing, if nobody is left."""
-        names = sorted(self._updates)  # not by arrival: the same bits whoever is first
+        """The round's difference to the global model; empty, so without effect, if no client is left."""
+        names = sorted(self._updates)  # independent of the order of arrival, for the same bits
         update = self._combined(names) if names else {}
         if not update:
             self.error("no client's model can be used; the global model stays as it is")
@@ -66,7 +66,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc]
     def _combined(self, names: list[str]) -> dict[str, Any]:
         models = [self._models[name] for name in names]
         losses = [_number((model.metrics or {}).get(self.loss_key), math.nan) for model in models]
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DroppedWarning)
             u = Updates(
                 [_only(self._updates[name], statistics=False) for name in names],
@@ -75,7 +75,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc]
                 losses=losses if self._rule.needs_losses else None,
             )
             done = self._rule.apply(u)
-        for warning in told:
+        for warning in caught:
             self.warning(str(warning.message))
         if not len(u):
             return {}
@@ -88,7 +88,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc]
         return {name: _like(first[name], value) for name, value in update.items()}
 
     def _update(self, model: FLModel) -> Numbers:
-        """What a client changed, floating numbers alone: a counter stays what it is."""
+        """The client's update, floating-point numbers only: counters stay unchanged."""
         base = self._global()
         sent = _tensors(model.params)
         if model.params_type != ParamsType.DIFF and base is None:
@@ -113,7 +113,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc]
 
 
 def _tensors(params: Any) -> Numbers:
-    """Floating ones, in float32 or, where they have it, float64."""
+    """The floating-point tensors, in float32 or, if they have it, float64."""
     if not isinstance(params, dict) or not params:
         raise ComityError("it holds no parameters by name")
     found = {}
@@ -130,12 +130,12 @@ def _tensors(params: Any) -> Numbers:
 
 
 def _only(numbers: Numbers, *, statistics: bool) -> Numbers:
-    """Running statistics, or all the others."""
+    """Only the running statistics, or everything else."""
     return {name: value for name, value in numbers.items() if name.endswith(STATISTICS) == statistics}
 
 
 def _steps(model: FLModel) -> float:
-    """NVFlare's own weight: 1 where a client does not say, or not sensibly."""
+    """NVFlare's own weight: 1 if a client reports none or an invalid one."""
     steps = _number((model.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND), 1.0)
     return steps if 0 < steps < math.inf else 1.0
 
@@ -148,5 +148,5 @@ def _number(value: Any, otherwise: float) -> float:
 
 
 def _like(sent: Any, value: Tensor) -> Any:
-    """As clients sent it: an array or a tensor, of the same dtype."""
+    """In the form that clients sent: array or tensor, with the same dtype."""
     return value.to(sent.dtype) if isinstance(sent, Tensor) else value.numpy().astype(sent.dtype)

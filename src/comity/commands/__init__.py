@@ -1,7 +1,7 @@
 """The command line: one file per command, each a function whose arguments are the command's options.
 
 A public module of this package is a command: its function is wrapped as ``COMMAND``. A command reads its options, calls
-a room and prints the result. Nothing heavy is imported before that, so that help and errors come at once.
+the package that does the work, and prints the result. Heavy imports come last, so that help and errors appear at once.
 """
 
 from collections.abc import Sequence
@@ -30,5 +30,5 @@ def overview() -> list[Command]:
 
 
 def command(name: str, arguments: Sequence[str]) -> int:
-    """Do what ``comity NAME ARGUMENTS…`` does and return its exit code; bad input is a ``ComityError``."""
+    """Run ``comity NAME ARGUMENTS…`` and return its exit code; bad input raises a ``ComityError``."""
     return find(name)(arguments)

@@ -1,9 +1,9 @@
-"""What a command is, and the one parser of all of them.
+"""The class of commands, and their common parser.
 
-A command is a function. What comes before the ``*`` in its signature are arguments by position, what comes after it are
-options; a dataclass before the ``*`` stands for its fields, which several commands may share. Types, ranges, defaults
-and help are declared as everywhere in comity (``comity._options``); examples stand in the docstring, under
-``Examples:``. A command that takes options of a run gets those that were given as ``given``.
+A command is a function. Parameters before the ``*`` in its signature are positional arguments, those after it are
+options; a dataclass before the ``*`` contributes its fields, which several commands may share. Types, ranges, defaults
+and help are declared as everywhere in comity (``comity._options``); examples are in the docstring under ``Examples:``.
+A command that takes options of a run gets the given ones as ``given``.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from comity._yaml import FORMER
 from comity.config import COMPONENTS, Config, Entries, Overlay, read_yaml, unknown_option
 
 Repeated = Annotated[tuple[str, ...], "repeated"]
-"""An option that may be given several times."""
+"""An option that may be repeated."""
 
 RUN_OPTIONS = tuple(options(Config).values())
 """All options of a run."""
@@ -40,23 +40,23 @@ class ConfigFile:
     """A file of options, for commands that take options of a run.
 
     Options:
-        config: a YAML file with any of these options, such as a run's config.yaml; options beside it win
-        allow_code: let a file that is read name classes that do not come with comity; their code is run
+        config: a YAML file with any of these options, such as a run's config.yaml; the command line overrides it
+        allow_code: allow the file to name your own classes; their code will be executed
     """
 
     config: Path | None = None
     allow_code: bool = False
 
     def entries(self, given: Entries) -> Overlay:
-        """The file's options with the ``given`` ones laid over them."""
+        """The file's options, overridden by the ``given`` ones."""
         return Overlay(read_yaml(self.config, allow_code=self.allow_code), given)
 
 
 class Command:
-    """A function that is called by its name on the command line."""
+    """A function that is called by name on the command line."""
 
     def __init__(self, function: Callable[..., int], run_options: Iterable[Option] = (), *, order: int) -> None:
-        """``run_options``: those of the options of a run that it takes; ``order``: its place among the commands."""
+        """``run_options``: the options of a run that it takes; ``order``: its position among the commands."""
         self.function, self.order = function, order
         self.name = function.__name__.strip("_")
         self.run_options = {option.name: option for option in run_options}
@@ -78,7 +78,10 @@ class Command:
 
     @property
     def usage(self) -> str:
-        return " ".join(["comity", self.name, *map(_placeholder, self.arguments), "[options]"])
+        shown = (
+            _placeholder(each) if each.default is REQUIRED else f"[{_placeholder(each)}]" for each in self.arguments
+        )
+        return " ".join(["comity", self.name, *shown, "[options]"])
 
     def __call__(self, arguments: Sequence[str]) -> int:
         values = self.parse(arguments)
@@ -97,7 +100,7 @@ class Command:
         return self.function(**values, **({"given": given} if self.run_options else {}))
 
     def parse(self, arguments: Sequence[str]) -> Entries:
-        """The text that was given for each argument and option, by name; flags are ``True``."""
+        """The text given for each argument and option, by name; flags are ``True``."""
         spelt = [_spelt(argument) for argument in arguments]
         parser = self._parser()
         for flag in dict.fromkeys(match[0] for match in map(_COMPONENT_OPTION.match, spelt) if match):
@@ -107,7 +110,7 @@ class Command:
         try:
             values, unused = parser.parse_known_intermixed_args(spelt)
         except argparse.ArgumentError as error:
-            if glued := [argument for argument in spelt if re.match("-h.", argument)]:  # PFLlib's -hd is no -h
+            if glued := [argument for argument in spelt if re.match("-h.", argument)]:  # PFLlib's -hd is not -h
                 raise self._unknown(glued[0], {}) from None
             raise _in_our_words(error, spelt) from None
         if unused:
@@ -129,7 +132,7 @@ class Command:
         return unknown("option", name, [*flags, "--help"])
 
     def help(self, given: Entries | None = None, config: str | None = None, allow_code: bool = False) -> str:
-        """The page of this command; where components were chosen, a page with the options of these alone."""
+        """The help page of this command; if components were chosen, a page with their options only."""
         entries = ConfigFile(config=Path(config) if config else None, allow_code=allow_code).entries(given or {})
         kinds = [kind for kind in COMPONENTS if kind in self.run_options]
         chosen = [kind for kind in kinds if kind in map(owner, entries)]
@@ -141,10 +144,10 @@ class Command:
         return self._parser([(kind, each) for kind, each in defaults if each.options]).format_help()
 
     def _parser(self, shown: Iterable[tuple[str, Description]] = ()) -> argparse.ArgumentParser:
-        """For all that the command takes; a help page has the options of the components that are ``shown`` too."""
+        """The parser of the command; a help page also lists the options of the ``shown`` components."""
         examples = "\n".join(["examples:", *(f"  {example}" for example in self.examples)])
         parser = _page(self.usage, "\n\n".join(self.description), examples)
-        parser._negative_number_matcher = re.compile(r"^-(\d|\.\d|inf|nan)")  # argparse's own does not know -1e-3
+        parser._negative_number_matcher = re.compile(r"^-(\d|\.\d|inf|nan)")  # argparse's own does not accept -1e-3
         group = parser.add_argument_group("arguments")
         for option in self.arguments:
             nargs = "*" if get_origin(option.type) is tuple else "?"
@@ -155,7 +158,7 @@ class Command:
             for option in several:
                 _add(group, option, _flags(option), argparse.BooleanOptionalAction)
         _add_components(parser, shown)
-        group = parser.add_argument_group("and" if self.run_options else "options")
+        group = parser.add_argument_group("other options" if self.run_options else "options")
         for option in self.options:
             _add(group, option, _flags(option), "store_true")
         group.add_argument("-h", "--help", action="store_true", help="this page", default=argparse.SUPPRESS)
@@ -175,12 +178,12 @@ def _page(usage: str, description: str, epilog: str) -> argparse.ArgumentParser:
 
 
 def page_width() -> int:
-    """Columns of a page of text: those of the terminal, if it is not too wide to read."""
+    """Width of a page of text: that of the terminal, up to a readable limit."""
     return min(shutil.get_terminal_size((110, 24)).columns, 120)
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Paragraphs are filled; indented lines stay as they are."""
+    """Fills paragraphs and keeps indented lines."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=38, width=page_width())
@@ -195,11 +198,11 @@ class _Formatter(argparse.HelpFormatter):
         return "\n".join(lines)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # --dp-clip stays whole
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # --dp-clip is not split
 
 
 def _spelt(argument: str) -> str:
-    """Underscores in an option's name are as good as hyphens."""
+    """Replace underscores in an option's name by hyphens."""
     name, equals, value = argument.partition("=")
     return name.replace("_", "-") + equals + value if name.startswith("--") else argument
 
@@ -217,14 +220,14 @@ def _flags(option: Option) -> list[str]:
 
 
 def _placeholder(argument: Option) -> str:
-    """What stands for an argument in a usage line: itself where there is one choice, else its name in capitals."""
+    """An argument in a usage line: itself if there is one choice, otherwise its name in capitals."""
     if get_origin(argument.type) is Literal and len(get_args(argument.type)) == 1:
         return str(get_args(argument.type)[0])
     return argument.name.upper() + ("…" if get_origin(argument.type) is tuple else "")
 
 
 def _metavar(to: Any, without_none: bool = False) -> str:
-    """What stands for an option's value on a help page; ``none`` is left out where it is the default."""
+    """The placeholder of an option's value on a help page; ``none`` is left out if it is the default."""
     origin, arguments = get_origin(to), get_args(to)
     if to is Repeated:
         return "TEXT"
@@ -240,7 +243,7 @@ def _metavar(to: Any, without_none: bool = False) -> str:
 
 
 def _add(group: Any, option: Option, flags: Sequence[str], when_bool: Any = None) -> None:
-    """An option to a group of argparse's; ``when_bool`` is the action of one that is true or false, if it is a flag."""
+    """Add an option to an argparse group; ``when_bool`` is the action for a boolean flag."""
     about: dict[str, Any] = {"help": _explained(option), "default": argparse.SUPPRESS}
     if option.type in (bool, bool | None) and when_bool is not None:
         group.add_argument(*flags, action=when_bool, **about | {"help": option.help})
@@ -258,7 +261,7 @@ def _add_components(parser: argparse.ArgumentParser, components: Iterable[tuple[
 
 
 def _explained(option: Option) -> str:
-    """Help, range and default."""
+    """Help, range and default of an option."""
     ranges, default = " or ".join(dict.fromkeys(_ranges(option.type))), option.default
     if isinstance(default, (tuple, bool)):
         default = ",".join(map(str, default)) if isinstance(default, tuple) else str(default).lower()

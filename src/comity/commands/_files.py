@@ -1,4 +1,4 @@
-"""What ``comity inspect`` and ``comity aggregate`` share."""
+"""Shared code of ``comity inspect`` and ``comity aggregate``."""
 
 import warnings
 from collections.abc import Iterator
@@ -13,24 +13,24 @@ from comity.commands._command import Repeated
 if TYPE_CHECKING:
     from rich.console import Console
 
-LEAST = 16_000_000  # bytes to work with, below which pieces are too small to be of use
+LEAST = 16_000_000  # minimum working memory in bytes; below it pieces are too small
 
 
 @dataclass(frozen=True)
 class FileInputs:
-    """The clients' files and what is taken of them.
+    """The clients' files, and which of their tensors are used.
 
     Options:
-        files: the clients' models: safetensors, torch (.pt, .pth, .bin, .ckpt) or npz files, indices of shards, or
-            folders with one model or one PEFT adapter
+        files: the clients' models: safetensors, torch (.pt, .pth, .bin, .ckpt) or npz files, index files of sharded
+            checkpoints, or folders with one model or one PEFT adapter
         base: the model that the clients started from
-        as_updates: there is no base; the files are the updates themselves
-        only: tensors that take part, by name or its end after a dot, 'lora_*'; may be repeated
-        exclude: tensors that do not; may be repeated
+        as_updates: the files are updates; there is no base
+        only: use only these tensors, by full name or last part of it, such as 'lora_*'; may be repeated
+        exclude: leave these tensors out; may be repeated
         weights: CSV file with the columns name and size (and loss, for rules that need it)
-        lora: how PEFT adapters are merged: A and B separately (factors), or their products BA, cut to a rank (products)
-        memory: the most that the process may take
-        skip_bad: leave bad files out and say so; without it they stop the command with nothing written
+        lora: merge PEFT adapters as A and B separately (factors), or as products BA reduced to a rank (products)
+        memory: maximum memory of the process
+        skip_bad: leave bad files out and report them; by default one bad file stops the command
     """
 
     files: tuple[Path, ...] = ()
@@ -45,7 +45,7 @@ class FileInputs:
     skip_bad: bool = False
 
     def arguments(self, command: str) -> dict[str, Any]:
-        """For the functions of ``comity.files``."""
+        """Arguments for the functions of ``comity.files``."""
         from comity._memory import parse_bytes, resident, show_bytes
 
         if (self.base is None) != self.as_updates:
@@ -74,7 +74,7 @@ class FileInputs:
 
 @contextmanager
 def reading(console: "Console") -> Iterator[Any]:
-    """Show a progress bar on a terminal, and print our own warnings as one line each; others stay as they are."""
+    """Show a progress bar in a terminal, and print comity's warnings as one line each; others stay unchanged."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
     from comity.rules import DroppedWarning, SolverWarning

@@ -9,10 +9,10 @@ from rich.text import Text
 from comity._words import counted, number
 from comity.files import Inspection
 
-LAYERS = 8  # shown, of how many there may be
+LAYERS = 8  # number of layers shown
 PAIRS = 6
-MATRIX = 9  # clients whose cosines fit beside each other
-LONGEST = 34  # letters of a name
+MATRIX = 9  # clients whose cosines fit next to each other
+LONGEST = 34  # letters per name
 
 MEANING = (
     "To first order: 100 % is what a client's own update would bring to its own loss, below 0 its loss rises. All are "
@@ -23,7 +23,7 @@ MEANING = (
 def percent(share: float, signed: bool = True) -> str:
     if math.isnan(share):
         return "–"
-    if abs(share) >= 10:  # a short update beside a long one: percent would be noise
+    if abs(share) >= 10:  # a short update next to a long one: percent would be noise
         return f"{number(share, 0, sign=True)}×"
     return f"{number(100 * share, 0 if abs(share) >= 0.1 else 1, sign=signed)} %"
 
@@ -44,7 +44,7 @@ def show(found: Inspection, console: Console) -> None:
 
 
 def _answer(found: Inspection) -> str:
-    """Clients whose loss the plain mean would increase."""
+    """The clients whose loss the plain mean would increase."""
     mean, count = found.mean, len(found.ids)
     if not mean.harmed:
         return f"The plain mean would harm none of the {count} clients." if count > 1 else "It is merged as it is."
@@ -54,7 +54,7 @@ def _answer(found: Inspection) -> str:
 
 
 def _rules(found: Inspection, console: Console) -> None:
-    """What each rule would do to the worst-off client, and how many clients it would harm."""
+    """The effect of each rule on the worst-off client, and how many clients it would harm."""
     table = _table(console, "What each rule would do", "rule", "worst off", "gain", "harmed", "own step")
     for rule in found.verdicts:
         share = float(rule.shares[rule.worst])
@@ -66,7 +66,7 @@ def _rules(found: Inspection, console: Console) -> None:
 
 
 def _hurts(found: Inspection, console: Console) -> None:
-    """Whose update alone would raise whose loss, the worst first."""
+    """Pairs in which one client's update would raise the other's loss, worst first."""
     pairs = found.hurts()
     if not pairs:
         return
@@ -117,7 +117,7 @@ def _cosines(found: Inspection, console: Console) -> None:
 
 
 def _table(console: Console, title: str, *headings: str) -> Table:
-    console.print(Text(f"\n{title}", style="bold cyan"))  # a table's own title is broken at the table's width
+    console.print(Text(f"\n{title}", style="bold cyan"))  # a table's own title would wrap at the table's width
     table = Table(box=None, padding=(0, 2, 0, 1))
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i and heading else "left", header_style="dim", no_wrap=True)
@@ -125,5 +125,5 @@ def _table(console: Console, title: str, *headings: str) -> Table:
 
 
 def _short(name: str, longest: int = LONGEST) -> Text:
-    """Both ends of a long name, since either may distinguish it from others."""
+    """Both ends of a long name, because either may identify it."""
     return Text(name if len(name) <= longest else f"{name[: longest // 3]}…{name[-(longest - longest // 3 - 1) :]}")

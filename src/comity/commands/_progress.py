@@ -1,4 +1,4 @@
-"""What a person sees during a run and at its end."""
+"""Terminal output during a run and at its end."""
 
 import math
 from collections.abc import Iterator
@@ -11,20 +11,34 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from comity._uneven import RULE
-from comity._words import capital
 from comity.commands._terminal import show_title
 from comity.compare import ClientTable, LoadedStudy
 from comity.config import BALANCED
 from comity.engine import Callback, Run
-from comity.metrics import BOUND, CONSTANT, DECIDING, MAJORITY, METRICS, MIXED, OWN, OWN_WEIGHT, VALIDATED, Metric
+from comity.metrics import (
+    ALL,
+    BOUND,
+    COMMON,
+    CONSTANT,
+    DECIDING,
+    MAJORITY,
+    METRICS,
+    MIXED,
+    OWN,
+    OWN_WEIGHT,
+    SOME,
+    VALIDATED,
+    Metric,
+)
 from comity.results import FALL, Newcomers, Result, RoundRecord
 
 SHOWN = [each for each in METRICS if each not in (*VALIDATED.values(), OWN_WEIGHT, BOUND, CONSTANT, MAJORITY, MIXED)]
 """Metrics of the summary, where a run has them."""
+EVALUATED = {"received": "models before local training", "fitted": "models after local training"}
 
 
 class Progress(Callback):
-    """A live bar on a terminal; a plain line now and then elsewhere."""
+    """A live progress bar in a terminal; otherwise occasional plain lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -32,7 +46,7 @@ class Progress(Callback):
 
     def on_start(self, run: Run) -> None:
         config, federation = run.config, run.federation
-        title = f"{run.title}, for comparison" if config.is_local else run.title
+        title = f"{run.title} (baseline: each client trains by itself)" if config.is_local else run.title
         if run.server.round:
             self.console.print(f"Resuming after round {run.server.round}.")
         self.console.print(
@@ -41,10 +55,10 @@ class Progress(Callback):
             f"{config.last_round} rounds, seed {config.seed}[/]"
         )
         if not config.is_local:
-            label = capital(DECIDING[run.site.metric].label)
+            label = DECIDING[run.site.metric].label
             uneven = federation.uneven and run.site.metric == BALANCED
-            why = f", because classes are uneven ({RULE})" if uneven else ""
-            self.console.print(f"[dim]{label} decides{why}; --metric chooses another metric.[/]")
+            why = f" {RULE}." if uneven else ""
+            self.console.print(f"[dim]Clients are compared by {label} (--metric chooses another).{why}[/]")
         for note in () if config.is_local else federation.notes:
             self.console.print(f"[dim]{escape(note)}[/]")
         for warning in () if config.is_local else federation.warnings:
@@ -61,9 +75,9 @@ class Progress(Callback):
         for words in (*left_out, *record.warnings):
             self.console.print(f"[yellow]round {record.round}: {escape(words)}[/]")
         if OWN.key in record.metrics:
-            self.accuracy = f"accuracy {_percent(record.metrics[OWN.key].mean)} · "
+            self.accuracy = f"mean test accuracy {_percent(record.metrics[OWN.key].mean)} · "
         seconds = sum(asdict(record.seconds).values())
-        numbers = f"{self.accuracy}loss {record.train_loss:.3f} · {seconds:.2f} s per round"
+        numbers = f"{self.accuracy}training loss {record.train_loss:.3f} · {seconds:.2f} s per round"
         if record.epsilon is not None:
             numbers += f" · ε {record.epsilon:.3g}"
         if self.bars is not None:
@@ -84,7 +98,7 @@ class Progress(Callback):
 
 
 def summary(console: Console, run: Run) -> None:
-    """The verdict, one row per client, the metrics, and where everything is."""
+    """Print the verdict, one row per client, the metrics, and the folder."""
     result = run.result
     console.print()
     if run.folder is not None and result.transfer is not None:
@@ -93,7 +107,7 @@ def summary(console: Console, run: Run) -> None:
     if (rows := ClientTable.of_result("", result, clients)) is not None:
         console.print(rows)
         console.print()
-    console.print(_table(result, escape(f"{run.title}, round {result.last.round}, models as {run.site.moment}")))
+    console.print(_table(result, escape(f"{run.title}, round {result.last.round}, {EVALUATED[run.site.moment]}")))
     if caveat:
         console.print(f"[yellow]{escape(caveat)}[/]")
     if result.newcomers is not None:
@@ -109,7 +123,7 @@ def summary(console: Console, run: Run) -> None:
 def _table(result: Result, title: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for column in ("mean", "± std", "worst tenth", "over samples"):
+    for column in ("mean", "std over clients", "worst tenth", "samples pooled"):
         table.add_column(column, justify="right")
     deciding = DECIDING[result.transfer.metric] if result.transfer is not None else OWN
     for metric in (metric for metric in SHOWN if metric.better == "higher" or metric is deciding):
@@ -126,21 +140,23 @@ def _table(result: Result, title: str) -> Table:
 
 def _details(result: Result) -> Iterator[str]:
     best, cost, last = result.best, result.bytes_per_round, result.last.metrics
-    chosen = "validation" if best.chosen_by == "validation" else "test: do not compare methods by it"
+    chosen = "on validation samples" if best.chosen_by == "validation" else "on the tests: optimistic, do not compare"
     deciding = DECIDING[result.transfer.metric] if result.transfer is not None else OWN
     deciding = deciding if deciding.key in best.metrics else OWN
     reached = _number(deciding, best.metrics[deciding.key].mean)
-    yield f"Best round: {best.round} with {deciding.label} {reached} (chosen by {chosen})."
+    yield f"Best round: {best.round} with {deciding.label} {reached} (chosen {chosen})."
     others = [metric for metric in SHOWN if metric.better != "higher" and metric.key in last]
     yield f"On own tests: {', '.join(f'{each.label} {_number(each, last[each.key].mean)}' for each in others)}."
+    if any(each.key in last for each in (SOME, ALL, COMMON)):
+        yield "S-acc: own and some other clients' tests. G-acc: all clients' tests. Common model: the global model."
     if result.rule_against is not None and result.mean_against is not None:
         mean = "" if result.mean_against == result.rule_against else f", the plain mean {_percent(result.mean_against)}"
-        yield f"The step increases the loss of {_percent(result.rule_against)} of the clients per round{mean}."
+        yield f"To first order, the step increases the loss of {_percent(result.rule_against)} of clients{mean}."
     if result.conflict_rate is not None:
         off = f" ± {100 * result.conflict_error:.1f}" if result.conflict_error else ""
-        yield f"Updates in conflict: {100 * result.conflict_rate:.0f}{off} % of pairs and layers."
+        yield f"Conflict (negative cosine): {100 * result.conflict_rate:.0f}{off} % of client pairs, mean over layers."
     seconds = ", ".join(f"{part} {value:.1f}" for part, value in asdict(result.seconds).items())
-    yield f"Per round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in all: {seconds}."
+    yield f"Per round: {cost.down / 1e6:.2f} MB down, {cost.up / 1e6:.2f} MB up. Seconds in total: {seconds}."
     if result.failures:
         yield f"[yellow]{result.failures} times a client was left out; see rounds.jsonl.[/]"
 
@@ -148,12 +164,13 @@ def _details(result: Result) -> Iterator[str]:
 def _newcomers(late: Newcomers) -> str:
     """“Newcomers: 83.1 %, with local training 80.2 %; 1 of 5 is worse.”"""
     mean = late.metrics.get(OWN.key)
-    words = "Newcomers: nobody was served" if mean is None else f"Newcomers: {_percent(mean.mean)}"
+    words = "Newcomers: none was served" if mean is None else f"Newcomers: {_percent(mean.mean)}"
     if (transfer := late.transfer) is not None:
         local = _number(DECIDING[transfer.metric], transfer.local)
         words += f", {DECIDING[transfer.metric].label} of local training {local}; "
         undecided = sum(each.state == "undecided" for each in transfer.clients.values())
-        words += f"of {len(transfer.clients)}, {len(transfer.worse) or 'none'} shown to be worse, {undecided} undecided"
+        worse = len(transfer.worse) or "none"
+        words += f"of {len(transfer.clients)}, {worse} significantly worse, {undecided} undecided"
     return f"{words}." + "".join(f" Client {cid} was not served: {why}." for cid, why in late.failed.items())
 
 

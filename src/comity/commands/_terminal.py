@@ -1,4 +1,4 @@
-"""What several commands do with the terminal."""
+"""Shared terminal output of commands."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from comity.results import Result
 
 
 class Terminal(Console):
-    """Prints what files and names say, but lets none of it steer the terminal."""
+    """A console that prints untrusted text without control characters."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -22,18 +22,18 @@ class Terminal(Console):
 
 
 def wide_console() -> Console:
-    """A table in a file or a pipe is not cut at 80 columns."""
+    """A console that does not cut tables in a file or a pipe at 80 columns."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=160)
 
 
 def announce(console: Console, data: str) -> None:
-    """The first line of a command, before it imports torch, which takes a second or two."""
+    """Print the first line of a command before it imports torch, which takes a second or two."""
     console.print(f"Reading {data} …", highlight=False, markup=False, soft_wrap=True)
 
 
 def show_title(console: Console, verdict: Verdict) -> None:
-    """The verdict in a few words, one sentence of evidence, and advice."""
+    """Print the verdict in a few words, the evidence in one sentence, and advice."""
     console.print(Text(verdict.title, style="bold"))
     console.print(verdict.evidence, highlight=False, markup=False)
     for what, why in verdict.advice:
@@ -42,7 +42,7 @@ def show_title(console: Console, verdict: Verdict) -> None:
 
 
 def show_verdict(console: Console, study: LoadedStudy) -> None:
-    """The verdict with its evidence and advice, one row per client, and the table."""
+    """Print the verdict with evidence and advice, one row per client, and the table."""
     verdict = study.verdict
     show_title(console, verdict)
     if verdict.cell is not None and verdict.cell.clients:
@@ -52,7 +52,7 @@ def show_verdict(console: Console, study: LoadedStudy) -> None:
 
 
 def report_divergence(results: Mapping[str, Result]) -> int:
-    """Print which runs diverged, and return the exit code."""
+    """Report diverged runs and return the exit code."""
     diverged = {title: result.diverged for title, result in results.items() if result.diverged}
     for title, clients in diverged.items():
         who = f"client {clients[0]}" if len(clients) == 1 else f"{len(clients)} clients"
@@ -63,7 +63,7 @@ def report_divergence(results: Mapping[str, Result]) -> int:
 
 @contextmanager
 def interruptible(console: Console, what: str) -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C finish ``what`` first; the yielded function says whether it was pressed. A second one stops now."""
+    """Let Ctrl-C finish ``what`` first; the yielded function returns whether it was pressed. Twice stops at once."""
     asked = False
 
     def handler(*_: object) -> None:

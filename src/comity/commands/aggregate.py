@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from comity.files import Merge
 
 MUCH = 0.1
-"""Relative error of the merged products from which on --rank auto is suggested."""
+"""Relative error of the merged products above which --rank auto is suggested."""
 
 RUN_OPTIONS = [replace(options(Config)["rule"], default="ConFREE"), options(Config)["server_lr"]]
 
@@ -33,18 +33,19 @@ def aggregate(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Merge clients' checkpoints into one by any rule, at any size.
+    """Merge clients' checkpoints of any size into one, by any rule.
 
     Examples:
         comity aggregate --base base.safetensors clients/*.safetensors --rule ConFREE --rule.c 0.4 -o new.safetensors
         comity aggregate --base adapters/start adapters/clinic-* --only 'lora_*' -o merged
 
     Options:
-        output: the new model, or the update, as safetensors; names, shapes, dtypes and files as in the base
-        buffers: what becomes of running_mean and running_var
-        rank: rank of the new factors with --lora products: a number, or auto to lose nothing; by default as in BASE
-        overwrite: replace an output that exists
-        quiet: print nothing but errors
+        output: file or folder to write, as safetensors; tensors keep the names, shapes, dtypes and sharding of the base
+        buffers: average running_mean and running_var, or keep those of the base
+        rank: rank of the new factors with --lora products: a number, or auto for the rank that keeps the product exact;
+          by default the rank of the --base adapter
+        overwrite: replace an existing output
+        quiet: print only errors
     """
     started = time.perf_counter()
     rule, server_lr = RUN_OPTIONS

@@ -23,11 +23,12 @@ def ask(
     client: str | None = None,
     seeds: Count = 6,
 ) -> int:
-    """Estimate in seconds, before any training, whether joining pays for each client.
+    """Estimate within seconds which clients would gain by joining.
 
-    A logistic regression of all clients is compared with each client's own on rows that neither was trained on. Beside
-    each client stands how many clients of natural federations with a similar result gained by joining. Columns and
-    classes that sites probably mean differently are named first.
+    Two logistic regressions are compared on rows that neither was trained on: one on the data of all clients, and one
+    per client on its own data. The table also shows, for each client, how many similar clients of natural federations
+    (real data sets with real sites) gained by joining. Columns and classes that sites seem to use with different
+    meanings are listed first.
 
     Examples:
         comity ask patients.csv --target outcome --client hospital
@@ -35,9 +36,9 @@ def ask(
 
     Options:
         table: a table with one row per sample: .csv, .tsv, .parquet, .xlsx
-        target: the column to predict; by default one that is called target, label, outcome, …
-        client: the column that names the client; by default one that is called client, hospital, site, …
-        seeds: three consecutive seeds test each row once
+        target: column to predict; by default one named target, label, outcome, …
+        client: column with the client of each row; by default one named client, hospital, site, …
+        seeds: number of seeds; every three seeds test each row once, so use a multiple of 3
     """
     if table is not None and "data" in given:
         raise ComityError(f"give a table or --data, not both: got {table} and {given['data']}")
@@ -57,7 +58,7 @@ def ask(
 
 
 def show_asked(console: "Console", data: str, given: Entries, seeds: int = 6) -> None:
-    """Print what the probe says; options of a run that are not about the data are left out."""
+    """Print the estimate; options of a run that are not about the data are ignored."""
     from comity.probe import ask
 
     def say(line: str) -> None:

@@ -26,28 +26,28 @@ def bench(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Compare methods, rules and guards with local training on natural federations, client by client.
+    """Compare methods, rules and guards with local training on natural federations.
 
-    One study per federation, one page for all: gain over local training, clients that are worse, and ranks. With
-    --method, --rule or --guard only that configuration is run; the committed leaderboard stands beside it. The same
-    command resumes a benchmark that was stopped. Any other option of comity run goes to all runs.
+    The command runs one study per federation and writes one page with gains over local training, clients that are
+    worse, and ranks. With --method, --rule or --guard it runs only that configuration and shows it next to the stored
+    leaderboard. The same command resumes a stopped benchmark. All other options of comity run apply to every run.
 
     Examples:
         comity bench --quick
         comity bench --method mymodule.MyMethod --federations pisa,rain --out benchmarks/mine
 
     Options:
-        scale: quick, desk or night, the section of the benchmark's file to take; by default desk
-        quick: the same as --scale quick: few configurations, one repetition
-        federations: natural federations by name, or tables; by default all that are here
-        rerun: with --method, run all configurations of the benchmark too
-        seeds: number of seeds; three consecutive seeds are one repetition
-        jobs: runs side by side; by default one per core
-        shard: 2/4 does the second of four parts of the federations, all with the same --out
-        config: a YAML file in place of the benchmark's own
-        allow_code: let that file name classes that do not come with comity; their code is run
-        overwrite: replace runs of another configuration that are in the way in --out
-        quiet: print nothing but errors
+        scale: size of the benchmark: quick, desk or night (sections of its file); by default desk
+        quick: same as --scale quick: few configurations, one repetition
+        federations: natural federations by name, or tables; by default all whose data are found
+        rerun: with --method, also run all configurations of the benchmark
+        seeds: number of seeds; every three seeds test each row once, so use a multiple of 3
+        jobs: number of parallel runs; by default one per core
+        shard: run a part of the federations: 2/4 is the second of four parts; give all parts the same --out
+        config: a YAML file that replaces the benchmark's own
+        allow_code: allow that file to name your own classes; their code will be executed
+        overwrite: replace runs in --out that have another configuration
+        quiet: print only errors
     """
     from comity.commands._terminal import Terminal, interruptible, wide_console
     from comity.report import Benchmark, write_benchmark

@@ -12,7 +12,7 @@ from comity.commands._command import RUN_OPTIONS, Command, ConfigFile
 from comity.config import Config, Entries
 
 SHOWN = 20
-"""Problems that are printed one by one."""
+"""Number of problems that are printed."""
 
 
 def data(
@@ -23,7 +23,7 @@ def data(
     get: str | None = None,
     given: Entries,
 ) -> int:
-    """Show how many samples of which class each client holds, or check a table against a schema.
+    """Show samples per client and class, or check a table against a schema.
 
     Examples:
         comity data patients.csv
@@ -33,9 +33,9 @@ def data(
         comity data --get pisa
 
     Options:
-        table: the path of a table, the same as --data
-        schema: check the table against this file, as `comity schema` writes it
-        get: print the citation, the licence and the source of a natural federation, and how its file is made
+        table: path of a table, same as --data
+        schema: check the table against this schema file (from `comity schema`)
+        get: print citation, licence and source of a natural federation, and how to create its file
     """
     if get is not None:
         return _get(get)

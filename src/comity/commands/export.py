@@ -9,8 +9,8 @@ from comity.commands._command import Command
 def export(model: Path, *, onnx: Path | None = None, torch: Path | None = None, allow_code: bool = False) -> int:
     """Write a client's model as one file for other programs.
 
-    The file holds everything behind the columns: scaling of numbers, the mixture of models, softmax and the decision.
-    It is compared with the original on synthetic samples before it is written.
+    The file contains the whole pipeline after the input columns: scaling, the mixture of models, softmax and the
+    decision. It is compared with the original on synthetic samples before it is written.
 
     Examples:
         comity export runs/first/models/000-cleveland --onnx cleveland.onnx
@@ -20,7 +20,7 @@ def export(model: Path, *, onnx: Path | None = None, torch: Path | None = None, 
         model: folder of a client's model, in models/ of a run folder
         onnx: ONNX file to write
         torch: file to write for torch.export.load
-        allow_code: let the model name a network or method that does not come with comity; its code is run
+        allow_code: allow the model to name your own network or method; its code will be executed
     """
     if onnx is None and torch is None:
         raise ComityError("comity export needs --onnx FILE or --torch FILE")

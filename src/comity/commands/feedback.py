@@ -8,10 +8,11 @@ from comity.commands.predict import SHOWN
 
 
 def feedback(model: Path, file: Path, *, allow_code: bool = False) -> int:
-    """Give a model in use the true classes of rows that it predicted.
+    """Update a model in use with the true classes of rows that it predicted.
 
-    The weights of the client's own and the federated model follow the labels, and an alarm returns to the own model.
-    Give each label once, in the order of the predictions. State and page stay in the folder of the model.
+    The labels update the mixture weights of the client's own model and the federated model. If the federated model
+    becomes harmful, an alarm switches back to the client's own model. Give each label once, in the order of the
+    predictions. The state and an HTML page about it are saved in the model's folder.
 
     Examples:
         comity feedback runs/first/models/000-cleveland labelled.csv
@@ -19,8 +20,8 @@ def feedback(model: Path, file: Path, *, allow_code: bool = False) -> int:
 
     Options:
         model: folder of a client's model, in models/ of a run folder
-        file: a table with the columns that the model learnt from and the true class
-        allow_code: let the model name a network or method that does not come with comity; its code is run
+        file: a table with the model's input columns and the true class
+        allow_code: allow the model to name your own network or method; its code will be executed
     """
     from comity._write import write_text
     from comity.deploy import feedback_file, load_model

@@ -11,11 +11,11 @@ from comity.config import CLIENTS, Config, Entries, default
 def flower(
     action: Literal["new", "keys"], folder: Path, file: ConfigFile, *, schema: Path | None = None, given: Entries
 ) -> int:
-    """Write a Flower app that runs this configuration, or the secrets of its clients for masked runs.
+    """Write a Flower app (new), or secret key files for masked runs (keys).
 
-    The app's README.md says how to start it; docs/how-to/deploy.md has the deployment. Needs the extra flower. Secrets
-    are one file per client, for that client only, with the least protection that its site accepts
-    (docs/how-to/masked-sums.md). With a schema the app is for tables that stay at their sites
+    The app's README.md explains how to start it; docs/how-to/deploy.md describes deployment. Needs the extra flower.
+    keys writes one secret file per client, to be given to that client only; it also states the minimum protection that
+    the site requires (docs/how-to/masked-sums.md). With a schema, the app is for tables that stay at their sites
     (docs/tutorials/sites.md).
 
     Examples:
@@ -25,15 +25,15 @@ def flower(
         comity flower keys secrets --clients 3
 
     Options:
-        action: what to do: new writes an app, keys writes secrets
-        folder: the folder for them; for an app it must be empty or not there yet
-        schema: the common schema of the sites' tables, as `comity schema` writes it; then --data is left out
+        action: new writes an app, keys writes secret key files
+        folder: folder to write; for an app it must be empty or not exist
+        schema: the common schema of the sites' tables (from `comity schema`), in place of --data
     """
     if schema is not None and (action == "keys" or "data" in given):
         raise ComityError(f"--schema is for `comity flower new` without --data, got {schema}")
     chosen = Config.of(file.entries(given))
     if schema is not None and "out" not in given:
-        chosen = chosen.with_(out=None)  # not that of the rehearsal
+        chosen = chosen.with_(out=None)  # not the rehearsal's
     if action == "keys":
         from comity.privacy import write_secrets
 

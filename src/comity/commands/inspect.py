@@ -5,9 +5,9 @@ from comity.commands._files import FileInputs
 
 
 def inspect(inputs: FileInputs) -> int:
-    """Show who is in conflict among models in files, and whom their mean would harm.
+    """Show which clients' model files conflict, and whom averaging would harm.
 
-    It also says what a rule would change. Nothing is written.
+    It also shows the effect of other rules. Nothing is written.
 
     Examples:
         comity inspect --base base.safetensors clients/*.safetensors

@@ -22,12 +22,13 @@ def join(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Find out from a table whether joining pays for each client, and save its model.
+    """Find out which clients gain by joining, and save their models.
 
-    It begins with the answer of comity ask. Local training is compared with FedAvg, APFL and FedAvg under a guard. The
-    learning rate is chosen by validation, and each row is tested by models that were not trained on it. Any option of
-    comity run may be given; --method, --rule or --guard replace the comparison. The same command resumes a run that
-    was stopped.
+    The command first prints the estimate of comity ask. Then it compares local training with FedAvg, APFL, and FedAvg
+    with a guard, which falls back on a client's own model if held-out samples favour it. The learning rate is chosen by
+    validation, and each row is tested by models that were not trained on it. Any option of comity run may be given;
+    with --method, --rule or --guard, only that configuration is compared with local training. The same command resumes
+    a stopped run.
 
     Examples:
         comity join patients.csv --target outcome --client hospital
@@ -35,11 +36,11 @@ def join(
 
     Options:
         table: a table with one row per sample: .csv, .tsv, .parquet, .xlsx
-        target: the column to predict; by default one that is called target, label, outcome, …
-        client: the column that names the client; by default one that is called client, hospital, site, …
-        seeds: three consecutive seeds test each row once
-        overwrite: replace what is in --out
-        quiet: print nothing but errors
+        target: column to predict; by default one named target, label, outcome, …
+        client: column with the client of each row; by default one named client, hospital, site, …
+        seeds: number of seeds; every three seeds test each row once, so use a multiple of 3
+        overwrite: replace the content of --out
+        quiet: print only errors
     """
     named = {"data.target": target, "data.client": client}
     given = {name: value for name, value in named.items() if value is not None} | given
@@ -58,9 +59,9 @@ def join(
     from comity.studies import Show, join
 
     if not quiet and (overwrite or not (out / schema.STUDY).exists()):
-        with suppress(ComityError):  # the study says what is wrong
+        with suppress(ComityError):  # the study reports what is wrong
             show_asked(wide_console(), str(table), given)
-            console.print("\nNow by training:", highlight=False)
+            console.print("\nNow the same question by federated training:", highlight=False)
     with interruptible(console, "these rounds") as stopped:
         done = join(
             table,
@@ -88,11 +89,11 @@ def join(
             "",
             f"Learning rate {done.learning_rate:g}, chosen by validation.",
             f"Page:   {page}",
-            f"Models: {done.models}, one folder per client, of {done.models_of}; trained on two thirds of the rows",
+            f"Models: {done.models}, one folder per client: {done.models_of}, trained on two thirds of the rows",
             "",
             "Predict new rows:",
             f"  comity predict {done.models}/CLIENT new.csv -o predictions.csv",
-            "Do the same with the tables at their sites (docs/tutorials/sites.md):",
+            "Run the federation with each table at its own site (docs/tutorials/sites.md):",
             f"  comity flower new federation --schema {out / 'schema.yaml'} {metric} {lr} --guard mixture",
         )
         terminal.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -16,8 +16,8 @@ Kind = Literal["methods", "rules", "guards", "extensions", "models", "data", "pa
 def list_(kind: Kind, folder: Path | None = None) -> int:
     """List methods, rules, guards, extensions, models, data sets, partitions, examples or runs.
 
-    The options of each are on the help page of comity run: comity run --method Ditto --help. Runs are shown with their
-    state, progress and verdict; of a study folder each run, of other folders each run and each study.
+    comity run --method Ditto --help shows the options of a component. Runs are listed with state, progress and verdict:
+    every run of a study folder; every run and study of any other folder.
 
     Examples:
         comity list methods
@@ -25,7 +25,7 @@ def list_(kind: Kind, folder: Path | None = None) -> int:
 
     Options:
         kind: methods, rules, guards, extensions, models, data, partitions, examples or runs
-        folder: for runs: a study folder, or a folder with runs and studies below it
+        folder: for runs: a study folder, or a folder that contains runs and studies
     """
     if kind == "runs":
         return _runs(folder)
@@ -36,7 +36,7 @@ def list_(kind: Kind, folder: Path | None = None) -> int:
 
         sentences = {name: " ".join(str(read_yaml(file).get("about", "")).split()) for name, file in examples().items()}
         folder = next(iter(examples().values())).parent
-        note = f"comity reproduce NAME --scale desk, night or paper; the files are in {folder}"
+        note = f"comity reproduce NAME --scale desk|night|paper; the files are in {folder}"
     elif kind == "extensions":
         sentences = {f"--{each.name.replace('_', '-')}": each.help for each in RUN_OPTIONS if each.name in BY_OPTION}
         note = (

@@ -7,7 +7,7 @@ from comity._errors import ComityError
 from comity.commands._command import Command
 
 SHOWN = 20
-"""Problems that are printed; the output has all of them."""
+"""Number of problems that are printed; the output contains all."""
 
 
 def predict(
@@ -30,12 +30,12 @@ def predict(
 
     Options:
         model: folder of a client's model, in models/ of a run folder
-        file: a table with the columns that the model learnt from, an npz file with the samples as x, an image, or a
+        file: a table with the model's input columns, an npz file with the samples as x, an image, or a
             folder of images
         output: CSV file to write; by default predictions are printed
-        id: column of the table that names its rows, to carry over; by default that of the model's schema
-        strict: stop at the first row that does not fit, with nothing written
-        allow_code: let the model name a network or method that does not come with comity; its code is run
+        id: identifier column to copy to the output; by default that of the model's schema
+        strict: stop at the first row that does not fit, without writing anything
+        allow_code: allow the model to name your own network or method; its code will be executed
     """
     from comity._write import write_text
     from comity.deploy import check_output, load_model, predict_file

@@ -16,21 +16,21 @@ def report(
     open: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Show who gains, who is harmed, and why, in one HTML file.
+    """Write an HTML report: which clients gain, which are harmed, and why.
 
     Examples:
         comity report studies/first -o report.html
         comity report runs/a runs/b --watch
 
     Options:
-        paths: run folders, or study folders with run folders below them
-        output: the page to write
-        base: the rule that others are compared with, as the table names it; by default Mean
+        paths: run folders, or folders that contain runs or studies
+        output: HTML file to write
+        base: rule that others are compared with, spelled as in the table; by default Mean
         figures: folder for four figures for a paper, as PDF and PNG (needs the extra report)
-        watch: wait for the first run, and write the page again while runs continue; an open page reloads itself; ends
-            with the runs or with Ctrl-C
-        open: open the page in a browser once it is written
-        quiet: print nothing but errors
+        watch: wait for the first run and rewrite the page while runs continue; an open page reloads itself; ends with
+            the runs or with Ctrl-C
+        open: open the page in a browser when it is written
+        quiet: print only errors
     """
     from comity.report import write
 

@@ -11,12 +11,12 @@ from comity.config import Entries, read_yaml
 
 
 def reproduce(options: StudyOptions, example: str | None = None, *, list: bool = False, given: Entries) -> int:
-    """Do a paper's experiment, by name.
+    """Repeat a paper's experiment, given its name.
 
-    The examples are studies; `comity list examples` names them and says where their files are. Options of a run beside
-    the name win over those in the file. The scale desk ends in minutes, night by morning; paper has the published
-    sizes. --dry-run says how long it takes, which data sets are missing and what differs from the paper. Published
-    numbers are shown beside ours, and written to published.md, where a cell is one of the paper's.
+    The examples are studies; `comity list examples` lists them and shows where their files are. Options on the command
+    line override those in an example's file. --scale desk takes minutes, --scale night one night, and --scale paper
+    uses the published sizes. --dry-run estimates the time and lists missing data sets and differences from the paper.
+    If a configuration is in the paper, its published number is printed next to yours and written to published.md.
 
     Examples:
         comity reproduce demo
@@ -26,7 +26,7 @@ def reproduce(options: StudyOptions, example: str | None = None, *, list: bool =
 
     Options:
         example: name of the example
-        list: list every table and figure of the papers with its example, data sets, time and state
+        list: list all tables and figures of the papers with example, data sets, time and state
     """
     from comity.studies import examples, overview
 
@@ -43,7 +43,7 @@ def reproduce(options: StudyOptions, example: str | None = None, *, list: bool =
 
 
 def _show(rows: Sequence[tuple[str, ...]]) -> None:
-    """One line per table and figure."""
+    """Print one line per table and figure."""
     from rich.table import Table
 
     from comity.commands._terminal import wide_console

@@ -12,19 +12,19 @@ from comity.config import AUTO, Config, Entries, Overlay, code_in, refuse_code
 def run(file: ConfigFile, *, given: Entries, resume: bool = False, overwrite: bool = False, quiet: bool = False) -> int:
     """Train a federation and write a run folder.
 
-    Every option has a default. A method, rule, model, partition or data set is chosen by name. Its own options follow
-    its kind and a dot, as in --rule.c; comity run --rule ConFREE --help shows them.
+    Every option has a default. Methods, rules, models, partitions and data sets are chosen by name. Their options are
+    written --KIND.OPTION, such as --rule.c; comity run --rule ConFREE --help lists them.
 
-    With --lr auto it is a study of this one method; the same command resumes it if it was stopped.
+    With --lr auto, the command runs a small study that chooses the learning rate; the same command resumes it.
 
     Examples:
         comity run --method FedRep --rule ConFREE --rule.c 0.4 --partition.alpha 0.1 --out runs/first
         comity run --resume --out runs/first
 
     Options:
-        resume: resume the run in --out, without other options; the result equals an uninterrupted run to the last bit
+        resume: resume the run in --out (give no other options); the result is bit-identical to an uninterrupted run
         overwrite: replace the run in --out
-        quiet: print nothing but errors
+        quiet: print only errors
     """
     if resume and overwrite:
         raise ComityError("--resume and --overwrite exclude each other")
@@ -69,7 +69,7 @@ def _with_folder(config: Config) -> Config:
 
 
 def _resumed(entries: Entries, allow_code: bool) -> Config:
-    """The configuration in the run folder; options given beside it must be the same, unless they decide nothing."""
+    """The configuration in the run folder; options given in addition must agree, unless they do not affect results."""
     from comity.results import RunFolder, other_configuration
 
     folder = Path(str(entries.get("out") or _with_folder(Config.of(entries)).out))

@@ -25,8 +25,8 @@ def schema(
 ) -> int:
     """Write the schema of a table, or merge the schemas of several sites.
 
-    A schema says what the columns hold: kinds, units, ranges, categories, classes and names of clients. It has no
-    rows. Ranges are rounded outwards to one significant digit, and a category of fewer than 5 rows is not listed.
+    A schema describes the columns: kinds, units, ranges, categories, classes and client names. It contains no rows.
+    Ranges are rounded outwards to one significant digit, and categories with fewer than 5 rows are not listed.
 
     Examples:
         comity schema patients.csv --target outcome --client hospital -o schema.yaml
@@ -35,11 +35,11 @@ def schema(
     Options:
         files: one table, or the schema files of several sites
         output: the schema file to write
-        target: the column of the table that is to be predicted; by default one that is called target, label, outcome, …
-        client: the column that says whose a row is; by default one that is called client, hospital, site, …
+        target: column to predict; by default one named target, label, outcome, …
+        client: column with the client of each row; by default one named client, hospital, site, …
         sheet: the sheet of an .xlsx file; by default the first
-        all_categories: list categories of fewer than 5 rows too
-        drop: leave out columns that the sites cannot agree on, instead of writing nothing
+        all_categories: also list categories with fewer than 5 rows
+        drop: leave out columns on which the sites' schemas disagree; by default such columns are an error
     """
     merging = bool(files) and all(file.suffix.lower() in YAML for file in files)
     if not files or (not merging and len(files) > 1):

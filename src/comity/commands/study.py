@@ -14,29 +14,29 @@ from comity.config import Entries, code_in, default, read_yaml
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """What a study takes beside the options of a run.
+    """Options of a study in addition to those of a run.
 
     Options:
-        scale: desk, night or paper, the section of the file to take; by default desk
-        seeds: 3 for the seeds 0, 1 and 2, or the seeds themselves, 0,4,7
-        sweep: an option with several values, rule.c=0.1,0.5; several --sweep make a product
-        only: keep the cells with these values of an option, data=mnist,cifar10; several --only must all hold
+        scale: section of the --config file to use: desk (minutes), night or paper (published sizes); by default desk
+        seeds: number of seeds, such as 3 for 0, 1 and 2, or a list of seeds, such as 0,4,7
+        sweep: an option with several values, such as rule.c=0.1,0.5; several --sweep give all combinations
+        only: run only configurations with these values, such as data=mnist,cifar10; several --only must all hold
         tune: choose an option by validation accuracy, never by test: rule.c=0.1:0.9, rule.C=0.1,1,10
-            or lr=0.01,0.03,0.1; lr=0.01,0.03,0.1,... continues in the same ratio while the best is at an end
-        tune_by: S-acc, G-acc or global-acc: what --tune chooses by, on validation samples; by default the metric that
-            decides, on the client's own
-        tune_seeds: on how many of the seeds, the first ones, --tune tries values; by default on all
-        budget: the most runs that --tune may take
-        jobs: runs side by side; by default one per core
-        shard: 3/16 does the third of 16 parts, one for each task of a Slurm array, all with the same --out
-        on: ray does the runs on a Ray cluster, the one that Ray finds or a new one here; ray:ADDRESS on the one there
-        most_cells: the most cells that the study may have; by default 10,000
-        callbacks: dotted names of your own Callback classes, which see every run
-        keep_checkpoints: keep the checkpoints of finished runs too; else only those of Local stay
-        dry_run: say how many runs it would be and about how long, by a stored cost model and one measured round; write
-            nothing
-        overwrite: replace runs of another configuration that are in the way in --out
-        quiet: print nothing but errors
+            or lr=0.01,0.03,0.1; lr=0.01,0.03,0.1,... extends the grid by the same factor while its border is best
+        tune_by: metric for --tune on validation samples: S-acc, G-acc or global-acc; by default --metric on each
+            client's own samples
+        tune_seeds: number of seeds that --tune uses (the first ones); by default all
+        budget: maximum number of runs for --tune
+        jobs: number of parallel runs; by default one per core
+        shard: run a part of the study: 3/16 is the third of 16 parts, for the tasks of a Slurm array with one --out
+        on: ray: run on a Ray cluster (an existing one, or a new local one); ray:ADDRESS: on the cluster at ADDRESS
+        most_cells: maximum number of configurations; by default 10,000
+        callbacks: dotted names of your own Callback classes, which are called in every run
+        keep_checkpoints: keep the checkpoints of all finished runs; by default only those of local baselines are kept
+        dry_run: print the number of runs and the estimated time, from a stored cost model and one measured round, and
+            stop
+        overwrite: replace runs in --out that have another configuration
+        quiet: print only errors
     """
 
     scale: str | None = None
@@ -58,7 +58,7 @@ class StudyOptions:
     quiet: bool = False
 
     def entries(self) -> Entries:
-        """Those that are entries of the study itself, as far as they are given."""
+        """The given options that are entries of the study itself."""
         names = ("seeds", "tune_by", "tune_seeds", "budget", "jobs", "most_cells", "keep_checkpoints")
         entries: Entries = {name: getattr(self, name) for name in names} | {"callbacks": list(self.callbacks)}
         entries |= {name: _assignments(name, getattr(self, name)) for name in ("sweep", "only", "tune")}
@@ -83,9 +83,9 @@ def study(options: StudyOptions, file: ConfigFile, *, given: Entries) -> int:
 
 
 def compare(entries: Entries, given: Entries, options: StudyOptions, example: str | None = None) -> int:
-    """Do the study of ``entries`` with ``given`` over them, and show what came of it.
+    """Run the study of ``entries``, overridden by ``given``, and print the result.
 
-    ``example``: the name of the example that the entries are from, whose published numbers are shown beside ours.
+    ``example``: name of the example that the entries come from; its published numbers are printed too.
     """
     from rich.markup import escape
 
@@ -131,7 +131,7 @@ def compare(entries: Entries, given: Entries, options: StudyOptions, example: st
 
 
 def _assignments(name: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    """``rule.c=0.1,0.5``; semicolons between values that have commas themselves."""
+    """Parse ``rule.c=0.1,0.5``; semicolons separate values that contain commas."""
     assigned: dict[str, Any] = {}
     for text in texts:
         key, equals, values = text.partition("=")

@@ -7,9 +7,9 @@ from comity.config import Entries
 
 
 def supernode(flower: tuple[str, ...]) -> int:
-    """Run Flower's SuperNode without a start-up for every message.
+    """Run Flower's SuperNode, starting Python once instead of once per message.
 
-    It does what `flower-supernode` does, which takes 4 to 5 s of processor time per message, most of it imports
+    It replaces `flower-supernode`, which spends 4 to 5 s of processor time per message, mostly on imports
     (docs/how-to/deploy.md). Needs the extra flower, and Linux.
 
     Examples:
@@ -17,7 +17,7 @@ def supernode(flower: tuple[str, ...]) -> int:
         comity supernode --insecure --superlink 127.0.0.1:8000 --node-config "partition-id=0 num-partitions=3"
 
     Options:
-        flower: the options of flower-supernode
+        flower: options of flower-supernode
     """
     from comity.flower import supernode
 
@@ -25,7 +25,7 @@ def supernode(flower: tuple[str, ...]) -> int:
 
 
 class _Passing(Command):
-    """Passes all options on."""
+    """Passes all options on unparsed."""
 
     def parse(self, arguments: Sequence[str]) -> Entries:
         return {"help": True} if {"-h", "--help"} & set(arguments) else {"flower": list(arguments)}

@@ -18,7 +18,7 @@ def table(
     by: Literal["configuration", "client"] = "configuration",
     base: str | None = None,
 ) -> int:
-    """Print the table of a study, or of any runs, again.
+    """Print the result table of a study or of runs.
 
     Examples:
         comity table studies/first --format md
@@ -26,11 +26,11 @@ def table(
         comity table runs/a runs/b --columns G-acc,global
 
     Options:
-        folders: a study folder, or run folders and folders with runs in them
+        folders: a study folder, or run folders and folders that contain runs
         format: for the terminal, or as Markdown, LaTeX (booktabs) or CSV
-        columns: the columns to show beside the deciding metric, by their names in CSV; all: every one
+        columns: columns to show beside the deciding metric, by their names in CSV, or all
         by: one row per configuration, or one row per client of each configuration
-        base: the rule that others are compared with, as the table names it, where it is not Mean
+        base: rule that others are compared with, spelled as in the table; by default Mean
     """
     from comity.compare import LoadedStudy
 

@@ -1,4 +1,4 @@
-"""Several runs compared: who gains, who is worse, and whether to join. None of it needs torch.
+"""Compare runs: which clients gain, which are worse, and whether to join. Needs no torch.
 
 conditions  what differs among runs, and which local baseline goes with a run
 evidence    the test for harm, intervals and states, from scores of single tests
@@ -38,10 +38,10 @@ from comity.compare.verdict import Advice, Verdict, interval, points
 __all__ = [
     # several runs
     "Cell", "LoadedStudy", "NoRun", "RunRow", "Setting", "load", "overview", "Varying", "compared", "in_words",
-    # who gains and who is worse
+    # gains and losses per client
     "Advice", "ClientPairs", "ClientRow", "ClientTable", "STATES", "Paired", "Verdict", "by_client", "clients_csv",
     "named", "paired_rows", "transfer",
-    # their numbers
+    # their statistics
     "Difference", "Spread", "holm", "interval", "points",
     # a benchmark
     "FederationClients", "HEADINGS", "Leaderboard", "MeanRank", "Result", "Row", "benchmark_clients_csv",

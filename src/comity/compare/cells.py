@@ -1,6 +1,6 @@
-"""Cells and settings: runs that differ by their seed alone, and cells under the same conditions.
+"""Cells and settings: runs that differ only in their seed, and cells under the same conditions.
 
-Every comparison with local training is made here, once: one row per client, and the mean over clients.
+All comparisons with local training are made here: one row per client, and the mean over clients.
 """
 
 import math
@@ -20,23 +20,23 @@ from comity.metrics import CONSTANT, DECIDING, Metric
 from comity.metrics import GAIN as GAIN_SUM
 from comity.results import TEST_SAMPLES, TRAINING_SAMPLES, Flat, LoadedRun, State
 
-if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
+if TYPE_CHECKING:  # numpy, which lists and errors should not wait for
     from comity.compare.evidence import Estimate, Evidence
 
 
 @dataclass(eq=False)
 class Cell:
-    """One method with one rule in one setting: its runs, one per seed."""
+    """One configuration (method, rule and guard) in one setting, with one run per seed."""
 
     setting: "Setting" = field(repr=False)
     options: Flat
-    """Of method, rule and guard."""
+    """The options of method, rule and guard."""
     method_label: str
     rule_label: str
-    """Empty where no rule can be chosen."""
+    """Empty if no rule can be chosen."""
     runs: dict[int, LoadedRun] = field(default_factory=dict)
     base: "Cell | None" = None
-    """The cell that this one is compared with: the same method with the plain mean, or with the rule asked for."""
+    """The cell that this one is compared with: the same method with the plain mean, or with the rule given as base."""
 
     @property
     def method(self) -> str:
@@ -56,7 +56,7 @@ class Cell:
 
     @property
     def without_guard(self) -> "Cell | None":
-        """The same method and rule in the same setting, where this cell has a guard and that one none."""
+        """The cell with the same method and rule without a guard, if this cell has a guard."""
 
         def kept(cell: Cell) -> Flat:
             return {key: v for key, v in cell.options.items() if owner(key) in ("method", "rule")}
@@ -74,26 +74,26 @@ class Cell:
 
     @property
     def shown_runs(self) -> list[LoadedRun]:
-        """The runs that plots show: the finished ones, or all of them while none is."""
+        """The runs that plots show: the finished ones, or all if none is finished."""
         return self.finished or list(self.runs.values())
 
     def spread(self, number: Callable[[LoadedRun], float]) -> Spread | None:
-        """A number of the finished runs."""
+        """A number of each finished run."""
         return Spread.of({run.seed: number(run) for run in self.finished})
 
     @cached_property
     def value(self) -> Spread | None:
-        """The metric that decides: mean over clients in the last round, in the unit that people see."""
+        """The metric that decides: mean over clients in the last round, in display units."""
         metric = self.setting.metric
         return self.spread(lambda run: metric.points * run.metric(metric.key))
 
     @cached_property
     def difference(self) -> Difference | None:
-        """To the base; positive where this cell is better."""
+        """Difference to the base cell; positive if this cell is better."""
         return None if self.base is None else self.against(self.base)
 
     def against(self, other: "Cell") -> Difference | None:
-        """The mean difference to another cell of the setting; positive where this cell is better."""
+        """Mean difference to another cell of the setting; positive if this cell is better."""
         metric = self.setting.metric
         if pairs := self._evidence(other):
             mean = mean_gain(pairs, training_luck(self.setting.control, pairs), shared=1.0)
@@ -104,7 +104,7 @@ class Cell:
         return [run.seed for run in self.finished if run.seed in other.runs and other.runs[run.seed].finished]
 
     def _evidence(self, other: "Cell") -> "dict[Key, Evidence] | None":
-        """The scores of single tests beside those of another cell."""
+        """Evidence from the scores of single test samples, paired with those of another cell."""
         seeds = self._seeds(other)
         first, second = ({seed: cell.runs[seed] for seed in seeds} for cell in (self, other))
         return of_samples(first, second, pooled=self.setting.pooled)
@@ -122,29 +122,29 @@ class Cell:
 
     @property
     def evidence(self) -> "dict[Key, Evidence]":
-        """What is known of each client's gain over local training."""
+        """Evidence of each client's gain over local training."""
         return self._compared[1]
 
     @cached_property
     def gain(self) -> "Estimate | None":
-        """Mean over clients of what they gain over local training."""
+        """Gain over local training, mean over clients."""
         return mean_gain(self.evidence, self.luck) if self.evidence else None
 
     @cached_property
     def luck(self) -> float:
-        """How much training luck moves two tests of a run together."""
+        """Covariance of two test results of one run that is due to the training seed."""
         return training_luck(self.setting.control, self.evidence)
 
     @property
     def state(self) -> State | None:
-        """Of the whole federation."""
+        """State of the mean over clients: worse, undecided or not worse."""
         from comity.compare.evidence import state_of_mean
 
         return None if self.gain is None else state_of_mean(self.gain, self.setting.margin)
 
     @property
     def mean_gain(self) -> Difference | None:
-        """The same in the unit that people see; without an interval where only values are known."""
+        """The mean gain in display units; without an interval if only mean values are known."""
         metric, local = self.setting.metric, self.setting.local
         if self.gain is not None:
             return Difference.of(self.gain, metric.points, len(self.compared))
@@ -152,7 +152,7 @@ class Cell:
 
     @cached_property
     def clients(self) -> list[ClientRow]:
-        """One row per client over all repetitions, those with a shown loss first, then by gain; empty without Local."""
+        """One row per client over all repetitions, significant losses first, then by gain; empty without Local."""
         from comity.compare.evidence import estimate, states
 
         if not self.evidence:
@@ -202,7 +202,7 @@ class Cell:
         return [row for row in self.clients if row.state == state]
 
     def local_values(self, run: LoadedRun) -> dict[int, float]:
-        """The deciding metric of each client's local model, as the run noted it or from the Local of the same seed."""
+        """The deciding metric of each client's local model, as recorded in the run or from Local with the same seed."""
         metric, noted = self.setting.metric, run.result.transfer if run.result is not None else None
         values = run.by_client(metric.key)
         if noted is not None:
@@ -216,13 +216,13 @@ class Cell:
 
 @dataclass(eq=False)
 class Setting:
-    """The conditions that methods are compared under: data, partition, model, rounds and all the rest."""
+    """The conditions under which configurations are compared: data, partition, model, rounds and further options."""
 
     options: Flat
     label: str
     cells: list[Cell] = field(default_factory=list)
     repeated: dict[int, LoadedRun] = field(default_factory=dict)
-    """Local training with another training seed, by seed."""
+    """Local baselines repeated with another training seed, by seed."""
 
     @property
     def local(self) -> Cell | None:
@@ -234,7 +234,7 @@ class Setting:
 
     @property
     def deciding(self) -> str:
-        """The name of the metric that decides."""
+        """Name of the metric that decides."""
         return str(self.options.get("metric") or ACCURACY)
 
     @property
@@ -249,25 +249,25 @@ class Setting:
 
     @cached_property
     def pooled(self) -> bool:
-        """Whether each seed has a partition of its own: then client 3 of one seed is not client 3 of another."""
+        """Whether each seed has its own partition: then client 3 of one seed is not client 3 of another."""
         tables = {run.seed: run.partition for run in self.runs}
         known = list(tables.values())
         return len(tables) > 1 and any(table is None or table != known[0] for table in known)
 
     @property
     def folds(self) -> int:
-        """How many consecutive seeds together test each sample once; 0 where there are no folds."""
+        """Number of consecutive seeds that together test each sample once; 0 without folds."""
         return next((run.partition.folds for run in self.runs if run.partition is not None), 0)
 
     def repetitions(self, runs: int) -> int:
-        """How many of so many runs test the same sample."""
+        """Number of runs that test the same sample, out of ``runs``."""
         return -(-runs // self.folds) if self.folds else runs
 
     def against_local(self, runs: Mapping[int, LoadedRun]) -> "tuple[list[int], dict[Key, Evidence]]":
         """The seeds of the runs that are compared with local training, and the evidence of each client.
 
-        It comes from the scores of single tests. Where these are missing, or there is a single run, it comes from the
-        sums that the runs note, as in ``result.json``.
+        It comes from the scores of single test samples. If these are missing, or there is only one run, it comes from
+        the sums that the runs record, as in ``result.json``.
         """
         local = self._finished_local
         noted = {seed: run.evaluation for seed, run in sorted(runs.items()) if GAIN_SUM.key in run.evaluation}
@@ -291,17 +291,17 @@ class Setting:
 
     @cached_property
     def control(self) -> "dict[Key, Evidence]":
-        """Local training repeated, beside local training: what training luck alone does."""
+        """The repeated local baseline compared with the local baseline: the effect of the training seed."""
         return self.against_local(self._finished_repeated)[1]
 
     @cached_property
     def mixed(self) -> "dict[Key, Evidence]":
-        """Two local models mixed, beside one."""
+        """A mixture of two local models compared with one."""
         runs = self._finished_repeated, self._finished_local
         return of_samples(*runs, pooled=self.pooled, column="mixed") or {}
 
     @property
     def local_on(self) -> Literal["all", "train"]:
-        """Whether Local learns from a client's validation samples too, or nobody has any."""
+        """Whether Local also learns from a client's validation samples (or there are none)."""
         held_out = any(run.options.get("val_share") for run in self.runs)
         return "train" if held_out and self.options.get("local_on") != "all" else "all"

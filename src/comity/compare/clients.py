@@ -1,4 +1,4 @@
-"""One row per client, in the forms that people and programs read."""
+"""One row per client, as text, HTML and CSV."""
 
 import csv
 import io
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 HEADINGS = ("client", "samples", "local → joined", "gain [95 % CI]", "state")
-WRAPPED = ("client", "state")  # columns whose words may stand below each other where a terminal is narrow
-MOST_ROWS = 20  # rows that a terminal shows; the others are counted
+WRAPPED = ("client", "state")  # columns that may wrap in a narrow terminal
+MOST_ROWS = 20  # maximum number of rows in a terminal; the others are counted
 
 
 @dataclass(frozen=True)
 class ClientTable:
-    """The clients of one configuration, those with a shown loss first."""
+    """The clients of one configuration, those with a significant loss first."""
 
     title: str
     rows: Sequence[ClientRow]
     metric: Metric
     added: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """Further columns in front of the state: by heading, what they say of each client."""
+    """Further columns before the state: by heading, the text of each client."""
 
     @classmethod
     def of_result(cls, title: str, result: Result | Newcomers, names: Sequence[str] = ()) -> "ClientTable | None":
-        """Of one run; ``None`` where it was compared with no local baseline."""
+        """The table of one run; ``None`` if it has no local baseline."""
         transfer = result.transfer
         if transfer is None:
             return None
@@ -83,22 +83,23 @@ class ClientTable:
         return *HEADINGS[:-1], *self.added, HEADINGS[-1]
 
     def state(self, row: ClientRow) -> str:
-        """“undecided (≥ 12)”: beside an undecided client stands the smallest loss that would be found."""
+        """“undecided (≥ 12)”: an undecided client, with the smallest loss that its tests would detect."""
         if row.state != "undecided":
             return row.state
+        if not math.isfinite(row.detectable):
+            return "undecided (too few tests)"
         digits = 0 if self.metric.unit == "%" else self.metric.digits - 1
-        found = f"≥ {number(self.metric.points * row.detectable, digits)}" if math.isfinite(row.detectable) else "none"
-        return f"undecided ({found})"
+        return f"undecided (≥ {number(self.metric.points * row.detectable, digits)})"
 
     @property
     def note(self) -> str:
         points = " in points" if self.metric.unit == "%" else ""
-        words = f"Samples: training + test. {capital(self.metric.label)}, and gain{points}."
+        words = f"Samples: training per fold + tested over all folds. {capital(self.metric.label)}, and gain{points}."
         if any(row.state == "undecided" for row in self.rows):
-            words += " In brackets: the smallest loss that these tests would find (power 80 %)."
+            words += " (≥ …): the smallest loss that these tests would detect (power 80 %)."
         return words
 
-    # Its forms.
+    # Output formats.
 
     def markdown(self) -> str:
         ruler = f"|---|{'---:|' * (len(self.headings) - 2)}---|"
@@ -110,7 +111,7 @@ class ClientTable:
         return html_table(self.headings, list(map(self.texts, self.rows)), self.title, self.note)
 
     def frame(self) -> "pandas.DataFrame":
-        """One named row per client, in full precision."""
+        """A data frame with one named row per client, in full precision."""
         return frame_of(clients_csv([self]), ["configuration", "name"])
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
@@ -130,7 +131,7 @@ class ClientTable:
         texts = list(map(self.texts, shown))
         columns = {heading: [row[i] for row in texts] for i, heading in enumerate(self.headings)}
         if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
-            del columns["samples"]  # rather than a number that is cut off
+            del columns["samples"]  # rather than cut off a number
         for heading in columns:
             side: Literal["left", "right"] = "left" if heading in WRAPPED else "right"
             drawn.add_column(heading, justify=side, no_wrap=heading not in WRAPPED, overflow="fold")
@@ -144,13 +145,13 @@ class ClientTable:
 
 
 def _narrowest(heading: str, cells: Sequence[str]) -> int:
-    """Characters that a column needs on a terminal, with the gap behind it."""
+    """Characters that a column needs in a terminal, including the gap after it."""
     texts = [heading, *cells]
     return 2 + max(map(len, " ".join(texts).split() if heading in WRAPPED else texts))
 
 
 def clients_csv(tables: Sequence[ClientTable]) -> str:
-    """One row for each client and configuration, in full precision."""
+    """One row per client and configuration, in full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["configuration", *ClientRow.__dataclass_fields__])

@@ -1,4 +1,4 @@
-"""The columns of a study's table: what each number is, where it comes from, and how it is written."""
+"""The columns of a study's table: meaning, source and format of each number."""
 
 import math
 from collections import Counter
@@ -22,12 +22,12 @@ Mark = Literal["", "gain", "loss", "noise", "unknown", "best"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of the table: as people see it, as programs read it, and what it says of itself on hovering."""
+    """One number of the table: for people, for programs, and as a tooltip."""
 
     text: str = "–"
-    small: str = ""  # what qualifies the text: its spread, its interval, or what it is a part of
+    small: str = ""  # its spread or interval, or the whole that it is a part of
     value: float | None = None
-    parts: tuple[float | str | None, ...] = ()  # what CSV has beside the value, in the order of the column's parts
+    parts: tuple[float | str | None, ...] = ()  # further CSV values, in the order of the column's parts
     mark: Mark = ""
     title: str = ""
 
@@ -45,30 +45,30 @@ class Column(Generic[T]):
     unit: str
     digits: int
     meaning: str
-    of: Callable[[Cell], T | None]  # what it shows of a cell; `None` where that is not known
-    shown: Shown = "always"  # CSV has every column. The page also has those that would make a terminal too narrow.
+    of: Callable[[Cell], T | None]  # the shown value of a cell; None if unknown
+    shown: Shown = "always"  # CSV has every column; "page" columns are too wide for a terminal
     deciding: bool = field(default=False, kw_only=True)  # whether it is in the unit of the metric that decides
-    parts: ClassVar[tuple[str, ...]]  # what CSV has of it beside the value
+    parts: ClassVar[tuple[str, ...]]  # further CSV columns beside the value
 
     def entry(self, cell: Cell) -> Entry:
         found = self.of(cell)
         return NOTHING if found is None else self.by(cell.setting.metric).show(found)
 
     def by(self, metric: Metric) -> Self:
-        """The column where this metric decides: one that is no share has digits of its own."""
+        """The column for this deciding metric, whose digits it takes if the metric is not a share."""
         return replace(self, digits=metric.digits) if self.deciding and metric.unit != "%" else self
 
     def show(self, found: T) -> Entry:
         raise NotImplementedError
 
     def number(self, value: float, *, sign: bool = False) -> str:
-        """A value in this column's digits, for sentences that speak of it."""
+        """A value in this column's digits, for use in sentences."""
         return number(value, self.digits, sign=sign)
 
 
 @dataclass(frozen=True)
 class SpreadColumn(Column[Spread]):
-    """A number of each finished run: its mean over seeds, with the standard deviation."""
+    """A number of each finished run: mean over seeds with standard deviation."""
 
     with_std: bool = True  # whether people see the standard deviation too
     parts: ClassVar[tuple[str, ...]] = ("std",)
@@ -79,10 +79,10 @@ class SpreadColumn(Column[Spread]):
 
 
 class ConflictColumn(SpreadColumn):
-    """A number that sketches may have estimated; then with their error."""
+    """A number that sketches may have estimated, shown with their error."""
 
     def error(self, cell: Cell) -> float:
-        """The largest of its runs, in percent."""
+        """The largest error over the runs, in percent."""
         return max((100 * run.result.conflict_error for run in cell.finished if run.result), default=0.0)
 
     def entry(self, cell: Cell) -> Entry:
@@ -108,14 +108,14 @@ class DifferenceColumn(Column[Difference]):
 
 
 class StatesColumn(Column[list[ClientRow]]):
-    """How many clients are worse, undecided and not worse."""
+    """Number of clients that are worse, undecided and not worse."""
 
     parts: ClassVar[tuple[str, ...]] = ("undecided", "not worse", "of")
 
     def show(self, found: list[ClientRow]) -> Entry:
         counts = Counter(row.state for row in found)
         worse, undecided, fine = (counts[state] for state in STATES)
-        title = f"worse: {listed(map(str, _worse(found)))}" if worse else "no client is shown to be worse"
+        title = f"worse: {listed(map(str, _worse(found)))}" if worse else "no client is significantly worse"
         mark: Mark = "loss" if worse else ""
         return Entry(f"{worse} / {undecided} / {fine}", "", worse, (undecided, fine, len(found)), mark, title)
 
@@ -134,7 +134,7 @@ def _metric(metric: Metric, how: str = "mean") -> Numbers:
 
 
 def _result(of: Callable[[Result], float | None], scale: float = 100) -> Numbers:
-    """A number of each run's result, in percent; ``None`` where it was not measured."""
+    """A number of each run's result, in percent; ``None`` if it was not measured."""
 
     def number(run: LoadedRun) -> float:
         value = of(run.result) if run.result is not None else None
@@ -144,7 +144,7 @@ def _result(of: Callable[[Result], float | None], scale: float = 100) -> Numbers
 
 
 def metric_column(metric: Metric, name: str = "", shown: Shown = "page") -> SpreadColumn:
-    """The mean over clients of a metric in the last round; ``name``: in CSV, by default the metric's key."""
+    """Mean over clients of a metric in the last round; ``name`` in CSV is the metric's key by default."""
     return SpreadColumn(
         name or metric.key, metric.label, metric.unit, metric.digits, metric.meaning, _metric(metric), shown
     )
@@ -161,12 +161,12 @@ def _deciding(how: str) -> Numbers:
 
 
 def _best(result: Result) -> float | None:
-    """Only where validation chose it: chosen by test it compares nothing."""
+    """Accuracy of the best round, only if validation chose it: chosen on test samples it must not be compared."""
     return result.best.metrics[metrics.OWN.key].mean if result.best.chosen_by == "validation" else None
 
 
 def _peak(run: LoadedRun) -> float:
-    """The largest mean accuracy over clients of all evaluations, in percent."""
+    """Largest mean accuracy over clients of all evaluations, in percent."""
     judged = [record.metrics[metrics.OWN.key].mean for record in run.records if metrics.OWN.key in record.metrics]
     return 100 * max(judged, default=math.nan)
 
@@ -189,7 +189,7 @@ VALUES = {
     "brier": metric_column(metrics.BRIER, "Brier", "asked"),
     "auc": metric_column(metrics.AUC, "AUC", "asked"),
 }
-"""The columns of the metrics that may decide, by the names that ``--metric`` takes."""
+"""Columns of the metrics that may decide, by their ``--metric`` name."""
 DIFFERENCE = DifferenceColumn(
     *("difference", f"difference to {MEAN}", "points", 2),
     "Gain over the same method with the plain mean, or the rule that was asked for, by the metric that decides, with a "
@@ -213,7 +213,7 @@ GAIN = DifferenceColumn(
 CLIENTS = StatesColumn(
     *("worse", "worse / undecided / not worse", "", 0),
     "Clients for which a loss is shown (Benjamini–Hochberg at 5 %), clients that are undecided, and clients for which "
-    "a loss above the margin is excluded; of the clients of all seeds where each seed has its own partition",
+    "a loss above the margin is ruled out; where each seed has its own partition, the clients of all seeds are counted",
     lambda cell: cell.clients or None,
 )
 CONFLICT = ConflictColumn(
@@ -227,7 +227,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     *(GAIN, CLIENTS, DIFFERENCE, WORST),
     SpreadColumn(
         *("gaining", "clients that gain", "%", 0),
-        "Share of the clients whose metric is above that of local training (positive transfer), by chance or not",
+        "Share of the clients whose metric is above that of local training (positive transfer), significant or not",
         *(_result(lambda result: result.transfer.positive_transfer if result.transfer else None), "asked", False),
     ),
     metric_column(metrics.UNGUARDED, shown="asked"),
@@ -243,7 +243,7 @@ COLUMNS: tuple[Column[Any], ...] = (
         *(lambda cell: cell.spread(_peak), "asked"),
     ),
     SpreadColumn(
-        *("samples", "over samples", "%", 2),
+        *("samples", "all samples pooled", "%", 2),
         "Accuracy over the tests of all clients: each test counts the same, not each client",
         *(_metric(metrics.OWN, "samples"), "asked"),
     ),
@@ -265,7 +265,7 @@ COLUMNS: tuple[Column[Any], ...] = (
     metric_column(metrics.CALIBRATION, shown="asked"),
     metric_column(metrics.CONSTANT, shown="asked"),
     SpreadColumn(
-        *("against", "step against", "%", 0),
+        *("against", "clients harmed by the step", "%", 0),
         "Share of the clients whose loss the aggregated step increases to first order, mean over rounds",
         *(_result(lambda result: result.rule_against), "asked", False),
     ),
@@ -293,7 +293,7 @@ COLUMNS: tuple[Column[Any], ...] = (
 
 
 def columns_of(runs: Iterable[LoadedRun]) -> tuple[Column[Any], ...]:
-    """All columns: those of every table, then metrics of extensions that these runs have."""
+    """All columns: those of every table, then the metrics of extensions in these runs."""
     own = {each.key: each.metric for run in runs for each in run.info.metrics}
     taken = {column.name for column in COLUMNS}
     return (*COLUMNS, *(metric_column(each, f"metric {key}" if key in taken else key) for key, each in own.items()))

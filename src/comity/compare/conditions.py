@@ -1,4 +1,4 @@
-"""What differs among runs, under which conditions they are compared, and which Local goes with a run."""
+"""Which options differ among runs, under which conditions they are compared, and which Local belongs to a run."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,10 +10,10 @@ from comity.results import Flat, show
 
 
 def compared(flat: Flat) -> set[str]:
-    """The components and options that are compared with each other: what a client does with the samples it has.
+    """The components and options that are compared with each other, as opposed to conditions.
 
-    Where Local learns from all of them, how many the others hold out is their own choice. So is the learning rate where
-    Local has one of its own.
+    If Local learns from all samples, the validation share is a choice of each configuration. So is the learning rate if
+    Local has its own.
     """
     held_out = {"val_share"} if flat.get("local_on") == "all" else set()
     rate = {"lr"} if flat.get("local_lr") is not None else set()
@@ -21,26 +21,26 @@ def compared(flat: Flat) -> set[str]:
 
 
 def of_cell(flat: Flat) -> Flat:
-    """Method, rule and guard with their options."""
+    """The options of a cell: method, rule and guard with their options."""
     return {key: value for key, value in flat.items() if owner(key) in compared(flat)}
 
 
 def of_setting(flat: Flat) -> Flat:
-    """All conditions that methods, rules and guards are compared under."""
+    """The options of a setting: all conditions under which methods, rules and guards are compared."""
     return {key: value for key, value in flat.items() if owner(key) not in compared(flat)}
 
 
 def shared_with_local(flat: Flat) -> Flat:
-    """The conditions that a run has in common with the Local that goes with it."""
+    """The conditions that a run shares with its local baseline."""
     own = {} if (rate := flat.get("local_lr")) is None else {"lr": rate}
     others = LOCAL_OPTIONS.keys() | compared(flat)
     return {key: value for key, value in flat.items() if owner(key) not in others} | own
 
 
 class Varying:
-    """The options that differ among runs, apart from the names of method and rule.
+    """The options that differ among runs, except the names of method and rule.
 
-    A component's option counts among the runs of that component: ``scope`` of two different rules is not one option.
+    An option of a component is compared only among runs with that component: ``scope`` of two rules is not one option.
     """
 
     def __init__(self, flats: Iterable[Flat]) -> None:
@@ -52,12 +52,12 @@ class Varying:
         self.keys = list(dict.fromkeys(key for key, owner in values if (key, owner) in self._owned))
 
     def of(self, flat: Flat, *components: str) -> Flat:
-        """The varying options of these components, or of everything that is not compared."""
+        """The varying options of these components, or by default of the setting."""
         wanted = components or tuple({owner(key) for key in flat} - compared(flat))
         return {k: v for k, v in flat.items() if owner(k) in wanted and _owned(k, flat) in self._owned}
 
     def label(self, flat: Flat, component: str) -> str:
-        """``ConFREE (c=0.3)``: a rule with those of its options that vary; a method also with its guard."""
+        """``ConFREE (c=0.3)``: a component with its varying options; a method also with its guard."""
         name, options = show(flat.get(component, "")), self.of(flat, component)
         if component == "method":
             options |= self.of(flat, *compared(flat) - {"method", "rule"})
@@ -67,7 +67,7 @@ class Varying:
 
 
 def _owned(key: str, flat: Flat) -> tuple[str, Any]:
-    """An option together with the component that has it; how many samples are held out belongs to method and guard."""
+    """An option with the component that it belongs to; the validation share belongs to method and guard."""
     component, dot, _ = key.partition(".")
     if not dot and key in compared(flat) - {"method", "rule", "guard"}:
         return key, (flat.get("method"), flat.get("guard"))

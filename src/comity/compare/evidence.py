@@ -9,8 +9,8 @@ joined model minus that of the local one (positive: joining is better). Two kind
   covariance τ², so V2 = τ² Σ_r n_r (n_r − 1). It shrinks with runs, not with samples. τ² comes from a control: local
   training repeated with another seed, compared with local training in the same way.
 
-Interval: all δ with |T − δM| − κ ≤ 1.96 √(V1(δ) + κ² + V2). κ, the typical |sᵢ|, is a continuity correction and one
-sample that was not seen; hits have a ``unit``, so that equal models have an interval too. p-value of harm: z at δ = 0,
+Interval: all δ with |T − δM| − κ ≤ 1.96 √(V1(δ) + κ² + V2). κ, the typical |sᵢ|, is a continuity correction and stands
+for one unseen sample; hits have a ``unit``, so that equal models also get an interval. p-value of harm: z at δ = 0,
 where the signs of sᵢ are symmetric, so that a small continuity correction and a term with Σsᵢ⁴ make it nearly exact.
 docs/explanation/harm.md derives this and shows level, power and coverage by simulation.
 """
@@ -27,49 +27,51 @@ from comity.results import State
 
 K = TypeVar("K")
 
-LEVEL = 0.05  # share of wrongly named clients among the named ones, and 1 − the confidence of every interval
+LEVEL = 0.05  # false discovery rate, and 1 − the confidence level of every interval
 POWER = 0.8
 LUCK, LUCK_STD = 0.2, 0.2
-"""Training luck that is typical of small networks, and how far the truth may be: the correlation of two signs of d."""
+"""Typical training luck of small networks and its uncertainty: the correlation of the signs of two d."""
 LUCK_MARGIN, UNEVEN = 2.5, 1.3
-"""Standard errors that are added to the estimated luck, and a factor for clients that have more luck than others."""
-PRIOR_RUNS = 3  # runs that the assumed luck of the federation's mean is worth, beside the luck seen between runs
+"""Standard errors added to the estimated luck, and a factor for clients with more luck than others."""
+PRIOR_RUNS = 3  # weight of the assumed luck of the federation's mean, in runs, against the luck seen between runs
 
 
 class Moments(NamedTuple):
-    """Sums over one client's tests in one run: enough for the evidence where no single score may leave a site."""
+    """Sums over one client's tests in one run: enough for the evidence if single scores must not leave a site."""
 
     tests: float
     total: float  # Σ d
     squares: float  # Σ d²
     absolute: float  # Σ |d|
     fourth: float  # Σ d⁴
-    least: float  # smallest |d| that is not 0, or 0 where all are
+    least: float  # smallest |d| above 0, or 0 if all are 0
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """One client's paired differences over all runs, as sums."""
 
-    runs: NDArray[np.int64]  # id of each run
+    runs: NDArray[np.int64]  # index of each run
     sums: NDArray[np.float64]
     """(6, runs): tests, Σᵢ d_ir, Σᵢ d_ir², Σᵢ |d_ir|, Σᵢ e_ir and Σᵢ e_ir² of each run.
 
     e_ir, the change between runs, is d_ir minus the sample's mean over runs, times √(cᵢ/(cᵢ − 1)); 0 where cᵢ is 1."""
     clusters: tuple[float, float, float, float, float]
     """Σᵢ sᵢ², Σᵢ sᵢcᵢ and Σᵢ cᵢ² (the coefficients of V1), Σᵢ |sᵢ| and Σᵢ sᵢ⁴."""
-    step: float  # smallest |sᵢ| that is not 0
-    unit: float = 0.0  # largest difference that one pair can have; 0 where the score has no bound
+    step: float  # smallest |sᵢ| above 0
+    unit: float = 0.0  # largest possible difference of one pair; 0 if the score is unbounded
     repeats: float = 1.0  # largest cᵢ
     overlap: float = 1.0
-    """Variance of the federation's mean by test luck, over what it is if no two clients share a sample.
+    """Variance of the federation's mean by test luck, relative to clients that share no samples.
 
-    Above 1 where each seed deals the same samples out to clients of its own."""
+    Above 1 if each seed deals the same samples to other clients.
+    """
 
     @classmethod
     def of(cls, sample: ArrayLike, run: ArrayLike, value: ArrayLike, unit: float = 0.0) -> "Evidence":
-        """From arrays over all pairs. ``unit``: 1 where scores are hits, the largest class weight where hits are
-        weighted by class, 0 where scores are continuous."""
+        """Evidence from arrays over all pairs. ``unit``: 1 if scores are hits, the largest class weight if hits are
+        weighted by class, 0 if scores are continuous.
+        """
         d = np.asarray(value, dtype=np.float64)
         _, i = np.unique(np.asarray(sample), return_inverse=True)
         runs, r = np.unique(np.asarray(run), return_inverse=True)
@@ -82,10 +84,10 @@ class Evidence:
 
     @classmethod
     def of_moments(cls, moments: Sequence[Moments], repeats: int | None = None, unit: float = 0.0) -> "Evidence":
-        """From sums per run. ``repeats``: the number of runs that test the same sample (default: all of them).
+        """Evidence from sums per run. ``repeats``: the number of runs that test the same sample (default: all).
 
-        Which sample is which is unknown, so V1 is its upper bound: that of runs in which each sample has the same
-        difference, ``repeats`` · Σ_r Σᵢ (d_ir − δ)².
+        The samples are not identified, so V1 is an upper bound, attained if each sample has the same difference in all
+        runs: ``repeats`` · Σ_r Σᵢ (d_ir − δ)².
         """
         times = float(len(moments) if repeats is None else repeats)
         table = np.array(moments, dtype=np.float64).reshape(-1, 6).T
@@ -115,7 +117,7 @@ class Evidence:
         return max(float((self.sums[3] ** 2 - self.sums[2]).sum()), 0.0)
 
     def training_luck(self, tau2: float) -> float:
-        """V2: τ² for each pair of tests of one run, but never more than if all differences had the same sign."""
+        """V2: τ² for each pair of tests of one run, but at most the value for differences of equal sign."""
         return min(tau2 * self.couples, self.together)
 
     @property
@@ -139,18 +141,18 @@ class Estimate:
     low: float
     high: float
     p: float
-    """One-sided p-value of "joining is not worse"; that of "joining is not better" is 1 − p for a federation's mean."""
-    detectable: float  # smallest loss that is found with a power of 80 %; infinite where no loss can be found
+    """One-sided p-value of "joining is not worse"; of "joining is not better" it is 1 − p for a federation's mean."""
+    detectable: float  # smallest loss detected with 80 % power; infinite if no loss can be detected
 
 
 def luck(controls: Sequence[Evidence], joined: Sequence[Evidence] = ()) -> float:
-    """Covariance τ² of two tests of one run by training luck, as an upper limit.
+    """Upper limit of the covariance τ² of two tests of one run by training luck.
 
-    ``controls``: local training repeated, against local training. Each client's [(Σd)² − Σd²] over the number of pairs
-    of tests is one estimate, with a standard error that its number of tests decides. They are averaged by precision
-    together with a typical value (a fifth of τ² if all differences of a run had the same sign), and the upper limit is
-    1.3 times that plus 2.5 standard errors. Where runs repeat samples, the changes e of the ``joined`` models are
-    further estimates. Without both, a typical value for the differences of the joined models is taken.
+    ``controls``: the repeated local baseline against the local baseline. Each client's [(Σd)² − Σd²] divided by the
+    number of pairs of tests is one estimate, whose standard error depends on its number of tests. The estimates are
+    averaged by precision together with a typical value (a fifth of τ² if all differences of a run had the same sign);
+    the upper limit is 1.3 times that plus 2.5 standard errors. If runs repeat samples, the changes e of the ``joined``
+    models are further estimates. Without both, a typical value for the differences of the joined models is used.
     """
     couples, agreed = np.array([(each.couples, each.together) for each in controls or joined]).reshape(-1, 2).sum(0)
     scale = agreed / max(couples, 1.0)
@@ -176,7 +178,7 @@ def luck(controls: Sequence[Evidence], joined: Sequence[Evidence] = ()) -> float
 def estimate(evidence: Evidence, tau2: float, clients: int = 1) -> Estimate:
     """Gain of one of ``clients`` clients, its interval (all δ with |z(δ)| below the quantile) and p-value of harm.
 
-    ``detectable`` is the loss that the first step of Benjamini-Hochberg finds when no other client is harmed.
+    ``detectable`` is the loss that the first step of Benjamini-Hochberg finds if no other client is harmed.
     """
     from scipy.special import ndtr, ndtri  # for which lists and errors should not wait
 
@@ -201,23 +203,23 @@ def estimate(evidence: Evidence, tau2: float, clients: int = 1) -> Estimate:
     strict, power = float(ndtri(1 - LEVEL / clients)), float(ndtri(POWER))
     noise = max(evidence.test_luck(gain), kappa**2) + luck
     edge = min(evidence.step, kappa) + power * math.sqrt(noise)
-    # a loss δ also adds to the variance: hits are lost in clusters of about κ, other scores are shifted
+    # a loss δ also increases the variance: hits are lost in clusters of about κ, other scores are shifted
     linear, square = (kappa * pairs, 0.0) if evidence.unit else (0.0, counts)
     found = _root(pairs**2 - strict**2 * square, pairs * edge + strict**2 * linear / 2, edge**2 - strict**2 * noise, 1)
     return Estimate(gain, end(-1), end(1), p, found if found <= limit else math.inf)
 
 
 def _root(a: float, b: float, c: float, sign: int) -> float:
-    """The larger (``sign`` 1) or smaller root of aδ² − 2bδ + c; infinite where a is not positive."""
+    """The larger (``sign`` 1) or smaller root of aδ² − 2bδ + c; infinite if a is not positive."""
     return (b + sign * math.sqrt(max(b * b - a * c, 0.0))) / a if a > 0 else sign * math.inf
 
 
 def mean_estimate(evidences: Sequence[Evidence], tau2: float, shared: float = 0.5) -> Estimate:
-    """Mean gain over clients with equal weight, tests clustered by client and sample.
+    """Mean gain over clients with equal weights, with tests clustered by client and sample.
 
-    ``shared``: the part of the training luck that all clients share. Between joined and local models it is at most a
-    half, as only the joined model is common; between two joined models it is 1. The luck seen between runs gradually
-    replaces that bound, or at once where it is larger, with Student's t for its few degrees of freedom (Satterthwaite).
+    ``shared``: the part of training luck that all clients share. Between joined and local models it is at most a half,
+    because only the joined model is common; between two joined models it is 1. The luck seen between runs gradually
+    replaces that bound, or at once if it is larger, with Student's t for its few degrees of freedom (Satterthwaite).
     """
     from scipy.special import stdtr, stdtrit
 
@@ -244,10 +246,10 @@ def mean_estimate(evidences: Sequence[Evidence], tau2: float, shared: float = 0.
 
 
 def _between_runs(known: Sequence[Evidence], apart: float) -> tuple[int, float, float]:
-    """The variance of the mean gain that is seen between runs: degrees of freedom, its size, and how much is test luck.
+    """Variance of the mean gain between runs: degrees of freedom, value, and the part due to test luck.
 
-    Where runs repeat samples it comes from the changes e. Where each client has one run, as when each seed has clients
-    of its own, it comes from the means of the runs.
+    If runs repeat samples it comes from the changes e. If each client has one run, because each seed has its own
+    clients, it comes from the means of the runs.
     """
     by_run: dict[int, list[Evidence]] = {}
     for each in known:
@@ -269,8 +271,8 @@ def _between_runs(known: Sequence[Evidence], apart: float) -> tuple[int, float, 
 def states(estimates: Mapping[K, Estimate], margin: float) -> dict[K, State]:
     """The state of each client.
 
-    *worse*: named by Benjamini and Hochberg's procedure at 5 %, with an interval below 0. *not worse*: the interval
-    excludes a loss of ``margin``. Else *undecided*.
+    *worse*: selected by Benjamini and Hochberg's procedure at 5 %, with an interval below 0. *not worse*: the interval
+    excludes a loss of ``margin``. Otherwise *undecided*.
     """
     ascending = sorted(each.p for each in estimates.values())
     named = max((p for rank, p in enumerate(ascending, 1) if p <= LEVEL * rank / len(ascending)), default=-1.0)
@@ -278,7 +280,7 @@ def states(estimates: Mapping[K, Estimate], margin: float) -> dict[K, State]:
 
 
 def state_of_mean(estimate: Estimate, margin: float) -> State:
-    """The state of a whole federation, by the interval of its mean gain."""
+    """The state of a whole federation, from the interval of its mean gain."""
     return _state(estimate, margin, True)
 
 

@@ -1,4 +1,4 @@
-"""What joining does to each client: its gain over local training, with an interval and a state."""
+"""The effect of joining on each client: its gain over local training, with an interval and a state."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from comity.config import ACCURACY, Config
 from comity.metrics import DECIDING, EVIDENCE
 from comity.results import TEST_SAMPLES, ZERO, Columns, Gain, LoadedRun, State, Transfer, schema
 
-if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
+if TYPE_CHECKING:  # numpy, which lists and errors should not wait for
     import numpy as np
     from numpy.typing import NDArray
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
     """One run of one client: seed, ids of its tests, differences of scores, the largest difference of one test."""
 
 K = TypeVar("K")
-Key = tuple[int, int | None]  # a client, and its seed where each seed has a partition of its own
-SUMS, MOST = 6, 1e30  # of `Evidence` in each run, and the largest that is taken from elsewhere
+Key = tuple[int, int | None]  # a client, and its seed if each seed has its own partition
+SUMS, MOST = 6, 1e30  # numbers of `Evidence` per run, and the largest accepted from other machines
 STATES: tuple[State, ...] = ("worse", "undecided", "not worse")
 
 
@@ -32,28 +32,28 @@ class ClientRow:
 
     client: int
     seed: int | None
-    """``None`` where the client is the same one in every seed."""
+    """The seed, if each seed has other clients; otherwise ``None``."""
     name: str
     train: float
-    """Training samples, mean over runs."""
+    """Number of training samples, mean over runs."""
     tests: int
-    """Test samples, each counted once."""
+    """Number of test samples, each counted once."""
     value: float
     local: float
-    """The metric that decides: of its model here, and of its local model; means over runs."""
+    """The deciding metric of the client's local model (``value``: of its model here), mean over runs."""
     gain: float
-    """Positive where joining is better."""
+    """Positive if joining is better."""
     low: float
     high: float
     state: State
     detectable: float
-    """The smallest loss that would be found with a power of 80 %."""
+    """Smallest loss that would be detected with 80 % power, in the unit of the metric."""
     constant: bool
-    """Whether its model gives all tests the same class in every run."""
+    """Whether the model predicts the same class for all tests in every run."""
 
     @property
     def place(self) -> tuple[bool, float, int, int]:
-        """Where it stands among the rows: clients with a shown loss first, then by gain."""
+        """Sort key: clients with a significant loss first, then by gain."""
         return self.state != "worse", self.gain, self.seed or 0, self.client
 
     def __str__(self) -> str:
@@ -61,13 +61,13 @@ class ClientRow:
 
 
 def by_client(columns: Columns, name: str) -> dict[int, float]:
-    """A column of an evaluation by client, without those that have no number; empty where it was not measured."""
+    """A column of an evaluation by client, without missing values; empty if it was not measured."""
     clients = map(int, columns.get(schema.CLIENT, ()))
     return {client: v for client, v in zip(clients, columns.get(name, ()), strict=False) if not math.isnan(v)}
 
 
 def transfer(joined: Columns, local: Columns, control: Columns, config: Config) -> Transfer | None:
-    """What joining changed in one run, from the evaluations of the run, its local baseline and that repeated."""
+    """The effect of joining in one run, from the evaluations of the run, its local baseline and the repeated one."""
     from comity.compare.evidence import Estimate, estimate, state_of_mean, states
 
     name, margin = config.metric or ACCURACY, config.margin
@@ -98,7 +98,7 @@ def transfer(joined: Columns, local: Columns, control: Columns, config: Config) 
 
 
 def bounded(estimate: "Estimate", name: str) -> "Estimate":
-    """Within what a metric allows: no share changes by more than 100 points."""
+    """Clip to the range of the metric: a share changes by at most 100 points."""
     if DECIDING[name].unit != "%":
         return estimate
     detectable = estimate.detectable if estimate.detectable <= 1 else math.inf
@@ -112,10 +112,10 @@ def _record(estimate: "Estimate", state: State) -> Gain:
 
 
 def of_columns(runs: Sequence[Columns], repetitions: int | None = None) -> "dict[int, Evidence]":
-    """The evidence of each client in the sums that its evaluations hold, of the same clients in all runs.
+    """Evidence of each client from the sums in its evaluations, for the same clients in all runs.
 
-    ``repetitions``: how many runs test the same sample; by default all. Each run counts the same, however many tests it
-    has.
+    ``repetitions``: number of runs that test the same sample (default: all). Runs have equal weight, whatever their
+    number of tests.
     """
     from comity.compare.evidence import Evidence, Moments
 
@@ -126,7 +126,7 @@ def of_columns(runs: Sequence[Columns], repetitions: int | None = None) -> "dict
             found.setdefault(client, []).append((tests[client], *(part[client] for part in parts)))
     evidence = {}
     for client, rows in found.items():
-        size = fmean(count for count, *_ in rows)  # each run counts the same, however many tests it has
+        size = fmean(count for count, *_ in rows)  # runs have equal weight, whatever their number of tests
         moments, units = [], []
         for count, gain, squares, absolute, fourth, least, unit in rows:
             k = size / count
@@ -138,14 +138,14 @@ def of_columns(runs: Sequence[Columns], repetitions: int | None = None) -> "dict
 
 
 def training_luck(control: "Mapping[K, Evidence]", joined: "Mapping[K, Evidence]") -> float:
-    """How much training luck moves two tests of a run together, from local training repeated."""
+    """Covariance of two tests of one run by training luck, estimated from the repeated local baseline."""
     from comity.compare.evidence import luck
 
     return luck(list(control.values()), list(joined.values()))
 
 
 def mean_gain(joined: "Mapping[K, Evidence]", luck: float, shared: float = 0.5) -> "Estimate":
-    """The mean over clients; ``shared``: the part of the training luck that all clients share."""
+    """Mean gain over clients; ``shared``: the part of training luck that all clients share."""
     from comity.compare.evidence import mean_estimate
 
     return mean_estimate(list(joined.values()), luck, shared)
@@ -158,10 +158,10 @@ def of_samples(
     pooled: bool,
     column: Literal["score", "mixed"] = "score",
 ) -> "dict[Key, Evidence] | None":
-    """The evidence of each client in the scores of single tests, runs paired by seed; ``None`` where some are missing.
+    """Evidence of each client from scores of single tests, with runs paired by seed; ``None`` if scores are missing.
 
-    ``pooled``: each seed has clients of its own, who share samples of the data set with those of other seeds. Each run
-    counts the same, however many tests it has.
+    ``pooled``: each seed has its own clients, which share samples with those of other seeds. Runs have equal weight,
+    whatever their number of tests.
     """
     import numpy as np
 
@@ -187,14 +187,14 @@ def of_samples(
         ids = np.concatenate([ids for parts in found.values() for _, ids, _, _ in parts])
         own = [(values - values.mean()) / len(values) for parts in found.values() for _, _, values, _ in parts]
         apart, by_id = sum(float(each @ each) for each in own), np.unique(ids, return_inverse=True)[1]
-        together = np.bincount(by_id, np.concatenate(own))  # the sum of each sample
+        together = np.bincount(by_id, np.concatenate(own))  # sum per sample
         overlap = max(1.0, float(together @ together) / apart) if apart else 1.0
         evidence = {key: replace(each, overlap=overlap) for key, each in evidence.items()}
     return evidence or None
 
 
 def _of_parts(parts: "Sequence[Part]") -> "Evidence":
-    """Each run counts the same, however many tests it has."""
+    """Evidence over runs of equal weight, whatever their number of tests."""
     import numpy as np
 
     from comity.compare.evidence import Evidence
@@ -211,7 +211,7 @@ def _of_parts(parts: "Sequence[Part]") -> "Evidence":
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Scores of one client's tests by two models in one run, higher is better."""
+    """Scores of one client's tests by two models in one run; higher is better."""
 
     run: int
     train: int
@@ -220,12 +220,12 @@ class Paired:
     joined: "NDArray[np.float64]"
     local: "NDArray[np.float64]"
     constant: bool = False
-    """Whether the joined model gives all tests the same class."""
+    """Whether the joined model predicts the same class for all tests."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientPairs:
-    """One client's pairs over all runs as sums: enough for its row, and no score of a single test."""
+    """Sums over one client's pairs in all runs: enough for its row, without scores of single tests."""
 
     evidence: "Evidence"
     train: float
@@ -250,11 +250,11 @@ class ClientPairs:
 
     @staticmethod
     def width(runs: int) -> int:
-        """Of ``numbers``."""
+        """Length of ``numbers``."""
         return SUMS * runs + 13
 
     def numbers(self, runs: Sequence[int]) -> "NDArray[np.float64]":
-        """All of it in one vector; zeros where a run has no pairs."""
+        """All fields as one vector, with zeros for runs without pairs."""
         import numpy as np
 
         each, sums = self.evidence, np.zeros((SUMS, len(runs)))
@@ -264,7 +264,7 @@ class ClientPairs:
 
     @classmethod
     def of_numbers(cls, numbers: "NDArray[np.float64]", runs: Sequence[int]) -> "ClientPairs | None":
-        """What ``numbers`` gave; ``None`` where there are no pairs. Numbers that no pairs have are a ValueError."""
+        """The inverse of ``numbers``; ``None`` without pairs. Impossible numbers raise a ValueError."""
         import numpy as np
 
         from comity.compare.evidence import Evidence
@@ -274,7 +274,7 @@ class ClientPairs:
         wrong = ValueError("sent sums of differences that cannot be")
         size = SUMS * len(runs)
         if not (np.abs(np.delete(numbers, size + 5)) <= MOST).all() or not numbers[size + 5] > 0:
-            raise wrong  # the step alone is infinite, where no score differs
+            raise wrong  # only the step may be infinite, if no score differs
         sums = numbers[:size].reshape(SUMS, len(runs))
         clusters, (step, unit, repeats, train, tests, value, local, constant) = np.split(numbers[size:], [5])
         count, total, squares, absolute = sums[:4]
@@ -285,7 +285,7 @@ class ClientPairs:
         if not 0 < tests <= count.sum() or not 0 < repeats <= len(runs):
             raise wrong
         bounds = np.r_[np.minimum(absolute, np.sqrt(count * squares)), np.sqrt(tests * clusters[[0, 2]])]
-        if (np.abs(np.r_[total, total.sum(), count.sum()]) > 1.000001 * bounds).any():  # Cauchy and Schwarz
+        if (np.abs(np.r_[total, total.sum(), count.sum()]) > 1.000001 * bounds).any():  # Cauchy-Schwarz
             raise wrong
         evidence = Evidence(np.array(runs)[there], sums[:, there], tuple(clusters.tolist()), step, unit, repeats)
         return cls(evidence, float(train), int(tests), float(value), float(local), bool(constant))
@@ -323,6 +323,6 @@ def paired_rows(
 
 
 def named(rows: Iterable[ClientRow], most: int = MOST_NAMED) -> str:
-    """“ (Zurich and Basel)”; nothing where they are too many to name, or nobody is."""
+    """“ (Zurich and Basel)”; empty if there are none or too many to name."""
     names = [str(row) for row in rows]
     return f" ({listed(names)})" if 0 < len(names) <= most else ""

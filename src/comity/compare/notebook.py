@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", note: str = "") -> str:
-    """A table whose first column names the rows."""
+    """An HTML table whose first column names the rows."""
 
     def row(cells: Sequence[str], tag: str) -> str:
         sides = ["left", *["right"] * (len(cells) - 1)]
@@ -29,7 +29,7 @@ def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: st
 
 
 def frame_of(text: str, index: Sequence[str]) -> "pandas.DataFrame":
-    """A CSV as a data frame with the columns ``index`` as names of its rows."""
+    """A CSV text as a data frame, indexed by the columns ``index``."""
     try:
         import pandas
     except ImportError as error:

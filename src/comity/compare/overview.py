@@ -1,4 +1,4 @@
-"""The runs and studies below a folder at a glance: state, progress and verdict of each."""
+"""Overview of the runs and studies in a folder: state, progress and verdict of each."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from comity.results import LoadedRun, PlannedRun, RunFolder, StudyFolder
 
 
 class RunRow(NamedTuple):
-    """One run or study; texts of files are cut short, but may hold characters that steer a terminal."""
+    """One run or study. Texts from files are shortened, but may contain terminal control characters."""
 
     folder: str
     state: str
@@ -20,7 +20,7 @@ class RunRow(NamedTuple):
 
 
 def overview(folder: Path | str) -> Iterator[RunRow]:
-    """One row per run or study below ``folder``, or per run of the study in it."""
+    """One row per run or study in ``folder``, or per run if it is a study."""
     path = Path(folder)
     if not path.is_dir():
         raise ComityError(f"{path} is {'a file' if path.exists() else 'missing'}; give a folder with runs or studies")
@@ -45,7 +45,7 @@ def _study(path: Path, name: str) -> RunRow:
 
 
 def _run(path: Path, name: str, planned: PlannedRun | None = None) -> RunRow:
-    """A run by itself, or the one that is ``planned`` in a study, whose verdict is about all of its runs."""
+    """The row of a single run, or of a ``planned`` run of a study, which has no verdict of its own."""
     why = one_line(planned.error, 200) if planned else ""
     if not RunFolder(path).started:
         return RunRow(name, "failed" if why else "waiting", "", why)

@@ -1,4 +1,4 @@
-"""Average ranks over federations, and how far they can be trusted.
+"""Average ranks over federations, and their uncertainty.
 
 Scores of different federations are in different metrics, so they are not averaged: each federation ranks the
 configurations, 1 for the best, and ranks are averaged. Two kinds of uncertainty are shown: a 95 % interval of each mean
@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # numpy, for which lists and errors should not wait
+if TYPE_CHECKING:  # numpy, which lists and errors should not wait for
     from numpy.typing import ArrayLike, NDArray
 
 DRAWS = 10_000
 LEAST = 5
-"""Federations from which on a bootstrap says something."""
+"""Minimum number of federations for a bootstrap."""
 LEVEL = 0.05
 
 
@@ -29,7 +29,7 @@ class MeanRank:
 
 
 def ranks(scores: "ArrayLike") -> "NDArray":  # type: ignore[type-arg]
-    """(federations, configurations): 1 for the highest score of a row; equal scores share the mean of their ranks."""
+    """(federations, configurations) ranks: 1 for the highest score of a row; ties share the mean of their ranks."""
     import numpy as np
 
     values = np.asarray(scores, dtype=float)
@@ -40,10 +40,10 @@ def ranks(scores: "ArrayLike") -> "NDArray":  # type: ignore[type-arg]
 
 
 def mean_ranks(scores: "ArrayLike", seed: int = 0) -> list[MeanRank]:
-    """Of each configuration, with the expanded percentile interval of a bootstrap over federations.
+    """Mean rank of each configuration, with the expanded percentile interval of a bootstrap over federations.
 
-    The percentiles are widened as Student's t is wider than the normal distribution, and for the bias of the bootstrap
-    variance (Hesterberg, American Statistician 2015): with 16 federations plain percentiles are too narrow.
+    The percentiles are widened by the ratio of Student's t to the normal distribution, and for the bias of the
+    bootstrap variance (Hesterberg, American Statistician 2015): with 16 federations plain percentiles are too narrow.
     """
     import numpy as np
     from scipy.special import ndtr, stdtrit
@@ -59,7 +59,7 @@ def mean_ranks(scores: "ArrayLike", seed: int = 0) -> list[MeanRank]:
 
 
 def critical_difference(configurations: int, federations: int) -> float:
-    """Nemenyi: two of so many mean ranks that differ by more are different, with 5 % for any error among all pairs."""
+    """Nemenyi's critical difference of mean ranks, for a family-wise error of 5 % over all pairs."""
     from scipy.stats import studentized_range
 
     if configurations < 2:
@@ -69,7 +69,7 @@ def critical_difference(configurations: int, federations: int) -> float:
 
 
 def friedman(scores: "ArrayLike") -> float:
-    """The p-value that all configurations rank equally, by the F statistic of Iman and Davenport."""
+    """The p-value of equal ranks of all configurations, by the F statistic of Iman and Davenport."""
     from scipy.special import fdtrc
 
     each = ranks(scores)

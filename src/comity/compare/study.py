@@ -1,4 +1,4 @@
-"""Several runs: which belong together, and which cell is compared with which."""
+"""Several runs: which belong together, and which cells are compared."""
 
 import html
 import re
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class NoRun(ComityError):
-    """There is no run yet."""
+    """No run has started yet."""
 
 
 class LoadedStudy:
-    """Several runs: those that a study consists of, or all at or below some folders."""
+    """The runs of a study, or all runs found in some folders."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class LoadedStudy:
         damaged: Mapping[Path, str] | None = None,
         thorough: bool = False,
     ) -> None:
-        """``base``: the label of the rule that other rules are compared with, where it is not the plain mean.
+        """``base``: label of the rule that other rules are compared with (default: the plain mean).
 
-        ``damaged``: runs that are left out, and why. ``thorough``: what a table does not need is checked too.
+        ``damaged``: runs to leave out, with the reason. ``thorough``: also check data that a table does not need.
         """
         self.paths = [Path(path) for path in paths]
         self.damaged = dict(damaged or {})
-        """Runs that cannot be read, or whose numbers cannot be true, and what is wrong with each; they are left out."""
+        """Runs that cannot be read, or have impossible numbers, with the reason; they are left out."""
 
         def sound(folder: Path) -> LoadedRun | None:
             try:
@@ -61,9 +61,9 @@ class LoadedStudy:
             raise ComityError(next(iter(self.damaged.values())))
         runs = [*_cached_locals(runs, sound), *runs]
         self.runs = _unique(runs)
-        """Those that have begun, in the study's order, and the Local that goes with them."""
+        """Started runs, in the study's order, with their local baselines."""
         self.doubles = len(runs) - len(self.runs)
-        """Run folders that are left out because another one holds the same run."""
+        """Number of run folders that are left out because another one holds the same run."""
         self._asked_base = base
 
     def __repr__(self) -> str:
@@ -79,14 +79,14 @@ class LoadedStudy:
 
     @property
     def plot(self) -> Any:
-        """Pictures for a notebook: ``study.plot.gain()``. They need matplotlib."""
+        """Figures for a notebook: ``study.plot.gain()``. Needs matplotlib."""
         return resolve_name("comity.report:Plots")(self)
 
-    # What there is.
+    # Contents.
 
     @cached_property
     def planned(self) -> dict[Path, PlannedRun]:
-        """The runs that the study consists of by folder, in its order, with the errors of those that failed."""
+        """The planned runs of the study by folder, in its order, with the errors of failed ones."""
         return {path / run.folder: run for path in self.paths for run in StudyFolder(path).planned()}
 
     @property
@@ -96,12 +96,12 @@ class LoadedStudy:
 
     @cached_property
     def tuning(self) -> list[Tuned]:
-        """Each search: what was tried, how it did in validation and what was chosen."""
+        """Each hyper-parameter search: values tried, their validation scores and the value chosen."""
         return [search for path in self.paths for search in StudyFolder(path).tuning()]
 
     @cached_property
     def tuned_training(self) -> set[str]:
-        """Options of local training that each method has at its best value: they are no conditions."""
+        """Training options that were tuned for each method separately, so that they do not define a setting."""
         return {search.option for search in self.tuning if "." not in search.option}
 
     def _decisive(self, run: LoadedRun) -> Flat:
@@ -110,7 +110,7 @@ class LoadedStudy:
 
     @property
     def waiting(self) -> int:
-        """Runs that are planned and have not begun."""
+        """Number of planned runs that have not started."""
         return sum(not RunFolder(folder).started for folder in self.planned)
 
     @property
@@ -119,7 +119,7 @@ class LoadedStudy:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to come: every run is finished or has failed."""
+        """Whether every run is finished or has failed."""
         return self.unfinished <= len(self.failed)
 
     # What is compared with what.
@@ -131,7 +131,7 @@ class LoadedStudy:
     @cached_property
     def settings(self) -> list[Setting]:
         settings: dict[str, Setting] = {}
-        for run in sorted(self.runs, key=lambda run: run.local):  # Local last: it finds the settings that it serves
+        for run in sorted(self.runs, key=lambda run: run.local):  # Local last: it joins settings that exist
             for setting in self._settings_of(run, settings):
                 if run.repeats_local:
                     setting.repeated[run.seed] = run
@@ -153,9 +153,9 @@ class LoadedStudy:
         decisive = self._decisive(run)
         if run.local:
             served = shared_with_local(decisive)
-            alike = [setting for setting in settings.values() if shared_with_local(setting.options) == served]
-            if alike:
-                return alike
+            same = [setting for setting in settings.values() if shared_with_local(setting.options) == served]
+            if same:
+                return same
         options = of_setting(decisive)
         label = in_words(self.varying.of(decisive))
         return [settings.setdefault(_key_of(options), Setting(options, label))]
@@ -170,7 +170,7 @@ class LoadedStudy:
         return setting.cells[-1]
 
     def _base_candidates(self, cell: Cell) -> list[Cell]:
-        """The same method with the plain mean, the one by size first; or with the rule that was asked for."""
+        """The same method with the plain mean, weighted by size first; or with the rule given as base."""
         same = [other for other in cell.setting.cells if other.method_label == cell.method_label and other.rule]
         if self._asked_base is not None:
             return [other for other in same if other.rule_label == self._asked_base]
@@ -183,7 +183,7 @@ class LoadedStudy:
 
     @cached_property
     def base_label(self) -> str:
-        """What differences are to, in a word."""
+        """Label of the rule that differences refer to."""
         labels = {cell.rule_label for cell in self.cells if cell.rule}
         if self._asked_base is not None and self._asked_base not in labels:
             raise unknown("base", self._asked_base, labels)
@@ -191,7 +191,7 @@ class LoadedStudy:
 
     @property
     def base_remark(self) -> str:
-        """Which mean differences are to, where there are several and none was asked for; else empty."""
+        """Remark on which of several Mean configurations is the base, if none was chosen; otherwise empty."""
         several = [means for cell in self.cells if len(means := self._base_candidates(cell)) > 1]
         if not several:
             return ""
@@ -201,7 +201,7 @@ class LoadedStudy:
 
     @cached_property
     def verdict(self) -> "Verdict":
-        """Whether to join: that of the setting with the clearest answer in favour, where there are several."""
+        """The overall verdict; with several settings, the most favourable one."""
         from comity.compare.verdict import Verdict, verdict_of
 
         found = [verdict_of(setting) for setting in self.settings]
@@ -220,7 +220,7 @@ class LoadedStudy:
 
 
 def load(path: str | Path, *, base: str | None = None) -> LoadedRun | LoadedStudy:
-    """The run or the study in a folder. ``base``: the label of the rule that a study's rules are compared with."""
+    """Load the run or the study in a folder. ``base``: label of the rule that a study's rules are compared with."""
     if RunFolder(path).started:
         return LoadedRun(path)
     return LoadedStudy(path, base=base)
@@ -231,7 +231,7 @@ def _key_of(options: Flat) -> str:
 
 
 def _unique(runs: Iterable[LoadedRun]) -> list[LoadedRun]:
-    """Each run once, from a folder where it is finished if there is one."""
+    """Each run once, preferring a folder where it is finished."""
     found: dict[tuple[str, int, bool], LoadedRun] = {}
     for run in runs:
         key = (_key_of(run.decisive), run.seed, run.repeats_local)
@@ -241,7 +241,7 @@ def _unique(runs: Iterable[LoadedRun]) -> list[LoadedRun]:
 
 
 def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | None]) -> list[LoadedRun]:
-    """The local baseline of each run, and that repeated, from the caches beside them, where they are not among them."""
+    """The local baselines of the runs, and the repeated ones, from the caches beside them, if not among the runs."""
     wanted = {(_local_key(run), repeated) for run in runs if not run.local for repeated in (False, True)}
     missing = wanted - {(_local_key(run), run.repeats_local) for run in runs if run.local}
     found = []
@@ -256,13 +256,13 @@ def _cached_locals(runs: list[LoadedRun], read: Callable[[Path], LoadedRun | Non
 
 
 def _local_key(run: LoadedRun) -> tuple[str, int, str, str]:
-    """The same for a run and for the local baseline that goes with it, trained on the same kind of machine."""
+    """A key that a run shares with its local baseline, trained on the same kind of machine."""
     width = run.info.trainer.partition(" ")[2]
     return _key_of(shared_with_local(flatten(run.options))), run.seed, run.info.data, width
 
 
 def _run_folders(path: Path) -> list[Path]:
-    """The runs at or below a folder that have begun. Of a study they are those that belong to it, in its own order."""
+    """The started runs in a folder; for a study its own runs, in its order."""
     if not path.exists():
         raise NoRun(f"{path} does not exist; give run or study folders")
     if not path.is_dir():
@@ -276,9 +276,9 @@ def _run_folders(path: Path) -> list[Path]:
 
 
 def below(path: Path, seen: set[Path] | None = None, *, studies: bool = False) -> Iterator[Path]:
-    """Run folders at or below a folder, each once whatever links lead to it; none in comity's own hidden folders.
+    """Run folders in a folder, each once despite links; comity's hidden folders are skipped.
 
-    ``studies``: a study is found as such, and its runs are not.
+    ``studies``: yield a study folder itself instead of its runs.
     """
     seen = set() if seen is None else seen
     if (place := real(path)) in seen:
@@ -293,5 +293,5 @@ def below(path: Path, seen: set[Path] | None = None, *, studies: bool = False) -
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Seed 2 before seed 10."""
+    """Sort key: seed 2 before seed 10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]

@@ -1,7 +1,7 @@
-"""The table of a study: who does better than the plain mean, who is harmed, and whether it is more than noise.
+"""The table of a study: which configurations are better than the plain mean, which harm clients, and how surely.
 
-A table consists of entries that are complete by themselves. Its forms (on a terminal, in Markdown, LaTeX and CSV, and
-on the page of the report) show the same entries.
+A table consists of self-contained entries. All formats (terminal, Markdown, LaTeX, CSV, report page) show the same
+entries.
 """
 
 import csv
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
     from comity.compare.evidence import Evidence
 
-MOST_COLUMNS = 7  # of the text forms, names included, unless columns are asked for
-KEPT = (GAIN.name, CLIENTS.name)  # columns that a narrow terminal shows in any case, beside the metric that decides
+MOST_COLUMNS = 7  # in text formats, including names, unless columns are requested
+ALWAYS_SHOWN = (GAIN.name, CLIENTS.name)  # columns that even a narrow terminal shows, beside the metric that decides
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method with one rule."""
+    """One configuration: a method with one rule."""
 
     method: str
-    rule: str  # empty where no rule can be chosen: for Local, and for methods that bring their own
+    rule: str  # empty if no rule can be chosen: for Local, and for methods with their own rule
     seeds: list[int]
     entries: dict[str, Entry]  # by column
-    options: Flat = field(default_factory=dict)  # options of method and rule that other lines have otherwise
-    under: bool = False  # whether this line stands under that of the same method with its base
+    options: Flat = field(default_factory=dict)  # options of method and rule that differ from other lines
+    under: bool = False  # whether this line is shown below the same method with its base
     remark: str = ""  # “2 of 3 seeds”
     cell: Cell | None = None
-    """``None`` for a reference: the majority class, local training repeated, two local models mixed."""
+    """``None`` for a reference: the majority class, the repeated local baseline, two local models mixed."""
 
     @property
     def local(self) -> bool:
@@ -59,12 +59,12 @@ class Line:
 
     @property
     def label(self) -> str:
-        """Complete by itself."""
+        """The full label."""
         return titled(self.method, self.rule)
 
     @property
     def name(self) -> str:
-        """Where lines of the same method stand under each other."""
+        """The label in a table in which lines of the same method follow each other."""
         name = f"+ {self.rule}" if self.under else self.method if self.rule == MEAN else self.label
         return f"{name} ({self.remark})" if self.remark else name
 
@@ -74,7 +74,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines under the same conditions; ``options`` are those that other blocks have otherwise."""
+    """Lines under the same conditions; ``options`` are those that differ from other blocks."""
 
     setting: Setting
     options: Flat
@@ -88,14 +88,14 @@ class Block:
 @dataclass(frozen=True)
 class Table:
     blocks: list[Block]
-    columns: tuple[Column[Any], ...]  # those that have a number somewhere
-    legend: list[str]  # how to read it
-    remarks: list[str]  # what a reader must know of these runs
+    columns: tuple[Column[Any], ...]  # columns with at least one number
+    legend: list[str]  # how to read the table
+    remarks: list[str]  # what a reader must know about these runs
     deciding: list[str] = field(default_factory=list)  # the columns of the metrics that decide
 
     @classmethod
     def of(cls, study: LoadedStudy) -> "Table":
-        """Of the finished runs."""
+        """The table of the finished runs."""
         deciding = [VALUES[name] for name in dict.fromkeys(setting.deciding for setting in study.settings)]
         changed: dict[str, Column[Any]] = {each.name: replace(each, shown="always") for each in deciding}
         changed[DIFFERENCE.name] = replace(DIFFERENCE, heading=f"difference to {study.base_label}")
@@ -146,23 +146,23 @@ class Table:
     @property
     def reference(self) -> list[str]:
         """Which Local gains and harm are measured against."""
-        words = {"all": "all samples of a client but its tests", "train": "all but tests and validation samples"}
+        words = {"all": "all samples of a client except its tests", "train": "all except tests and validation samples"}
         settings = [block.setting for block in self.blocks]
         compared = [each.local_on for each in settings if any(cell.evidence for cell in each.cells)]
         counts = {kind: compared.count(kind) for kind in dict.fromkeys(compared)}
         return [
-            f"Local training, the reference, uses {words[kind]}"
+            f"Local training, the baseline, uses {words[kind]}"
             + (f" ({count} of {len(compared)} settings)." if len(counts) > 1 else ".")
             for kind, count in counts.items()
         ]
 
     @property
     def shown(self) -> list[Column[Any]]:
-        """The columns of the text forms."""
+        """The columns of the text formats."""
         return [column for column in self.columns if column.shown == "always"]
 
     def only(self, names: Sequence[str]) -> "Table":
-        """With these columns, by their names in CSV; the metric that decides and its gain come first in any case."""
+        """The table with these columns, by CSV name; the metric that decides and its gain always come first."""
         known = {column.name: column for column in (*COLUMNS, *self.columns)}
         for name in names:
             if name not in known:
@@ -171,10 +171,10 @@ class Table:
         chosen = [known[name] for name in dict.fromkeys((*first, *names))]
         return replace(self, columns=tuple(replace(column, shown="always") for column in chosen))
 
-    # Its forms. The report's templates have that for the page.
+    # Output formats; the report's templates contain that of the page.
 
     def csv(self) -> str:
-        """One row a line, in full precision."""
+        """One CSV row per line, in full precision."""
         rows = [(block.options | line.options, line) for block in self.blocks for line in block.lines]
         keys = list(dict.fromkeys(key for options, _ in rows for key in options))
         names = [f"{column.name} {part}".rstrip() for column in self.columns for part in ("", *column.parts)]
@@ -213,7 +213,7 @@ class Table:
         return frame_of(self.csv(), ["method", "rule"])
 
     def latex(self) -> str:
-        """A booktabs ``tabular``; the notes as comments above it."""
+        """A booktabs ``tabular`` with the notes as comments above it."""
         headings = [_latex(heading) for heading in self._headings()]
         lines = [f"% {note}" for note in ("needs \\usepackage{booktabs}", *self.notes)]
         lines += [f"\\begin{{tabular}}{{l{'r' * len(self.shown)}}}", "\\toprule", " & ".join(headings) + " \\\\"]
@@ -227,26 +227,26 @@ class Table:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        """In colour; the last columns are left out where the terminal is too narrow for them."""
+        """In colour; the last columns are left out if the terminal is too narrow."""
         from rich.measure import Measurement
         from rich.text import Text
 
         def width(columns: Sequence[Column[Any]]) -> int:
             unbound = options.update(width=1000)
-            drawn = (_drawn(block, columns) for block in self.blocks)
+            drawn = (_rich_table(block, columns) for block in self.blocks)
             return max((Measurement.get(console, unbound, block).maximum for block in drawn), default=0)
 
         kept = self.shown
-        droppable = [column for column in kept if column.name not in (*self.deciding, *KEPT)]
+        droppable = [column for column in kept if column.name not in (*self.deciding, *ALWAYS_SHOWN)]
         while droppable and width(kept) > options.max_width:
             kept.remove(droppable.pop())
         for block in self.blocks:
-            yield _drawn(block, kept)
+            yield _rich_table(block, kept)
             yield Text()
         for note in self.notes:
             yield Text(note, style="dim")
         if dropped := [column.heading for column in self.shown if column not in kept]:
-            yield Text(f"Too narrow for: {', '.join(dropped)}.", style="dim")
+            yield Text(f"Hidden, because the terminal is too narrow: {', '.join(dropped)}.", style="dim")
 
 
 def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]]) -> list[Line]:
@@ -278,7 +278,7 @@ def _lines(setting: Setting, study: LoadedStudy, columns: Sequence[Column[Any]])
 
 
 def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool) -> list[Line]:
-    """What every comparison needs beside local training: the majority class, training luck, and mixing alone."""
+    """Reference rows beside local training: the majority class, training luck, and the effect of mixing."""
     metric, column = setting.metric, VALUES[setting.deciding]
     local = setting.local
     repeated = [run for run in setting.repeated.values() if run.finished]
@@ -301,7 +301,7 @@ def _references(setting: Setting, columns: Sequence[Column[Any]], guarded: bool)
 
 
 def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
-    """What validation chose for each line, by name where these are few."""
+    """The values that validation chose, listed by name if they are few."""
     each = [f"{search.cell} {search.chosen}" for search in searches]
     ends = [search.cell for search in searches if search.at_an_end]
     more = ""
@@ -309,8 +309,8 @@ def _choices(option: str, searches: Sequence[Tuned]) -> list[str]:
         counts = Counter(search.chosen for search in searches).most_common()
         each, more = [f"{value} for {counted(count, 'line')}" for value, count in counts], f"; {TUNING} has each"
         ends = [f"{len(ends)} of {len(searches)} lines"] if ends else []
-    told = [f"{option} was chosen by validation: {', '.join(each)}{more}."]
-    return told + ([f"A better {option} may lie beyond those that were tried for {listed(ends)}."] if ends else [])
+    words = [f"{option} was chosen by validation: {', '.join(each)}{more}."]
+    return words + ([f"A better {option} may lie beyond those that were tried for {listed(ends)}."] if ends else [])
 
 
 def _legend(study: LoadedStudy, lines: list[Line]) -> list[str]:
@@ -326,13 +326,13 @@ def _legend(study: LoadedStudy, lines: list[Line]) -> list[str]:
     chosen = chosen and any(run.partition is not None and run.partition.is_uneven for run in study.runs)
     uneven = " (classes are uneven)" if chosen else ""
     over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"One seed ({seeds[0]})"
-    folded = f", {min(folds)} folds per repetition" if folds else ""
+    folded = f", {min(folds)}-fold cross-validation" if folds else ""
     return [
         f"{over}{folded}. The metric that decides is {metrics}{uneven}: mean over clients, last round"
         + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
-        "Gains and differences have 95 % confidence intervals that account for overlapping tests and training luck. "
-        "A client is worse if its loss is significant after correction for all clients, and not worse if a loss "
-        f"of more than {listed(largest)} is excluded.",
+        "Gains and differences have 95 % confidence intervals that account for overlapping tests and random variation "
+        "of training. A client is worse if its loss is significant after correction for all clients, and not worse if "
+        f"its interval rules out a loss of more than {listed(largest)}.",
     ]
 
 
@@ -358,7 +358,7 @@ def _latex(text: str) -> str:
 _STYLES = {"gain": "green", "loss": "red", "noise": "dim", "unknown": "dim", "best": "bold"}
 
 
-def _drawn(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
+def _rich_table(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
     from rich.box import SIMPLE
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -367,7 +367,7 @@ def _drawn(block: Block, columns: Sequence[Column[Any]]) -> "RichTable":
     drawn = RichTable(
         title=Text(block.title) if block.title else None, title_justify="left", title_style="bold", **look
     )
-    drawn.add_column("", overflow="fold")  # rather a name on two lines than a number that is cut off
+    drawn.add_column("", overflow="fold")  # a name on two lines rather than a number that is cut off
     for column in columns:
         heading = column.heading.replace(" /", "\N{NO-BREAK SPACE}/")
         entries = (str(line.entries[column.name]) for line in block.lines)

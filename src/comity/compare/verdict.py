@@ -25,9 +25,9 @@ class Verdict:
 
     title: Title
     evidence: str
-    """One sentence."""
+    """The evidence in one sentence."""
     cell: Cell | None
-    """The configuration that it recommends, or that came closest; ``None`` while nothing is finished."""
+    """The recommended configuration, or the closest one; ``None`` if no run is finished."""
     advice: list[Advice]
 
     def __str__(self) -> str:
@@ -37,9 +37,10 @@ class Verdict:
 def verdict_of(setting: Setting) -> Verdict:
     """Judge the finished configurations of one setting.
 
-    *Join*: a configuration gains on average, significantly after correction for the number of configurations, and of
-    its clients, which are compared one by one, none is worse. *Join with the guard*: only a guarded one does. *Train
-    locally*: harm is shown or a gain of the margin is excluded, and no gain is shown. *Undecided*: everything else.
+    *Join*: a configuration gains on average, significantly after correction for the number of configurations, and none
+    of its clients is worse when compared one by one. *Join with the guard*: only a guarded configuration does. *Train
+    locally*: harm is significant or a gain of the margin is excluded, and no gain is significant. *Undecided*:
+    otherwise.
     """
     cells = [cell for cell in setting.cells if not cell.local and cell.finished and cell.value]
     p_values = {cell: gain.p_value for cell in cells if (gain := cell.mean_gain) and gain.p_value is not None}
@@ -86,22 +87,21 @@ def _speaks_against(cell: Cell) -> bool:
     return cell.state == "worse" or bool(cell.with_state("worse")) or too_small
 
 
-# Words.
+# Texts.
 
 
 def points(cell: Cell, value: float, digits: int = 1) -> str:
-    """“3.1 points”; metrics that are not shares have no points."""
+    """“3.1 points”; metrics other than shares have no points."""
     metric = cell.setting.metric
     return f"{number(value, digits)} points" if metric.unit == "%" else number(value, metric.digits)
 
 
 def interval(difference: Difference, digits: int) -> str:
-    """“ (95 % CI 1.2 to 3.4)”, of the size of a loss where the difference is one."""
+    """“ (95 % CI of the gain −1.2 to +3.4)”."""
     if difference.low is None or difference.high is None:
         return ""
-    low, high = difference.low, difference.high
-    low, high = (-high, -low) if difference.mean < 0 else (low, high)
-    return f" (95 % CI {number(low, digits)} to {number(high, digits)})"
+    low, high = (number(limit, digits, sign=True) for limit in (difference.low, difference.high))
+    return f" (95 % CI of the gain {low} to {high})"
 
 
 def _evidence(cell: Cell, tried: int) -> str:
@@ -120,7 +120,7 @@ def _tally(cell: Cell) -> str:
     rows = cell.clients
     states: tuple[State, ...] = ("worse", "undecided", "not worse")
     worse, undecided, fine = map(cell.with_state, states)
-    clauses = [f"{len(worse)} {_is(worse)} worse{named(worse)}" if worse else "none is shown to be worse"]
+    clauses = [f"{len(worse)} {_is(worse)} worse{named(worse)}" if worse else "none is significantly worse"]
     clauses += [f"{len(undecided)} {_is(undecided)} undecided"] if undecided else []
     clauses += [f"{len(fine)} {_is(fine)} not worse"] if fine else []
     return f"of {counted(len(rows), 'client')}, {listed(clauses)}" if rows else "no client was compared"
@@ -134,7 +134,7 @@ def _advice(title: Title, best: Cell, gaining: Sequence[Cell], known: Sequence[C
     worse, guards = best.with_state("worse"), [cell for cell in known if cell.guarded]
     advice = []
     if title in ("Join", "Join with the guard"):
-        advice.append(Advice(f"Use {best.label}", "It gains on average, and no client is shown to be worse."))
+        advice.append(Advice(f"Use {best.label}", "It gains on average, and no client is significantly worse."))
     elif title == "Train locally":
         harmful = [cell for cell in known if cell.with_state("worse")]
         names = sorted({str(row) for cell in harmful for row in cell.with_state("worse")})
@@ -152,7 +152,7 @@ def _advice(title: Title, best: Cell, gaining: Sequence[Cell], known: Sequence[C
             advice.append(Advice("Try --guard mixture", f"{best.label} gains on average, but {harmed}."))
     if worse and title == "Train locally" and not guards:
         advice.append(Advice("Try --guard mixture", "It keeps each client's own model in the mixture."))
-    advice += _about_power(best) if best.with_state("undecided") or title == "Undecided" else []
+    advice += _advice_on_power(best) if best.with_state("undecided") or title == "Undecided" else []
     constant = [row for row in best.clients if row.constant]
     if constant:
         which = f"{counted(len(constant), 'client')} {'has' if len(constant) == 1 else 'have'} a constant model"
@@ -160,27 +160,27 @@ def _advice(title: Title, best: Cell, gaining: Sequence[Cell], known: Sequence[C
     return advice
 
 
-def _about_power(cell: Cell) -> list[Advice]:
-    """What would decide: more samples, or more seeds where training luck is most of the noise."""
+def _advice_on_power(cell: Cell) -> list[Advice]:
+    """Advice on what would decide: more samples, or more seeds if training luck is most of the noise."""
     undecided, setting = cell.with_state("undecided"), cell.setting
     finite = [row.detectable for row in undecided if math.isfinite(row.detectable)]
     if not undecided:
-        return [_more(cell, "the mean gain")]
+        return [_more_data(cell, "the mean gain")]
     if not finite:
         return [Advice("Collect more samples", "Undecided clients have too few tests to show any loss.")]
     scale = setting.metric.points
     sizes = [points(cell, scale * size, 0) for size in (min(finite), max(finite))]
     range_ = sizes[0] if sizes[0] == sizes[1] else f"{sizes[0].removesuffix(' points')} to {sizes[1]}"
-    more = _more(cell, "a smaller loss")
-    return [Advice(more.what, f"Of undecided clients only losses of {range_} would be found. {more.why}")]
+    more = _more_data(cell, "a smaller loss")
+    return [Advice(more.what, f"For undecided clients, the tests detect only losses of {range_} or more. {more.why}")]
 
 
-def _more(cell: Cell, what: str) -> Advice:
+def _more_data(cell: Cell, what: str) -> Advice:
     if len(cell.compared) < cell.setting.folds:
-        each = f"{cell.setting.folds} consecutive seeds test each sample once"
-        return Advice("Run more seeds", f"The tests so far are a part of the samples; {each}.")
+        folds = cell.setting.folds
+        return Advice("Run more seeds", f"One seed tests a part of the samples; --seeds {folds} tests all of them.")
     luck = sum(each.training_luck(cell.luck) / each.pairs**2 for each in cell.evidence.values())
     tests = sum(each.test_luck(each.gain) / each.pairs**2 for each in cell.evidence.values())
     if luck > tests or not cell.evidence:
-        return Advice("Run more seeds", f"Training luck hides {what}: more seeds reduce it.")
-    return Advice("Collect more samples", f"The tests are too few to show {what}; more seeds repeat the same samples.")
+        return Advice("Run more seeds", f"Random variation of training hides {what}; more seeds average it out.")
+    return Advice("Collect more samples", f"The tests are too few to show {what}; more seeds test the same samples.")

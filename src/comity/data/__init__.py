@@ -40,11 +40,11 @@ __all__ = [
     "ClientData", "Federation", "Split", "describe", "federate", "fingerprint", "in_training_layout", "natural_clients",
     # data sets
     "DATASETS", "Dataset", "GIVEN", "NaturalFederation", "Synthetic", "dataset_of", "load", "natural",
-    # tables that stay at their sites
+    # tables that stay on their sites' machines
     "MIN_COUNT", "SITES", "SiteTable", "site_federation",
-    # new samples, without labels
+    # new samples without labels
     "NewSamples", "read_samples",
-    # tables, and how samples become what a model sees
+    # tables and preprocessing
     "Column", "Encoded", "Moments", "Preprocessing", "Problem", "Scaler", "Schema", "is_blank", "labels",
     "Columns", "Disagreement", "check_table", "merge_schemas", "read_columns", "read_schema", "schema_text",
     "site_schema",

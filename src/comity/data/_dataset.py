@@ -1,4 +1,4 @@
-"""Samples before they are shared out among clients."""
+"""The pooled samples, before they are divided among clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ MOST_CLASSES = 100_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Pooled samples and labels, with any further columns (a year, a domain) that a partition may split along.
+    """Pooled samples and labels, with further columns (a year, a domain) that a partition may split by.
 
     ``x`` holds vectors (n, features), series (n, channels, time) or images, (n, H, W) or (n, H, W, C). Channels may
-    also stand at the other end; there are fewer of them than steps of time or pixels per side. Three dimensions are a
-    series unless they hold uint8 or are as high as wide. uint8 pixels are scaled to [-1, 1], or to [0, 1] where they
-    are not ``centred``; floats are taken as they are, unless ``standardise``, the default for vectors and series: then
-    every feature or channel has mean 0 and spread 1 over the training samples of all clients but newcomers, and NaN
-    stands for a missing value, which becomes the mean.
+    also be the other axis; there must be fewer channels than time steps or pixels per side. Three dimensions are a
+    series unless they are uint8 or square. uint8 pixels are scaled to [-1, 1], or to [0, 1] if not ``centred``. Floats
+    are used as given, unless ``standardise`` (the default for vectors and series): then every feature or channel gets
+    mean 0 and standard deviation 1 over the training samples of all clients except newcomers, and NaN marks a missing
+    value, which becomes the mean.
 
-    A column named ``client`` says who owns each sample (the data set then carries its own partition, ``Natural``); a
-    column named ``test`` beside it says which samples are test samples. Without ``client``, a column ``domain`` says
-    who the clients are where no partition is named.
+    A column named ``client`` assigns each sample to its client (the data set then has its own partition, ``Natural``);
+    a column named ``test`` beside it marks test samples. Without ``client``, a column ``domain`` defines the clients if
+    no partition is given.
     """
 
     name: str
@@ -37,17 +37,17 @@ class Dataset:
     classes: int = 0
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     class_names: Sequence[str] = ()
-    """By default the numbers of the classes."""
+    """By default the class indices."""
     standardise: bool | None = None
     notes: tuple[str, ...] = ()
-    """What was made of the data where they left it open, a line each, for whoever looks at them."""
+    """Decisions that were made where the data were ambiguous, one line each, for the user."""
     centred: bool = True
     warnings: tuple[str, ...] = ()
-    """What is probably not meant, a line each."""
+    """Probable mistakes in the data, one line each."""
     schema: Schema | None = None
-    """How the rows of a table became samples."""
+    """How rows of the table were converted to samples."""
     in_time: bool = False
-    """Whether the samples of each client are in time order: then they are split into blocks of time."""
+    """Whether the samples of each client are in time order; they are then split into blocks of time."""
 
     def __post_init__(self) -> None:
         name = one_line(self.name, 200)
@@ -83,17 +83,17 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One sample as the model sees it: features; channels, time; or channels, height, width."""
+        """Shape of one sample as the model gets it: features; channels, time; or channels, height, width."""
         *sizes, last = self.x.shape[1:]
         return (last, *sizes) if self.x.ndim == 4 else (*sizes, last)
 
     @property
     def owner(self) -> NDArray[Any] | None:
-        """Whose each sample is, if the data set says it: the clients where no partition is named."""
+        """The client of each sample if the data set has one: used if no partition is given."""
         return self.columns.get("client", self.columns.get("domain"))
 
     def uneven(self, by_client: bool) -> bool:
-        """Whether classes are uneven, over all samples or, with ``by_client``, for the clients that the data name."""
+        """Whether classes are imbalanced, over all samples or, with ``by_client``, for the clients in the data."""
         who = np.zeros(len(self), np.int64)
         if by_client and self.owner is not None:
             who = np.unique(self.owner, return_inverse=True)[1]
@@ -102,7 +102,7 @@ class Dataset:
 
 
 def check_classes(name: str, classes: int) -> None:
-    """Reject more classes than a model and a table have room for, such as an id that was taken for a label."""
+    """Reject too many classes, for example if an id was used as the label."""
     if not 1 <= classes <= MOST_CLASSES:
         raise ComityError(f"data {name}: got labels up to {classes - 1}; allowed: 1 to {MOST_CLASSES} classes")
 
@@ -131,7 +131,7 @@ def _samples(name: str, x: ArrayLike) -> NDArray[Any]:
 
 
 def _labels(name: str, y: ArrayLike, shift: bool) -> tuple[Ints, list[str]]:
-    """Labels from 0, and the names that they had if they were text, or with ``shift`` if they count from 1."""
+    """Labels from 0, and their names if they were text, or with ``shift`` if they started at 1."""
     labels = _array(name, "the labels", y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -142,14 +142,14 @@ def _labels(name: str, y: ArrayLike, shift: bool) -> tuple[Ints, list[str]]:
         names, places = np.unique(np.char.strip(labels), return_inverse=True)
         check_classes(name, len(names))
         return places.astype(np.int64), names.tolist()
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":  # numpy counts times among the integers
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":  # numpy counts times as integers
         raise ComityError(
             f"data {name}: got labels of shape {labels.shape}, type {labels.dtype}; allowed: (n,) integers or text, "
             "for they are classes; make bins of a quantity first"
         )
     if len(labels) and labels.min() < 0:
         raise ComityError(f"data {name}: got label {labels.min()}; labels count from 0 or from 1")
-    if len(labels):  # before a label of 64 bits without a sign becomes a negative one
+    if len(labels):  # before an unsigned 64-bit label becomes negative
         check_classes(name, int(labels.max()) + 1)
     labels = labels.astype(np.int64)
     if shift and len(labels) and labels.min() == 1:

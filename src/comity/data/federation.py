@@ -1,4 +1,4 @@
-"""The clients with their data."""
+"""The clients and their data."""
 
 import hashlib
 import zlib
@@ -25,12 +25,12 @@ from comity.data.preprocessing import Moments, Preprocessing, Scaler
 from comity.data.sources.synthetic import Synthetic
 
 FEW_TESTS = 10
-"""Below this number, one test sample is more than ten points of accuracy."""
+"""With fewer test samples, one sample is more than ten points of accuracy."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples ready to train on: ``x`` float32 (n, *shape), images in channels_last memory, ``y`` int64 (n,)."""
+    """Samples in training format: ``x`` float32 (n, *shape), images in channels_last memory, ``y`` int64 (n,)."""
 
     x: Tensor
     y: Tensor
@@ -41,16 +41,16 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's samples; ``val`` is empty unless a validation share was asked for."""
+    """One client's samples; ``val`` is empty unless a validation share was requested."""
 
     id: int
     train: Split
     val: Split
     test: Split
     val_unseen: bool = field(default=True, kw_only=True)
-    """Whether training leaves the validation samples out."""
+    """Whether training excludes the validation samples."""
     test_ids: Ints = field(default_factory=lambda: np.empty(0, np.int64), kw_only=True)
-    """The index of each test sample in the data set; by default the tests are numbered from 0."""
+    """Index of each test sample in the data set; by default test samples are numbered from 0."""
 
     def __post_init__(self) -> None:
         if not len(self.test_ids):
@@ -61,10 +61,10 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """All clients with their data, and what it takes to build a model for them.
+    """All clients with their data, and the information needed to build a model for them.
 
-    ``shape`` is that of one sample: (features,), (channels, time) or (channels, height, width). Names of clients and
-    classes are their numbers by default.
+    ``shape`` is that of one sample: (features,), (channels, time) or (channels, height, width). Client and class names
+    default to their indices.
     """
 
     name: str
@@ -76,18 +76,18 @@ class Federation:
     client_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was made of the data where they left it open, a line each."""
+    """Decisions that were made where the data were ambiguous, one line each."""
     tests_drawn: bool = False
-    """Whether each seed draws its own tests from a client's samples."""
+    """Whether each seed draws its own test samples."""
     folds: int = 0
-    """Number of consecutive seeds that together test each sample once; 0 where tests are drawn or given."""
+    """Number of consecutive seeds that together test each sample once; 0 if test samples are drawn or given."""
     warnings: tuple[str, ...] = ()
-    """What is probably not meant, a line each."""
+    """Probable mistakes in the data, one line each."""
     known_uneven: bool | None = None
-    """Whether the data set's classes are uneven; ``None`` for clients that were given."""
+    """Whether the data set's classes are imbalanced; ``None`` if clients were given directly."""
     preprocessing: Preprocessing | None = None
-    """How raw samples became those of the clients; ``None`` for clients that were given or that see them each in their
-    own way, such as rotated."""
+    """Conversion of raw samples to model inputs; ``None`` if clients were given directly or each has its own
+    conversion, such as a rotation."""
 
     def __post_init__(self) -> None:
         for name, count in (("client_names", len(self.clients)), ("class_names", self.classes)):
@@ -105,35 +105,35 @@ class Federation:
         return f"Federation({what}, {self.partition}, seed {self.seed})"
 
     def first(self, count: int) -> "Federation":
-        """The first ``count`` of its clients, with the fingerprint of the whole."""
+        """A federation of the first ``count`` clients, with the fingerprint of the whole."""
         some = replace(self, clients=self.clients[:count], client_names=self.client_names[:count])
         vars(some)["fingerprint"] = self.fingerprint
         return some
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for the same data: ``federate`` takes it of the data set, others have that of their clients."""
+        """Checksum of the data: of the data set if made by ``federate``, otherwise of the clients' samples."""
         splits = [split for client in self.clients for split in (client.train, client.val, client.test)]
         arrays = [each.cpu().contiguous().numpy() for split in splits for each in (split.x, split.y)]
         return _checksum(arrays, self.classes)
 
     @property
     def counts(self) -> Ints:
-        """Samples of each client and class, (clients, classes), over all splits."""
+        """(clients, classes) number of samples over all splits."""
         return self.count("train") + self.count("val") + self.count("test")
 
     @property
     def uneven(self) -> bool:
-        """Whether classes are so uneven that balanced accuracy decides by default; not at all for synthetic data."""
+        """Whether classes are so imbalanced that balanced accuracy is the default metric; never for synthetic data."""
         return are_uneven(self.counts.tolist()) if self.known_uneven is None else self.known_uneven
 
     @property
     def caveat(self) -> str:
-        """Which clients' accuracy means little, in a sentence; empty where there are none."""
+        """Sentence that names the clients whose accuracy is unreliable; empty if there are none."""
         tests, held = (self.counts if self.folds else self.count("test")).sum(1), (self.counts > 0).sum(1)
         few = (tests > 0) & (tests < FEW_TESTS) & (held != 1)
         together = f" in all {self.folds} folds together" if self.folds else ""
-        words = f"which have fewer than {FEW_TESTS} test samples{together}, so their verdict is probably undecided"
+        words = f"which have fewer than {FEW_TESTS} test samples{together}, so their result is very uncertain"
         found = ((held == 1, "which hold one class"), (few, words))
         reasons = []
         for chosen, words in found:
@@ -141,16 +141,16 @@ class Federation:
             if len(names) and self.classes > 1:
                 shown = ", ".join([*names[:5], "…"] if len(names) > 5 else names)
                 reasons.append(f"{shown} ({len(names)} of {len(self)}) {words}")
-        return f"Accuracy means little for clients {'; and '.join(reasons)}." if reasons else ""
+        return f"Accuracy is very uncertain for clients {'; and '.join(reasons)}." if reasons else ""
 
     def count(self, split: Literal["train", "val", "test"]) -> Ints:
-        """Samples of each client and class in one split."""
+        """(clients, classes) number of samples in one split."""
         rows = [torch.bincount(getattr(client, split).y, minlength=self.classes) for client in self.clients]
         return torch.stack(rows).numpy()
 
 
 def natural_clients(dataset: Dataset | Synthetic) -> int | None:
-    """How many clients the data set itself has."""
+    """Number of clients that the data set itself defines, or None."""
     owner = dataset.owner if isinstance(dataset, Dataset) else None
     return None if owner is None else len(np.unique(owner))
 
@@ -165,20 +165,19 @@ def federate(
     val_share: ShareBelowOne = 0.0,
     newcomers: CountOrZero = 0,
 ) -> Federation:
-    """Share ``dataset`` out among ``clients`` and split each client's samples into train, validation and test.
+    """Divide ``dataset`` among ``clients`` and split each client's samples into train, validation and test.
 
-    ``partition`` None stands for the data set's own, or IID where it has none; ``clients`` None for those that the
-    data set names, or 20. ``test_share`` is taken from the client's samples, ``val_share`` from what then remains, both
-    with the client's class mix. Clients of the data set's own are split into ``folds_for(test_share)`` folds, one per
-    seed, so that as many consecutive seeds test each sample once. A data set that says itself which samples are for
-    testing keeps that split. Samples are standardised by what the others have, without the last clients that are
-    ``newcomers``.
+    ``partition`` None means the data set's own partition, or IID if it has none; ``clients`` None means the clients
+    that the data set names, or 20. ``test_share`` is taken from the client's samples and ``val_share`` from the rest,
+    both stratified by class. A data set's own clients are split into ``folds_for(test_share)`` folds, one per seed, so
+    that as many consecutive seeds test each sample once. A data set that marks its test samples keeps that split.
+    Samples are standardised by statistics of all clients except the last ``newcomers`` clients.
     """
     check_arguments(federate, "", clients=clients, test_share=test_share, val_share=val_share, newcomers=newcomers)
     if clients is None:
         clients = natural_clients(dataset) if partition is None or isinstance(partition, Natural) else None
         clients = clients or CLIENTS
-    drawn_anew = isinstance(dataset, Synthetic)  # then no sample is in the data of two seeds
+    drawn_anew = isinstance(dataset, Synthetic)  # no sample is in the data of two seeds
     if isinstance(dataset, Synthetic):
         dataset = dataset.draw(clients, seed)
     if clients * 2 > len(dataset):
@@ -189,7 +188,7 @@ def federate(
     partition = partition or (Natural() if dataset.owner is not None else IID())
     if "client" in dataset.columns and not isinstance(partition, Natural):
         raise ComityError(
-            f"partition must be natural, or left out, got {partition}: {dataset.name} is already shared out"
+            f"partition must be natural, or left out, got {partition}: {dataset.name} comes with its clients"
         )
 
     shares = partition.share(dataset, clients, numpy_generator(seed, "partition"))
@@ -197,7 +196,7 @@ def federate(
     tests_drawn = all(share.test is None for share in shares)
     folds = folds_for(test_share) if tests_drawn and isinstance(partition, Natural) and not drawn_anew else 0
     splits = [split_share(k, share, dataset, seed, test_share, val_share, folds) for k, share in enumerate(shares)]
-    # sorted, so that the sums are the same bits whichever samples are held out for validation
+    # sorted, so that the sums have the same bits whichever samples are held out for validation
     taking_part = [np.sort(np.concatenate([train, val])) for train, val, _ in splits[: max(1, clients - newcomers)]]
     least = 0 if dataset.schema is None else dataset.schema.min_count
     sums = (Moments.of(dataset.x[index]).without_few(least) for index in taking_part)
@@ -229,17 +228,17 @@ def federate(
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """The same for the same samples, labels and columns, whatever file they come from."""
+    """Checksum of samples, labels and columns, independent of the file format."""
     columns = [array for name in sorted(dataset.columns) for array in (np.array(name), dataset.columns[name])]
     scaled = [np.array("standardise by sums")] if dataset.standardise else []
-    # earlier versions drew the tests of natural clients: their runs are not continued or compared with
+    # earlier versions drew the test samples of natural clients: their runs must not be resumed or compared
     folded = [np.array("folds")] if dataset.owner is not None and "test" not in dataset.columns else []
     blocks = [np.array("in time")] if dataset.in_time else []
     return _checksum([dataset.x, dataset.y, *columns, *scaled, *folded, *blocks], dataset.classes)
 
 
 def _checksum(arrays: Sequence[NDArray[Any]], classes: int) -> str:
-    """Every byte counts, by its CRC-32, which takes a third of the time of a hash: loading must not wait for it."""
+    """Checksum over every byte by CRC-32, which takes a third of the time of a hash: it must not slow down loading."""
     digest = hashlib.sha256(str(classes).encode())
     for array in arrays:
         content = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -248,7 +247,7 @@ def _checksum(arrays: Sequence[NDArray[Any]], classes: int) -> str:
 
 
 def _check(shares: Sequence[Share], dataset: Dataset, partition: Partition, clients: int) -> None:
-    """Every partition, a user's own too, is held to its promise."""
+    """Check the output of a partition, including users' own ones."""
     if len(shares) != clients:
         raise ComityError(f"partition: {partition} made {len(shares)} shares for {clients} clients")
     used = np.concatenate(
@@ -263,7 +262,7 @@ def _check(shares: Sequence[Share], dataset: Dataset, partition: Partition, clie
 def split_share(
     id: int, share: Share, dataset: Dataset, seed: int, test_share: float, val_share: float, folds: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Which samples a client trains on, validates with and is tested on; ``folds`` 0: tests are drawn by each seed."""
+    """Train, validation and test indices of one client; with ``folds`` 0 each seed draws its own test samples."""
     random = numpy_generator(seed, "split", id)
     train, test = share.index, share.test
     if test is None:
@@ -296,15 +295,15 @@ def split_share(
 
 
 def folds_for(test_share: float) -> int:
-    """The number of folds of which one is about ``test_share`` of the samples."""
+    """Number of folds such that one fold is about ``test_share`` of the samples."""
     return max(2, round(1 / test_share))
 
 
 def split_fold(index: Ints, y: Ints, folds: int, fold: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Split ``index``, of 2 samples at least, into all other folds and this one.
+    """Split ``index`` (at least 2 samples) into all other folds and this one.
 
-    The same ``random`` gives the same folds: each sample is in one of them, and their sizes differ by at most 1, in
-    each class and overall. With fewer samples than folds, each fold is one sample, some of them in two folds.
+    The same ``random`` gives the same folds: each sample is in exactly one, and fold sizes differ by at most 1, per
+    class and overall. With fewer samples than folds, each fold is one sample, and some samples are in two folds.
     """
     shuffled = random.permutation(index)
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
@@ -313,9 +312,9 @@ def split_fold(index: Ints, y: Ints, folds: int, fold: int, random: np.random.Ge
 
 
 def split_block(index: Ints, folds: int, fold: int) -> tuple[Ints, Ints]:
-    """Split ``index``, of 2 samples at least and in time order, into all other blocks of time and this one.
+    """Split ``index`` (at least 2 samples, in time order) into all other blocks of time and this one.
 
-    The sizes of blocks differ by at most 1. With fewer samples than folds, some samples are in two folds.
+    Block sizes differ by at most 1. With fewer samples than folds, some samples are in two folds.
     """
     index = np.sort(index)
     out = np.array_split(np.arange(len(index)), min(folds, len(index)))[fold % len(index)]
@@ -323,24 +322,24 @@ def split_block(index: Ints, folds: int, fold: int) -> tuple[Ints, Ints]:
 
 
 def split_last(index: Ints, share: float) -> tuple[Ints, Ints]:
-    """Split ``index``, of 2 samples at least and in time order, into the part that stays and the last ``share``."""
+    """Split ``index`` (at least 2 samples, in time order) into the first part and the last ``share``."""
     index = np.sort(index)
     out = int(np.clip(np.round(share * len(index)), 1, len(index) - 1))
     return index[:-out], index[-out:]
 
 
 def stratified(index: Ints, y: Ints, share: float, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Split ``index`` into the part that stays and the part taken out, about ``share`` of every class.
+    """Split ``index`` into the remaining part and a part of about ``share`` of every class.
 
-    Both parts hold at least one sample. A class keeps at least one sample in the part that stays, so a class with one
-    sample stays whole, unless no class has two: then single samples are taken out, since one part would be empty.
+    Both parts get at least one sample. The remaining part keeps at least one sample per class, so classes with one
+    sample stay there, unless no class has two: then single samples are taken out, because one part would be empty.
     """
     labels, inverse, sizes = np.unique(y[index], return_inverse=True, return_counts=True)
     wanted = int(np.clip(np.round(share * len(index)), 1, len(index) - 1))
     room = sizes - 1 if sizes.max() > 1 else sizes
     exact = share * sizes
     take = np.minimum(np.floor(exact).astype(np.int64), room)
-    # what rounding down left over goes to the classes that lost most by it, ties at random
+    # the remainder after rounding down goes to the classes that lost most, ties at random
     order = np.lexsort((random.random(len(labels)), take - exact))
     for label in order[take[order] < room[order]][: wanted - int(take.sum())]:
         take[label] += 1
@@ -356,7 +355,7 @@ def stratified(index: Ints, y: Ints, share: float, random: np.random.Generator) 
 def client_data(
     id: int, dataset: Dataset, share: Share, splits: tuple[Ints, Ints, Ints], prepare: Preprocessing
 ) -> ClientData:
-    """One client's samples as a model sees them, from the indices that ``split_share`` gave."""
+    """One client's samples as model inputs, from the indices of ``split_share``."""
     return ClientData(id, *(_tensors(dataset, index, share, prepare) for index in splits), test_ids=splits[2])
 
 
@@ -368,5 +367,5 @@ def _tensors(dataset: Dataset, index: Ints, share: Share, prepare: Preprocessing
 
 
 def in_training_layout(x: Tensor) -> Tensor:
-    """The same samples in the memory layout that nets are fastest with."""
+    """The same samples in the memory layout that is fastest for networks."""
     return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""One schema from those of several sites."""
+"""Merge the schemas of several sites into one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
@@ -8,25 +8,25 @@ from msgspec.structs import replace
 
 from comity._words import listed
 from comity.data.schema import Column, Schema
-from comity.data.sources.infer import alike, client_names
+from comity.data.sources.infer import client_names, similar_names
 
 Key = TypeVar("Key")
 
 
 class Disagreement(NamedTuple):
-    """Something that sites describe differently."""
+    """A difference between the schemas of sites."""
 
     column: str
     words: str
     level: Literal["note", "column", "table"]
-    """What only the sites can settle keeps the column, or the whole table, from being merged."""
+    """"column" and "table" must be resolved by the sites: the column, or the whole table, cannot be merged."""
 
 
 def merge_schemas(sites: Mapping[str, Schema]) -> tuple[Schema, list[Disagreement]]:
-    """The union of what sites hold, and everything they disagree on. Columns they cannot agree on are left out.
+    """Merge schemas into their union and list all disagreements. Columns without agreement are left out.
 
-    Categories, classes and clients are those of any site, a range is the widest one. A column that is blank or constant
-    at a site is what the others say.
+    Categories, classes and clients are the union over sites; a range is the widest one. A column that is blank or
+    constant at one site takes its description from the others.
     """
     schemas = list(sites.values())
     found: list[Disagreement] = []
@@ -34,9 +34,9 @@ def merge_schemas(sites: Mapping[str, Schema]) -> tuple[Schema, list[Disagreemen
     by_column = _by_value({site: schema.client for site, schema in sites.items() if schema.client is not None})
     target, client = next(iter(targets)), next(iter(by_column), None)
     if len(targets) > 1:
-        found.append(Disagreement("target", f"differs: {_who(targets)}", "table"))
+        found.append(Disagreement("target", f"differs: {_sites_by_value(targets)}", "table"))
     if len(by_column) > 1:
-        found.append(Disagreement("client", f"is another column: {_who(by_column)}", "table"))
+        found.append(Disagreement("client", f"is another column: {_sites_by_value(by_column)}", "table"))
     elif by_column and (without := [site for site, schema in sites.items() if schema.client is None]):
         found.append(Disagreement("client", f"has no column at {listed(without)}", "note"))
     for name, held in _by_value({(site, name): name for site in sites for name in sites[site].clients}).items():
@@ -57,7 +57,7 @@ def merge_schemas(sites: Mapping[str, Schema]) -> tuple[Schema, list[Disagreemen
             columns[name] = merged
     classes, clients = (_sorted(each for schema in schemas for each in getattr(schema, what)) for what in _NAMES)
     for what, values in (("columns", names), ("target", classes), ("client", clients)):
-        found += [Disagreement(what, f"{pair} are probably the same", "note") for pair in alike(values)]
+        found += [Disagreement(what, f"{pair} are probably the same", "note") for pair in similar_names(values)]
     ids = {schema.id for schema in schemas}
     id, least = ids.pop() if len(ids) == 1 else None, max(schema.min_count for schema in schemas)
     return Schema(target, classes, columns, client, clients, id, ignored, least), found
@@ -67,7 +67,7 @@ _NAMES = ("classes", "clients")
 
 
 def _merged(name: str, sites: Mapping[str, Schema]) -> tuple[Column | None, list[Disagreement]]:
-    """One column, or None if it cannot be merged."""
+    """The merged column, or None if it cannot be merged, and its disagreements."""
     there = {site: schema.columns[name] for site, schema in sites.items() if name in schema.columns}
     known = {site: column for site, column in there.items() if column.kind != "blank"}
     found: list[Disagreement] = []
@@ -83,18 +83,18 @@ def _merged(name: str, sites: Mapping[str, Schema]) -> tuple[Column | None, list
     if not known:
         return (None if found else next(iter(there.values()))), found
     if len(kinds := _by_value({site: column.kind for site, column in known.items()})) > 1:
-        disagree(f"is of different kinds: {_who(kinds)}")
+        disagree(f"is of different kinds: {_sites_by_value(kinds)}")
         return None, found
     if len(units := _by_value({site: column.unit for site, column in known.items() if column.unit})) > 1:
-        disagree(f"has different units: {_who(units)}")
+        disagree(f"has different units: {_sites_by_value(units)}")
     elif units and len(without := [site for site, column in known.items() if not column.unit]):
         disagree(f"has the unit {next(iter(units))}, and none at {listed(without)}", "note")
     if len(widths := _by_value({site: str(column.width) for site, column in known.items()})) > 1:
-        disagree(f"has different numbers of features: {_who(widths)}")
+        disagree(f"has different numbers of features: {_sites_by_value(widths)}")
     orders = {site: column.day_first for site, column in known.items() if column.day_first is not None}
     if len(set(orders.values())) > 1:
         words = {site: "day first" if first else "month first" for site, first in orders.items()}
-        disagree(f"has dates in different orders: {_who(_by_value(words))}")
+        disagree(f"has dates in different orders: {_sites_by_value(_by_value(words))}")
     kind = next(iter(kinds))
     lists = [column.categories for column in known.values()]
     categories: Sequence[str] | None = tuple(sorted({value for values in lists for value in values}))
@@ -105,8 +105,8 @@ def _merged(name: str, sites: Mapping[str, Schema]) -> tuple[Column | None, list
             disagree(f"has the category {value} only at {listed(site for site, _ in held)}", "note")
     ranges = {site: f"{column.low:g} to {column.high:g}" for site, column in known.items() if column.low is not None}
     if len(by_range := _by_value(ranges)) > 1:
-        disagree(f"has different ranges: {_who(by_range)}; the widest is taken", "note")
-    for pair in alike(categories or ()):
+        disagree(f"has different ranges: {_sites_by_value(by_range)}; the widest is taken", "note")
+    for pair in similar_names(categories or ()):
         disagree(f"holds {pair}, which are probably the same", "note")
     if any(each.level == "column" for each in found):
         return None, found
@@ -128,13 +128,13 @@ def _merged(name: str, sites: Mapping[str, Schema]) -> tuple[Column | None, list
 
 
 def _in_order(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """The list that all others are parts of, in its order; None if there is no such list."""
+    """The list that contains all others in the same order, or None if there is none."""
     longest = max(lists, key=len)
     return longest if all(values == tuple(each for each in longest if each in values) for values in lists) else None
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:
-    """Each name once, in the order that a table of all sites would give them."""
+    """Unique names, in the order of a table of all sites."""
     different = list(dict.fromkeys(names))
     return tuple(map(str, np.unique(client_names(different)))) if different else ()
 
@@ -146,5 +146,5 @@ def _by_value(values: Mapping[Key, str]) -> dict[str, list[Key]]:
     return held
 
 
-def _who(held: Mapping[str, Sequence[str]]) -> str:
+def _sites_by_value(held: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{value} ({listed(sites)})" for value, sites in held.items())

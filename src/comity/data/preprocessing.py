@@ -1,4 +1,4 @@
-"""From raw samples to what a model sees: means and spreads of features, and the scale of pixels."""
+"""Preprocessing: from raw samples to model inputs (standardisation, and the scale of pixels)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ Array = NDArray[np.float64]
 
 LARGEST = float(np.finfo(np.float32).max)
 LEAST_SPREAD = 2e-7
-"""Relative spread below which a feature is constant: float32 has no finer numbers."""
+"""Relative standard deviation below which a feature is constant: the resolution of float32."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over one client's training samples, per feature or channel: all that scaling needs to know of them."""
+    """Sums over one client's training samples, per feature or channel: all that standardisation needs."""
 
     count: Array
     total: Array
     squares: Array
     odd: Array
-    """Number of values that are neither 0 nor 1."""
+    """Number of values other than 0 and 1."""
 
     @classmethod
     def of(cls, x: NDArray[np.generic]) -> "Moments":
-        """Of samples (n, features) or (n, channels, time); NaN is missing and does not count."""
+        """Sums of samples (n, features) or (n, channels, time); NaN means missing and does not count."""
         axes = tuple(axis for axis in range(x.ndim) if axis != 1)
         values = x.astype(np.float64)
         known = ~np.isnan(values)
@@ -41,15 +41,15 @@ class Moments:
 
     @property
     def stacked(self) -> Array:
-        """(4, features)."""
+        """(4, features) all four sums."""
         return np.stack([self.count, self.total, self.squares, self.odd])
 
     def without_few(self, least: int) -> "Moments":
-        """The same with zeros for what has fewer than ``least`` known values, so that no sum is of a few rows."""
+        """The same, with 0 for features with fewer than ``least`` known values, so that no sum reveals a few rows."""
         return Moments(*(self.stacked * (self.count >= least)))
 
     def objection(self) -> str | None:
-        """Why no samples have these sums, in words that follow "client 3"; ``None`` where some may."""
+        """Reason why the sums are impossible, in words that follow "client 3"; ``None`` if they are possible."""
         counts = np.stack([self.count, self.odd])
         whole = ((counts >= 0) & (counts < 2**53) & (counts == counts.round())).all()
         if not whole or (self.odd > self.count).any():
@@ -62,10 +62,10 @@ class Moments:
 
     @classmethod
     def together(cls, clients: Iterable["Moments"], schema: Schema | None) -> "Moments":
-        """Of all clients together, so that every machine gets the same bits.
+        """Sums of all clients, with the same bits on every machine.
 
-        Where sites agreed on a schema, which then has a least count, sums are exact and rounded once: neither their
-        order nor whether they are masked matters. Others are added in the order of the clients.
+        If sites agreed on a schema, which then has a minimum count, sums are exact and rounded once, independent of
+        order and masking. Otherwise they are added in the order of the clients.
         """
         each = np.stack([client.stacked for client in clients])
         exact = schema is not None and schema.min_count > 0
@@ -74,11 +74,11 @@ class Moments:
 
 @dataclass(frozen=True)
 class Scaler:
-    """Gives every feature or channel mean 0 and spread 1 over the training samples of all clients.
+    """Standardise every feature or channel to mean 0 and standard deviation 1 over all clients' training samples.
 
-    A missing value becomes the mean. What is constant, such as a category that no training sample has, says nothing and
-    becomes 0. What is always 0 or 1 is centred but not scaled: to divide by a small spread would make the mark of a
-    rare category the largest number of all.
+    A missing value becomes the mean. Constant features, such as a category without training samples, become 0. Features
+    with values 0 and 1 only are centred but not scaled: dividing by a small standard deviation would make the indicator
+    of a rare category the largest number of all.
     """
 
     centre: Array
@@ -86,7 +86,7 @@ class Scaler:
 
     @classmethod
     def of(cls, whole: Moments) -> "Scaler":
-        """From the sums of all clients together."""
+        """The scaler for the sums of all clients."""
         count = np.maximum(whole.count, 1)
         mean = whole.total / count
         spread = np.sqrt(np.maximum(whole.squares / count - mean * mean, 0))
@@ -101,23 +101,23 @@ class Scaler:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Turns samples as a data set holds them into what the model sees; the same for training and for prediction."""
+    """Conversion of a data set's samples to model inputs, the same for training and prediction."""
 
     shape: tuple[int, ...]
-    """One sample as the model sees it."""
+    """Shape of one sample as the model gets it."""
     scaler: Scaler | None = None
     centred: bool = True
-    """Whether uint8 pixels are scaled to [-1, 1], else to [0, 1]."""
+    """Whether uint8 pixels are scaled to [-1, 1], otherwise to [0, 1]."""
     schema: Schema | None = None
-    """How the rows of a table become samples."""
+    """How rows of a table become samples."""
     pixels: bool = False
-    """Whether samples are images of uint8."""
+    """Whether samples are uint8 images."""
 
     def __call__(self, samples: ArrayLike) -> Tensor:
-        """Float32 (n, *shape) from vectors, series (n, channels, time) or images (n, H, W, C)."""
+        """Float32 (n, *shape) inputs from vectors, series (n, channels, time) or images (n, H, W, C)."""
         x = torch.from_numpy(np.asarray(samples))
         if x.ndim == 4:
-            x = x.permute(0, 3, 1, 2)  # NHWC seen as NCHW is channels_last already
+            x = x.permute(0, 3, 1, 2)  # NHWC viewed as NCHW is already channels_last
         if self.scaler is not None:
             return self.scaler(x)
         if x.dtype == torch.uint8:

@@ -1,4 +1,4 @@
-"""The schema of a table: what each column holds and how it becomes features. It holds no row of the table."""
+"""The schema of a table: the content of each column and its conversion to features. It holds no rows."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from comity._errors import ComityError, one_line
 from comity.data.text import TEXT_FEATURES, hashed
 
 Cells = Sequence[Any]
-"""A column as it was read: text, numbers, dates, None."""
+"""A column as read: text, numbers, dates, None."""
 Kind = Literal["number", "boolean", "date", "ordered", "category", "text", "blank"]
 
 FORMAT = 1
@@ -26,13 +26,13 @@ MISSING = {
 }
 TRUTHS = {"true": 1.0, "false": 0.0}
 EPOCH = datetime(2000, 1, 1)
-"""Dates become days since this one."""
+"""Dates become days since this date."""
 OTHER = "(other)"
-"""The feature of categories that a schema does not list, where it has one."""
+"""Feature of categories that a schema does not list, if it has one."""
 WIDEST_TEXT = 2**16
-"""The most features of a column of text."""
+"""Maximum number of features of a text column."""
 _HUGE = 3e38
-"""The largest number, about that of float32."""
+"""Largest allowed number, about that of float32."""
 _DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})")
 _SLASHED = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})")
 
@@ -41,37 +41,37 @@ class Problem(NamedTuple):
     """A cell that does not fit the schema."""
 
     row: int
-    """From 0, without the header."""
+    """Row index from 0, without the header."""
     column: str
     reason: str
 
 
 class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the cells of one column become features.
+    """Conversion of one column's cells to features.
 
-    A number, a boolean, a date or an ordered category is one feature; a category is one feature per value; text is as
-    many features as its ``width``, whose words and letters are hashed.
+    A number, boolean, date or ordered category is one feature; a category is one feature per value; text is ``width``
+    features, from hashed words and letters.
     """
 
     kind: Kind
     categories: tuple[str, ...] = ()
-    """The values of a category; of an ordered one from the lowest to the highest. A mark of blank cells that is listed,
-    such as ``none``, is a value in this column."""
+    """Values of a category; for an ordered one from lowest to highest. A blank marker that is listed here, such as
+    ``none``, is a value in this column."""
     other: bool = False
-    """Whether values that are not listed have a feature of their own; else they do not fit."""
+    """Whether unlisted values share a feature of their own; otherwise they do not fit."""
     marked: bool = False
-    """Whether one more feature is 1 where the cell is blank."""
+    """Whether an additional feature is 1 where the cell is blank."""
     unit: str = ""
-    """Of a number; cells may end with it."""
+    """Unit of a number; cells may end with it."""
     low: float | None = None
     high: float | None = None
-    """The range of a number; cells outside do not fit."""
+    """Range of a number; cells outside do not fit."""
     day_first: bool | None = None
-    """Whether the date 05/06/2024 is the 5th of June; ``None``: such dates do not fit."""
+    """Whether 05/06/2024 is the 5th of June; with ``None`` such dates do not fit."""
     constant: bool = False
-    """Whether all cells of the table were the same: such a column has no feature, as a blank one has none."""
+    """Whether all cells of the table were equal: like a blank column, such a column has no features."""
     width: int = TEXT_FEATURES
-    """Of text: the number of its features."""
+    """Number of features of a text column."""
 
     def __post_init__(self) -> None:
         named = self.kind in ("category", "ordered")
@@ -91,11 +91,11 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
     @property
     def used(self) -> bool:
-        """Whether it has features."""
+        """Whether the column has features."""
         return self.kind != "blank" and not self.constant
 
     def features(self, name: str) -> list[str]:
-        """The names of its features."""
+        """Names of the column's features."""
         if not self.used:
             return []
         values = [f"{name} = {each}" for each in (*self.categories, *[OTHER] * self.other)]
@@ -104,7 +104,7 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         return (values if self.kind == "category" else [name]) + [f"{name} is blank"] * self.marked
 
     def encode(self, cells: Cells) -> tuple[NDArray[np.float32], dict[int, str]]:
-        """Features (rows, width) with NaN where a cell is blank, and by row why a cell does not fit."""
+        """Features (rows, width), with NaN for blank cells, and by row the reason why a cell does not fit."""
         if not self.used:
             return np.zeros((len(cells), 0), np.float32), {}
         if self.kind == "text":
@@ -112,7 +112,7 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         if self.kind == "number" and not self.marked and (known := numbers_of(cells, self.unit)) is not None:
             low = -_HUGE if self.low is None else max(self.low, -_HUGE)
             high = _HUGE if self.high is None else min(self.high, _HUGE)
-            if (np.isnan(known) | ((known >= low) & (known <= high))).all():  # as nearly always; else cell by cell
+            if (np.isnan(known) | ((known >= low) & (known <= high))).all():  # nearly always; otherwise cell by cell
                 return known[:, None].astype(np.float32), {}
         one_hot = self.kind == "category"
         values = np.zeros((len(cells), len(self.categories) + self.other if one_hot else 1))
@@ -131,7 +131,7 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
             except (TypeError, ValueError, OverflowError) as error:
                 values[row] = np.nan
                 said = f"{one_line(cell, 40)} is no {self.kind}" + (f" in {self.unit}" if self.unit else "")
-                problems[row] = str(error) if isinstance(error, _Misfit) else said
+                problems[row] = str(error) if isinstance(error, _CellError) else said
         marks = [np.isnan(values[:, :1])] if self.marked else []
         with np.errstate(over="ignore"):
             return np.concatenate([values, *marks], axis=1).astype(np.float32), problems
@@ -151,51 +151,51 @@ class Column(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
             name = name_of(cell)
             if name not in places and not self.other:
                 known = ", ".join(self.categories[:5]) + ", …" * (len(self.categories) > 5)
-                raise _Misfit(f"unknown value {one_line(cell, 40)}; known: {known}")
+                raise _CellError(f"unknown value {one_line(cell, 40)}; known: {known}")
             return places.get(name, len(places))
 
         return place
 
     def _within(self, value: float) -> float:
         if not abs(value) <= _HUGE:
-            raise _Misfit(f"{value:g} is not finite")
+            raise _CellError(f"{value:g} is not finite")
         for limit, beyond, word in ((self.low, -1, "below"), (self.high, 1, "above")):
             if limit is not None and (value - limit) * beyond > 0:
-                raise _Misfit(f"{value:g} is {word} {limit:g}" + (f" {self.unit}" if self.unit else ""))
+                raise _CellError(f"{value:g} is {word} {limit:g}" + (f" {self.unit}" if self.unit else ""))
         return value
 
 
-class _Misfit(ValueError):
-    """A cell that a column does not take, with the reason."""
+class _CellError(ValueError):
+    """A cell that does not fit a column, with the reason."""
 
 
 class Encoded(NamedTuple):
-    """A table as features and, where it has them, classes and clients. Rows with a problem are included."""
+    """A table as features and, if present, classes and clients. Rows with a problem are included."""
 
     x: NDArray[np.float32]
     y: NDArray[np.int64] | None
-    """−1 where the class is blank or unknown; ``None`` without a target column."""
+    """Class indices, −1 where blank or unknown; ``None`` without a target column."""
     clients: list[str] | None
-    """Empty where the cell is blank; ``None`` without a client column."""
+    """Client names, empty where blank; ``None`` without a client column."""
     problems: list[Problem]
 
 
 class Schema(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The columns of a table, the one that is predicted and the one that names the client."""
+    """The columns of a table, with the target column and the client column."""
 
     target: str
     classes: tuple[str, ...]
     columns: dict[str, Column]
-    """The columns in the order of their features; those that are blank or constant have none."""
+    """Columns in the order of their features; blank and constant columns have none."""
     client: str | None = None
     clients: tuple[str, ...] = ()
-    """The names of all clients, in the order of their numbers."""
+    """Names of all clients, in the order of their indices."""
     id: str | None = None
-    """A column that names the row, carried over to predictions."""
+    """Column that identifies a row, copied to predictions."""
     ignored: dict[str, str] = field(default_factory=dict)
-    """Further columns of the table, and why nothing is learnt from them."""
+    """Unused columns of the table, with the reason."""
     min_count: int = 0
-    """A client with fewer known values of a feature leaves its sums out of the means and spreads."""
+    """A client with fewer known values of a feature leaves its sums out of mean and standard deviation."""
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -219,24 +219,24 @@ class Schema(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
     @property
     def used(self) -> dict[str, Column]:
-        """The columns that are learnt from."""
+        """The columns that have features."""
         return {name: column for name, column in self.columns.items() if column.used}
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The columns that nothing is learnt from, and why."""
+        """The columns without features, with the reason."""
         same = {name: each for name, each in self.columns.items() if not each.used}
         return {
             name: "blank" if each.kind == "blank" else "always the same" for name, each in same.items()
         } | self.ignored
 
     def lacking(self, table: Iterable[str]) -> list[str]:
-        """The columns that are learnt from and that a table does not have."""
+        """The columns with features that a table does not have."""
         there = set(table)
         return [name for name in self.used if name not in there]
 
     def encode(self, table: Mapping[str, Cells]) -> Encoded:
-        """Encode a table. A table without one of the columns is an error, as is a schema without any."""
+        """Encode a table. Raises an error if the table lacks a column or the schema has no features."""
         if lacking := self.lacking(table):
             raise ComityError(f"the table lacks {', '.join(lacking)}; it needs every column of its schema")
         if not self.used:
@@ -260,23 +260,23 @@ class Schema(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         return Encoded(np.concatenate(x, axis=1), y, clients, sorted(problems))
 
     def encode_target(self, cells: Cells) -> NDArray[np.int64]:
-        """Each row's class; −1 where it is blank or unknown."""
+        """(rows,) class index; −1 where blank or unknown."""
         places, name_of = {name: place for place, name in enumerate(self.classes)}, labels(self.classes)
         return np.array([-1 if is_blank(cell) else places.get(name_of(cell), -1) for cell in cells], np.int64)
 
 
 def is_blank(cell: Any, values: Sequence[str] = ()) -> bool:
-    """Whether a cell is empty or has a mark of blank cells that is not one of the column's own ``values``."""
+    """Whether a cell is empty or a blank marker that is not one of the column's own ``values``."""
     if isinstance(cell, str):
         return (text := cell.strip()).lower() in MISSING and text not in values
     try:
         return cell is None or bool(cell != cell)
-    except (TypeError, ValueError):  # what pandas calls NA is not even unequal to itself
+    except (TypeError, ValueError):  # pandas' NA is not even unequal to itself
         return True
 
 
 def labels(known: Sequence[str]) -> Callable[[Any], str]:
-    """What reads the name of a class, a category or a client: trimmed text, or whole numbers where all known ones are.
+    """Reader for names of classes, categories or clients: trimmed text, or integers if all known names are integers.
 
     So 1, "1" and 1.0 are the same name.
     """
@@ -293,7 +293,7 @@ def labels(known: Sequence[str]) -> Callable[[Any], str]:
 
 
 def numbers_of(cells: Cells, unit: str = "") -> NDArray[np.float64] | None:
-    """A column of numbers, NaN where it is blank; ``None`` if it holds anything else."""
+    """A column of numbers, NaN where blank; ``None`` if it contains anything else."""
     try:
         return np.array([np.nan if is_blank(cell) else number(cell, unit) for cell in cells])
     except (TypeError, ValueError, OverflowError):
@@ -301,24 +301,24 @@ def numbers_of(cells: Cells, unit: str = "") -> NDArray[np.float64] | None:
 
 
 def number(cell: Any, unit: str = "") -> float:
-    """A number, which may be followed by its unit."""
+    """Parse a number, optionally followed by its unit."""
     if isinstance(cell, str):
         cell = cell.strip().removesuffix(unit)
-        if "_" in cell:  # which Python takes for a separator of thousands
+        if "_" in cell:  # Python accepts it as a thousands separator
             raise ValueError(cell)
     return float(cell)
 
 
 def truth(cell: Any) -> float:
-    """1 for true, 0 for false, whether written as text or as a number."""
+    """1 for true and 0 for false, from text or a number."""
     value = TRUTHS.get(cell.strip().lower()) if isinstance(cell, str) else None
     if value is None and (value := number(cell)) not in (0, 1):
-        raise _Misfit(f"{one_line(cell, 40)} is neither true nor false")
+        raise _CellError(f"{one_line(cell, 40)} is neither true nor false")
     return value
 
 
 def days(cell: Any, day_first: bool | None = None) -> float:
-    """Days since 2000-01-01 of 2024-05-31, 31.5.2024, 2024/5/31 or, with ``day_first``, 31/5/2024, and a time."""
+    """Days since 2000-01-01 of 2024-05-31, 31.5.2024, 2024/5/31 or, with ``day_first``, 31/5/2024, also with a time."""
     if isinstance(cell, str):
         cell = _parsed_date(cell.strip(), day_first)
     if isinstance(cell, date) and not isinstance(cell, datetime):
@@ -336,14 +336,14 @@ def _parsed_date(text: str, day_first: bool | None) -> datetime:
         day, month = (first, second) if dotted or day_first else (second, first)
         return datetime.combine(date(year, month, day), time.fromisoformat(clock) if clock else time())
     if slashed:
-        raise _Misfit(f"{text} is ambiguous: which is the day, which the month? Write {slashed[3]}-MM-DD")
+        raise _CellError(f"{text} is ambiguous: which is the day, which the month? Write {slashed[3]}-MM-DD")
     if yearly := re.fullmatch(r"(\d{4})/(\d{1,2})/(\d{1,2})", written):
         text = "{}-{:0>2}-{:0>2}".format(*yearly.groups()) + (f" {clock}" if clock else "")
     return datetime.fromisoformat(text)
 
 
 def fits(read: Callable[[Any], float], cells: Iterable[Any]) -> bool:
-    """Whether every cell that is not blank can be read in this way."""
+    """Whether every non-blank cell can be read this way."""
     try:
         return all(is_blank(cell) or read(cell) is not None for cell in cells)
     except (TypeError, ValueError, OverflowError):

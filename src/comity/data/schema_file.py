@@ -19,7 +19,7 @@ HEAD = """\
 
 
 def schema_text(schema: Schema) -> str:
-    """The schema as a file has it: readable, in a fixed order, and read back as the same schema."""
+    """The schema as file content: readable, in a fixed order, and read back as the same schema."""
     plain = msgspec.to_builtins(schema)
     plain["columns"] = {
         name: {"kind": column.kind}
@@ -31,7 +31,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def read_schema(path: Path) -> Schema:
-    """Read a schema file, which may come from somebody else."""
+    """Read a schema file, possibly from another site."""
     entries = read_mapping(path, "schema")
     version = entries.get("format", FORMAT)
     if not isinstance(version, int) or not 1 <= version <= FORMAT:

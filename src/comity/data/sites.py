@@ -1,6 +1,6 @@
-"""A federation whose tables stay at their sites: each machine sees the samples of one client, or none at all.
+"""A federation whose tables stay at their sites: each machine sees the samples of at most one client.
 
-Splits and features are those of a rehearsal with all tables in one file, to the bit.
+Splits and features are bit-identical to a rehearsal with all tables in one file.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class SiteTable:
 
     @classmethod
     def read(cls, path: Path, schema: Path, named: str | None = None) -> "SiteTable":
-        """Read a table by the schema in a file. One with a cell that does not fit is rejected."""
+        """Read a table with the schema in a file; reject it if a cell does not fit."""
         agreed = read_schema(schema)
         checked = check_table(path, agreed)
         if checked.lacking:
@@ -47,7 +47,7 @@ class SiteTable:
 
     @classmethod
     def of(cls, dataset: Dataset, schema: Schema, named: str | None = None) -> "SiteTable":
-        """Find out which client of ``schema`` the rows are of; ``named`` is what the site says of itself."""
+        """Determine the client of ``schema`` that the rows belong to; ``named`` is the site's own claim."""
         given = {str(name) for name in np.unique(dataset.columns.get("client", []))}
         given |= set() if named is None else {labels(schema.clients)(named)}
         known = ", ".join(schema.clients)
@@ -61,7 +61,7 @@ class SiteTable:
         return cls(schema.clients.index(name), dataset)
 
     def samples(self, prepare: Preprocessing, seed: int, test_share: float, val_share: float) -> ClientData:
-        """Split as ``federate`` splits this client's rows in a file with those of all clients."""
+        """Split like ``federate`` splits this client's rows in a file of all clients."""
         share, folds = Share(np.arange(len(self.dataset))), folds_for(test_share)
         splits = split_share(self.id, share, self.dataset, seed, test_share, val_share, folds)
         return client_data(self.id, self.dataset, share, splits, prepare)
@@ -76,10 +76,10 @@ def site_federation(
     mine: SiteTable | None = None,
     scaler: Scaler | None = None,
 ) -> Federation:
-    """The clients of ``schema`` as one machine sees them: its own samples if it is a site, and none of the others.
+    """The clients of ``schema`` as one machine sees them: its own samples if it is a site, and no others.
 
-    Without ``scaler`` the samples are unscaled, in the order in which they are summed, and none is held out for
-    validation: this is what sums are taken of.
+    Without ``scaler`` the samples are unscaled, in summation order and without a validation split: the input of the
+    sums.
     """
     prepare = Preprocessing((len(schema.features),), scaler, schema=schema)
     nothing = Split(torch.empty(0, *prepare.shape), torch.empty(0, dtype=torch.int64))

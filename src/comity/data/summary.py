@@ -1,4 +1,4 @@
-"""The federation as a table for the terminal."""
+"""Summary of a federation as a table for the terminal."""
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -9,12 +9,12 @@ from rich.text import Text
 from comity.data._dataset import Ints
 from comity.data.federation import Federation
 
-MOST_COLUMNS = 12  # classes that still get a column each
-MOST_ROWS = 40  # clients that are all listed
+MOST_COLUMNS = 12  # classes up to which each gets a column
+MOST_ROWS = 40  # clients up to which all are listed
 
 
 def describe(federation: Federation) -> Table:
-    """Clients × classes as a rich table; with many classes, each client's sizes and class mix in short."""
+    """Clients × classes as a rich table; with many classes, a summary of each client's sizes and classes."""
     counts = federation.counts
     sizes, held = counts.sum(1), (counts > 0).sum(1)
     splits = {split: federation.count(split).sum(1) for split in ("train", "val", "test")}

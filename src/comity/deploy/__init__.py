@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     # the folder of a model
     "Artefact", "Weighted", "artefact_of", "make_artefact", "write_model", "read_model", "model_folder", "markdown",
-    # what it says
+    # its description
     "FORMAT", "ModelInfo", "Inputs", "ExpertInfo", "Provenance", "Performance", "experts_of", "performance_of",
     # in use
     "ClientModel", "load_model", "InputError", "FederatedClassifier",
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FederatedClassifier":  # it needs scikit-learn
+    if name == "FederatedClassifier":  # needs scikit-learn
         from comity.deploy.classifier import FederatedClassifier
 
         return FederatedClassifier

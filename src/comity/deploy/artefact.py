@@ -1,7 +1,7 @@
-"""A client's model as a folder: all that a prediction needs, and what is known of it. It holds no row of any data.
+"""A client's model as a folder: everything for prediction, and its description. It contains no rows of data.
 
-``model.json`` says what the model is, ``model.safetensors`` has its numbers; ``card.md`` is for people. A folder may
-come from somebody else: what is read is checked, and no code is run but comity's own.
+``model.json`` describes the model, ``model.safetensors`` has its numbers, and ``card.md`` is for people. A folder may
+be untrusted: its content is checked, and only comity's own code is run.
 """
 
 import hashlib
@@ -33,21 +33,21 @@ from comity.results import from_json, schema, to_json
 
 INFO, TENSORS, CARD = "model.json", schema.TENSORS, "card.md"
 MOST_INFO = 16 * 10**6
-"""Bytes of ``model.json``."""
+"""Maximum bytes of ``model.json``."""
 CHECKS = 8
-"""Synthetic samples that are stored with the predictions for them."""
+"""Number of synthetic samples that are stored with their predictions."""
 TOLERANCE = 1e-4
-"""How far the probabilities of a model that was loaded or exported may be from the stored ones."""
+"""Maximum difference between probabilities of a loaded or exported model and the stored ones."""
 ROWS = 1024
-"""Samples that a network sees at once."""
+"""Samples per forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """One of the models that a client uses: its numbers under the network's own names, and its weight in the mixture.
+    """One of the models that a client mixes: its tensors under the network's names, and its weight in the mixture.
 
-    ``method`` is the one whose parts the network has, ``shares`` the class shares that the model expects (its mean
-    prediction on the client's samples but the tests), which balanced accuracy needs.
+    ``method`` is the method whose parts the network has; ``shares`` are the class shares that the model expects (its
+    mean prediction on the client's samples except tests), for balanced accuracy.
     """
 
     name: Literal["own", "federated", "common"]
@@ -68,14 +68,14 @@ class Weighted:
         shares: Sequence[float] | None = None,
         trained_on: Literal["", "all", "train"] = "",
     ) -> "Weighted":
-        """From a vector of the whole model."""
+        """Create from a vector of the whole model."""
         model.write(vector)
         return cls(name, weight, method, model.state_dict(), shares, trained_on)
 
 
 @dataclass(frozen=True, eq=False)
 class Artefact:
-    """A client's model: what it is, its numbers by name, and the networks that they make."""
+    """A client's model: description, tensors by name, and networks."""
 
     info: ModelInfo
     tensors: Mapping[str, Tensor]
@@ -83,7 +83,7 @@ class Artefact:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How raw samples become what the networks see."""
+        """Conversion of raw samples to inputs of the networks."""
         inputs, scaler = self.info.inputs, None
         if inputs.scaled:
             scaler = Scaler(*(self.tensors[f"scaler.{name}"].numpy() for name in ("centre", "factor")))
@@ -91,9 +91,9 @@ class Artefact:
 
     @torch.inference_mode()
     def probabilities(self, samples: NDArray[Any], used: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-        """Each model's probabilities (models, samples, classes) for raw samples as a data set holds them.
+        """Probabilities (models, samples, classes) of each model for raw samples in the format of a data set.
 
-        Models that are not ``used`` are not asked: theirs are 0.
+        Models that are not ``used`` are not evaluated: their probabilities are 0.
         """
         prepare = self.preprocessing
         found = np.zeros((len(self.nets), len(samples), len(self.info.classes)))
@@ -117,7 +117,7 @@ def make_artefact(
     provenance: Provenance,
     performance: Performance | None = None,
 ) -> Artefact:
-    """A client's model from its parts. What could not be loaded again is rejected here."""
+    """Create a client's model from its parts; reject parts that could not be loaded again."""
     for component in (model, *(each.method for each in experts)):
         if component.given is not None:
             raise ComityError(f"the {component.kind} {component} was given in Python, and no file can name it")
@@ -162,7 +162,7 @@ def make_artefact(
 
 
 def check_samples(preprocessing: Preprocessing) -> NDArray[Any]:
-    """Synthetic raw samples: no client has them. Features are drawn around their means, and one of them is missing."""
+    """Synthetic raw samples that no client has. Features are drawn around their means, and one of them is missing."""
     random, shape = numpy_generator(0, "check samples"), preprocessing.shape
     shape = (*shape[1:], shape[0]) if len(shape) == 3 else shape
     if preprocessing.pixels:
@@ -176,7 +176,7 @@ def check_samples(preprocessing: Preprocessing) -> NDArray[Any]:
 
 
 def write_model(folder: Path, artefact: Artefact) -> None:
-    """Write the folder of a model. ``model.json`` comes last: without it there is no model."""
+    """Write the folder of a model; ``model.json`` comes last, so that an interrupted write leaves no valid model."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomically(folder / TENSORS) as part:
         write_tensors(part, artefact.tensors, {"client": artefact.info.provenance.client, "comity": __version__})
@@ -186,7 +186,7 @@ def write_model(folder: Path, artefact: Artefact) -> None:
 
 
 def read_model(path: Path | str, *, allow_code: bool = False) -> Artefact:
-    """The model in a folder; ``allow_code``: it may name networks and methods that do not come with comity."""
+    """Read the model in a folder; ``allow_code``: it may name your own networks and methods."""
     folder = model_folder(Path(path))
     file = folder / INFO
     if (size := file.stat().st_size) > MOST_INFO:
@@ -204,12 +204,12 @@ def read_model(path: Path | str, *, allow_code: bool = False) -> Artefact:
         return _checked(info, folder / TENSORS)
     except ComityError:
         raise
-    except Exception as error:  # of a damaged file, or of a network that cannot be built with its options
+    except Exception as error:  # a damaged file, or a network that cannot be built with its options
         raise ComityError(f"{folder / TENSORS} cannot be read: {one_line(error, 200)}") from error
 
 
 def model_folder(path: Path) -> Path:
-    """The folder of one model: this one, or that of the file. One that holds several names them."""
+    """The folder of one model: this one, or that of the file. Raises an error if there are several models."""
     folder = path.parent if path.name in (INFO, TENSORS, CARD) else path
     if (folder / INFO).is_file():
         return folder
@@ -223,7 +223,7 @@ def model_folder(path: Path) -> Path:
 
 
 def _checked(info: ModelInfo, file: Path) -> Artefact:
-    """The numbers of a model, if they are those that its networks need, and give the predictions that are stored."""
+    """Load the tensors of a model; they must fit its networks and reproduce the stored predictions."""
     if not file.is_file():
         raise ComityError(f"{file} is missing")
     with safe_open(file, framework="pt") as opened:
@@ -280,9 +280,9 @@ def _build(info: ModelInfo, expert: ExpertInfo) -> nn.Module:
 
 
 def _skeleton(info: ModelInfo, expert: ExpertInfo) -> nn.Module:
-    """The network without memory: what a file says of its size is compared with its tensors first.
+    """The network without memory, so that its size in the description is compared with the tensors first.
 
-    A network of the user's own, whose code is trusted, may not know how to be without.
+    A user's own network, whose code is trusted, may not support this.
     """
     if code_in({"model": info.model, "method": expert.method}):
         with torch.random.fork_rng(devices=[]):
@@ -296,7 +296,7 @@ def _network(info: ModelInfo, expert: ExpertInfo, tensors: Mapping[str, Tensor])
     state = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     net = _skeleton(info, expert)
     net.load_state_dict(state, assign=True)
-    if any(tensor.is_meta for tensor in (*net.parameters(), *net.buffers())):  # what is no part of its state
+    if any(tensor.is_meta for tensor in (*net.parameters(), *net.buffers())):  # tensors outside its state
         with torch.random.fork_rng(devices=[]):
             net = _build(info, expert)
         net.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""The card of a model: what it is, for people."""
+"""The card of a model: a description for people."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from comity._errors import one_line
 from comity.deploy.records import ModelInfo
 from comity.metrics import DECIDING, Metric
 
-OF_EXPERT = {"own": "the client's own model", "federated": "the federated model", "common": "the model for everybody"}
+OF_EXPERT = {"own": "the client's own model", "federated": "the federated model", "common": "the global model"}
 
 
 def markdown(info: ModelInfo) -> str:
@@ -16,7 +16,7 @@ def markdown(info: ModelInfo) -> str:
 
 
 def verdict(info: ModelInfo) -> str:
-    """How the model compares with the client's own, in a sentence."""
+    """One sentence that compares the model with the client's own."""
     measured = info.performance
     if measured is None:
         return "Not measured."
@@ -27,7 +27,7 @@ def verdict(info: ModelInfo) -> str:
     found = f"{_points(metric, gain.gain)} against local training (95 % CI {_points(metric, gain.low)} to "
     found += f"{_points(metric, gain.high)}): **{gain.state}**"
     if gain.state == "undecided" and math.isfinite(gain.detectable):
-        found += f"; a loss below {_points(metric, gain.detectable, signed=False)} would probably not be found"
+        found += f"; the tests would detect a loss of {_points(metric, gain.detectable, signed=False)} or more"
     return f"{words}, {found}."
 
 
@@ -46,7 +46,7 @@ def _lines(info: ModelInfo) -> Iterator[str]:
     yield f"- **Decides by:** {DECIDING[info.metric].label}; it predicts {rule}"
     yield f"- **Network:** {_text(info.model.get('name', ''))}, inputs {'×'.join(map(str, inputs.shape))}"
     if inputs.scaled:
-        yield "- **Preprocessing:** every feature minus its mean, divided by its spread; a missing value is the mean"
+        yield "- **Preprocessing:** every feature is standardised; a missing value is replaced by the mean"
     elif inputs.pixels:
         yield f"- **Preprocessing:** pixels from 0 to 255 become {'−1' if inputs.centred else '0'} to 1"
     yield f"- **Trained:** {_text(about.run)}, {about.rounds} rounds, seed {about.seed}, on {_text(about.data)}"
@@ -62,8 +62,8 @@ def _lines(info: ModelInfo) -> Iterator[str]:
             values = _list(column.categories) if column.categories else " to ".join(limits) if any(limits) else ""
             yield f"| {_text(name)} | {column.kind} | {' '.join(filter(None, (values, _text(column.unit))))} |"
     yield ""
-    yield "No row of any data is part of this model. It was measured on one split of one client's samples: it says "
-    yield "nothing about other places or later years."
+    yield "No row of any data is part of this model. The measurement is from one split of one client's samples: it "
+    yield "says nothing about other places or later years."
 
 
 def _list(names: "list[str] | tuple[str, ...]") -> str:
@@ -71,7 +71,7 @@ def _list(names: "list[str] | tuple[str, ...]") -> str:
 
 
 def _text(text: object) -> str:
-    """Text of a file that cannot become Markdown of its own, nor HTML: not every reader knows ``\\<``."""
+    """Text from a file, escaped for Markdown and HTML: not every reader supports ``\\<``."""
     line = one_line(text, 80)
     line = "".join(f"\\{letter}" if letter in "\\`*_[]>|#!" else letter for letter in line)
     return line.replace("&", "&amp;").replace("<", "&lt;")

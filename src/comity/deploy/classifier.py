@@ -1,4 +1,4 @@
-"""A federation as one classifier of scikit-learn: fitted on rows of all clients, it predicts by each client's model."""
+"""A federation as a scikit-learn classifier: fitted on rows of all clients, it predicts with each client's model."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -31,16 +31,16 @@ TARGET, CLIENT = "(target)", "(client)"
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # without stubs
-    """Train one model per group of rows in a federation, and say for each group whether joining pays.
+    """Train one model per group of rows in a federation, and report for each group whether joining pays.
 
     ``FederatedClassifier(method="FedRep", guard="mixture").fit(X, y, groups=hospital)``. ``X`` is an array of numbers,
     with NaN for missing values, or a data frame, whose text columns become categories. Without ``groups`` all rows are
-    one client. ``test_share`` of each group's rows is kept out of training and tests the models; several ``seeds`` test
-    more rows and make the verdict sharper, and the models are those of the first one. ``options`` are further options
-    of a run, such as ``{"rule.c": 0.4}``.
+    one client. ``test_share`` of each group's rows is held out for testing; several ``seeds`` test more rows and give a
+    more certain verdict, and the models are those of the first seed. ``options`` are further options of a run, such as
+    ``{"rule.c": 0.4}``.
 
     After ``fit``: ``models_`` (a ``ClientModel`` per group), ``verdict_`` and ``clients_`` (one row per group: local
-    training beside joining, with a 95 % confidence interval and a state).
+    training and joining, with a 95 % confidence interval and a state).
     """
 
     models_: dict[Any, ClientModel]
@@ -93,7 +93,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any, groups: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Probabilities (rows, classes): each row's by the model of its group."""
+        """Probabilities (rows, classes), each row by the model of its group."""
         check_is_fitted(self)
         X = self._checked(X)
         found = np.empty((len(X), len(self.classes_)))
@@ -122,7 +122,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield self.models_[value], np.flatnonzero(whose == value)
 
     def _dataset(self, X: Any, y: ArrayLike, groups: ArrayLike | None) -> Dataset:
-        """The rows of all groups; a data frame with columns of text goes through the schema of a table."""
+        """The rows of all groups; a data frame with text columns is read with the schema of a table."""
         if _is_table(X):
             self.feature_names_in_ = np.array([str(name) for name in X.columns], dtype=object)
             self.n_features_in_ = len(self.feature_names_in_)
@@ -140,7 +140,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names = [str(name) for name in self.classes_]
             return Dataset(GIVEN, X, codes, len(names), {"client": owner.astype(str)}, names)
         columns = {str(name): list(X[name]) for name in X.columns}
-        names = [f"{place:06d}" for place in codes]  # sorted as the classes are
+        names = [f"{place:06d}" for place in codes]  # sorted like the classes
         made = dataset_of({**columns, TARGET: names, CLIENT: owner.astype(str)}, {"target": TARGET, "client": CLIENT})
         assert isinstance(made, Dataset)
         return replace(made, columns={"client": owner.astype(str)})
@@ -157,7 +157,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Bar(Callback):
-    """A progress bar, in a terminal or a notebook."""
+    """A progress bar, for a terminal or a notebook."""
 
     def __init__(self, title: str) -> None:
         from rich.progress import Progress
@@ -178,7 +178,7 @@ class _Bar(Callback):
 
 
 def _is_table(X: Any) -> bool:
-    """Whether this is a data frame with columns that are no numbers."""
+    """Whether this is a data frame with columns that are not numeric."""
     kinds = getattr(X, "dtypes", None)
     return (
         hasattr(X, "columns") and kinds is not None and any(getattr(each, "kind", "O") not in "biuf" for each in kinds)

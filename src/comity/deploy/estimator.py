@@ -1,4 +1,4 @@
-"""A client's model as an estimator: fitted, frozen, in scikit-learn's manner."""
+"""A client's model as a fitted, frozen estimator in the style of scikit-learn."""
 
 import html
 import math
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 MARGIN = 0.02
-"""In feedback, where the run had no margin."""
+"""Margin for feedback if the run had none."""
 
 
 class InputError(ComityError, ValueError):
-    """Samples that a model cannot take."""
+    """Samples that do not fit a model."""
 
 
 def load_model(path: Path | str, *, allow_code: bool = False) -> "ClientModel":
-    """The model of a client, from its folder in ``models/`` of a run folder.
+    """Load a client's model from its folder in ``models/`` of a run folder.
 
-    ``allow_code``: it may name networks and methods that do not come with comity.
+    ``allow_code``: it may name your own networks and methods.
     """
     artefact, folder = read_model(path, allow_code=allow_code), model_folder(Path(path))
     known = read_guard(folder / FEEDBACK) if (folder / FEEDBACK).is_file() else None
@@ -47,11 +47,11 @@ def load_model(path: Path | str, *, allow_code: bool = False) -> "ClientModel":
 
 
 class ClientModel:
-    """A classifier that is fitted and stays as it is; ``fit`` does nothing, as for a frozen estimator.
+    """A fitted classifier that never changes; ``fit`` does nothing, as for a frozen estimator.
 
-    ``predict`` and ``predict_proba`` take a data frame or a mapping of columns, where the model is one of a table, or
-    an array of raw samples: features (n, features), with NaN for what is missing, series (n, channels, time), or images
-    as training had them.
+    ``predict`` and ``predict_proba`` take a data frame or a mapping of columns if the model was trained on a table, or
+    an array of raw samples: features (n, features), with NaN for missing values, series (n, channels, time), or images
+    in the format of the training data.
     """
 
     _estimator_type = "classifier"
@@ -59,19 +59,19 @@ class ClientModel:
     def __init__(
         self, artefact: Artefact, weights: Sequence[float] | Floats | None = None, folder: Path | None = None
     ) -> None:
-        """``weights`` of its experts in place of those of the artefact; ``folder``: where it was read from."""
+        """``weights``: of its experts, instead of the artefact's; ``folder``: where it was read from."""
         self.artefact, self.folder = artefact, folder
         given = [each.weight for each in artefact.info.experts] if weights is None else weights
         if len(given) != len(artefact.nets):
             raise ComityError(f"got {len(given)} weights for {len(artefact.nets)} models")
         self.weights: Floats = np.array(given, np.float64)
-        """Of the client's own model, the federated one, and perhaps the one for everybody."""
+        """Mixture weights of the client's own model, the federated one, and possibly the global one."""
         names = artefact.info.classes
         whole = all(name.lstrip("-").isdecimal() and str(int(name)) == name for name in names)
         self.classes_: NDArray[Any] = np.array([int(name) for name in names] if whole else names)
-        """Names of classes; numbers where all names are whole numbers."""
+        """Class names; integers if all names are integers."""
 
-    # What it is.
+    # Description.
 
     @property
     def schema(self) -> Schema | None:
@@ -80,7 +80,7 @@ class ClientModel:
 
     @property
     def n_features_in_(self) -> int:
-        """Features of a sample, categories counted one by one; of series and images all numbers of one."""
+        """Number of features of a sample, with one per category; for series and images all numbers of a sample."""
         return int(np.prod(self.artefact.info.inputs.shape))
 
     @property
@@ -91,7 +91,7 @@ class ClientModel:
 
     @property
     def card(self) -> str:
-        """What the model is, where it comes from and what was measured, in Markdown."""
+        """Description of the model, its origin and its measured performance, in Markdown."""
         return markdown(self.artefact.info)
 
     def __repr__(self) -> str:
@@ -114,10 +114,10 @@ class ClientModel:
         cells = (f"<tr><th>{name}</th><td>{html.escape(one_line(text))}</td></tr>" for name, text in rows.items())
         return f"<table>{''.join(cells)}</table>"
 
-    # What it does.
+    # Prediction.
 
     def encode(self, rows: Any) -> tuple[NDArray[Any], list[Problem]]:
-        """Raw samples as a data set holds them, and the cells that do not fit the schema."""
+        """Raw samples in the format of a data set, and the cells that do not fit the schema."""
         if hasattr(rows, "toarray"):
             raise InputError("sparse samples are not supported: give rows.toarray()")
         names = rows.keys() if isinstance(rows, Mapping) else getattr(rows, "columns", None)
@@ -135,7 +135,7 @@ class ClientModel:
         return self._samples(rows), []
 
     def _samples(self, rows: Any) -> NDArray[Any]:
-        """An array through the door that training data take."""
+        """Check an array like training data."""
         inputs = self.artefact.info.inputs
         try:
             given = np.asarray(rows)
@@ -166,7 +166,7 @@ class ClientModel:
         return samples.x
 
     def expert_probabilities(self, rows: Any) -> Floats:
-        """Probabilities (experts, rows, classes) by each of the models that are mixed, in the order of ``weights``."""
+        """Probabilities (experts, rows, classes) of each of the mixed models, in the order of ``weights``."""
         return self.artefact.probabilities(self._fitting(rows))
 
     def _fitting(self, rows: Any) -> NDArray[Any]:
@@ -188,29 +188,29 @@ class ClientModel:
         return self.classes_[self.decide(self.predict_proba(rows))]
 
     def answers(self, samples: NDArray[Any]) -> tuple[NDArray[np.int64], Floats]:
-        """Numbers of the predicted classes and probabilities for encoded samples; −1 where they are not finite."""
+        """Indices of predicted classes and probabilities for encoded samples; −1 if not finite."""
         mixed = self._mixed(samples)
         finite = np.asarray(np.isfinite(mixed).all(1))
         return np.where(finite, self.decide(np.where(finite[:, None], mixed, 1.0)), -1), mixed
 
     def _mixed(self, samples: NDArray[Any]) -> Floats:
-        """Models without weight are not asked."""
+        """Mixed probabilities; models without weight are not evaluated."""
         mixed: Floats = np.tensordot(self.weights, self.artefact.probabilities(samples, self.weights > 0), 1)
         with np.errstate(invalid="ignore"):
             return np.asarray(mixed / mixed.sum(1, keepdims=True))
 
     def decide(self, probabilities: Floats) -> NDArray[np.int64]:
-        """Numbers of the classes that are predicted with these probabilities."""
+        """Indices of the classes to predict with these probabilities."""
         if (shares := self.expected_shares) is None:
             return np.asarray(probabilities.argmax(1))
         with np.errstate(divide="ignore"):
             return np.asarray(balanced_decisions(np.log(probabilities), shares))
 
     def feedback(self, rows: Any, labels: Any) -> Report:
-        """Learn from the true classes of rows that were predicted: in their order, each once.
+        """Learn from the true classes of predicted rows, in their order and each once.
 
-        The weights of own and federated model follow the labels, and an alarm returns to the own model. The state is in
-        the folder of the model and never leaves it (docs/how-to/feedback.md).
+        The labels update the weights of the own and the federated model, and an alarm switches back to the own model.
+        The state stays in the folder of the model (docs/how-to/feedback.md).
         """
         if self.folder is None:
             raise InputError("feedback is kept in the folder of a model; this one was not read from a folder")
@@ -242,16 +242,16 @@ class ClientModel:
 
     @property
     def expected_shares(self) -> Floats | None:
-        """The class shares that the mixture expects, where balanced accuracy decides."""
+        """The class shares that the mixture expects, if balanced accuracy decides."""
         info = self.artefact.info
         if info.metric != BALANCED:
             return None
         return self.weights @ np.array([each.shares for each in info.experts], np.float64)
 
-    # scikit-learn's protocol for an estimator that is fitted.
+    # scikit-learn's protocol for a fitted estimator.
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
-        """Do nothing: the model stays as it is."""
+        """Do nothing: the model does not change."""
         return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A model as one file for other programs: preprocessing of numbers, mixture and decision included.
+"""Export a model as one file for other programs, including preprocessing, mixture and decision.
 
-What is exported takes raw features (categories as features of 0 and 1, in the order of the schema; NaN where one is
-missing), series, or images (n, H, W, C), and answers with probabilities and the number of the predicted class.
+The exported model takes raw features (categories as 0/1 features, in the order of the schema; NaN if missing), series,
+or images (n, H, W, C), and returns probabilities and the index of the predicted class.
 """
 
 import json
@@ -28,7 +28,7 @@ INPUT, OUTPUTS = "samples", ("probabilities", "class")
 
 
 class Deployed(nn.Module):
-    """Raw samples to probabilities and numbers of classes."""
+    """A module from raw samples to probabilities and class indices."""
 
     centre: Tensor
     factor: Tensor
@@ -64,13 +64,13 @@ class Deployed(nn.Module):
 
 
 def export_onnx(model: ClientModel, file: Path) -> float:
-    """Write an ONNX file; how far its probabilities are from the model's on the stored samples, at most."""
+    """Write an ONNX file; returns the largest difference of its probabilities from the model's on stored samples."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  # torch.onnx needs it
     except ImportError as error:
         raise ComityError(f"ONNX needs onnx, onnxscript and onnxruntime: {install('onnx')}") from error
-    with _quietly(), atomically(file) as part:
+    with _without_messages(), atomically(file) as part:
         module, checks, shapes = _traced(model)
         made = torch.onnx.export(
             module,
@@ -93,8 +93,8 @@ def export_onnx(model: ClientModel, file: Path) -> float:
 
 
 def export_torch(model: ClientModel, file: Path) -> float:
-    """Write a file for ``torch.export.load``; the largest difference as in ``export_onnx``."""
-    with _quietly(), atomically(file) as part:
+    """Write a file for ``torch.export.load``; returns the largest difference as in ``export_onnx``."""
+    with _without_messages(), atomically(file) as part:
         module, checks, shapes = _traced(model)
         made = torch.export.export(module, (checks,), dynamic_shapes=shapes)
         with part.open("wb") as stream:
@@ -105,13 +105,13 @@ def export_torch(model: ClientModel, file: Path) -> float:
 
 
 def _traced(model: ClientModel) -> tuple[Deployed, Tensor, dict[str, Any]]:
-    """The module, samples to trace it with, and which of their dimensions may differ."""
+    """The module, samples to trace it with, and their dynamic dimensions."""
     shapes = {INPUT: {0: torch.export.Dim("rows")}}
     return Deployed(model).eval(), model.artefact.tensors["check.x"], shapes
 
 
 def _difference(model: ClientModel, answer: Answer) -> float:
-    """Of single samples too: a file that takes only as many rows as it was made with is none."""
+    """Largest difference, also for single samples: a file must accept any number of rows."""
     checks = model.artefact.tensors["check.x"].numpy()
     wanted = model.predict_proba(checks)
     found = [answer(checks), np.concatenate([answer(checks[row : row + 1]) for row in range(2)])]
@@ -122,7 +122,7 @@ def _difference(model: ClientModel, answer: Answer) -> float:
 
 
 def _about(model: ClientModel) -> dict[str, str]:
-    """What a program needs beside the numbers."""
+    """Metadata that a program needs beside the numbers."""
     info = model.artefact.info
     schema = info.inputs.schema
     features = [] if schema is None else schema.features
@@ -131,8 +131,8 @@ def _about(model: ClientModel) -> dict[str, str]:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporters' own messages; what they cannot do is one line."""
+def _without_messages() -> Iterator[None]:
+    """Suppress the exporters' messages, and turn their errors into one line."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -141,7 +141,7 @@ def _quietly() -> Iterator[None]:
             yield
     except (ComityError, OSError):
         raise
-    except Exception as error:  # an exporter fails in any way there is
+    except Exception as error:  # an exporter may raise anything
         raise ComityError(f"the model cannot be exported: {one_line(error, 300)}") from error
     finally:
         logging.disable(level)

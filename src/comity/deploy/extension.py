@@ -1,4 +1,4 @@
-"""Saving each client's model at the end of a run. Nothing of it travels: it is kept where the client is evaluated."""
+"""Save each client's model at the end of a run, where the client is evaluated; nothing is sent."""
 
 import math
 from dataclasses import field
@@ -18,18 +18,18 @@ from comity.results import Columns, Result, schema
 if TYPE_CHECKING:
     from comity.engine import Run, RunPlan, Site
 
-MANY, LARGE = 100, 200 * 10**6
-"""Clients, and bytes of all models together, above which models are saved only where that is asked for."""
+MOST_CLIENTS, MOST_BYTES = 100, 200 * 10**6
+"""Number of clients, and bytes of all models, above which models are saved only on request."""
 
 
 class SaveModels(Extension):
-    """Leaves a folder per client in ``models/`` of the run folder. Whatever cannot be saved does not end the run."""
+    """Write a folder per client to ``models/`` of the run folder. A model that cannot be saved does not end the run."""
 
     asked: bool
     last_round: int
     _experts: dict[int, list[Weighted]] = field(default_factory=dict, init=False)
     _problems: dict[int, str] = field(default_factory=dict, init=False)
-    """By client: what its models are, or why they cannot be saved."""
+    """By client: its models, or the reason why they cannot be saved."""
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
@@ -42,7 +42,7 @@ class SaveModels(Extension):
         size = clients * site.initial.numel() * 4 * (1 if plan.config.is_local else 2)
         if site.federation.preprocessing is None:
             self.note = "No models are saved: nothing says how raw samples became those of the clients."
-        elif (clients > MANY or size > LARGE) and not self.asked:
+        elif (clients > MOST_CLIENTS or size > MOST_BYTES) and not self.asked:
             self.note = f"No models of {clients} clients ({show_bytes(size)}) are saved; --save-models saves them."
 
     def for_newcomers(self) -> Extension | None:
@@ -50,13 +50,13 @@ class SaveModels(Extension):
         return None
 
     def judge(self, judgement: Judgement) -> None:
-        """Keep what the client uses in the last round."""
+        """Keep the models that the client uses in the last round."""
         cid = judgement.client.id
         if self.note or judgement.client.round != self.last_round:
             return
         try:
             self._experts[cid] = experts_of(judgement)
-        except Exception as error:  # the evaluation goes on
+        except Exception as error:  # the evaluation continues
             self._problems[cid] = one_line(error, 200)
 
     def after_training(self, run: "Run", result: Result) -> Result:
@@ -68,7 +68,7 @@ class SaveModels(Extension):
             try:
                 artefact = artefact_of(run.plan, cid, experts, performance_of(run, result, cid), result.written)
                 write_model(folder / schema.MODELS / place, artefact)
-            except Exception as error:  # a finished run is not lost for a model that cannot be saved
+            except Exception as error:  # a model that cannot be saved must not spoil a finished run
                 self._problems[cid] = one_line(error, 200)
         saved = self._experts.keys() - self._problems.keys()
         lines = [f"Models of {len(saved)} clients: {folder / schema.MODELS}"] if saved else []
@@ -108,7 +108,7 @@ def artefact_of(plan: "RunPlan", cid: int, experts: list[Weighted], performance:
 
 
 def experts_of(judgement: Judgement) -> list[Weighted]:
-    """The models that a client uses, and with weight 0 its local baseline where it is there and not used."""
+    """The models that a client uses, and with weight 0 its local baseline if there is one that is not used."""
     site, client = judgement.site, judgement.client
     experts = list(judgement.experts)
     baseline = site.baselines.get(site.reference)
@@ -134,7 +134,7 @@ def _weighted(judgement: Judgement, expert: Expert) -> Weighted:
 
 
 def performance_of(run: "Run", result: Result, cid: int) -> Performance:
-    """What was measured of a client's model in the last evaluation."""
+    """The measured performance of a client's model in the last evaluation."""
     metric, transfer = DECIDING[run.site.metric].key, result.transfer
     return Performance(
         score=_of(result.clients, cid, metric),
@@ -147,6 +147,6 @@ def performance_of(run: "Run", result: Result, cid: int) -> Performance:
 
 
 def _of(columns: Columns, cid: int, name: str) -> float:
-    """One number of a client; NaN where it was not measured."""
+    """One number of a client; NaN if it was not measured."""
     values = dict(zip(columns[schema.CLIENT], columns.get(name, ()), strict=False))
     return values.get(cid, math.nan)

@@ -18,20 +18,20 @@ from comity.guard import Report
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """One row per row of a file. One with a problem has no prediction."""
+    """One row per row of a file. Rows with a problem have no prediction."""
 
     ids: dict[str, list[Any]]
-    """What names the rows: their numbers, and the id of the table or the name of the image."""
+    """Identifiers of the rows: row numbers, and the id column of the table or the name of the image."""
     classes: NDArray[Any]
     """All classes of the model."""
     predicted: NDArray[np.int64]
-    """Numbers of classes."""
+    """Class indices."""
     probabilities: Floats
     problems: dict[int, str]
-    """By row, from 0."""
+    """Problems by row, from 0."""
 
     def csv(self) -> str:
-        """With a header; text that a spreadsheet would take for a formula begins with an apostrophe."""
+        """CSV with a header; text that a spreadsheet would read as a formula gets an apostrophe."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(
@@ -49,7 +49,7 @@ class Predictions:
 def predict_file(model: ClientModel, path: Path, id: str | None = None, limit: int | str | None = None) -> Predictions:
     """Predict every row of a table, every sample of an npz file, or every image of a folder.
 
-    ``id`` is a column of the table that is carried over; by default that of the schema.
+    ``id`` is a column of the table that is copied to the output; by default that of the schema.
     """
     inputs, schema = model.artefact.info.inputs, model.schema
     problems: dict[int, str] = {}
@@ -77,7 +77,7 @@ def predict_file(model: ClientModel, path: Path, id: str | None = None, limit: i
 
 
 def feedback_file(model: ClientModel, path: Path, limit: int | str | None = None) -> tuple[Report, dict[int, str]]:
-    """Learn from the rows of a table that have a label; and by row, from 0, why others are left out."""
+    """Learn from the labelled rows of a table; also returns, by row from 0, why others are left out."""
     schema = model.schema
     if schema is None:
         raise ComityError("feedback from a file needs the model of a table; in Python give arrays to model.feedback")

@@ -1,6 +1,6 @@
 """Records of ``model.json``."""
 
-# msgspec gives each record a list of its own
+# msgspec creates a new list per record
 
 import math
 from typing import Annotated, Any, Literal
@@ -12,10 +12,10 @@ from comity.data import Schema
 from comity.results import Count, Fixed, Gain, Real, require
 
 FORMAT = 1
-"""Version of the format of models; a change that makes old ones unreadable raises it."""
+"""Version of the model format; increase it for a change that makes old models unreadable."""
 
 MOST_OPTIONS = 10_000
-"""Characters of a model's or method's options: a network of a million layers is none."""
+"""Maximum characters of a model's or method's options, against absurdly large networks."""
 Side = Annotated[int, Meta(ge=1, le=2**24)]
 Text = Annotated[str, Meta(max_length=400)]
 Weight = Annotated[float, Meta(ge=0, le=1 + 1e-6)]
@@ -26,18 +26,18 @@ class Version(Struct):
 
 
 class Inputs(Fixed, kw_only=True, frozen=True):
-    """What the model takes."""
+    """The inputs of the model."""
 
     shape: Annotated[list[Side], Meta(min_length=1, max_length=3)]
-    """One sample as the networks see it: features; channels, time; or channels, height, width."""
+    """Shape of one sample for the networks: features; channels, time; or channels, height, width."""
     scaled: bool = False
-    """Whether means are subtracted and spreads divided by; a missing value then stands at the mean."""
+    """Whether features are standardised; a missing value then becomes the mean."""
     pixels: bool = False
-    """Whether samples are images of uint8."""
+    """Whether samples are uint8 images."""
     centred: bool = True
-    """Whether pixels become −1 to 1, else 0 to 1."""
+    """Whether pixels are scaled to −1 to 1, otherwise to 0 to 1."""
     schema: Schema | None = None
-    """How the rows of a table become features."""
+    """How rows of a table become features."""
 
     def __post_init__(self) -> None:
         require(math.prod(self.shape) <= 2**28, f"shape {self.shape} is too large")
@@ -53,22 +53,22 @@ class ExpertInfo(Fixed, kw_only=True, frozen=True):
     method: dict[str, Any]
     """The method whose parts the network has, with its options."""
     trained_on: Literal["", "all", "train"] = ""
-    """Of an own model: whether it learnt from all of the client's samples or not from those held out."""
+    """For an own model: whether it was trained on all of the client's samples, or without the held-out ones."""
     shares: list[Weight] | None = None
-    """The class shares that it expects: its mean prediction on the client's samples but the tests."""
+    """Class shares that the model expects: its mean prediction on the client's samples except tests."""
 
 
 class Provenance(Fixed, kw_only=True, frozen=True):
-    """Where a model comes from."""
+    """Origin of a model."""
 
     client: Text
     run: Text = ""
-    """The title of the run: ``FedRep, guarded + ConFREE``."""
+    """Title of the run: ``FedRep, guarded + ConFREE``."""
     key: Text = ""
     data: Text = ""
-    """The name of the data."""
+    """Name of the data."""
     fingerprint: Text = ""
-    """Of the data: the same for the same samples."""
+    """Checksum of the data."""
     comity: Text = ""
     trainer: Text = ""
     date: Text = ""
@@ -77,31 +77,31 @@ class Provenance(Fixed, kw_only=True, frozen=True):
 
 
 class Performance(Fixed, kw_only=True, frozen=True):
-    """What was measured on the client's own tests, which no model was trained on."""
+    """Performance on the client's own tests, which no model was trained on."""
 
     score: Real
-    """By the metric that decides."""
+    """Score by the metric that decides."""
     local: Real = math.nan
-    """The same of the client's local baseline; null where there is none."""
+    """Score of the client's local baseline; null without one."""
     train_samples: Count = 0
     test_samples: Count = 0
     margin: Real = math.nan
     gain: Gain | None = None
-    """Over the local baseline, with its interval and the state of the client."""
+    """Gain over the local baseline, with its interval and the client's state."""
 
 
 class ModelInfo(Fixed, kw_only=True, frozen=True):
-    """A client's model: ``model.json``."""
+    """The content of ``model.json``: a client's model."""
 
     format: int
     model: dict[str, Any]
-    """The architecture, with its options."""
+    """The architecture with its options."""
     classes: Annotated[list[Text], Meta(min_length=1, max_length=100_000)]
     inputs: Inputs
     experts: Annotated[list[ExpertInfo], Meta(min_length=1, max_length=3)]
     metric: Literal["accuracy", "balanced", "log-loss", "brier", "auc"]
-    """The metric that decides. By balanced accuracy the class with the largest p(y|x) / π(y) is predicted, where π are
-    the mixed ``shares``; by all others the most probable class."""
+    """The metric that decides. For balanced accuracy the class with the largest p(y|x) / π(y) is predicted, where π are
+    the mixed ``shares``; otherwise the most probable class."""
     provenance: Provenance
     performance: Performance | None = None
     digest: Text = ""

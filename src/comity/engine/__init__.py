@@ -1,6 +1,6 @@
 """The engine: server loop, clients, links, evaluation, checkpoints, and the interface of extensions."""
 
-from comity.engine._admission import brief, tensor_objection, unlike_most
+from comity.engine._admission import brief, differing_from_most, tensor_objection
 from comity.engine._aggregation import Aggregation, record_step
 from comity.engine._callbacks import Callback, Prune, callback_class
 from comity.engine._checkpoint import write_tensors
@@ -35,14 +35,14 @@ __all__ = [
     "run", "Run", "RunPlan", "Callback", "Prune", "callback_class",
     # its parts
     "threads", "Links", "Link", "Threads", "Server", "Site",
-    # what plugs in
+    # extension points
     "Extension", "Aggregation", "MakeUpdates", "Judgement", "Expert", "Predict", "predictor", "judged_model",
     "loss_as_received", "record_step",
-    # a client at work
+    # a client during its work
     "Client", "ClientState", "LocalModels", "Training", "Trainer", "Autograd", "Chain", "Compiled",
-    # what it can be asked
-    "Verb", "Call", "BESIDE", "verbs_of", "Scores", "brief", "tensor_objection", "unlike_most", "hits",
-    # what comes out
+    # verbs
+    "Verb", "Call", "BESIDE", "verbs_of", "Scores", "brief", "tensor_objection", "differing_from_most", "hits",
+    # evaluation and output
     "TestPool", "columns_of", "summaries", "transfer", "cohort_size", "write_tensors",
 ]
 # fmt: on

@@ -1,7 +1,7 @@
-"""Which replies the server takes. Every answer to every verb comes through here, from whichever way it arrived.
+"""Admission: which replies the server accepts. Every answer to every verb passes here, over any link.
 
-A client may be mistaken or hostile. What it sends is compared with what its reply declares, with what it was sent, and
-with what most others send; whatever does not fit is left out and named, and the others continue without it.
+A client may be faulty or malicious. Its reply is compared with its declared type, with the question, and with the
+replies of most other clients. A reply that does not fit is left out and recorded; the round continues without it.
 """
 
 import math
@@ -18,37 +18,37 @@ from comity.methods import Payload, Reply
 from comity.rules import LONGEST_SQUARE
 
 LONGEST_WORDS = 300
-"""Characters of a reason that are recorded."""
+"""Maximum number of recorded characters of a reason."""
 LARGEST_COUNT = 2**53
-"""Whole numbers are exact in float64 up to this one."""
+"""Integers up to this one are exact in float64."""
 
 
 def admit(
     verb: Verb, questions: Mapping[int, Payload], replies: Mapping[int, Payload], shared: Tensor | None = None
 ) -> tuple[dict[int, Payload], dict[int, str]]:
-    """The replies that can be used, by client in order, and why the others cannot, in words that follow "client 3".
+    """Usable replies by client, in order, and reasons to reject the others, in words that follow "client 3".
 
-    ``shared`` is the server's own shared part: a reply's ``theta`` is of its type and shape.
+    ``shared`` is the server's shared part: a reply's ``theta`` must have its type and shape.
     """
-    refused: dict[int, str] = {}
+    rejected: dict[int, str] = {}
     good: dict[int, Payload] = {}
     for cid in sorted(replies):
         try:
             why = objection(verb, questions[cid], replies[cid], shared)
-        except Exception as error:  # whatever a stranger made of it, it is this client's failure alone
+        except Exception as error:  # untrusted input may raise anything; only this client fails
             why = f"sent what cannot be used: {type(error).__name__}: {error}"
         if why is None:
             good[cid] = replies[cid]
         else:
-            refused[cid] = why
-    for cid, why in _misfits(verb, questions, good).items():
+            rejected[cid] = why
+    for cid, why in _outliers(verb, questions, good).items():
         del good[cid]
-        refused[cid] = why
-    return good, refused
+        rejected[cid] = why
+    return good, rejected
 
 
 def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None = None) -> str | None:
-    """Why this reply to what was ``sent`` cannot be used by itself; ``None`` if it can."""
+    """Reason to reject this reply to ``sent``, judged by itself; ``None`` if it is usable."""
     if type(reply) is not verb.reply:
         return f"sent {type(reply).__name__}, not {verb.reply.__name__}"
     try:
@@ -68,11 +68,11 @@ def objection(verb: Verb, sent: Payload, reply: Payload, shared: Tensor | None =
 
 
 def tensor_objection(tensor: Tensor, before: Tensor | None = None) -> str | None:
-    """Why these numbers cannot be used in place of those ``before``, in words that follow the tensor's name."""
+    """Reason to reject a tensor in place of ``before``, in words that follow the tensor's name."""
     if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized:
         return f"of {tensor.dtype}, {tensor.layout}, not of plain numbers"
     if before is not None and tensor.dtype != before.dtype:
-        return f"of {_word(tensor.dtype)}, not {_word(before.dtype)}"
+        return f"of {_dtype_name(tensor.dtype)}, not {_dtype_name(before.dtype)}"
     if before is not None and tensor.shape != before.shape:
         return "of another shape"
     if not tensor.is_floating_point() or tensor.numel() == 0:
@@ -80,7 +80,7 @@ def tensor_objection(tensor: Tensor, before: Tensor | None = None) -> str | None
     largest = float(torch.stack(tensor.aminmax()).abs().max())  # ten times as fast as isfinite().all()
     if not math.isfinite(largest):
         return "that is not finite"
-    # Only where the largest number leaves it open is there another pass.
+    # another pass only if the largest number leaves it open
     if largest**2 * tensor.numel() >= LONGEST_SQUARE / 4 and _square(tensor) >= LONGEST_SQUARE / 4:
         return "whose length is beyond float32"
     return None
@@ -91,7 +91,7 @@ def _square(tensor: Tensor) -> float:
 
 
 def _value_objection(verb: Verb, name: str, value: Any) -> str | None:
-    """What is wrong with a plain value of its declared type."""
+    """What is wrong with a plain value of the declared type."""
     if isinstance(value, str):
         return f"of {len(value):,} characters" if len(value) > 10_000 else None
     if isinstance(value, bool):
@@ -100,26 +100,26 @@ def _value_objection(verb: Verb, name: str, value: Any) -> str | None:
         return "that is too large a number"
     if name == "size":
         return None if value > 0 else f"that is {value}; it must be above 0"
-    if name in verb.checks:  # the loss of a model that diverged is honestly infinite
+    if name in verb.checks:  # a diverged model may truly have an infinite loss
         return None
     if name == "train_loss" and math.isnan(value):
-        return None  # where nothing was trained; what most others have decides
+        return None  # if nothing was trained; compared with most other replies below
     return None if math.isfinite(value) else f"that is {value}; it must be a finite number"
 
 
-def _misfits(verb: Verb, questions: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
-    """Who sends something else than most of those who were sent the same: other fields, types or shapes."""
+def _outliers(verb: Verb, questions: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
+    """Clients whose reply differs from most replies to the same question: in fields, types or shapes."""
     groups: dict[Any, list[int]] = {}
     for cid in replies:
         groups.setdefault(tuple(sorted(_form(questions[cid]).items())), []).append(cid)
-    misfits: dict[int, str] = {}
+    outliers: dict[int, str] = {}
     for cids in groups.values():
-        misfits |= unlike_most({cid: _form(replies[cid], verb.optional) for cid in cids})
-    return misfits
+        outliers |= differing_from_most({cid: _form(replies[cid], verb.optional) for cid in cids})
+    return outliers
 
 
-def unlike_most(forms: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
-    """Whose form is not the most frequent one, or the first of those that are as frequent, and in what."""
+def differing_from_most(forms: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+    """Clients whose form differs from the most frequent one (the first one in a tie), and the difference."""
     usual = dict(Counter(tuple(sorted(form.items())) for form in forms.values()).most_common(1)[0][0]) if forms else {}
     return {
         cid: f"sent {form.get(other[0], 'nothing')} as {other[0]}, most others {usual.get(other[0], 'nothing')}"
@@ -129,21 +129,21 @@ def unlike_most(forms: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
 
 
 def _form(payload: Payload, optional: Collection[str] = ()) -> dict[str, str]:
-    """What a payload looks like: the fields it has, and the types and shapes of its tensors."""
+    """The form of a payload: its fields, and types and shapes of its tensors."""
     form = {}
     for name, value in payload.values().items():
         if isinstance(value, Tensor):
-            form[name] = f"{_word(value.dtype)} of shape {tuple(value.shape)}"
+            form[name] = f"{_dtype_name(value.dtype)} of shape {tuple(value.shape)}"
         elif name not in optional:
             unknown = isinstance(value, float) and name == "train_loss" and math.isnan(value)
             form[name] = "no number" if unknown else "a value"
     return form
 
 
-def _word(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
 def brief(words: object) -> str:
-    """Untrusted text in one short printable line."""
+    """Shorten untrusted text to one printable line."""
     return one_line(str(words)[: 4 * LONGEST_WORDS], LONGEST_WORDS)

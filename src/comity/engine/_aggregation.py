@@ -1,4 +1,4 @@
-"""One application of a rule to the updates of a round's clients, and what is recorded of it."""
+"""Apply a rule to the updates of a round's clients, and record the step."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from comity.engine._server import Server
 
 MOST_MEASURED = 256
-"""Clients whose conflict is measured when the rule does not need it of all: the work grows with their square."""
+"""Number of clients whose conflict is measured if the rule does not need it: the work grows with its square."""
 MOST_COSINES = 64
-"""Clients whose cosines are recorded: what is written grows with their square."""
+"""Number of clients whose cosines are recorded: the file grows with its square."""
 MOST_NAMED = 64
-"""Clients whose loss a step increases that are recorded by name."""
+"""Number of clients whose loss a step increases that are recorded by id."""
 
 
 @dataclass(eq=False)
 class Aggregation:
-    """What a rule is applied to: one vector of each client, from a common base."""
+    """Input of a rule: one vector per client, from a common base."""
 
     cids: list[int]
     vectors: Sequence[Tensor]
     """Parameters first, then buffers."""
     base: Tensor
     layout: Layout
-    """Of the parameters."""
+    """Layout of the parameters."""
     sizes: Tensor
     losses: Tensor | None
     is_whole: bool
-    """Whether this is the whole of what the clients share, and not one of several things that a method combines."""
+    """Whether this is everything that clients share, not one of several parts that a method combines."""
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class Aggregation:
         rows: Mapping[int, Tensor] | None = None,
         is_whole: bool = True,
     ) -> "Aggregation":
-        """Of ``rows`` or each reply's ``theta``, if it has one; sizes and losses are the replies'."""
+        """From ``rows``, or from each reply's ``theta`` if it has one; sizes and losses come from the replies."""
         cids = sorted(replies)
         vectors = [getattr(replies[cid], "theta", base) if rows is None else rows[cid] for cid in cids]
         sizes = torch.tensor([float(replies[cid].size) for cid in cids], dtype=torch.float64)
@@ -55,7 +55,7 @@ class Aggregation:
         return cls(cids, vectors, base, layout, sizes, known, is_whole)
 
     def moved(self, step: Tensor, dropped: Collection[object]) -> Tensor:
-        """``base`` after a step, with buffers averaged by size over those whose updates are used."""
+        """``base`` after a step, with buffers averaged by size over clients whose updates are used."""
         used = [place for place, cid in enumerate(self.cids) if cid not in dropped]
         size, base = self.layout.size, self.base
         buffers = torch.stack([self.vectors[place][size:] for place in used]) - base[size:]
@@ -97,7 +97,7 @@ def record_step(server: "Server", group: str, updates: Updates, outcome: Outcome
 
 
 def record_against(server: "Server", updates: Updates, outcome: Outcome) -> None:
-    """Record the clients whose loss the plain mean and the rule's step increase; groups have no client in common."""
+    """Record clients whose loss the plain mean or the rule's step increases; groups share no clients."""
     noted, scored = server.record.against or Against(), set(server.scored)
     server.record.against = noted
     noted.clients += len(scored.intersection(updates.ids))

@@ -1,4 +1,4 @@
-"""The local baseline of a run: each client trains by itself, under the same conditions."""
+"""The local baseline of a run: each client trains by itself under the same conditions."""
 
 import warnings
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 class Baseline(NamedTuple):
     columns: Columns
-    """Its last evaluation."""
+    """The last evaluation of the baseline."""
     models: LocalModels | None
-    """``None`` where they were not kept."""
+    """``None`` if the models were not kept."""
 
 
 def train_baseline(
     runner: "Runner", run: "Run", on: Literal["all", "train"], resume: bool, repeats: Baseline | None = None
 ) -> Baseline | None:
-    """A local baseline under the same conditions as a run; ``None`` if its training was stopped.
+    """Train a local baseline under the same conditions as a run; ``None`` if training was stopped.
 
-    ``repeats``: the baseline that this one repeats with another training seed, and is compared with. It is cached
-    beside the run folder for the same data and trainer. While another process trains it, its end is waited for. A
-    federation, link or class that Python gave leaves no trace in the configuration, so such a baseline is kept in the
-    run's own folder.
+    ``repeats``: the baseline that this one repeats with another training seed and is compared with. The baseline is
+    cached beside the run folder for the same data and trainer; if another process is training it, wait for it. A
+    federation, link or class given in Python is not part of the configuration, so such a baseline is kept in the run's
+    own folder.
     """
     plan, out = run.plan.local_baseline(on, repeat=repeats is not None), run.config.out
     if out is None:
@@ -58,7 +58,7 @@ def _assemble(runner: "Runner", plan: "RunPlan", run: "Run", repeats: Baseline |
 def _in_folder(
     runner: "Runner", run: "Run", plan: "RunPlan", folder: RunFolder, repeats: Baseline | None, again: bool = False
 ) -> Baseline | None:
-    """The baseline that a folder holds, trained to its end; from the beginning where its files are damaged."""
+    """The baseline in a folder, trained to its end; retrained from the start if its files are damaged."""
     trained = None if folder.finished else _assemble(runner, plan, run, repeats)
     try:
         if trained is not None and not runner.perform(trained, True, False).done:
@@ -68,12 +68,12 @@ def _in_folder(
         if again or (trained is not None and trained.server.round):  # its rounds failed, not its files
             raise
         warnings.warn_explicit(f"{error} (this Local is trained again)", UserWarning, "comity", 1)
-        folder.clear()  # it is only a cache
+        folder.clear()  # only a cache
         return _in_folder(runner, run, plan, folder, repeats, again=True)
 
 
 def read_baseline(folder: RunFolder, plan: "RunPlan", federation: Federation) -> Baseline:
-    """From the folder of a finished run with as many clients and the same data."""
+    """Read a baseline from the folder of a finished run with the same clients and data."""
     result, data = folder.result(), folder.info().data
     if not 0 < len(result.clients.get("client", ())) == len(result.clients.get(OWN.key, ())):
         raise ComityError(f"reference {folder.path} holds no accuracy of each client; run it again")

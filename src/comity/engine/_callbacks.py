@@ -1,4 +1,4 @@
-"""What hangs on to a run: evaluation, files and checkpoints, and what users add."""
+"""Callbacks of a run: evaluation, files, checkpoints, and users' own."""
 
 from collections.abc import Iterable
 from pkgutil import resolve_name
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Override what you need: ``comity.run(callbacks=[MyCallback()])``.
+    """Hooks around a run; override the ones you need: ``comity.run(callbacks=[MyCallback()])``.
 
-    Callbacks also see the run of Local that a run is compared with; ``run.config.is_local`` tells the two apart.
+    Callbacks also get the run of the local baseline; ``run.config.is_local`` is true there.
     """
 
     def on_start(self, run: "Run") -> None:
-        """Before the first round, or before the first after a resume."""
+        """Called before the first round, also after a resume."""
 
     def on_evaluate(self, run: "Run", columns: Columns) -> None:
-        """After an evaluation of all clients: a list over clients for each metric."""
+        """Called after an evaluation of all clients, with one list over clients per metric."""
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
-        """After each round, and after its evaluation if there was one."""
+        """Called after each round, and after its evaluation if there was one."""
 
     def on_end(self, run: "Run") -> None:
-        """After the last round, with ``run.result``, or after the round in which the run was stopped."""
+        """Called after the last round, with ``run.result``, or after the round in which the run was stopped."""
 
 
 class Evaluate(Callback):
-    """Evaluates all clients as often as the configuration says, and in the last round."""
+    """Evaluate all clients as often as the configuration says, and in the last round."""
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         if run.config.evaluates_in(record.round):
@@ -41,7 +41,7 @@ class Evaluate(Callback):
 
 
 class WriteFolder(Callback):
-    """Everything but tensors: what grows with the rounds, and the result."""
+    """Write everything except tensors: logs of the rounds and the result."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class WriteFolder(Callback):
 
 
 class Checkpoint(Callback):
-    """Saves what the next round depends on, every few rounds, in the last one, and when the run is stopped."""
+    """Save the state for the next round: every few rounds, in the last round, and when the run is stopped."""
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
         if run.done or run.stopping or record.round % run.config.checkpoint_every == 0:
@@ -70,7 +70,7 @@ class Checkpoint(Callback):
 
 
 class Prune(Callback):
-    """Removes the checkpoint of a finished run: result, records and models stay. Local's stays, for others to use."""
+    """Remove the checkpoint of a finished run, keeping result, records and models. Local's stays, for reuse."""
 
     def on_end(self, run: "Run") -> None:
         used = run.config.is_local and not run.config.repeats_local
@@ -79,7 +79,7 @@ class Prune(Callback):
 
 
 def tracker(name: str, folder: RunFolder | None) -> Callback:
-    """By the name that ``--track`` takes."""
+    """The tracker with this ``--track`` name."""
     try:
         made: Callback = resolve_name(TRACKERS[name])(folder)
     except ImportError as error:
@@ -88,7 +88,7 @@ def tracker(name: str, folder: RunFolder | None) -> Callback:
 
 
 def make_callbacks(callbacks: Iterable[Callback | str]) -> list[Callback]:
-    """Callbacks as they are; a dotted name stands for a class that is made without arguments."""
+    """Callbacks as given; a dotted name becomes an instance of that class, created without arguments."""
     return [callback_class(each)() if isinstance(each, str) else each for each in callbacks]
 
 

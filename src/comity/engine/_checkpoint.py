@@ -1,4 +1,4 @@
-"""The checkpoint: everything that the next round depends on, in one file that is replaced as a whole."""
+"""The checkpoint: the complete state for the next round, in one file that is replaced as a whole."""
 
 import json
 import re
@@ -32,22 +32,22 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What a safetensors file calls them."""
+"""Names of types in safetensors files."""
 CHECKSUM = "checksum"
-"""The first entry of a file's metadata: the CRC-32 of the file with zeros in place of these eight digits."""
+"""First entry of a file's metadata: the CRC-32 of the file, computed with zeros in place of these eight digits."""
 _NO_CHECKSUM = "0" * 8
 _NAME = re.compile(
     r"server/theta|server/store/.+|server/(?:rule|step)/[^/]*/.+|client/(0|[1-9]\d{0,8})(?:/(?:method|engine)/.+)?",
     re.DOTALL,
 )
-"""What ``save`` calls tensors; the group is the client."""
+"""Tensor names that ``save`` uses; the group is the client."""
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 _Pair = Annotated[list[_Count], msgspec.Meta(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds, whole and as it was written."""
+    """The content of a checkpoint."""
 
     round: int
     traffic: dict[str, list[int]]
@@ -57,14 +57,14 @@ class Saved:
 
 
 def save(file: Path, server: "Server", key: str, marks: Marks) -> None:
-    """The state of a server and of its clients; ``key`` is that of the run, and ``marks`` say how long its logs are."""
+    """Save the state of server and clients; ``key`` is that of the run, ``marks`` the lengths of its logs."""
     tensors = {"server/theta": server.theta}
     tensors |= {f"server/store/{name}": tensor for name, tensor in server.store.items()}
     for kind, states in (("rule", server.rule_states), ("step", server.step_states)):
         for group, remembered in states.items():
             tensors |= {f"server/{kind}/{group}/{name}": tensor for name, tensor in remembered.items()}
     for cid, state in server.link.states().items():
-        tensors[f"client/{cid}"] = server.theta.new_empty(0)  # one that keeps nothing has been asked all the same
+        tensors[f"client/{cid}"] = server.theta.new_empty(0)  # marks a client that was asked, even if it keeps nothing
         tensors |= {f"client/{cid}/{name}": tensor for name, tensor in state.flat().items()}
     about = {
         "round": str(server.round),
@@ -79,9 +79,9 @@ def save(file: Path, server: "Server", key: str, marks: Marks) -> None:
 
 
 def read(file: Path, server: "Server", key: str) -> Saved | None:
-    """The checkpoint of a run with this ``key``, for this server; ``None`` when there is none.
+    """Read the checkpoint of a run with this ``key`` for this server; ``None`` if there is none.
 
-    A checksum shows damage, not forgery: names, counts and the model's shape are compared with the run's own plan.
+    A checksum detects damage, not forgery: names, counts and the model's shape are compared with the run's plan.
     """
     if not file.exists():
         return None
@@ -91,7 +91,7 @@ def read(file: Path, server: "Server", key: str) -> Saved | None:
             about = opened.metadata()
             if about["key"] != key:
                 raise ComityError(f"checkpoint {file} is of another configuration or of other data; {ANEW}")
-            # cloned into torch's own memory: the bits of a matrix product depend on how its operands are aligned
+            # cloned into torch's own memory: the bits of a matrix product depend on the alignment of its operands
             tensors: dict[str, Tensor] = {}
             clients = set(server.link.clients)
             for name in opened.keys():  # noqa: SIM118
@@ -118,10 +118,10 @@ def read(file: Path, server: "Server", key: str) -> Saved | None:
 
 
 class SavedStates(Mapping[int, ClientState]):
-    """What each client kept in a run, by client; a state is read when it is asked for."""
+    """The state that each client kept in a run; a state is read on access."""
 
     def __init__(self, file: Path, clients: Collection[int], size: int) -> None:
-        """``clients`` are those of the run that reads this, ``size`` the numbers of its model."""
+        """``clients`` are those of the reading run, ``size`` is the length of its model."""
         self._file, self._names = file, dict[int, list[str]]()
         try:
             _check_whole(file)
@@ -152,7 +152,7 @@ class SavedStates(Mapping[int, ClientState]):
 
 
 def _client_of(name: str, clients: Collection[int]) -> int | None:
-    """The client that a tensor belongs to, or ``None`` for the server. A name that no such run writes is rejected."""
+    """The client that a tensor belongs to, ``None`` for the server; rejects names that such a run does not write."""
     found = _NAME.fullmatch(name)
     cid = None if found is None or found[1] is None else int(found[1])
     if found is None or (cid is not None and cid not in clients):
@@ -162,7 +162,7 @@ def _client_of(name: str, clients: Collection[int]) -> int | None:
 
 @contextmanager
 def resumed(file: Path | None) -> Iterator[None]:
-    """What a method keeps has no declared form. If it does not fit, the checkpoint is named in place of a traceback."""
+    """Turn errors from a method's state, which has no declared form, into an error that names the checkpoint."""
     try:
         yield
     except (ComityError, OSError):
@@ -180,7 +180,7 @@ def _check_whole(file: Path) -> None:
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether the file is, to the bit, what ``write_tensors`` wrote."""
+    """Whether the file is bit-identical to what ``write_tensors`` wrote."""
     begin = len(_header_start())
     with file.open("rb") as stream:
         head = stream.read(8 + begin + len(_NO_CHECKSUM))
@@ -192,7 +192,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """A safetensors file, written a tensor at a time: ``save_file`` would copy all of them first."""
+    """Write a safetensors file one tensor at a time: ``save_file`` would copy all of them first."""
     tensors = dict(sorted(tensors.items(), key=lambda entry: -entry[1].element_size()))  # so that all are aligned
     header: dict[str, Any] = {"__metadata__": {CHECKSUM: _NO_CHECKSUM} | dict(about)}
     end = 0
@@ -207,7 +207,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         file.write(start_of_file)
         for tensor in tensors.values():
             flat = tensor.detach().cpu().contiguous().reshape(-1)
-            content = flat.view(torch.uint8).numpy().data if flat.numel() else b""  # none has any stride to view
+            content = flat.view(torch.uint8).numpy().data if flat.numel() else b""  # an empty one has no stride
             file.write(content)
             checksum = zlib.crc32(content, checksum)
         file.seek(8 + len(_header_start()))
@@ -215,5 +215,5 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 
 def _header_start() -> bytes:
-    """How the header begins, up to the checksum."""
+    """The start of the header, up to the checksum."""
     return json.dumps({"__metadata__": {CHECKSUM: _NO_CHECKSUM}}).encode().partition(_NO_CHECKSUM.encode())[0]

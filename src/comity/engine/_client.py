@@ -62,6 +62,8 @@ class Client:
     origin: Tensor | None = field(default=None, init=False)
     train_loss: float = field(default=math.nan, init=False)
     _optimisers: int = field(default=0, init=False)
+    _orders: dict[tuple[int, int], tuple[Tensor, list[int]]] = field(default_factory=dict, init=False)
+    """By numbers of samples and batches: methods train several times on the same batches."""
 
     def state(self) -> ClientState:
         """What the client keeps after it did something."""
@@ -92,7 +94,7 @@ class Client:
     def order(self, epochs: float | None = None, split: Split | None = None) -> tuple[Tensor, list[int]]:
         """Which samples are in the batches, one batch after another, and how many in each."""
         count = len(split or self.data.train)
-        size, random = self.training.batch_size, self.random("batches")
+        size = self.training.batch_size
         rest = count % size
         each = [size] * (count // size) + [rest] * (rest > 1 or rest == count == 1)
         if epochs is None and self.training.steps is not None:
@@ -100,12 +102,14 @@ class Client:
         else:
             epochs = self.training.epochs if epochs is None else epochs
             batches = max(1, round(epochs * len(each))) if epochs and each else 0
-        order, sizes = [torch.empty(0, dtype=torch.int64)], list[int]()
-        while len(sizes) < batches:
-            some = each[: batches - len(sizes)]
-            order.append(torch.randperm(count, generator=random)[: sum(some)])
-            sizes += some
-        return torch.cat(order), sizes
+        if (count, batches) not in self._orders:
+            order, sizes, random = [torch.empty(0, dtype=torch.int64)], list[int](), self.random("batches")
+            while len(sizes) < batches:
+                some = each[: batches - len(sizes)]
+                order.append(torch.randperm(count, generator=random)[: sum(some)])
+                sizes += some
+            self._orders[count, batches] = torch.cat(order), sizes
+        return self._orders[count, batches]
 
     def sgd(
         self,

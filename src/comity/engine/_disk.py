@@ -1,4 +1,4 @@
-"""Tensors that need not stay in memory."""
+"""Tensors on disk instead of in memory."""
 
 import ctypes
 import os
@@ -12,20 +12,20 @@ from torch import Tensor
 from comity._errors import ComityError
 
 M_MMAP_THRESHOLD = -3
-"""Its number in glibc's malloc.h."""
+"""Its value in glibc's malloc.h."""
 LEAST = 2**16
-"""Bytes from which on a tensor is put on disk."""
+"""Minimum size in bytes of a tensor on disk."""
 
 
 class Disk:
-    """Puts tensors into files of ``folder`` that are mapped into memory: the system reads them when they are looked at
-    and drops them when it needs the room. A file has no name, so it is gone with the last that uses it, or a kill.
+    """Store tensors in memory-mapped files in ``folder``, which the system reads on access and evicts when it needs
+    memory. The files have no name, so they vanish with their last user, or when the process is killed.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder or Path(tempfile.gettempdir())
         if platform.libc_ver()[0] == "glibc":
-            # Memory of a tensor that went to disk is given back at once; by default glibc may keep it in pieces.
+            # return the memory of a tensor on disk at once; by default glibc may keep it in pieces
             ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
 
     def hold(self, tensor: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Disk:
         self.folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".comity-", dir=self.folder)
         try:
-            os.posix_fallocate(handle, 0, size)  # a full disk is an error here, and not a crash later on
+            os.posix_fallocate(handle, 0, size)  # a full disk raises an error here instead of a crash later
             held = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         except OSError as error:
             raise ComityError(f"no room for {size:,} bytes in {self.folder}: {error.strerror}") from error

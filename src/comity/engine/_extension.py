@@ -1,7 +1,7 @@
-"""The interface of everything that changes a run without being its method or its rule.
+"""The interface of extensions: features that change a run without being its method or its rule.
 
-An extension lives in the room of its feature. The engine calls its hooks at the points below and knows nothing else of
-it. One object serves one run: some hooks are called where clients work, others where the server works.
+An extension is implemented in the package of its feature. The engine calls its hooks at the points below and knows
+nothing else about it. One object belongs to one run: some hooks are called where clients work, others on the server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from comity.results import Result
 
 MakeUpdates = Callable[..., Updates]
-"""Makes the updates that a rule sees from rows, base, layout, sizes, losses and ids."""
+"""Builds the updates for a rule from rows, base, layout, sizes, losses and ids."""
 
 
 @dataclass_transform(kw_only_default=True)
 class Extension:
-    """Changes a run without changing its method. Override the hooks you need.
+    """Change a run without changing its method. Override the hooks you need.
 
-    An annotated attribute of a subclass is an option, as in a method: ``strength: float = 1.0``.
-    ``comity run --extension mymodule.MyExtension --extension.strength 0.5`` adds your own.
+    Annotated attributes of a subclass are options, as in a method: ``strength: float = 1.0``. Use your extension with
+    ``comity run --extension mymodule.MyExtension --extension.strength 0.5``.
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Further metrics of each client's model."""
     baselines: ClassVar[tuple[Literal["all", "train"], ...]] = ()
-    """Further local baselines that it needs: ``train`` for one that has not seen the validation samples."""
+    """Further local baselines that the extension needs: "train" is one trained without the validation samples."""
     repeatable: ClassVar[bool] = True
-    """Whether a client may answer a question of a round twice."""
+    """Whether a client may safely answer the same question twice."""
     estimates: ClassVar[bool] = False
-    """Whether rules see estimates in place of the exact products of updates."""
+    """Whether rules get estimates instead of exact products of updates."""
     excluded: frozenset[int] = frozenset()
-    """Clients whose own scores do not count."""
+    """Clients left out of the reported scores, such as malicious ones."""
     note: str = ""
-    """A line for whoever reads the end of a run."""
+    """A line that is printed at the end of a run."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -62,11 +62,11 @@ class Extension:
     def __post_init__(self) -> None:
         check(self, "extension")
 
-    # Making it.
+    # Creation.
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
-        """The extension that an option asks for; ``None`` where there is nothing to do."""
+        """The extension that an option asks for; ``None`` if it has nothing to do."""
         return cls()
 
     def participants(self, everyone: Federation) -> Federation:
@@ -74,49 +74,49 @@ class Extension:
         return everyone
 
     def attach(self, plan: "RunPlan", site: "Site") -> None:
-        """Take what it needs from the run's plan, and reject what cannot be combined with it."""
+        """Take what the extension needs from the run's plan; reject options that cannot be combined with it."""
 
     def verbs(self, verbs: "dict[str, Verb]") -> "dict[str, Verb]":
-        """The verbs of the run, with those that it adds or replaces."""
+        """The verbs of the run, with those that the extension adds or replaces."""
         return verbs
 
     def for_newcomers(self) -> "Extension | None":
-        """What stands in for it where clients join after training."""
+        """The extension to use for clients that join after training, or ``None``."""
         return self
 
-    # Where clients work.
+    # On the client.
 
     def client_data(self, data: ClientData, round: int) -> ClientData:
         """The samples that a client uses in this round."""
         return data
 
     def before_fit(self, site: "Site", client: "Client", received: Payload) -> None:
-        """Before a client fits."""
+        """Called before a client fits."""
 
     def after_fit(self, site: "Site", client: "Client", received: Payload, reply: Any) -> Any:
-        """The reply that leaves a client after it fitted."""
+        """Called after a client has fitted; returns the reply to send."""
         return reply
 
     def judge(self, judgement: "Judgement") -> None:
-        """Change or note what the evaluation of one client's model is about."""
+        """Modify or annotate the evaluation of one client's model."""
 
-    # Where the server works.
+    # On the server.
 
     def before_training(self, run: "Run") -> None:
-        """Before the first question of a run, also of one that is resumed."""
+        """Called before the first question of a run, also after a resume."""
 
     def replies(self, server: "Server", replies: dict[int, Reply], sent: Mapping[int, Payload]) -> dict[int, Reply]:
         """The replies of a round's clients, before they are checked."""
         return replies
 
     def updates(self, server: "Server", aggregation: "Aggregation", make: MakeUpdates) -> MakeUpdates:
-        """What makes the updates that the rule sees."""
+        """Wrap the function that builds the updates for the rule."""
         return make
 
     def combine(self, server: "Server", replies: Mapping[int, Any], is_whole: bool) -> Combined | None:
-        """The whole aggregation, where it is not the rule on the clients' updates.
+        """Replace the aggregation; return ``None`` to apply the rule to the clients' updates.
 
-        ``is_whole`` is false where a method combines several things per round, or by a rule of its own.
+        ``is_whole`` is false if a method combines several parts per round, or uses its own rule.
         """
         return None
 
@@ -129,9 +129,9 @@ class Extension:
         rows: int,
         columns: Sequence[str],
     ) -> Tensor | None:
-        """The sum of what all clients answered to a question whose verb is ``summed``, (rows, columns) float64.
+        """The sum over all clients of the answers to a verb with ``summed``, (rows, columns) float64.
 
-        ``None`` where single answers reached the server, which then adds them up itself.
+        ``None`` if the server got single answers, which it then adds up itself.
         """
         return None
 
@@ -140,15 +140,15 @@ class Extension:
         return None
 
     def after_round(self, run: "Run") -> None:
-        """After a round, before its evaluation."""
+        """Called after a round, before its evaluation."""
 
     def after_training(self, run: "Run", result: "Result") -> "Result":
-        """The result of a finished run."""
+        """Complete the result of a finished run."""
         return result
 
 
 def extensions_of(config: Config, rule: Rule) -> list[Extension]:
-    """The extensions of a run in the order in which they are applied."""
+    """The extensions of a run, in the order in which they are applied."""
     wanted = [path for name, path in BY_DATA.items() if config.data.name == name]
     wanted += [path for need, path in BY_RULE.items() if getattr(rule, need)]
     wanted += [path for option, path in BY_OPTION.items() if getattr(config, option) != default(option)]

@@ -1,4 +1,4 @@
-"""How the server's questions reach the clients, and what that costs."""
+"""Links: how the server's questions reach the clients, and the bytes sent."""
 
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
@@ -20,22 +20,22 @@ from comity.nn import Model
 
 
 class Link(ABC):
-    """Carries verbs to clients. ``failures`` names those without a usable answer to the last question, and why."""
+    """Carries verbs to clients. ``failures`` has the clients without a usable answer to the last question, and why."""
 
     clients: Sequence[int]
     workers = 1
-    """Threads of this process that work while a question is under way, and that the server may use between."""
+    """Threads of this process that work on a question, and that the server may use in between."""
 
     def __init__(self) -> None:
         self.failures: dict[int, str] = {}
         self.warnings: list[str] = []
-        """What else deserves a look since the last question: who was denied a seat, and who changed it."""
+        """Warnings since the last question: nodes without a seat, and seats that changed."""
         self.traffic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         """Bytes down and up, by verb."""
         self.run_id = ""
-        """The run whose questions these are; ``Run.id``."""
+        """Id of the run that asks; ``Run.id``."""
         self.along: list[float] = []
-        """Sent along with every question, where clients are elsewhere: what all of them must know of the data."""
+        """Sent with every question if clients are on other machines: facts about the data that all need."""
 
     def ask(
         self,
@@ -45,9 +45,9 @@ class Link(ABC):
         lost: Collection[int] = (),
         shared: Tensor | None = None,
     ) -> dict[int, Payload]:
-        """Have each client do ``verb``; answers by client, in order. Those ``lost`` do the work but never answer.
+        """Ask each client to do ``verb``; returns answers by client, in order. those in ``lost`` work but never answer.
 
-        An answer that does not fit what was declared, sent or ``shared``, or what most others answer, is left out.
+        An answer is left out if it does not fit its declaration, the question, ``shared`` or most other answers.
         """
         for question in questions.values():
             if type(question) is not verb.message:
@@ -57,40 +57,40 @@ class Link(ABC):
         answers = {cid: replies[cid] for cid in sorted(replies) if cid not in lost}
         self.traffic[verb.name][0] += sum(question.bytes for question in questions.values())
         self.traffic[verb.name][1] += sum(reply.bytes for reply in answers.values())
-        admitted, refused = admit(verb, questions, answers, shared)
-        self.failures = {cid: brief(why) for cid, why in (self.failures | refused).items()}
+        admitted, rejected = admit(verb, questions, answers, shared)
+        self.failures = {cid: brief(why) for cid, why in (self.failures | rejected).items()}
         return admitted
 
     @abstractmethod
     def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
-        """Replies of the clients that answered; the others go into ``failures``."""
+        """Replies of the clients that answered; the others are added to ``failures``."""
 
     def states(self) -> dict[int, ClientState]:
-        """What clients keep, where this link can see it: for a checkpoint."""
+        """The clients' states for a checkpoint, if this link can see them."""
         return {}
 
     def restore(self, states: dict[int, ClientState]) -> None:
-        """Give clients back what they kept."""
+        """Restore the clients' states."""
 
     def place(self) -> list[int]:
-        """Where among its questions this link is, if its clients need to know that to find what they kept."""
+        """Position in the sequence of questions, if clients need it to find their state; otherwise empty."""
         return []
 
     def saved(self) -> None:
-        """A checkpoint holds everything up to here."""
+        """Called when a checkpoint contains everything so far."""
 
-    def go_on(self, place: list[int]) -> None:
-        """After a checkpoint that was made at this ``place``."""
+    def resume_at(self, place: list[int]) -> None:
+        """Resume after a checkpoint that was made at this ``place``."""
         if place:
             raise ComityError("what the clients of this run kept is at their sites: resume it on Flower")
 
     def hold(self, tensor: Tensor) -> Tensor:
-        """The same tensor, where this link has clients' tensors lie."""
+        """The same tensor, stored where this link keeps clients' tensors."""
         return tensor
 
 
 class Threads(Link):
-    """Clients are jobs for a few threads of this process, each of which has one model."""
+    """Clients as jobs for a few threads of this process, each of which has one model."""
 
     def __init__(
         self, site: Site, workers: int, disk: Disk | None = None, clients: Sequence[int] | None = None
@@ -101,15 +101,15 @@ class Threads(Link):
         self._states: dict[int, ClientState] = {}
         self.workers = max(1, min(workers, len(self.clients)))
         self._models: SimpleQueue[Model] = SimpleQueue()
-        """A model for each worker that is idle."""
+        """One model per idle worker."""
         for _ in range(self.workers):
             self._models.put(site.model())
-        # Threads stay: a new one would first have to make the buffers that products need.
+        # threads are kept: a new one would first have to allocate the buffers for products
         self._pool = ThreadPoolExecutor(self.workers)
 
     def deliver(self, verb: Verb, questions: Mapping[int, Payload], round: int) -> dict[int, Payload]:
         results: dict[int, Payload | Exception] = {}
-        # The largest first, so that no thread is left with a long job at the end.
+        # largest first, so that no thread has a long job left at the end
         waiting = deque(sorted(questions, key=lambda cid: -len(self.site.federation.clients[cid].train)))
 
         def work() -> None:
@@ -125,7 +125,7 @@ class Threads(Link):
             for job in jobs:
                 job.result()
         finally:
-            waiting.clear()  # after an interrupt nobody else begins
+            waiting.clear()  # no further client starts after an interrupt
         errors = {cid: result for cid, result in sorted(results.items()) if isinstance(result, Exception)}
         replies = {cid: result for cid, result in results.items() if not isinstance(result, Exception)}
         self.failures = {cid: f"{type(error).__name__}: {error}" for cid, error in errors.items()}
@@ -143,7 +143,7 @@ class Threads(Link):
             results[cid] = self._held_reply(reply)
             if after is not None:
                 self._states[cid] = self._held_state(after, before)
-        except Exception as error:  # the client's own failure: it is named, and the round goes on
+        except Exception as error:  # the client's own failure: it is recorded, and the round continues
             results[cid] = error
         finally:
             self._models.put(model)
@@ -155,7 +155,7 @@ class Threads(Link):
         return replace(reply, **{name: self.hold(tensor) for name, tensor in reply.tensors().items()})  # type: ignore[type-var]
 
     def _held_state(self, state: ClientState, before: ClientState | None) -> ClientState:
-        """All tensors held; those that were held before stay as they are."""
+        """Hold all tensors; those that were held before stay as they are."""
 
         def held(tensors: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {name: t if t is old.get(name) else self.hold(t) for name, t in tensors.items()}

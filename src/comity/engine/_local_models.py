@@ -1,4 +1,4 @@
-"""The clients' models in a local baseline: to compare with, and for a client to fall back on."""
+"""The clients' models of a local baseline, for comparison and as a fallback."""
 
 from collections.abc import Mapping
 from threading import local
@@ -20,7 +20,7 @@ class LocalModels:
     """The clients' models in a local baseline."""
 
     def __init__(self, site: "Site", states: Mapping[int, ClientState]) -> None:
-        """``site`` is the baseline's; ``states`` are what clients kept, without those who took no part."""
+        """``site`` is the baseline's; ``states`` has the states of the clients that took part."""
         self.site, self._states = site, states
         self._known: dict[int, dict[int, Tensor]] = {}
         self._workers = local()
@@ -29,7 +29,7 @@ class LocalModels:
         return cid in self._states
 
     def on_own(self, cid: int, split: Split) -> Tensor:
-        """As ``predict``, for samples that the client is evaluated on again and again: computed once."""
+        """Like ``predict``, computed once for samples that are evaluated repeatedly."""
         known = self._known.setdefault(cid, {})
         if id(split) not in known:
             known[id(split)] = self.predict(cid, split)

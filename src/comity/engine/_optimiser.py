@@ -1,4 +1,4 @@
-"""The step that local training takes."""
+"""The optimiser of local training."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,11 +12,11 @@ from comity._errors import ComityError, unknown
 
 
 class Training(config.Training):
-    """How a client trains: the section of ``Config``, with what it means in torch. ``lr`` is the first round's rate."""
+    """Training options of a client: the section of ``Config`` with its torch objects. ``lr`` is the first one."""
 
     @classmethod
     def of(cls, section: config.Training) -> "Training":
-        optimiser_class(section.optimizer)  # refuses one that does not exist
+        optimiser_class(section.optimizer)  # rejects an unknown optimiser
         return cls(**{field.name: getattr(section, field.name) for field in fields(cls)})
 
     def rate(self, round: int) -> float:
@@ -24,7 +24,7 @@ class Training(config.Training):
 
     @property
     def plain(self) -> bool:
-        """Whether a step needs nothing but the gradient and the weights."""
+        """Whether a step needs only the gradient and the weights."""
         return self.optimizer == "SGD" and not self.momentum and not self.clip
 
     def optimiser(self, params: Sequence[Tensor], lr: float) -> "Optimiser":
@@ -35,7 +35,7 @@ class Training(config.Training):
 
 class Optimiser(Protocol):
     state: list[Tensor]
-    """What survives between rounds when ``optimizer_state`` is ``keep``."""
+    """State that survives between rounds if ``optimizer_state`` is ``keep``."""
 
     def step(self, grads: list[Tensor]) -> None: ...
 
@@ -47,7 +47,7 @@ def _clip(grads: list[Tensor], limit: float) -> None:
 
 
 class SGD:
-    """``torch.optim.SGD`` to the bit, without an optimiser object's overhead at each step."""
+    """Bit-identical to ``torch.optim.SGD``, without an optimiser object's overhead per step."""
 
     def __init__(self, params: Sequence[Tensor], lr: float, momentum: float, weight_decay: float, clip: float) -> None:
         self.params, self.lr = list(params), lr
@@ -85,7 +85,7 @@ class TorchOptimiser:
         kept = iter(tensors)
         blank = [torch.zeros_like(p) for p in self.params]
         before = [p.detach().clone() for p in self.params]
-        self.step(blank)  # makes the state's entries, so that they can be filled
+        self.step(blank)  # creates the entries of the state, so that they can be filled
         with torch.no_grad():
             torch._foreach_copy_(self.params, before)
         for p in self.params:

@@ -1,4 +1,4 @@
-"""The plan of a run: its configuration settled once, its data read once, and both of its sides built from them."""
+"""The plan of a run: configuration settled once, data read once, and server and site built from them."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -36,17 +36,17 @@ from comity.nn import with_head
 from comity.rules import Rule
 
 Links = Callable[[Config, Site], Link]
-"""Makes the way to a run's clients."""
+"""Creates the link to a run's clients."""
 
 
 def threads(config: Config, site: Site) -> Link:
-    """The way to clients that are on this machine."""
+    """The link to clients on this machine."""
     disk = Disk(config.out) if config.store == "disk" else None
     return Threads(site, config.workers or os.cpu_count() or 1, disk)
 
 
 class RunPlan:
-    """Everything that a run is made of. Each part is made when it is first asked for, and only once."""
+    """Everything that a run consists of. Each part is created on first access, and only once."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RunPlan:
         dataset: Dataset | Synthetic | None = None,
         node: Mapping[str, Any] | None = None,
     ) -> None:
-        """``federation`` or ``dataset`` replace the configuration's own; ``node`` is what a site says of itself."""
+        """``federation`` or ``dataset`` replace the configured data; ``node``: a Flower site's node configuration."""
         self.given, self.link, self.node = federation, link, node or {}
         if dataset is not None:
             vars(self)["dataset"] = dataset
@@ -65,7 +65,7 @@ class RunPlan:
         self.config = self._settled()
 
     def _settled(self) -> Config:
-        """The configuration with the device that is here, and the clients and the model that its data ask for."""
+        """The configuration with device, clients, model and metric filled in."""
         config, federation = self.config, self.given
         if config.device == "auto":
             config = config.with_(device="cuda" if torch.cuda.is_available() else "cpu")
@@ -88,7 +88,7 @@ class RunPlan:
         )
 
     def _usual_model(self, dimensions: int) -> str:
-        """The architecture where none is named: for vectors logistic, unless the method shares the body or the head."""
+        """The default architecture: logistic for vectors, unless the method shares only the body or only the head."""
         parts = {"body", "head"} & set(self.method.shared)
         return MLP if dimensions == 1 and len(parts) == 1 else MODEL[dimensions]
 
@@ -107,7 +107,7 @@ class RunPlan:
 
     @cached_property
     def everyone(self) -> Federation:
-        """All clients with their data, also those that join after training."""
+        """All clients with their data, including newcomers."""
         return _on_device(self.given or self._federate(), self.config.device)
 
     def _federate(self) -> Federation:
@@ -141,7 +141,7 @@ class RunPlan:
 
     @cached_property
     def rule(self) -> Rule:
-        """The run's rule, or the one that the method brings along."""
+        """The run's rule, or the method's own."""
         config, own = self.config, self.method.own_rule()
         for option in ("rule", "server_lr", "server_momentum"):
             given = getattr(config, option)
@@ -159,14 +159,14 @@ class RunPlan:
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """All that this run's clients can be asked to do, by name."""
+        """The verbs of the run (what its clients can be asked to do), by name."""
         return verbs_for(self.method, self.extensions)
 
-    # Both sides.
+    # Server and site.
 
     @cached_property
     def site(self) -> Site:
-        """All that clients need; the same on every machine of a federation."""
+        """The client side of the run: data, network and method; equal on every machine of a federation."""
         config, federation = self.config, self.federation
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(config.seed_for_training, "initial model").initial_seed())
@@ -179,21 +179,21 @@ class RunPlan:
 
     @property
     def trainer(self) -> str:
-        """What computes local training, with the vector width on which its last digits depend."""
+        """Name of the training backend, with its vector width, which affects rounding."""
         return trainer_name(self.site.trainer, self.config.device)
 
     def build(self) -> tuple[Site, Server]:
-        """Both sides of the run."""
+        """Build both sides of the run."""
         return self.site, Server(self.config, self.site, self.rule, self.link(self.config, self.site))
 
-    # Plans that follow from this one.
+    # Derived plans.
 
     def local_baseline(
         self, on: Literal["all", "train"] | None = None, *, everyone: bool = False, repeat: bool = False
     ) -> "RunPlan":
         """The plan of the local baseline, on the same data.
 
-        ``everyone``: with those who join after training; ``repeat``: with another training seed.
+        ``everyone``: include newcomers; ``repeat``: use another training seed.
         """
         config = self.config.local_baseline(on, repeat=repeat)
         if everyone:
@@ -214,7 +214,7 @@ class RunPlan:
 
     @property
     def is_given(self) -> bool:
-        """Whether something that decides the numbers was given in Python and left no trace in the configuration."""
+        """Whether the run uses Python objects that the configuration cannot represent."""
         by_hand = any(
             each is not None and each.given is not None for each in (self.config.model, self.config.partition)
         )
@@ -222,7 +222,7 @@ class RunPlan:
 
 
 def _on_device(federation: Federation, device: str) -> Federation:
-    """The same clients with their samples where they are trained."""
+    """The same clients, with their samples on the training device."""
     if device == "gpu" or device.isdigit():
         raise ComityError(f"unknown device {device!r}; did you mean {'cuda' if device == 'gpu' else f'cuda:{device}'}?")
     try:

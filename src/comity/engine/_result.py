@@ -1,4 +1,4 @@
-"""What a run comes to."""
+"""The result of a run."""
 
 import math
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def result_of(run: "Run") -> Result:
-    """Last and best round, who gained and who was harmed, what it cost, and on what it ran."""
+    """Build the result: last and best round, gains and harm, cost, and machine."""
     records = run.records
     evaluated = [record for record in records if record.metrics]
     last = evaluated[-1]
@@ -69,8 +69,8 @@ def _diverged(run: "Run") -> list[int]:
     return sorted((refused | infinite) - set(run.excluded))
 
 
-def falls(before: dict[int, float], columns: Columns) -> dict[int, float]:
-    """By how much accuracy fell since the evaluation before, for clients where so large a fall is no chance."""
+def accuracy_drops(before: dict[int, float], columns: Columns) -> dict[int, float]:
+    """Drop in accuracy since the previous evaluation, for clients where it is too large to be chance."""
     tests = dict(zip(by_client(columns), columns["n_test"], strict=True))
     fell = {cid: before.get(cid, accuracy) - accuracy for cid, accuracy in by_client(columns).items()}
     return {cid: by for cid, by in fell.items() if by > FALL and round(by * tests[cid]) >= FALLEN_TESTS}

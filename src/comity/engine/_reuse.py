@@ -1,4 +1,4 @@
-"""Memory for clients' vectors that is used again."""
+"""Reusable memory for clients' vectors."""
 
 import weakref
 from collections import defaultdict
@@ -9,16 +9,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 LEAST = 2**14
-"""Numbers; shorter vectors are left to torch."""
+"""Minimum length in numbers; shorter vectors are left to torch."""
 SLAB = 2**23
-"""Numbers that are taken at once, so many that glibc keeps them apart from all else. What is never written to takes no
-memory."""
+"""Numbers allocated at once: enough for glibc to map them separately. Memory that is never written takes no space."""
 
 
 class Vectors:
-    """Lends memory for float32 vectors, and lends it again when nobody refers to them any more.
+    """Lends memory for float32 vectors, and lends it again after the last reference is gone.
 
-    Rows are by far the most that a run allocates; malloc, which shares out what is free, leaves gaps between them.
+    Rows are by far the largest allocation of a run; malloc would leave gaps between them.
     """
 
     def __init__(self) -> None:
@@ -31,9 +30,9 @@ class Vectors:
         try:
             memory = idle.pop()
         except IndexError:
-            lines = -(-size // 16) * 16  # each begins where torch would have it begin, at a multiple of 64 bytes
+            lines = -(-size // 16) * 16  # each row starts at a multiple of 64 bytes, like torch's own
             memory, *more = torch.empty(SLAB // lines + 1, lines).numpy()[:, :size]
             idle += more
-        lent = memory.view()  # torch lets go of it when the last tensor that sees this memory is gone
+        lent = memory.view()  # torch releases it with the last tensor on this memory
         weakref.finalize(lent, idle.append, memory).atexit = False
         return torch.from_numpy(lent)

@@ -24,7 +24,7 @@ from comity.engine._baseline import Baseline, read_baseline, train_baseline
 from comity.engine._callbacks import Callback, Checkpoint, Evaluate, WriteFolder, make_callbacks, tracker
 from comity.engine._evaluation import by_client
 from comity.engine._plan import Links, RunPlan, threads
-from comity.engine._result import falls, result_of
+from comity.engine._result import accuracy_drops, result_of
 from comity.engine._server import Server
 from comity.engine._site import Site
 from comity.engine._tests import general_error
@@ -46,38 +46,38 @@ from comity.results import (
 )
 
 MOST_KEPT = 1_000
-"""Clients whose coefficients are kept in memory for all rounds: with more, memory would grow with the rounds."""
+"""Maximum number of clients whose coefficients are kept for all rounds: with more, memory would grow per round."""
 
 
 @dataclass(kw_only=True, repr=False)
 class Run:
-    """A run on its way, and its result when it is done. Callbacks are handed this."""
+    """A run and, when it is done, its result. Passed to callbacks."""
 
     plan: RunPlan
     site: Site
     server: Server
     folder: RunFolder | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(8))
-    """No other run has it; the Local that a run is compared with is part of that run."""
+    """Unique id of the run, shared with its local baseline."""
     callbacks: list[Callback] = field(default_factory=list)
     records: list[RoundRecord] = field(default_factory=list)
-    """One per round, as in ``rounds.jsonl``."""
+    """One record per round, as in ``rounds.jsonl``."""
     weights: list[Weights] = field(default_factory=list)
-    """The rule's coefficients in each round of this process, as in ``weights.jsonl``; of many clients the newest."""
+    """The rule's coefficients per round, as in ``weights.jsonl``; with many clients, of the newest round only."""
     cosines: list[Cosines] = field(default_factory=list)
-    """The cosines between updates in some rounds of this process, as in ``cosines.jsonl``."""
+    """Cosines between updates in some rounds of this process, as in ``cosines.jsonl``."""
     columns: Columns = field(default_factory=dict)
-    """The newest evaluation, a list over clients for each metric, as in ``clients.csv``."""
+    """The newest evaluation: one list over clients per metric, as in ``clients.csv``."""
     accuracy: dict[int, float] = field(default_factory=dict)
-    """Each client's accuracy in the newest evaluation, also where that was before a resume."""
+    """Each client's accuracy in the newest evaluation, also if that was before a resume."""
     local: Columns | None = None
-    """The evaluation of the local baseline."""
+    """Evaluation of the local baseline."""
     control: Columns = field(default_factory=dict)
-    """The evaluation of local training repeated."""
+    """Evaluation of the repeated local baseline (another training seed)."""
     stopping: bool = False
-    """Whether the run ends with this round although it is not done."""
+    """Whether the run stops early after this round."""
     resumed_from: Path | None = None
-    """The checkpoint that the run continues from."""
+    """The checkpoint that the run was resumed from."""
     _result: Result | None = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -91,13 +91,13 @@ class Run:
 
     @property
     def clients(self) -> ClientTable | None:
-        """One row per client, with its gain over local training; ``None`` where there is nothing to compare yet."""
+        """One row per client, with its gain over local training; ``None`` if there is nothing to compare yet."""
         names = self.federation.client_names
         return None if self._result is None else ClientTable.of_result(self.title, self._result, names)
 
     @property
     def result(self) -> Result:
-        """What the run came to."""
+        """The result of the finished run."""
         if self._result is None:
             raise ComityError(f"this run has no result: it ended after round {self.server.round}")
         return self._result
@@ -112,17 +112,17 @@ class Run:
 
     @property
     def key(self) -> str:
-        """The same for two runs that give the same bits: of the configuration, the data and the trainer."""
+        """Hash of configuration, data and trainer; runs with the same key are bit-identical."""
         return f"{self.config.key}-{self.federation.fingerprint}-{self.plan.trainer}"
 
     @property
     def excluded(self) -> list[int]:
-        """Clients whose own scores do not count."""
+        """Clients left out of the reported scores, such as malicious ones."""
         return sorted(self.server.excluded)
 
     @property
     def own_rule(self) -> bool:
-        """Whether no rule could be chosen: Local has none, some methods bring their own."""
+        """Whether the option ``rule`` has no effect: Local has no rule, and some methods bring their own."""
         return self.config.is_local or self.site.method.brings_rule
 
     @property
@@ -134,7 +134,7 @@ class Run:
         return self.server.round >= self.config.last_round
 
     def compare_with(self, baseline: Baseline) -> None:
-        """Compare each client's model with its own in a local baseline."""
+        """Compare each client's model with the same client's model in a local baseline."""
         self.local = baseline.columns
         if baseline.models is not None:
             self.site.add_baseline(self.site.reference, baseline.models)
@@ -142,20 +142,20 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint, if there is a run folder."""
         if self.folder is not None:
-            marks = self.folder.secure()  # before the checkpoint that counts on these lines
+            marks = self.folder.secure()  # before the checkpoint, which relies on these lines
             _checkpoint.save(self.folder / CHECKPOINT, self.server, self.key, marks)
 
     def finish(self, result: Result) -> None:
-        """Complete the result; extensions add theirs."""
+        """Set the result, after extensions have added their fields."""
         for extension in self.site.extensions:
             result = extension.after_training(self, result)
         self._result = result
 
     def evaluate(self, general: bool) -> None:
-        """Measure every client's model now; ``general`` asks for S-acc and G-acc too."""
+        """Evaluate every client's model now; ``general`` also measures S-acc and G-acc (other clients' tests)."""
         with _checkpoint.resumed(self.resumed_from):
             self.columns = self.server.evaluate(general, general or self.done)
-        self.server.record.fell = falls(self.accuracy, self.columns)
+        self.server.record.fell = accuracy_drops(self.accuracy, self.columns)
         self.accuracy = by_client(self.columns)
         if ALL.key in self.columns:
             self.server.record.general_error = general_error(self.site.tests.sample)
@@ -176,16 +176,16 @@ def run(
     plan: RunPlan | None = None,
     **options: Any,
 ) -> Run:
-    """Train. ``run(method="FedRep", rule={"name": "ConFREE", "c": 0.4}, clients=20)`` or ``run(Config(...))``.
+    """Train a model: ``run(method="FedRep", rule={"name": "ConFREE", "c": 0.4}, clients=20)`` or ``run(Config(...))``.
 
     In Python ``method``, ``rule``, ``model``, ``partition`` and ``extension`` may also be classes or objects, and
     ``data`` may be ``(x, y, client)``, a data frame (with ``data.target`` and ``data.client``), a ``Dataset`` or a
     ``Federation``.
 
-    Without ``out`` nothing is written. With ``wait``, a run that another process has started there is waited for.
-    ``callbacks`` are objects, or dotted names of ``Callback`` classes. ``stop`` is asked after every round. A
-    ``federation`` of your own stands in for the configuration's, and another ``link`` for the threads of this machine.
-    A ``plan`` replaces the configuration and all of these.
+    Without ``out`` nothing is written. ``wait``: if another process already runs in ``out``, wait for it. ``callbacks``
+    are objects, or dotted names of ``Callback`` classes. ``stop`` is called after every round; the run stops when it
+    returns true. ``federation`` is used instead of the configured data. ``link`` is the connection to the clients; by
+    default they are threads of this process. A ``plan`` replaces the configuration, ``federation`` and ``link``.
     """
     for name in options:
         if name.partition(".")[0] not in declared(Config):
@@ -195,7 +195,7 @@ def run(
     options |= {"data": GIVEN} if given else {}
     config = config.with_(**options) if config is not None else Config.of(options)
     before = torch.get_num_threads()
-    # One thread per worker, and always one for the server: the bits of a product depend on how it is cut up.
+    # one thread per worker, and always one for the server: the bits of a product depend on how it is split
     torch.set_num_threads(1)
     try:
         runner = Runner(make_callbacks(callbacks), stop)
@@ -209,7 +209,7 @@ def run(
 
 
 def _plan_of_given(config: Config, data: Any, link: Links) -> RunPlan:
-    """A plan for data that Python gave."""
+    """A plan for data given in Python."""
     found = dataset_of(data, config.data.options)
     if not isinstance(found, Federation):
         found = RunPlan(config, dataset=found).everyone
@@ -217,13 +217,13 @@ def _plan_of_given(config: Config, data: Any, link: Links) -> RunPlan:
 
 
 def _is_named(data: Any) -> bool:
-    """Whether this is the name of a data set, with or without options, and not the data."""
+    """Whether this is the name of a data set, with or without options, instead of the data."""
     return isinstance(data, (str, Component)) or (isinstance(data, Mapping) and isinstance(data.get("name"), str))
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Performs a run, and the local baselines that it is compared with."""
+    """Performs a run and its local baselines."""
 
     callbacks: list[Callback]
     stop: Callable[[], bool]
@@ -239,7 +239,7 @@ class Runner:
                 return self.perform(run, resume, overwrite)
 
     def assemble(self, plan: RunPlan, part_of: Run | None = None) -> Run:
-        # 1. Both sides of the run. What cannot run is rejected here, before anything is written.
+        # 1. Both sides of the run. Invalid runs are rejected here, before anything is written.
         site, server = plan.build()
         run = Run(plan=plan, site=site, server=server)
         run.id = run.id if part_of is None else part_of.id
@@ -257,7 +257,7 @@ class Runner:
     def perform(self, run: Run, resume: bool, overwrite: bool) -> Run:
         config, server = run.config, run.server
 
-        # 2. Its folder, and the checkpoint to resume from.
+        # 2. The folder, and the checkpoint to resume from.
         if run.folder is not None:
             run.records = open_folder(run, run.folder, resume, overwrite)
         server.link.run_id = run.id
@@ -286,13 +286,13 @@ class Runner:
             run.records.append(record)
             run.weights = [entry for entry in run.weights if len(entry.ids) <= MOST_KEPT] + server.weights
             if run.done or server.round % max(1, config.last_round // 10) == 0:
-                run.cosines += server.cosines  # N×N numbers: ten times per run are enough to draw
+                run.cosines += server.cosines  # N×N numbers: ten times per run are enough for plots
             for callback in run.callbacks:
                 callback.on_round(run, record)
 
         # 5. The result.
         if run.done:
-            with _checkpoint.resumed(run.resumed_from):  # where nothing was left to train
+            with _checkpoint.resumed(run.resumed_from):  # for a run without any rounds left to train
                 run.columns = run.columns or server.evaluate(config.general_in(server.round))
             run.finish(result_of(run))
         for callback in run.callbacks:
@@ -300,7 +300,7 @@ class Runner:
         return run
 
     def train_baselines(self, run: Run, resume: bool) -> bool:
-        """Train what each client has by itself, for comparison and for extensions; false if that was stopped."""
+        """Train the local baselines for comparison and for extensions; false if that was stopped."""
         config = run.config
         if config.reference == "auto":
             if (found := train_baseline(self, run, config.local_on, resume)) is None:
@@ -319,7 +319,7 @@ class Runner:
 
 
 def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> list[RoundRecord]:
-    """Make the folder ready; the records of the rounds that are done already."""
+    """Prepare the folder; returns the records of completed rounds."""
     trainer = run.plan.trainer
     if resume and folder.started:
         before = folder.info()
@@ -372,7 +372,7 @@ def open_folder(run: Run, folder: RunFolder, resume: bool, overwrite: bool) -> l
 
 
 def _own_callbacks(run: Run) -> list[Callback]:
-    """In this order: lines are written before the checkpoint that follows them."""
+    """The built-in callbacks; files are written before the checkpoint that relies on them."""
     config, folder = run.config, run.folder
     callbacks: list[Callback] = [Evaluate()]
     if folder is not None:

@@ -1,4 +1,4 @@
-"""The server's side of a run: what it holds, and the round that every method goes through."""
+"""The server side of a run: its state, and the steps of a round."""
 
 import copy
 import math
@@ -27,12 +27,12 @@ from comity.methods import Combined, Payload, Question, Reply
 from comity.results import Columns, Cosines, RoundRecord, Seconds, Traffic, Weights
 from comity.rules import Outcome, Rule, ServerStep, Updates, advice_on_products
 
-OUT_OF_LINE = 10
-"""A declared size of more than so many times the median is warned of."""
+SUSPICIOUS_SIZE = 10
+"""A reported size above this multiple of the median gives a warning."""
 
 
 class Server:
-    """What the server half of a method sees; ``comity.methods.Server`` says what a method may use of it."""
+    """The server; ``comity.methods.Server`` is the part that methods may use."""
 
     def __init__(self, config: Config, site: Site, rule: Rule, link: Link) -> None:
         self.config, self.method, self.rule, self.link = config, site.method, rule, link
@@ -40,27 +40,27 @@ class Server:
         model = site.model()
         self.theta, self.layout = model.read("shared"), model.layout("shared")
         self.variances = model.variances("shared")
-        """Places in theta of what must not be negative."""
+        """Slices of theta with values that must not be negative."""
         self.server_step = ServerStep(config.server_lr, config.server_momentum)
         self.seed, self._rate = site.seed, site.training.rate
         self.excluded = frozenset[int]().union(*(extension.excluded for extension in self.extensions))
-        """Clients whose own scores do not count."""
+        """Clients left out of the reported scores."""
         self.scored = [cid for cid in link.clients if cid not in self.excluded]
         self.store: dict[str, Tensor] = {}
         self.rule_states: dict[str, dict[str, Tensor]] = {}
-        """What the rule remembers, by group."""
+        """The rule's state, by group."""
         self.step_states: dict[str, dict[str, Tensor]] = {}
-        """What the server step remembers, by group."""
+        """The server step's state, by group."""
         self._fresh = dict(rule.state)
         self._aggregated = False
-        """Whether this round's replies went through ``aggregate``."""
+        """Whether this round's replies passed through ``aggregate``."""
         self.round = 0
         self.record = RoundRecord(round=1)
-        """The newest round. What a method asks before the first round is recorded with that one."""
+        """The newest round's record. Questions of a method before the first round are recorded in the first one."""
         self.weights: list[Weights] = []
         """The rule's coefficients in the newest round, by group."""
         self.cosines: list[Cosines] = []
-        """The cosines between the updates of the newest round, by group."""
+        """Cosines between the updates of the newest round, by group."""
 
     @property
     def clients(self) -> list[int]:
@@ -68,7 +68,7 @@ class Server:
 
     @property
     def advice(self) -> str:
-        """What a user should know before the first round."""
+        """Advice for the user before the first round."""
         if any(extension.estimates for extension in self.extensions):
             return ""
         clients = cohort_size(len(self.link.clients), self.config.participation)
@@ -82,7 +82,7 @@ class Server:
         return generator(self.seed, "server", purpose, self.round)
 
     def restore(self, saved: Saved) -> None:
-        """Continue from a checkpoint, with what clients kept."""
+        """Continue from a checkpoint, including the clients' states."""
         self.round, self.theta = saved.round, saved.tensors["server/theta"]
         self.link.traffic.update(saved.traffic)
         clients: dict[int, dict[str, Tensor]] = {}
@@ -98,39 +98,39 @@ class Server:
                     states = self.rule_states if kind == "rule" else self.step_states
                     states.setdefault(group, {})["/".join(path)] = tensor
         self.link.restore({cid: ClientState.of(kept) for cid, kept in clients.items()})
-        self.link.go_on(saved.place)
+        self.link.resume_at(saved.place)
 
     def serving(self, link: Link, round: int) -> "Server":
-        """A copy that serves other clients; what it changes is forgotten."""
-        desk = copy.copy(self)
-        desk.link, desk.round = link, round
-        desk.store, desk.record = dict(self.store), RoundRecord(round=round)
-        return desk
+        """A copy that serves other clients; its changes are discarded."""
+        newcomers_server = copy.copy(self)
+        newcomers_server.link, newcomers_server.round = link, round
+        newcomers_server.store, newcomers_server.record = dict(self.store), RoundRecord(round=round)
+        return newcomers_server
 
     def serve(self, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Have clients fit one more round of their own; nothing is merged."""
+        """Let clients fit one more round by themselves; nothing is merged."""
         self.round += 1
         return self.link.ask(self.verbs["fit"], messages, self.round, shared=self.theta)
 
     # A round.
 
     def step(self) -> RoundRecord:
-        """One round; what happened in it."""
-        # 1. Sample the clients, and who of them will drop out after training.
+        """Do one round and return its record."""
+        # 1. Sample the clients, and those that will drop out after training.
         self.round += 1
         if self.round > 1:
             self.record = RoundRecord(round=self.round)
         self.weights, self.cosines = [], []
-        before = self._traffic() if self.round > 1 else (0, 0)  # the first round counts what was asked before it
+        before = self._traffic() if self.round > 1 else (0, 0)  # the first round includes what was asked before it
         started = time.perf_counter()
         cohort = self.sample()
-        lost = self.lose(cohort)
+        lost = self.choose_dropouts(cohort)
 
-        # 2. Have them fit.
+        # 2. Let them fit.
         replies = self.fit(cohort, lost)
         trained = time.perf_counter()
 
-        # 3. Make the new state from their replies.
+        # 3. Update the state from their replies.
         if replies:
             self._merge(replies)
         merged = time.perf_counter()
@@ -144,18 +144,18 @@ class Server:
         return self.record
 
     def sample(self) -> list[int]:
-        """This round's clients."""
+        """Sample this round's clients."""
         clients = self.clients
         order = torch.randperm(len(clients), generator=self.random("sample"))
         return sorted(clients[i] for i in order[: cohort_size(len(clients), self.config.participation)].tolist())
 
-    def lose(self, cohort: list[int]) -> list[int]:
-        """Those that will drop out after training."""
+    def choose_dropouts(self, cohort: list[int]) -> list[int]:
+        """Choose the clients that drop out after training."""
         chance = torch.rand(len(cohort), generator=self.random("dropout"))
         return [cid for cid, p in zip(cohort, chance.tolist(), strict=True) if p < self.config.dropout]
 
     def fit(self, cohort: Sequence[int], lost: Sequence[int] = ()) -> dict[int, Reply]:
-        """Have these clients fit what the method sends them; the replies of those that do not drop out."""
+        """Let these clients fit the method's messages; returns the replies of clients that do not drop out."""
         messages = {cid: self.method.send(self, cid) for cid in cohort}
         replies: dict[int, Reply] = self.ask_clients("fit", messages, lost)
         for extension in self.extensions:
@@ -168,12 +168,12 @@ class Server:
         self.record.warnings += [
             f"client {cid} says that it has {reply.size:,} samples; the median is {usual:,.0f}"
             for cid, reply in replies.items()
-            if reply.size > OUT_OF_LINE * usual
+            if reply.size > SUSPICIOUS_SIZE * usual
         ]
         return replies
 
     def _objection(self, cid: int, reply: Payload) -> str | None:
-        """What the model or the method has against a reply that is well-formed."""
+        """Reason why the model or the method rejects a well-formed reply."""
         if not isinstance(reply, Reply):  # the shared part stays with the client
             return None
         for name, place in self.variances.items():
@@ -185,7 +185,7 @@ class Server:
             return f"sent what the method cannot judge: {type(error).__name__}: {error}"
 
     def _merge(self, replies: dict[int, Reply]) -> None:
-        """The method's new state. Where it fails nobody can know whose reply it was, or what is half done."""
+        """Let the method merge the replies. A failure stops the run, because the state may be half updated."""
         self._aggregated = False
         try:
             self.method.merge(self, replies)
@@ -206,12 +206,12 @@ class Server:
         if verb.__name__ not in self.verbs:
             raise ComityError(f"{verb.__name__} is no verb of {type(self.method).__name__}; declare it with @verb")
         replies = self.ask_clients(verb.__name__, questions)
-        if not replies and self.round == 0:  # what a method asks before the first round it cannot do without
+        if not replies and self.round == 0:  # a method cannot continue without its answers from before the first round
             raise ComityError(f"no client gave a usable answer to {verb.__name__!r}: {self.first_failure}")
         return replies
 
     def ask_clients(self, verb: str, questions: Mapping[int, Payload], lost: Sequence[int] = ()) -> dict[int, Any]:
-        """Answers by client. One that fails, or whose reply cannot be used, is left out and named in the record."""
+        """Answers by client. A client that fails, or whose reply is unusable, is left out and recorded."""
         replies = self.link.ask(self.verbs[verb], questions, self.round, lost, self.theta)
         self.record.failed |= {cid: f"{verb}: {why}" for cid, why in self.link.failures.items()}
         self.record.warnings += self.link.warnings
@@ -223,13 +223,13 @@ class Server:
         return f"client {min(failed)}: {failed[min(failed)]}" if failed else "nobody was asked"
 
     def questions(self, cids: Sequence[int], **about: Any) -> dict[int, Question]:
-        """What the method sends to each of these clients, with what the engine asks for."""
+        """The method's message to each of these clients, with the engine's fields."""
         return {cid: replace(self.method.send(self, cid), **about) for cid in cids}
 
     def evaluate(self, general: bool, by_class: bool = True) -> Columns:
-        """Every scored client's metrics as columns; their summary goes into the record.
+        """Every scored client's metrics as columns; their summary is recorded.
 
-        ``general`` asks for S-acc and G-acc too, ``by_class`` for balanced accuracy and AUC.
+        ``general`` also measures S-acc and G-acc, ``by_class`` balanced accuracy and AUC.
         """
         started = time.perf_counter()
         scores = self.ask_clients("evaluate", self.questions(self.scored, general=general, by_class=by_class))
@@ -241,7 +241,7 @@ class Server:
         return columns
 
     def export(self) -> dict[int, Tensor]:
-        """Every client's own model, whole."""
+        """Every client's own whole model."""
         models: dict[int, Export] = self.ask_clients("export", self.questions(self.clients))
         return {cid: export.model for cid, export in models.items()}
 
@@ -281,7 +281,7 @@ class Server:
         return Combined(aggregation.moved(step, dropped), outcome)
 
     def updates(self, aggregation: Aggregation) -> Updates:
-        """The updates as a rule sees them."""
+        """The updates for a rule."""
         make = self.extended(aggregation, Updates)
         size = aggregation.layout.size
         return make(
@@ -295,17 +295,17 @@ class Server:
         )
 
     def extended(self, aggregation: Aggregation, make: MakeUpdates) -> MakeUpdates:
-        """What makes updates, with everything that extensions do to them."""
+        """The function that builds updates, wrapped by all extensions."""
         for extension in self.extensions:
             make = extension.updates(self, aggregation, make)
         return make
 
     def _apply_rule(self, updates: Updates, group: str) -> Outcome:
-        """The run's own rule; what it did is recorded."""
+        """Apply the run's own rule and record its step."""
         exact = updates.cosine_error == 0
         every = len(updates.members) <= MOST_MEASURED or (self.rule.needs_gram and exact)
         if every:
-            # needed below in any case; the rule then makes no pass of its own
+            # needed below anyway; the rule then needs no pass of its own
             updates.measure(mean=not self.rule.needs_gram)
         outcome: Outcome = self.with_state(group, self.rule.apply, updates)
         record_step(self, group, updates if every else self._some(updates), outcome)
@@ -316,24 +316,24 @@ class Server:
         return outcome
 
     def with_state(self, group: str, apply: Callable[[Updates], Any], updates: Updates) -> Any:
-        """Call the rule with what it remembers of this group."""
+        """Call the rule with its state for this group."""
         self.rule.state = self.rule_states.setdefault(group, dict(self._fresh))
         result = apply(updates)
         self.rule_states[group] = self.rule.state
         return result
 
     def take_step(self, update: Tensor, group: str) -> Tensor:
-        """The server's step along an update: learning rate and momentum."""
+        """The server's step for an update: learning rate and momentum."""
         self.server_step.state = self.step_states.setdefault(group, {})
         return self.server_step(update)
 
     def _some(self, updates: Updates) -> Updates:
-        """A random subset: to measure the conflict of all pairs would cost more than the round itself."""
+        """A random subset: measuring the conflict of all pairs would cost more than the round itself."""
         chosen = torch.randperm(len(updates), generator=self.random("conflict"))[:MOST_MEASURED].sort().values.tolist()
         return updates.only(chosen, exact=True)
 
     def _traffic(self) -> tuple[int, int]:
-        """Bytes down and up so far, without those of evaluation."""
+        """Bytes down and up so far, without evaluation."""
         counted = [each for verb, each in self.link.traffic.items() if not self._judges(verb)]
         return sum(down for down, _ in counted), sum(up for _, up in counted)
 

@@ -1,4 +1,4 @@
-"""Where clients' data are: a verb is done here, whichever way it arrived."""
+"""The client side: carries out verbs on clients' data, for any link."""
 
 import copy
 import threading
@@ -21,19 +21,19 @@ from comity.engine._local_models import LocalModels
 from comity.engine._optimiser import Training
 from comity.engine._reuse import Vectors
 from comity.engine._tests import TestPool
-from comity.engine._trainer import Autograd, trainer_for
+from comity.engine._trainer import Autograd, Trainer, trainer_for
 from comity.engine._verbs import Call, Verb, verbs_of
 from comity.methods import Method, Payload, Reply
 from comity.metrics import EVIDENCE, METRICS, Metric
 from comity.nn import Model, draws_random_numbers
 from comity.results import ClientScores
 
-_DRAWING = threading.Lock()
-"""Held while a client works with a net that draws random numbers: torch has one generator for all threads."""
+_RANDOM_NETWORK = threading.Lock()
+"""Held while a client uses a network that draws random numbers: torch has one generator for all threads."""
 
 
 class Site:
-    """All that is needed to do any client's work; a thread and a Flower node both hold one."""
+    """Everything needed to do any client's work; used by a thread and by a Flower node."""
 
     def __init__(
         self,
@@ -48,48 +48,56 @@ class Site:
         self.moment = config.moment or method.moment
         self.metrics = metrics_of(extensions)
         self.metric = config.metric or ACCURACY
-        """The name of the metric that decides."""
+        """Name of the metric that decides."""
         self.test_scores: dict[int, ClientScores] = {}
-        """By client: the scores of single tests in the newest whole evaluation. They do not leave the site."""
+        """Scores of single tests by client in the newest full evaluation. They do not leave the site."""
         self.verbs = verbs_for(method, self.extensions)
         self.baselines: dict[str, LocalModels] = {}
-        """Local baselines by the samples that they learnt from, ``all`` or ``train``."""
+        """Local baselines by the samples that they were trained on, ``all`` or ``train``."""
         self.reference = config.local_on
         """The baseline to compare with."""
         self._vectors = Vectors()
+        self.trainer: Trainer = Autograd()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(self.seed, "method's parts").initial_seed())
             self._net = method.build(net)
         model = self.model()
         self.initial = model.read()
         self.parameters = model.layout("shared").size
-        """How many numbers of the shared part are parameters; buffers lie behind them."""
-        self.trainer = trainer_for(self.training, model, config.trainer)
+        """Number of parameters in the shared part; buffers follow them."""
+        self.trainer = trainer_for(self.training, model, config.trainer, own_steps=method.own_steps)
         self.net_draws = isinstance(self.trainer, Autograd) and draws_random_numbers(net, federation.shape)
-        """Whether the net draws random numbers while it trains."""
+        """Whether the network draws random numbers during training."""
 
     def model(self) -> Model:
-        """A model of its own for each worker."""
+        """A new model, one per worker."""
         net = copy.deepcopy(self._net).to(self.device)
         empty = self._vectors.empty if self.device == "cpu" else None
-        return Model(net, self.method.shared, self.config.buffers, local_norm=self.method.local_norm, empty=empty)
+        return Model(
+            net,
+            self.method.shared,
+            self.config.buffers,
+            local_norm=self.method.local_norm,
+            empty=empty,
+            compiled=self.trainer.gradients,
+        )
 
     @cached_property
     def tests(self) -> TestPool:
         return TestPool.of(self.federation, self.config)
 
     def class_shares(self, cid: int) -> NDArray[np.float64]:
-        """The shares of the classes in a client's samples, without its tests."""
+        """Class shares of a client's samples, without its tests."""
         data = self.federation.clients[cid]
         counts = torch.bincount(torch.cat([data.train.y, data.val.y]), minlength=self.federation.classes)
         return (counts / counts.sum()).double().cpu().numpy()
 
     def add_baseline(self, on: str, models: LocalModels) -> None:
-        """Give the clients their models of a local baseline."""
+        """Give clients their models of a local baseline."""
         self.baselines[on] = models
 
     def serving(self, everyone: Federation, baselines: dict[str, LocalModels]) -> "Site":
-        """The same site for clients that join after training, with their own local baselines."""
+        """The same site for newcomers, with their own local baselines."""
         site = copy.copy(self)
         vars(site).pop("tests", None)
         replaced = (extension.for_newcomers() for extension in self.extensions)
@@ -98,7 +106,7 @@ class Site:
         return site
 
     def data(self, cid: int, round: int) -> ClientData:
-        """A client's samples, as it uses them in this round."""
+        """A client's samples in this round."""
         data = self.federation.clients[cid]
         for extension in self.extensions:
             data = extension.client_data(data, round)
@@ -113,7 +121,7 @@ class Site:
         verb: str = "fit",
         round: int = 1,
     ) -> Client:
-        """A client at work. One without a state was never asked before: the method starts it."""
+        """A client ready to work. Without a state it is new, and the method starts it."""
         client = Client(
             id=cid,
             data=self.data(cid, round),
@@ -126,7 +134,7 @@ class Site:
             round=round,
             verb=verb,
         )
-        if state is None or not (state.method or state.engine):  # or what it was asked so far left nothing
+        if state is None or not (state.method or state.engine):  # or earlier questions left no state
             model.write(self.initial)
             self.method.start(client)
             if len(model.counters):
@@ -144,27 +152,27 @@ class Site:
         received: Payload,
         round: int,
     ) -> tuple[Payload, ClientState | None]:
-        """Do ``verb`` for a client with this state (``None``: it was never asked before); its state afterwards.
+        """Do ``verb`` for a client with this state (``None``: new client); returns the reply and the new state.
 
-        A client that fails on the way keeps what it had.
+        A client that fails keeps its old state.
         """
         work = self.verbs[verb].work
         assert work is not None
         call = Call(self, model, cid, state, received, round)
         if not self.net_draws:
             return work(call)
-        with _DRAWING, torch.random.fork_rng(devices=[]):
+        with _RANDOM_NETWORK, torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(self.seed, "layers", round, cid).initial_seed())
             return work(call)
 
 
 def metrics_of(extensions: Sequence[Extension]) -> tuple[Metric, ...]:
-    """Everything that is measured of a client's model, with what extensions add."""
+    """All metrics of a client's model, including those of extensions."""
     return (*METRICS, *EVIDENCE, *(metric for extension in extensions for metric in extension.metrics))
 
 
 def verbs_for(method: Method[Any, Any], extensions: Sequence[Extension] = ()) -> dict[str, Verb]:
-    """All that the clients of a run can be asked to do, by name."""
+    """All verbs of a run, by name."""
     message = method.message_type
     evaluate = evaluate_verb(message, metrics_of(extensions))
     verbs = verbs_of(method, (Verb("fit", message, method.reply_type, _fit), evaluate, export_verb(message)))
@@ -174,7 +182,7 @@ def verbs_for(method: Method[Any, Any], extensions: Sequence[Extension] = ()) ->
 
 
 def _fit(call: Call) -> tuple[Payload, ClientState]:
-    """One round's work of a client."""
+    """One round of local work of a client."""
     site, method, received = call.site, call.site.method, call.received
     client = call.client("fit")
     for extension in site.extensions:

@@ -1,4 +1,4 @@
-"""The test samples of all clients, for S-acc and G-acc: accuracy on other clients' data."""
+"""The test samples of all clients, for S-acc and G-acc: accuracy on other clients' tests."""
 
 import itertools
 import math
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from comity.engine._evaluation import Predict
 
 MOST_ANSWERS = 10_000_000
-"""Answers of models to tests that G-acc, and S-acc likewise, may take; beyond, each model is tried on a sample."""
+"""Maximum number of predictions for G-acc, and for S-acc; beyond it, each model is evaluated on a sample."""
 LEAST_SAMPLE = 400
-"""Tests in such a sample: a standard error of 2.5 points at most."""
+"""Minimum size of such a sample: a standard error of at most 2.5 points."""
 
 
 def sample_size(federation: Federation, training: float = math.inf) -> int | None:
-    """On how many tests each personal model is tried for S-acc and for G-acc; ``None``: on all that there are.
+    """Number of tests per personal model for S-acc and for G-acc; ``None`` means all.
 
-    At most so many that both together cost a tenth of the ``training``, in passes of a sample through the net.
+    Both together cost at most a tenth of the ``training``, in passes of a sample through the network.
     """
     clients, tests = len(federation), sum(len(client.test) for client in federation.clients)
     sample = max(LEAST_SAMPLE, int(min(MOST_ANSWERS, training / 20) / clients))
@@ -34,9 +34,9 @@ def sample_size(federation: Federation, training: float = math.inf) -> int | Non
 
 
 def training_passes(config: Config, federation: Federation) -> float:
-    """Passes of a sample through the net in a run's training, per evaluation of S-acc and G-acc.
+    """Passes of a sample through the network during training, per evaluation of S-acc and G-acc.
 
-    A step forward and backward counts as three.
+    A forward and backward pass counts as three.
     """
     samples = sum(len(client.train) for client in federation.clients)
     of_a_round = config.epochs * samples if config.steps is None else config.steps * config.batch_size * len(federation)
@@ -45,21 +45,21 @@ def training_passes(config: Config, federation: Federation) -> float:
 
 
 def general_error(sample: int | None) -> float:
-    """The largest standard error that a client's S-acc or G-acc can have for the sake of its sample."""
+    """Maximum standard error of a client's S-acc or G-acc due to sampling."""
     return 0.0 if sample is None else 0.5 / math.sqrt(sample)
 
 
 @dataclass
 class TestPool:
-    """The tests of all clients, one after another, or a sample where there are too many."""
+    """The tests of all clients in sequence, or a sample if there are too many."""
 
     federation: Federation
     starts: tuple[int, ...]
     sample: int | None
     others: float
-    """Share of the other clients whose tests join a client's own in S-acc."""
+    """Share of the other clients whose tests are added to a client's own in S-acc."""
     _last: tuple[Tensor, Tensor] | None = None
-    """The last model that was tested, and which of its answers were right: all clients may have the same model."""
+    """The last tested model and its hits: all clients may have the same model."""
 
     @classmethod
     def of(cls, federation: Federation, config: Config) -> "TestPool":
@@ -69,21 +69,21 @@ class TestPool:
 
     @cached_property
     def split(self) -> Split:
-        """Everybody's tests: put together when they are first asked for, which some runs never do."""
+        """All tests, concatenated on first access, because some runs never need them."""
         tests = [client.test for client in self.federation.clients]
         x = in_training_layout(torch.cat([test.x for test in tests]))
         return Split(x, torch.cat([test.y for test in tests]))
 
     @cached_property
     def sampled(self) -> Split:
-        """The tests for G-acc, the same for all clients: by chance, but of every client and class its share."""
+        """The tests for G-acc, equal for all clients: a random sample stratified by client and class."""
         if self.sample is None:
             return self.split
         random = generator(self.federation.seed, "G-acc")
         tests = zip(self.starts, self.federation.clients, strict=False)
         by_class = torch.cat([start + client.test.y.argsort(stable=True).cpu() for start, client in tests])
-        one_of_each_stretch = torch.arange(self.sample) + torch.rand(self.sample, generator=random, dtype=torch.float64)
-        return self._some(by_class[(one_of_each_stretch * (len(by_class) / self.sample)).long()])
+        one_per_stratum = torch.arange(self.sample) + torch.rand(self.sample, generator=random, dtype=torch.float64)
+        return self._some(by_class[(one_per_stratum * (len(by_class) / self.sample)).long()])
 
     def _some(self, chosen: Tensor) -> Split:
         chosen = chosen.to(self.split.y.device)
@@ -92,20 +92,20 @@ class TestPool:
     def general(
         self, cid: int, predict: "Predict", model: Tensor | None, seed: int, common: bool = False
     ) -> tuple[float, float]:
-        """S-acc and G-acc of a client's predictions; ``model`` where they are those of one model alone.
+        """S-acc and G-acc of a client's predictions; ``model`` if they come from a single model.
 
-        A model that is ``common`` to all is tried on all tests, once; S-acc looks at some of its answers.
+        A ``common`` model of all clients is evaluated once on all tests; S-acc uses some of its hits.
         """
         if self.sample is None or common:
             right = self.right(predict, model, self.split)
-            # Beyond so many, to draw tests of every other client takes too long; there is a sample then.
+            # drawing tests of every other client would take too long; use a sample
             many = len(right) * len(self.federation) * self.others > MOST_ANSWERS
             return _share(right[(self.drawn if many else self.mixed)(cid, seed)]), _share(right)
         some = self._some(self.drawn(cid, seed))
         return _share(hits(predict(some), some)), _share(self.right(predict, model, self.sampled))
 
     def right(self, predict: "Predict", model: Tensor | None, tests: Split) -> Tensor:
-        """Which answers are right. The same model is tested once."""
+        """Which predictions are correct. The same model is evaluated once."""
         last = self._last
         if model is not None and last is not None and torch.equal(last[0], model):
             return last[1]
@@ -115,7 +115,7 @@ class TestPool:
         return right
 
     def drawn(self, cid: int, seed: int) -> Tensor:
-        """Indices for S-acc, drawn one by one from the tests that ``mixed`` is about."""
+        """Indices for S-acc, drawn one by one from the same tests as in ``mixed``."""
         assert self.sample is not None
         starts, random = torch.tensor(self.starts), generator(seed, "S-acc", cid)
         sizes, clients = starts.diff(), len(starts) - 1

@@ -1,15 +1,16 @@
-"""How ``client.sgd`` trains and ``client.predict`` answers: one of three ways, chosen once for a run.
+"""How ``client.sgd`` trains and ``client.predict`` answers: one of four ways, chosen once for a run.
 
 ``autograd`` trains any model with any optimiser. ``chain`` is plain SGD written out for a chain of plain layers
 (``comity.nn.Descent``). ``compiled`` is the same in C where that is faster and the machine has a compiler
-(``comity.nn.descend``). All agree to float rounding.
+(``comity.nn.descend``). These agree to float rounding. ``bfloat16`` has to be named: its gradients are coarser.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comity._errors import ComityError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 2**18
 """Numbers in the samples that a net answers at once: what it makes of more does not stay in the processor's cache."""
-TrainerName = Literal["auto", "autograd", "chain", "compiled"]
+TrainerName = Literal["auto", "autograd", "bfloat16", "chain", "compiled"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,6 +50,9 @@ class TrainingRequest:
 
 
 class Trainer(Protocol):
+    gradients: bool = False
+    """Whether ``model.gradients`` are computed in C."""
+
     def train(self, request: TrainingRequest) -> float:
         """Train the client's model; the mean loss of a batch."""
 
@@ -87,6 +91,20 @@ class Autograd(Trainer):
         return float(total) / max(count, 1)
 
 
+class BFloat16(Autograd):
+    """``Autograd`` with the cross-entropy's products in bfloat16; weights, steps and predictions stay in float32."""
+
+    def train(self, request: TrainingRequest) -> float:
+        net = request.client.model.net
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            with torch.autocast(x.device.type, torch.bfloat16):
+                logits = net(x)
+            return F.cross_entropy(logits.float(), y)
+
+        return super().train(replace(request, loss=loss))
+
+
 class Chain(Trainer):
     """Plain SGD on a chain of plain layers."""
 
@@ -104,6 +122,8 @@ class Compiled(Trainer):
 
     convolves: bool
     """Whether there are convolutions: without, torch answers as fast."""
+    gradients: bool
+    """For a method that takes steps of its own."""
 
     def train(self, request: TrainingRequest) -> float:
         client, data = request.client, request.client.data.train
@@ -115,13 +135,17 @@ class Compiled(Trainer):
         return outputs(model, x) if self.convolves else super().outputs(model, x)
 
 
-def trainer_for(training: "Training", model: Model, name: TrainerName = "auto") -> Trainer:
-    """The trainer that is named; ``auto`` is the fastest that this optimiser and this model allow."""
-    possible: dict[str, Trainer] = {"autograd": Autograd()}
+def trainer_for(training: "Training", model: Model, name: TrainerName = "auto", *, own_steps: bool = False) -> Trainer:
+    """The trainer that is named; ``auto`` is the fastest that this optimiser and this model allow.
+
+    ``own_steps``: the method takes gradients of single batches.
+    """
+    possible: dict[str, Trainer] = {"bfloat16": BFloat16()} if torch.cpu._is_avx512_bf16_supported() else {}
+    possible["autograd"] = Autograd()
     if training.plain and (layers := chain_of(model.net)) is not None:
         possible["chain"] = Chain()
         if can_compile(model, training.batch_size):
-            possible["compiled"] = Compiled(any(isinstance(layer, nn.Conv2d) for _, layer in layers))
+            possible["compiled"] = Compiled(any(isinstance(layer, nn.Conv2d) for _, layer in layers), own_steps)
     chosen = list(possible)[-1] if name == "auto" else name
     if chosen not in possible:
         raise ComityError(
@@ -133,4 +157,5 @@ def trainer_for(training: "Training", model: Model, name: TrainerName = "auto") 
 def trainer_name(trainer: Trainer, device: str) -> str:
     """A trainer with the vector width, or the device, on which the last digits of its results depend."""
     width = torch.backends.cpu.get_cpu_capability() if device == "cpu" else device.partition(":")[0]
-    return f"{type(trainer).__name__.lower()} {width}"
+    gradients = "+gradients" if trainer.gradients else ""  # until November 2026 compiled trainers left these to torch
+    return f"{type(trainer).__name__.lower()}{gradients} {width}"

@@ -1,4 +1,4 @@
-"""What a client can be asked to do: what travels there and back, and who does the work."""
+"""Verbs: what a client can be asked to do, with the messages both ways and the implementation."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 BESIDE = 2**32
-"""Round numbers from this one on are questions outside of training."""
+"""Round numbers from this one on are questions outside training."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One question to one client, at the site where that client works."""
+    """One question to one client, at the site where the client works."""
 
     site: "Site"
     model: Model
@@ -32,17 +32,17 @@ class Call:
     round: int
 
     def client(self, verb: str) -> Client:
-        """The client at work; its random numbers depend on ``verb``."""
+        """The client, with random numbers that depend on ``verb``."""
         return self.site.client(self.cid, self.model, self.state, verb=verb, round=self.round)
 
 
 Work = Callable[[Call], tuple[Payload, ClientState | None]]
-"""Answers a question; what the client keeps afterwards, ``None`` for a client that the question does not start."""
+"""Answers a question and returns the client's new state (``None`` if the question does not start the client)."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One thing that clients can be asked to do."""
+    """A remote function that the server can call on clients."""
 
     name: str
     message: type[Payload]
@@ -50,23 +50,23 @@ class Verb:
     work: Work | None = None
     """``None`` for a verb that the method declares with ``@verb``."""
     objection: Callable[[Payload, Payload], str | None] | None = None
-    """Why a well-formed reply to what was sent cannot be used, in words that follow "client 3"."""
+    """Reason to reject a well-formed reply, in words that follow "client 3"."""
     checks: frozenset[str] = frozenset()
     """Fields of the reply whose range ``objection`` checks; others must be finite."""
     read_only: bool = False
-    """Whether it leaves what the client keeps as it was."""
+    """Whether the client's state stays unchanged."""
     judges: bool = False
-    """Whether it compares models; then its bytes are not counted as the method's."""
+    """Whether the verb evaluates models; its bytes do not count as the method's."""
     summed: str | None = None
-    """The tensor of the reply of which the server needs the sum over all clients alone: float64 numbers as int64, in
-    columns; one of zeros says that the client has nothing to add there. (blocks, rows, columns) are several that count
-    as questions of their own. Later extensions may hide the rest."""
+    """Name of the reply's tensor of which the server needs only the sum over clients: float64 numbers as int64, in
+    columns; a column of zeros means that the client adds nothing there. (blocks, rows, columns) are several tensors
+    that count as separate questions. Later extensions may hide the rest."""
     optional: frozenset[str] = frozenset()
-    """Fields of the reply that one client may have and another not."""
+    """Fields that may be missing in some clients' replies."""
 
 
 def verbs_of(method: Method[Any, Any], own: Iterable[Verb] = ()) -> dict[str, Verb]:
-    """By name: the engine's ``own`` verbs, and those that the method declares with ``@verb``."""
+    """Verbs by name: the engine's ``own`` verbs, and those that the method declares with ``@verb``."""
     verbs = list(own)
     for name, function in inspect.getmembers(type(method), inspect.isfunction):
         if getattr(function, "is_verb", False):
@@ -80,12 +80,12 @@ def verbs_of(method: Method[Any, Any], own: Iterable[Verb] = ()) -> dict[str, Ve
                     f"method {type(method).__name__}: the verb {verb.name} must say what travels by annotations: "
                     f"def {verb.name}(self, client: Client, received: Question) -> MyReply"
                 )
-            field_types(payload)  # rejects a field that cannot travel
+            field_types(payload)  # rejects a field that cannot be sent
     return {verb.name: verb for verb in verbs}
 
 
 def _ask_method(name: str, call: Call) -> tuple[Payload, ClientState]:
-    """Have the method answer; the client keeps what the method left."""
+    """Let the method answer; the client keeps the state that the method leaves."""
     client, method = call.client(name), call.site.method
     reply: Payload = getattr(method, name)(client, call.received)
     declared = call.site.verbs[name].reply

@@ -1,4 +1,4 @@
-"""Malicious clients: they upload something else than they trained."""
+"""Malicious clients: they send something else than they trained."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from comity.engine import RunPlan, Server, Site
 
 AGAINST = 2.0
-"""Length of ``inner`` over that of the honest clients' mean."""
+"""Length of ``inner`` relative to the honest clients' mean."""
 
 
 class Attack(Extension):
-    """Some clients upload something else than they trained. Buffers stay as they are: a rule does not see them.
+    """Malicious clients that send something else than they trained. Buffers stay unchanged: rules do not see them.
 
-    Each by itself: ``gaussian`` sends Gaussian numbers of standard deviation 1 in place of the shared parameters (A1 of
-    FedPG, supplement B.3), ``scale`` its update times 100 (A2), ``flip`` its update times −1. In collusion, and with
+    Independent attacks: ``gaussian`` sends Gaussian numbers of standard deviation 1 instead of the shared parameters
+    (A1 of FedPG, supplement B.3), ``scale`` the update times 100 (A2), ``flip`` the update times −1. Collusion with
     knowledge of the honest updates: ``inner`` sends −2 times their mean (Xie et al., UAI 2020).
     """
 
@@ -41,7 +41,7 @@ class Attack(Extension):
         self.excluded = frozenset(order[: round(self.share * clients)])
 
     def after_fit(self, site: "Site", client: Client, received: Payload, reply: Any) -> Any:
-        """The reply that leaves a client; behind the shared part's parameters lie buffers."""
+        """Replace the parameters in a malicious client's reply; buffers follow them in the vector."""
         size = site.parameters
         if client.id not in self.excluded or not size or self.kind == "inner":
             return reply
@@ -54,7 +54,7 @@ class Attack(Extension):
         return _with_parameters(reply, origin + factor * (reply.theta[:size] - origin))
 
     def replies(self, server: "Server", replies: dict[int, Reply], sent: Mapping[int, Payload]) -> dict[int, Reply]:
-        """All replies of a round, with those of colluding clients in place of what they trained."""
+        """All replies of a round, with those of colluding clients replaced."""
         size = server.layout.size
         malicious, honest = self.excluded & replies.keys(), sorted(replies.keys() - self.excluded)
         if self.kind != "inner" or not size or not malicious or not honest:

@@ -1,4 +1,4 @@
-"""What limits the influence of single updates, or what a rule sees of them."""
+"""Limits on the influence of single updates, and sketches of updates for rules."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Bound(Extension):
-    """Acts on the updates that a rule sees, and so only where the method uses a rule."""
+    """Base class: acts on the updates for a rule, so only if the method uses a rule."""
 
     def unused(self, server: "Server") -> str | None:
         method = type(server.method).__name__
@@ -21,7 +21,7 @@ class Bound(Extension):
 
 
 class Sketches(Bound):
-    """Rules see each layer of an update as random measurements."""
+    """Rules get each layer of an update as a random sketch."""
 
     estimates = True
     sketch: Sketch
@@ -39,7 +39,7 @@ class Sketches(Bound):
 
 
 class Caps(Bound):
-    """The largest share of the weight that a client's declared size may give it."""
+    """Cap on the weight that a client gets by its declared size."""
 
     share: float
 
@@ -53,7 +53,7 @@ class Caps(Bound):
 
 
 class Clipping(Bound):
-    """Updates that are longer than the round's median are scaled down to it."""
+    """Scale updates longer than the round's median down to the median."""
 
     def updates(self, server: "Server", aggregation: Aggregation, make: MakeUpdates) -> MakeUpdates:
         def clipped(*rows: Any, **about: Any) -> Updates:

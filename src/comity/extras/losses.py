@@ -1,4 +1,4 @@
-"""Losses of the model as received, for rules that ask for them."""
+"""Losses of the model as received, for rules that need them."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1e38
-"""A loss beyond this is rejected: its square would overflow."""
+"""Larger losses are rejected: their square would overflow."""
 
 
 class Losses(Extension):
-    """Each client reports the loss of the model as received on its training data, before it fits."""
+    """Each client reports the loss of the received model on its training data, before it fits."""
 
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
         return verbs | {"fit": replace(verbs["fit"], objection=_objection)}
@@ -29,7 +29,7 @@ class Losses(Extension):
 
 
 def _objection(_: Payload, reply: Payload) -> str | None:
-    """A reply without a loss is one client's failure; the rule could do nothing with the others."""
+    """Reject a reply without a valid loss, as a failure of this client only."""
     if not isinstance(reply, Reply) or (reply.loss is not None and 0 <= reply.loss < LARGEST):
         return None
     return f"sent the loss {reply.loss}; the rule needs a number, at least 0"

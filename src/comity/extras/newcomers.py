@@ -1,4 +1,4 @@
-"""Clients that join after training. Each method serves them in its own way; nothing of them enters the federation."""
+"""Clients that join after training. Each method serves them in its own way; they do not affect the federation."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Newcomers(Extension):
-    """Holds the last clients out of training and serves them after it."""
+    """Hold the last clients out of training and serve them afterwards."""
 
     count: int
     participation: float
@@ -37,7 +37,7 @@ class Newcomers(Extension):
         return everyone.first(count)
 
     def after_training(self, run: "Run", result: Result) -> Result:
-        """How newcomers fare, beside what they have when they train by themselves."""
+        """Add the newcomers' results, compared with their local baselines."""
         config, baselines = run.config, dict[str, LocalModels]()
         local: Columns = {}
         needed: list[Literal["all", "train"]] = (
@@ -59,21 +59,21 @@ class Newcomers(Extension):
 
 
 Served = tuple[dict[int, Any], dict[int, str], LocalModels]
-"""The newcomers' scores, who could not be served and why, and the models of those who could."""
+"""Scores of the newcomers, reasons why some could not be served, and the models of the others."""
 
 
 def serve(plan: "RunPlan", site: "Site", server: "Server", baselines: dict[str, LocalModels]) -> Served:
-    """Have the newcomers join, who have these local baselines. ``site`` and ``server`` stay as they are."""
+    """Let the newcomers join, with these local baselines. ``site`` and ``server`` stay unchanged."""
     config, method, everyone = plan.config, site.method, plan.everyone
     cids = range(len(plan.federation), len(everyone))
     site = site.serving(everyone, baselines)
     link = Threads(site, server.link.workers, clients=server.clients)
     now, rounds = server.round, config.newcomer_rounds
-    if config.is_local:  # they are given nothing: they train as the others did
+    if config.is_local:  # they receive nothing and train like the others did
         now, rounds = 0, max(1, round(config.participation * config.rounds))
-    desk = server.serving(link, now)
+    newcomers_server = server.serving(link, now)
     try:
-        received: dict[int, Question] = {cid: method.welcome(desk, cid, None) for cid in cids}
+        received: dict[int, Question] = {cid: method.welcome(newcomers_server, cid, None) for cid in cids}
         model = site.model()
         states = {}
         for cid in cids:
@@ -82,10 +82,10 @@ def serve(plan: "RunPlan", site: "Site", server: "Server", baselines: dict[str, 
             states[cid] = ClientState(client.keep, client.engine_keep)
         link.restore(states)
         for _ in range(rounds):
-            replies = desk.serve(received)
-            received = {cid: method.welcome(desk, cid, replies.get(cid)) for cid in cids}
+            replies = newcomers_server.serve(received)
+            received = {cid: method.welcome(newcomers_server, cid, replies.get(cid)) for cid in cids}
         questions = {cid: replace(each, by_class=True) for cid, each in received.items()}
-        scores: dict[int, Any] = link.ask(desk.verbs["evaluate"], questions, desk.round)
+        scores: dict[int, Any] = link.ask(newcomers_server.verbs["evaluate"], questions, newcomers_server.round)
     except Exception as error:  # a method that cannot serve newcomers must not end the run
         scores, link.failures = {}, dict.fromkeys(cids, f"{type(error).__name__}: {error}")
     return scores, link.failures, LocalModels(site, link.states())

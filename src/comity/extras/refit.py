@@ -1,4 +1,4 @@
-"""Rounds in which clients train on their validation samples too."""
+"""Final rounds in which clients also train on their validation samples."""
 
 from dataclasses import replace
 from typing import Self
@@ -11,7 +11,7 @@ from comity.engine import Extension
 
 
 class Refit(Extension):
-    """From ``first`` on, clients train on all samples that they have."""
+    """From round ``first`` on, clients train on all of their samples."""
 
     first: int
     newcomers_too: bool = True
@@ -31,5 +31,5 @@ class Refit(Extension):
         return replace(data, train=Split(x, y), val_unseen=False)
 
     def for_newcomers(self) -> Extension | None:
-        """Under a guard newcomers weigh what they are given, and nothing is trained afterwards."""
+        """Under a guard newcomers weigh what they receive, and nothing is trained afterwards."""
         return self if self.newcomers_too else None

@@ -1,4 +1,4 @@
-"""Means and spreads of tables that stay at their sites: one question of sums before the first round."""
+"""Standardisation of tables that stay at their sites: one question for sums before the first round."""
 
 import logging
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("comity")
 
 SCALER = "scaler"
-"""Where the server stores it, (2, features) float64."""
+"""Key in the server's store, (2, features) float64."""
 
 
 class Features(Question):
-    """A question about sums over a client's training and validation samples."""
+    """A question for sums over a client's training and validation samples."""
 
     features: int
 
 
 class Sums(Payload):
-    """What `Moments` holds, (4, features): number, sum, sum of squares, and number of values that are not 0 or 1."""
+    """The sums of `Moments`, (4, features): number, sum, sum of squares, and number of values other than 0 and 1."""
 
     bits: Tensor
-    """Float64 as int64: floats that travel must be within the range of float32, which squares may leave."""
+    """Float64 as int64: floats in messages must be within the range of float32, which squares may exceed."""
 
     @classmethod
     def over(cls, moments: Moments) -> "Sums":
@@ -44,9 +44,9 @@ class Sums(Payload):
 
 
 class Scaling(Extension):
-    """Asks each client for its sums once, and sends the means and spreads along with all later questions.
+    """Ask each client once for its sums, and send means and standard deviations with all later questions.
 
-    The link of a run and those of its local baselines send the same along: there is one question for all of them.
+    The links of a run and of its local baselines send the same values: there is one question for all of them.
     """
 
     scaled: bool = field(default=False, init=False)
@@ -72,7 +72,7 @@ class Scaling(Extension):
     def before_training(self, run: "Run") -> None:
         server = run.server
         along = server.link.along
-        if SCALER in server.store:  # of a run that is resumed
+        if SCALER in server.store:  # of a resumed run
             along[:] = server.store[SCALER].flatten().tolist()
         asked = not along
         if asked:
@@ -87,11 +87,11 @@ class Scaling(Extension):
             along[:] = [*scaler.centre.tolist(), *scaler.factor.tolist()]
         server.store[SCALER] = torch.tensor(along, dtype=torch.float64).view(2, -1)
         if asked:
-            run.save()  # others may answer after a resume, and the local baselines would have been scaled by these
+            run.save()  # after a resume other clients may answer, but the local baselines were scaled by these
 
 
 def _total(server: "Server", question: Features, replies: Mapping[int, Any], schema: Schema) -> Moments:
-    """The sums of all clients together; where an extension hides single ones, what it adds up."""
+    """Sums of all clients; if an extension hides single ones, its total."""
     about = question, replies, 4, schema.features
     hidden = (each.total(server, "moments", *about) for each in server.extensions)
     total = next((sums for sums in hidden if sums is not None), None)
@@ -104,7 +104,7 @@ def _total(server: "Server", question: Features, replies: Mapping[int, Any], sch
 
 
 def _moments(call: Call) -> tuple[Payload, ClientState | None]:
-    """Sums of this client's samples. It is not started by this, and what it keeps stays as it was."""
+    """Sums of this client's samples. The client is not started, and its state stays unchanged."""
     federation = call.site.federation
     schema, found = _schema_of(federation), Moments.of(federation.clients[call.cid].train.x.numpy())
     known = zip(schema.features, found.count, strict=True)

@@ -1,4 +1,4 @@
-"""Trackers: the scalars of every round to TensorBoard, Weights & Biases or MLflow."""
+"""Trackers: log the scalars of every round to TensorBoard, Weights & Biases or MLflow."""
 
 import os
 from importlib import import_module
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Tracker(Callback):
-    """Logs the scalars of every round under the field's usual keys (``train/loss``, ``eval/L-acc/mean``)."""
+    """Log the scalars of every round under the usual keys (``train/loss``, ``eval/L-acc/mean``)."""
 
     module: ClassVar[str]
 
@@ -27,7 +27,7 @@ class Tracker(Callback):
     def on_start(self, run: "Run") -> None:
         try:
             self.start(run)
-        except Exception as error:  # nobody is logged in, or the server is not there
+        except Exception as error:  # not logged in, or the server is unreachable
             raise ComityError(f"{self.module} does not start: {type(error).__name__}: {error}") from error
 
     def on_round(self, run: "Run", record: RoundRecord) -> None:
@@ -49,7 +49,7 @@ class Tracker(Callback):
 
 
 class TensorBoard(Tracker):
-    """Into the run folder."""
+    """Log into the run folder."""
 
     module = "torch.utils.tensorboard"
 
@@ -71,7 +71,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """Weights & Biases; its own variables, as WANDB_PROJECT and WANDB_MODE, decide where to."""
+    """Log to Weights & Biases, configured by its variables, such as WANDB_PROJECT and WANDB_MODE."""
 
     module = "wandb"
 
@@ -89,7 +89,7 @@ class WandB(Tracker):
 
 
 class MLflow(Tracker):
-    """MLflow; its own variables, as MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME, decide where to."""
+    """Log to MLflow, configured by its variables, such as MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
 
     module = "mlflow"
 

@@ -1,4 +1,4 @@
-"""Trials of steps: clients report what a step would do to their losses, before one is taken."""
+"""Trials of steps: clients report how a step would change their losses before one is taken."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from comity.engine import Server, Site
 
 MOST_TRIED = 128
-"""Samples on which a client tries steps."""
+"""Number of samples on which a client tries steps."""
 DIVERGED = 1e6
-"""The loss that stands for that of a model which diverged."""
+"""The loss that represents a diverged model."""
 
 
 class StepLosses(Payload):
-    """What several steps do to a client's loss: on its validation samples if it has any, else on training samples."""
+    """Losses after several steps, on validation samples if there are any, otherwise on training samples."""
 
     before: float
     after: Tensor
-    """A row for each step that was sent, a column for each of its lengths."""
+    """One row per step, one column per length."""
     samples: int
 
 
 class Trials(Extension):
-    """Lets a rule ask clients what steps would do to their losses."""
+    """Let a rule ask clients how steps would change their losses."""
 
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
         verb = Verb("try_steps", verbs["fit"].message, StepLosses, _work, _objection)
@@ -56,7 +56,7 @@ def _try_steps(
     factors: Sequence[float],
     dropped: Collection[object],
 ) -> TriedSteps:
-    """What multiples of each of these steps do to the losses of the round's clients."""
+    """Losses of the round's clients after multiples of each of these steps."""
     method = type(server.method).__name__
     if not aggregation.is_whole:
         raise ComityError(f"{method} combines several things a round: no step can be tried")
@@ -76,7 +76,7 @@ def _try_steps(
 
 
 def _work(call: Call) -> tuple[Payload, ClientState]:
-    """Losses on the way from the shared part that the client last started from to each that it received."""
+    """Losses between the shared part that the client last started from and each received one."""
     site, received, client = call.site, call.received, call.client("try_steps")
     origin, size = client.engine_keep["origin"], site.parameters
     split = client.data.val if len(client.data.val) else client.data.train
@@ -84,7 +84,7 @@ def _work(call: Call) -> tuple[Payload, ClientState]:
     split = Split(split.x[chosen], split.y[chosen])
     losses = [loss_as_received(site, client, replace(received, theta=origin), split)]
     for end, factor in product(received.theta, received.factors.tolist()):
-        theta = end.clone()  # with the new buffers, whatever the step
+        theta = end.clone()  # with the new buffers for every length
         theta[:size] = torch.lerp(origin[:size], end[:size], factor)
         losses.append(loss_as_received(site, client, replace(received, theta=theta), split))
     known = torch.tensor(losses, dtype=torch.float64).nan_to_num(DIVERGED).clamp(max=DIVERGED)

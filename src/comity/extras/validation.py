@@ -1,4 +1,4 @@
-"""S-acc, G-acc and the common model on validation samples, for studies that are tuned by one of them (``tune_by``)."""
+"""S-acc, G-acc and the global model on validation samples, for studies that tune by one of them (``tune_by``)."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class GeneralValidation(Extension):
-    """Whenever S-acc and G-acc are measured on tests, measure them on validation samples too."""
+    """Measure S-acc and G-acc on validation samples too, whenever they are measured on tests."""
 
     metrics = tuple(GENERAL_VALIDATED.values())
 

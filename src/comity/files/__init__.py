@@ -1,4 +1,4 @@
-"""Clients' checkpoints as files: diagnose the conflict between them, and merge them, whatever framework made them.
+"""Clients' checkpoints as files of any framework: diagnose the conflict between them, and merge them.
 
 >>> from comity.files import aggregate
 >>> aggregate("base.safetensors", ["a.safetensors", "b.safetensors"], "new.safetensors")  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Open what a path holds as one checkpoint: a model or a PEFT adapter, in one file or in several."""
+"""Open a path as one checkpoint: a model or a PEFT adapter, in one file or several."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 INDEX = ".index.json"
 ADAPTER = "adapter_config.json"
 PREFIX = "base_model.model."
-"""What PEFT puts before the name of a module."""
+"""Prefix that PEFT puts before the name of a module."""
 ENDS_WITH = r"(.*\.)?({})$"
-"""How PEFT matches a pattern with the name of a module before it was wrapped; the first that matches counts."""
+"""How PEFT matches a pattern with a module's original name; the first match counts."""
 
 
 class Adapter(msgspec.Struct):
-    """What PEFT's ``adapter_config.json`` says about the scale of an adapter's products."""
+    """The scale of an adapter's products, from PEFT's ``adapter_config.json``."""
 
     lora_alpha: Positive
     peft_type: Literal["LORA"] = "LORA"
@@ -39,7 +39,7 @@ class Adapter(msgspec.Struct):
     def read(cls, config: Path) -> "Adapter":
         adapter = read_json(config, cls)
         for pattern in adapter.alpha_pattern or ():
-            # Matching some untrusted patterns would take forever.
+            # matching some untrusted patterns would take forever
             if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
                 raise ComityError(f"{config}: alpha_pattern {pattern!r} repeats a group, or too much, to be tried")
             try:
@@ -54,7 +54,7 @@ class Adapter(msgspec.Struct):
         return next(fits, self.lora_alpha) / self.strength(rank)
 
     def strength(self, rank: int) -> float:
-        """What alpha is divided by."""
+        """The divisor of alpha."""
         return rank**0.5 if self.use_rslora else rank
 
 
@@ -65,7 +65,7 @@ class Index(msgspec.Struct):
 
 
 class Checkpoint:
-    """The tensors at a path by name, whatever files they lie in."""
+    """The tensors at a path by name, in any number of files."""
 
     def __init__(
         self, path: Path, files: Sequence[WeightFile], folder: Path | None = None, config: Path | None = None
@@ -86,7 +86,7 @@ class Checkpoint:
         return self._homes[name].read(name, start, stop)
 
     def sidecars(self) -> Iterator[Path]:
-        """The other files of its folder that belong to it: configurations, tokenizers."""
+        """The other files in its folder: configurations, tokenizers."""
         for path in sorted(self.folder.iterdir() if self.folder is not None else ()):
             weights = path.suffix in (*FORMATS, ".gguf", ".h5", ".msgpack", ".onnx") or path.name.endswith(INDEX)
             if path.is_file() and not path.name.startswith(".") and not weights:
@@ -116,7 +116,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 def _open_file(path: Path) -> WeightFile:
     if path.suffix not in FORMATS:
         raise ComityError(f"{path}: its name must end in one of {', '.join(FORMATS)} or {INDEX}, or be a folder's")
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if path.exists() and not path.is_file():  # a pipe would block
         raise ComityError(f"{path}: it is not a file")
     return FORMATS[path.suffix](path)
 
@@ -128,7 +128,7 @@ def _open_folder(path: Path) -> Checkpoint:
         if weights is None:
             raise ComityError(f"{path}: it has {ADAPTER}, but no adapter_model.safetensors or adapter_model.bin")
         return Checkpoint(path, [_open_file(weights)], path, config)
-    # A folder from Hugging Face may hold the same model in two formats, and shards come with an index.
+    # A folder from Hugging Face may hold the same model in two formats, and shards have an index.
     for pattern in (f"*.safetensors{INDEX}", "*.safetensors", f"*{INDEX}", "*"):
         named = [file for file in path.glob(pattern) if file.suffix in FORMATS or file.name.endswith(INDEX)]
         found = [file for file in named if file.is_file()]
@@ -148,7 +148,7 @@ def _open_shards(index: Path) -> list[WeightFile]:
         names.setdefault(shard, set()).add(name)
     files = []
     for shard, expected in names.items():
-        # An untrusted index may name a path outside the folder, and an output would be written there.
+        # an untrusted index may name a path outside the folder, where an output would be written
         if Path(shard).name != shard or Path(shard).suffix not in FORMATS:
             raise ComityError(f"{index}: {shard!r} is not the name of a weight file beside it")
         files.append(_open_file(index.parent / shard))
@@ -165,11 +165,11 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Name each client by the shortest end of its path that is different for all of them."""
+    """Name each client by the shortest unique end of its path."""
     parts = [(*path.absolute().parts[1:-1], _stem(path)) for path in paths]
     if len(set(parts)) < len(parts):  # a.pt and a.npz in one folder
         parts = [path.absolute().parts[1:] for path in paths]
-    # The last part is omitted where it is the same for all: site-1/model.pt and site-2/model.pt are site-1 and site-2.
+    # a common last part is omitted: site-1/model.pt and site-2/model.pt become site-1 and site-2
     while len(parts) > 1 and len({part[-1:] for part in parts}) == 1:
         parts = [part[:-1] for part in parts]
     depth = next(depth for depth in count(1) if len({part[-depth:] for part in parts}) == len(parts))

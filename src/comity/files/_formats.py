@@ -1,4 +1,4 @@
-"""Files of tensors in three formats. Headers are read at once, numbers when they are used."""
+"""Tensor files in three formats. Headers are read at once, numbers when they are used."""
 
 import math
 import pickle
@@ -23,25 +23,25 @@ DTYPES = {
     "I32": torch.int32, "U64": torch.uint64, "I64": torch.int64, "C64": torch.complex64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
-"""Torch's dtypes by the names that safetensors gives them."""
+"""Torch's dtypes by their safetensors names."""
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 FLOATS = ("F64", "F32", "F16", "BF16")
 """Kinds of numbers that rules combine."""
 COUNTERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
-"""Kinds that are copied from the base. Any other kind has to be excluded by name."""
+"""Kinds that are copied from the base. Any other kind must be excluded by name."""
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
-"""Keys under which trainers save the state dict beside other things (NVFlare: ``model``)."""
+"""Keys under which trainers save the state dict beside other data (NVFlare: ``model``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as its file describes it."""
+    """Description of a tensor in a file."""
 
     shape: tuple[int, ...]
     kind: str
     whole: bool = False
-    """Whether it is read into memory as a whole because its file cannot be mapped or is not in row-major order."""
+    """Whether it is read as a whole, because its file cannot be mapped or is not in row-major order."""
 
     @property
     def numel(self) -> int:
@@ -61,7 +61,7 @@ class StoredTensor:
 
 
 class WeightFile:
-    """A file of tensors, mapped into memory."""
+    """A memory-mapped file of tensors."""
 
     format: str
     metadata: Mapping[str, str] | None = None
@@ -69,9 +69,9 @@ class WeightFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.mapped = math.inf
-        """Bytes that may be read before the file is mapped anew, which returns its pages to the system."""
+        """Bytes that may be read before the file is mapped again, which returns its pages to the system."""
         self.ties: dict[str, str] = {}
-        """Tensors that are the same bytes as an earlier one, and the name of that one."""
+        """Tensors that share the bytes of an earlier one, with the name of that one."""
         self._lock = threading.Lock()
         self._read = 0
         self._held: tuple[str, Tensor] | None = None  # the last tensor
@@ -82,7 +82,7 @@ class WeightFile:
             raise
         except OSError as error:
             raise self.wrong(f"it cannot be read ({error.strerror or error})") from error
-        except Exception as error:  # a library that is fed with anything may raise anything
+        except Exception as error:  # a library may raise anything for malformed input
             raise self.wrong(f"it is not a {self.format} file, or cut short ({error})") from error
 
     def open(self) -> dict[str, StoredTensor]:
@@ -90,13 +90,13 @@ class WeightFile:
         raise NotImplementedError
 
     def map(self) -> None:
-        """Map the file anew."""
+        """Map the file again."""
 
     def tensor(self, name: str) -> Tensor:
         raise NotImplementedError
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Numbers ``start`` to ``stop`` of a tensor in row-major order. Mapped ones are read when they are used."""
+        """Numbers ``start`` to ``stop`` of a tensor in row-major order. Mapped ones are read when used."""
         entry = self.entries[name]
         with self._lock:
             if not self.path.exists() or self._state() != self._identity:
@@ -124,7 +124,7 @@ class WeightFile:
 
 
 class SafetensorsFile(WeightFile):
-    """The library checks sizes, overlaps and gaps, and maps the tensors."""
+    """A safetensors file. The library checks sizes, overlaps and gaps, and maps the tensors."""
 
     format = "safetensors"
 
@@ -144,7 +144,7 @@ class SafetensorsFile(WeightFile):
 
 
 class TorchFile(WeightFile):
-    """What torch.save wrote, loaded without running code: tensors and plain values only."""
+    """A file from torch.save, loaded without running code: only tensors and plain values."""
 
     format = "torch (1.6 or newer)"
 
@@ -175,7 +175,7 @@ class TorchFile(WeightFile):
         return entries
 
     def _check_archive(self) -> set[int]:
-        """The sizes of its parts. Reject what torch.load would unpack without limit or read in the wrong byte order."""
+        """Sizes of the archive's parts; rejects what torch.load would unpack without limit or in wrong byte order."""
         with zipfile.ZipFile(self.path) as archive:
             for info in archive.infolist():
                 if info.compress_type or info.compress_size != info.file_size:
@@ -199,7 +199,7 @@ class TorchFile(WeightFile):
 
 
 class NpzFile(WeightFile):
-    """What numpy.savez wrote. Arrays are read as a whole, one at a time."""
+    """A file from numpy.savez. Arrays are read as a whole, one at a time."""
 
     format = "npz"
 
@@ -215,7 +215,7 @@ class NpzFile(WeightFile):
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.wrong(f"{info.filename!r} is compressed by method {info.compress_type}")
         with archive.open(info) as stream:
-            # Later versions are for the long headers of structured arrays, which may unpack to gigabytes.
+            # later versions are for the long headers of structured arrays, which may unpack to gigabytes
             if (version := np.lib.format.read_magic(stream)) != (1, 0):
                 raise ValueError(f"{info.filename!r} is of version {version}")
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
@@ -233,11 +233,11 @@ class NpzFile(WeightFile):
     def tensor(self, name: str) -> Tensor:
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
-            stream.read(1)  # at the end of the stream the checksum is compared
+            stream.read(1)  # the checksum is compared at the end of the stream
             return torch.from_numpy(np.ascontiguousarray(array))
 
 
 FORMATS: dict[str, type[WeightFile]] = {
     ".safetensors": SafetensorsFile, ".npz": NpzFile, **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt"), TorchFile)
 }  # fmt: skip
-"""By the end of a file's name."""
+"""Readers by file extension."""

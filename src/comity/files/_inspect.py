@@ -1,4 +1,4 @@
-"""Diagnose conflict between clients' files from Gram matrices: who would be harmed, and what a rule would change."""
+"""Diagnose conflict between clients' files from Gram matrices: who would be harmed, and the effect of rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from comity.rules import CALM, COSINE_ROUNDING, ConflictRate, ConFREE, Mean, con
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule would do to each client, to first order, by a step as long as the mean's."""
+    """First-order effect of a rule on each client, for a step of the mean's length."""
 
     rule: str
     length: float
-    """How many times as long as the mean's its own step is."""
+    """Length of the rule's own step relative to the mean's."""
     shares: Tensor
-    """(N,) d·Δⱼ/|Δⱼ|²: what a client gains over what its own update would bring it; nan if it did not move."""
+    """(N,) d·Δⱼ/|Δⱼ|²: a client's gain relative to that of its own update; nan if it did not move."""
     harmed: tuple[int, ...]
-    """Clients whose loss would rise, worst share first."""
+    """Clients whose loss would rise, worst first."""
 
     @property
     def worst(self) -> int:
@@ -31,20 +31,20 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the clients' updates show."""
+    """The diagnosis of the clients' updates."""
 
     source: str
-    """The base's path, or that the files are updates."""
+    """The base's path, or a note that the files are updates."""
     ids: tuple[str, ...]
     layers: tuple[str, ...]
     numbers: tuple[int, ...]
-    """In each layer."""
+    """Parameters per layer."""
     conflict: ConflictRate
     cosines: Tensor
     weight: Tensor
-    """(L,) each layer's part of the squared length of all updates."""
+    """(L,) each layer's share of the squared length of all updates."""
     effects: Tensor
-    """(N, N) Δᵢ·Δⱼ/|Δⱼ|²: what i's update alone would do to j, over what j's own would."""
+    """(N, N) Δᵢ·Δⱼ/|Δⱼ|²: effect of i's update on j, relative to that of j's own."""
     verdicts: tuple[Verdict, ...]
     dropped: dict[str, str]
 
@@ -53,7 +53,7 @@ class Inspection:
         return self.verdicts[0]
 
     def hurts(self) -> list[tuple[int, int, float]]:
-        """Pairs i, j where i's update alone would raise j's loss, and by how much, the worst first."""
+        """Pairs i, j where i's update would raise j's loss, with the effect, worst first."""
         against = (self.effects < 0) & (self.cosines < -COSINE_ROUNDING)
         pairs = [(i, j, float(self.effects[i, j])) for i, j in against.nonzero().tolist() if i != j]
         return sorted(pairs, key=lambda pair: pair[2])
@@ -73,8 +73,8 @@ def inspect(
 ) -> Inspection:
     """Read the clients' files once and diagnose conflict between them; inputs as for `aggregate`.
 
-    The plain mean, ConFREE and CALM are all judged at the length of the mean, so that they are compared by where they
-    lead and not by how far.
+    The plain mean, ConFREE and CALM are all judged at the length of the mean, so that their directions are compared,
+    not their step lengths.
     """
     inputs = collect(base, clients, Choice(only, exclude, "keep", lora), sizes, None, skip_bad)
     u = FileUpdates(inputs, memory, skip_bad, progress, passes=1)

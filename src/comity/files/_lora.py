@@ -1,4 +1,4 @@
-"""PEFT adapters, and merging them by their products ΔW = s·BA, which are never built: their factors suffice."""
+"""PEFT adapters, and merging by their products ΔW = s·BA, which are never built: the factors suffice."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from comity.files._updates import FileUpdates
 
 FACTOR = re.compile(r"((.+)\.lora_(?:embedding_)?)A((?:\..+)?)")
-"""PEFT's name of the factor A; that of B has B in its place."""
+"""PEFT's name of the factor A; B's name has B in its place."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Pair:
             raise model.wrong("it is a DoRA adapter (use_dora), which does more than its product; use --lora factors")
         A, B = model.entries[self.A].shape, model.entries[self.B].shape
         inputs, outputs = template.entries[self.A].shape[1:], template.entries[self.B].shape[:1]
-        # The B of a convolution is (outputs, rank, 1, 1).
+        # B of a convolution is (outputs, rank, 1, 1)
         if len(A) < 2 or len(B) < 2 or A[0] != B[1] or any(size != 1 for size in B[2:]) or not A[0]:
             raise model.wrong(f"factors of {self.module!r} have shapes {A} and {B}, which have no product")
         if (A[1:], B[:1]) != (inputs, outputs):
@@ -46,7 +46,7 @@ class Pair:
 
 
 def pairs_of(names: Iterable[str]) -> list[Pair]:
-    """The pairs of factors among these tensors; their B may be missing."""
+    """The pairs of factors among these tensors; B may be missing."""
     return [Pair(A[2], A[0], f"{A[1]}B{A[3]}") for A in map(FACTOR.fullmatch, names) if A]
 
 
@@ -64,7 +64,7 @@ def pairs_to_merge(template: Checkpoint, names: Sequence[str]) -> list[Pair]:
 
 
 def check_scales(client: Checkpoint, template: Checkpoint, names: Sequence[str]) -> None:
-    """Reject factors whose products are scaled differently: factors of the two could not be added."""
+    """Reject factors whose products are scaled differently: their factors could not be added."""
     for pair in pairs_of(template.entries):
         if not {pair.A, pair.B}.isdisjoint(names):
             rank, usual = template.entries[pair.A].shape[0], pair.scale(template)
@@ -74,7 +74,7 @@ def check_scales(client: Checkpoint, template: Checkpoint, names: Sequence[str])
 
 
 def config_with_ranks(template: Checkpoint, new: Mapping[str, int]) -> bytes:
-    """The configuration of an adapter whose modules have new ranks. The scale of each module stays."""
+    """The configuration of an adapter with new ranks. The scale of each module stays the same."""
     assert template.config is not None
     about = read_json(template.config, dict[str, Any])
     pairs = pairs_of(template.entries)
@@ -96,7 +96,7 @@ class Factors(NamedTuple):
 
 
 def gram(u: "FileUpdates", pair: Pair) -> Tensor:
-    """(N, N) float64, since ⟨B₁A₁, B₂A₂⟩ = Σ (B₁ᵀB₂) ∘ (A₁A₂ᵀ)."""
+    """(N, N) float64 Gram matrix of products, from ⟨B₁A₁, B₂A₂⟩ = Σ (B₁ᵀB₂) ∘ (A₁A₂ᵀ)."""
     count = len(u.inputs.clients)
     _check_room(u, pair, range(count), 2)
     base = None if u.inputs.base is None else _factors(u, u.inputs.base, pair)
@@ -118,25 +118,25 @@ def gram(u: "FileUpdates", pair: Pair) -> Tensor:
 def merge_products(
     u: "FileUpdates", pair: Pair, coefficients: Tensor, rank: int | str | None
 ) -> tuple[Tensor, Tensor, float, float]:
-    """The base's product plus the combination of the updates, as factors A and B of a rank; ``"auto"`` loses nothing.
+    """The base's product plus the combined updates, as factors A and B of a rank; ``"auto"`` keeps it exact.
 
-    Also the norms of the exact product and of the error by truncation and rounding.
+    Also returns the norms of the exact product and of the error by truncation and rounding.
     """
     _check_room(u, pair, u.good, 6)
     template = u.inputs.template
     shares, models = coefficients.tolist(), [u.inputs.clients[i] for i in u.good]
     own_share = 1 - float(coefficients.sum())
-    if u.inputs.base is not None and abs(own_share) > 1e-12:  # 0 but for rounding if coefficients sum to 1
+    if u.inputs.base is not None and abs(own_share) > 1e-12:  # 0 up to rounding if coefficients sum to 1
         shares, models = [own_share, *shares], [u.inputs.base, *models]
     parts = [(share, _factors(u, model, pair)) for share, model in zip(shares, models, strict=True)]
-    # What adds nothing, as a base that begins with B = 0, would only take up ranks.
+    # parts that add nothing, such as a base with B = 0, would only use up ranks
     adding = [(share, product) for share, product in parts if share and product.left.any()] or parts[:1]
     whole = stacked([Factors(product.left * share, product.right) for share, product in adding])
     A, B = template.entries[pair.A], template.entries[pair.B]
     scale = pair.scale(template)
     tolerance = torch.finfo(A.dtype).eps if rank == "auto" else None
     best = truncated(whole, rank if isinstance(rank, int) else A.shape[0], tolerance)
-    # Each factor takes √s of the scale, so that both stay of one size.
+    # each factor takes √s of the scale, so that both have similar size
     new_A, new_B = (best.right / scale**0.5).to(A.dtype), (best.left / scale**0.5).to(B.dtype)
     if not torch.isfinite(new_A).all() or not torch.isfinite(new_B).all():
         raise ComityError(f"the factors of {pair.module!r} would not be finite as {A.kind}; nothing is written")
@@ -157,7 +157,7 @@ def _factors(u: "FileUpdates", model: Checkpoint, pair: Pair) -> Factors:
 
 
 def _check_room(u: "FileUpdates", pair: Pair, rows: Iterable[int], copies: int) -> None:
-    """Reject a module whose factors, which are all held together, do not fit into memory."""
+    """Reject a module whose factors, which are held together, do not fit into memory."""
     needed = 8 * copies * sum(model.entries[name].numel for model in u.models(rows) for name in (pair.A, pair.B))
     if needed > u.room:
         left = show_bytes(max(u.room, 0))
@@ -167,7 +167,7 @@ def _check_room(u: "FileUpdates", pair: Pair, rows: Iterable[int], copies: int) 
 
 
 def minus(own: Factors, base: Factors) -> Factors:
-    """The difference of two products, from differences of their factors if ranks allow it: they keep more digits."""
+    """The difference of two products, from differences of their factors if ranks allow it: more exact."""
     if own.right.shape == base.right.shape:
         left = torch.cat((own.left - base.left, base.left), 1)
         return Factors(left, torch.cat((own.right, own.right - base.right)))
@@ -181,9 +181,9 @@ def stacked(parts: Iterable[Factors]) -> Factors:
 
 
 def truncated(whole: Factors, rank: int, tolerance: float | None = None) -> Factors:
-    """The nearest product of this rank, its singular values shared by both factors.
+    """The closest product of this rank, with the singular values divided between both factors.
 
-    With a tolerance the rank is the lowest whose relative error is at most that.
+    With a tolerance the rank is the lowest with at most this relative error.
     """
     (Q, R), (P, S) = torch.linalg.qr(whole.left), torch.linalg.qr(whole.right.mT)
     U, sigma, Vh = torch.linalg.svd(R @ S.mT, full_matrices=False)
@@ -198,6 +198,6 @@ def truncated(whole: Factors, rank: int, tolerance: float | None = None) -> Fact
 
 
 def norm(whole: Factors) -> float:
-    """The norm of a product, without building it and without losing a small one between large factors."""
+    """The norm of a product, without building it, exact also for a small product of large factors."""
     R, S = torch.linalg.qr(whole.left, mode="r").R, torch.linalg.qr(whole.right.mT, mode="r").R
     return float(torch.linalg.matrix_norm(R @ S.mT))

@@ -33,7 +33,7 @@ Write = Callable[[BinaryIO], object]
 
 @dataclass(frozen=True)
 class Merge(Combination):
-    """What was written, and by which coefficients."""
+    """The written files, and the coefficients."""
 
     output: Path
     rule: str
@@ -41,7 +41,7 @@ class Merge(Combination):
     """(L,) length ratio of each layer's update to that of the plain mean; nan where the mean is 0."""
     conflict: ConflictRate
     lost: dict[str, float]
-    """If LoRA's products are merged: the relative error of each module by truncation and rounding."""
+    """For merged LoRA products: the relative error of each module by truncation and rounding."""
     lost_overall: float
     ranks: dict[str, int]
     """Ranks of the new factors."""
@@ -72,10 +72,11 @@ def aggregate(
 ) -> Merge:
     """Merge the clients' checkpoints by a rule and write the result as safetensors.
 
-    ``base`` is what the clients started from; with ``None`` their files are updates, and so is the output. Files are
-    safetensors (single, sharded, a folder), torch's, npz, or PEFT adapter folders. They are read in pieces, twice at
-    most, within about ``memory`` beside what the process holds already. ``server_lr`` is a factor on the combined
-    update. A bad client is an error and nothing is written, or with ``skip_bad`` is left out with a `DroppedWarning`.
+    ``base`` is the model that the clients started from; with ``None`` their files are updates, and so is the output.
+    Files are safetensors (single, sharded, a folder), torch files, npz files, or PEFT adapter folders. They are read in
+    pieces, at most twice, within about ``memory`` in addition to the process's current memory. ``server_lr`` is a
+    factor on the combined update. A bad client is an error and nothing is written; with ``skip_bad`` it is left out
+    with a `DroppedWarning`.
     """
     rule = rule if isinstance(rule, Rule) else Component.parse("rule", rule).build()
     assert isinstance(rule, Rule)
@@ -88,7 +89,7 @@ def aggregate(
     if rule.needs_losses and inputs.members.losses is None:
         raise ComityError(f"{rule!r} needs the clients' losses: a column loss in the table of sizes (--weights)")
     u = FileUpdates(inputs, memory, skip_bad, progress, passes=4 if isinstance(rule, TIES) else 2)
-    u.skip_bad = False  # once the rule has weighed the clients none can be left out any more
+    u.skip_bad = False  # once the rule has weighed the clients none can be left out
     chosen = rule.coefficients(u)
     chosen = replace(chosen, coefficients=step(chosen.coefficients))
     second.start(u, chosen.coefficients)
@@ -115,7 +116,7 @@ def _scaled(merge: Callable[[Tensor], Tensor], step: ServerStep) -> Callable[[Te
 
 
 class SecondPass:
-    """New numbers for the tensors of the template, and the files that they go into."""
+    """New numbers for the tensors of the template, and the files that they are written to."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs, self.template, self.rank = inputs, inputs.template, inputs.plan.choice.rank
@@ -132,7 +133,7 @@ class SecondPass:
         self.errors: dict[str, float] = {}
         self._waiting: dict[str, Tensor] = {}
         self.mergers: Mapping[str, Callable[[Tensor], Tensor]] = {}
-        """What combines the updates of a tensor in place of coefficients."""
+        """Functions that combine the updates of a tensor instead of coefficients."""
 
     def start(self, u: FileUpdates, coefficients: Tensor) -> None:
         self.u = u
@@ -145,13 +146,13 @@ class SecondPass:
         target.write(msgspec.json.format(msgspec.json.encode(about)))
 
     def _write(self, file: WeightFile, target: BinaryIO) -> None:
-        """Write the tensors one by one, and the header, which has the new ranks, in the room left before them."""
+        """Write the tensors one by one, and the header, which has the new ranks, in the space left before them."""
         header: dict[str, object] = {"__metadata__": dict(file.metadata or {"format": "pt"})}
         names = {name: 96 + 22 * len(entry.shape) for name, entry in file.entries.items()}
         room = len(json.dumps(header | names)) + sum(names.values())
         start = 8 + room + -room % 8
         target.seek(start)
-        # The largest dtype first, as the library does it, so that every tensor is aligned.
+        # largest dtype first, as in the library, so that every tensor is aligned
         for name, entry in sorted(file.entries.items(), key=lambda item: -item[1].itemsize):
             first = target.tell() - start
             shape, pieces = self._new(file, name, entry)
@@ -173,7 +174,7 @@ class SecondPass:
         return entry.shape, self.u.combined(first, self.rows[first], self.mergers.get(first))
 
     def _factor(self, pair: Pair, name: str) -> Tensor:
-        """Both factors come from one decomposition; the second one waits until it is written."""
+        """A new factor; both come from one decomposition, and the second one waits until it is written."""
         if name not in self._waiting:
             A, B, length, error = merge_products(self.u, pair, self.rows[pair.module], self.rank)
             self._waiting |= {pair.A: A, pair.B: B}
@@ -181,7 +182,7 @@ class SecondPass:
         return self._waiting.pop(name)
 
     def _copied(self, file: WeightFile, name: str, entry: StoredTensor) -> Iterator[Tensor]:
-        """The template's own numbers, or 0: an update must change nothing where tensors are left out."""
+        """The template's own numbers, or 0: an update must not change tensors that are left out."""
         if entry.kind not in DTYPES and file.path.suffix != SUFFIX:
             raise file.wrong(f"tensor {name!r} is {entry.kind}, which a safetensors file cannot hold")
         if entry.whole and entry.nbytes > self.u.room:
@@ -200,11 +201,11 @@ def _renamed(name: str) -> str:
 def becomes_folder(
     output: Path, template: Checkpoint, inputs: Iterable[Path], files: Sequence[str], overwrite: bool
 ) -> bool:
-    """Whether the output is a folder or a file, as the base is. An output that cannot be written is rejected here.
+    """Whether the output is a folder or a file, like the base. Rejects an output that cannot be written.
 
-    ``files`` are the names of what will be written, beside what is copied from a template's folder.
+    ``files`` are the names of files to write, beside those copied from a template's folder.
     """
-    folder = template.folder is not None and output.suffix not in FORMATS  # one file of a folder may be asked for
+    folder = template.folder is not None and output.suffix not in FORMATS  # one file of a folder may be requested
     if len(files) > 1 and not folder:
         raise ComityError(f"output {output} must be a folder: {' and '.join(files)} go into it")
     if not folder and output.suffix != SUFFIX:
@@ -225,8 +226,8 @@ def becomes_folder(
 
 
 def write_output(output: Path, template: Checkpoint, files: Mapping[str, Write], folder: bool) -> None:
-    """Write a folder with the other files of the template's, or a single file. It appears complete or not at all."""
-    part = output.with_name(f".{output.name}.part")  # one name, so that what a killed process left is overwritten
+    """Write a folder with the other files of the template's, or a single file, atomically."""
+    part = output.with_name(f".{output.name}.part")  # one name, so that the rest of a killed process is overwritten
     new, old = part / "new", part / "old"
     try:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which files take part, and what happens to each tensor: merged by the rule, averaged, or kept."""
+"""Which files are merged, and what happens to each tensor: merged by the rule, averaged, or kept."""
 
 import csv
 import math
@@ -27,14 +27,14 @@ Buffers = Literal["average", "keep"]
 Lora = Literal["factors", "products"]
 """Whether A and B are merged separately or by their products."""
 Rank = Count | Literal["auto"] | None
-"""Rank of the new factors: a number, as many as the exact product has, or as in the template."""
+"""Rank of the new factors: a number, that of the exact product, or that of the template."""
 Table = Mapping[str, float]
-"""A number for each client."""
+"""A number per client."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tensors take part, and how."""
+    """Which tensors are merged, and how."""
 
     only: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -54,12 +54,12 @@ class Choice:
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a pattern fits a name or its end after a dot: ``lora_*`` fits ``layers.0.q_proj.lora_A.weight``."""
+    """Whether a pattern matches a name or its end after a dot: ``lora_*`` matches ``layers.0.q_proj.lora_A.weight``."""
     return any(fnmatchcase(name[dot.end() :], pattern) for dot in re.finditer(r"^|\.", name))
 
 
 class MergePlan:
-    """What is done with the tensors of a template. Those that are not listed here are copied from it."""
+    """What is done with each tensor of a template. Tensors not listed here are copied from it."""
 
     def __init__(self, template: Checkpoint, choice: Choice) -> None:
         self.template, self.choice = template, choice
@@ -70,7 +70,7 @@ class MergePlan:
         self.merged: list[str] = []
         self.averaged: list[str] = []
         self.left: list[str] = []
-        """Floating tensors that are not merged: copied from a base, 0 in an update."""
+        """Floating-point tensors that are not merged: copied from a base, 0 in an update."""
         for name, entry in template.entries.items():
             if entry.kind in COUNTERS or name in template.ties:  # tied tensors are merged once
                 continue
@@ -92,7 +92,7 @@ class MergePlan:
         """The tensors that are read."""
 
     def check(self, client: Checkpoint) -> None:
-        """Reject a client whose tensors are not those of the template."""
+        """Reject a client whose tensors differ from the template's."""
         for name in self.names:
             entry, shape = client.entries.get(name), self.template.entries[name].shape
             if entry is None:
@@ -112,16 +112,16 @@ class MergePlan:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files, opened and checked as far as their headers say, and what is to be done with them."""
+    """The files, with checked headers, and the plan of the merge."""
 
     base: Checkpoint | None
     template: Checkpoint
-    """What the output looks like: the base, or one of the updates."""
+    """The model for the output: the base, or one of the updates."""
     clients: list[Checkpoint]
     members: Members
     plan: MergePlan
     dropped: dict[int | str, str]
-    """Clients whose file was left out, and why."""
+    """Clients whose file was left out, with the reason."""
 
 
 def collect(
@@ -183,13 +183,13 @@ def collect(
 
 
 def _most_common(clients: Sequence[Checkpoint]) -> Checkpoint:
-    """The first of those whose tensors have the most common names and shapes."""
+    """The first client whose tensors have the most common names and shapes."""
     keys = [tuple((name, entry.shape) for name, entry in client.entries.items()) for client in clients]
     return clients[keys.index(Counter(keys).most_common(1)[0][0])]
 
 
 def read_sizes(path: Path) -> tuple[Table, Table | None]:
-    """Sizes from a CSV file with the columns name and size, and losses if it has them too."""
+    """Sizes from a CSV file with the columns name and size, and losses if it has them."""
     sizes: dict[str, float] = {}
     losses: dict[str, float] = {}
     try:
@@ -206,7 +206,7 @@ def read_sizes(path: Path) -> tuple[Table, Table | None]:
 
 
 def column(table: Table, clients: Mapping[str, Path], what: str) -> Tensor:
-    """(N,) a number for each client, which the table has under its name, its file's name or its path."""
+    """(N,) a number per client, which the table lists by its name, its file's name or its path."""
     numbers = []
     owners: dict[str, str] = {}
     for name, path in clients.items():

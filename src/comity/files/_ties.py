@@ -1,4 +1,4 @@
-"""TIES on files: how much of each update is kept is found in two passes, and the rest is done piece by piece."""
+"""TIES on files: two passes find the threshold of each update, and merging is done piece by piece."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,11 +10,11 @@ from comity.files._updates import FileUpdates, Piece
 from comity.rules import TIES
 
 HALF = 16
-"""Bits that one pass counts by: magnitudes of float32 have the same order as whole numbers with the same bits."""
+"""Bits per counting pass: magnitudes of float32 have the same order as integers with the same bits."""
 
 
 def mergers(rule: TIES, u: FileUpdates) -> Mapping[str, Callable[[Tensor], Tensor]]:
-    """What makes the merged update of some columns of each tensor from those of all good clients."""
+    """Functions that merge some columns of each tensor from those of all good clients."""
     names = u.inputs.plan.merged
     if u.inputs.plan.pairs:
         raise ComityError("TIES compares single numbers, not products: leave out --lora products")
@@ -30,13 +30,13 @@ def mergers(rule: TIES, u: FileUpdates) -> Mapping[str, Callable[[Tensor], Tenso
 
 def _least_kept(u: FileUpdates, names: list[str], kept: int) -> Tensor:
     """(N,) the ``kept``-th largest magnitude of each client in these tensors."""
-    high, above = _place(_counted(u, names, None), torch.full((len(u.good),), kept))
-    low, _ = _place(_counted(u, names, high), kept - above)
+    high, above = _bin_of(_counted(u, names, None), torch.full((len(u.good),), kept))
+    low, _ = _bin_of(_counted(u, names, high), kept - above)
     return ((high << HALF) | low).to(torch.int32).view(torch.float32)
 
 
-def _place(counts: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) the bin that holds the number in place ``wanted`` from the top, and how many numbers lie above that bin."""
+def _bin_of(counts: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) the bin of the ``wanted``-th largest number, and how many numbers are above that bin."""
     from_top = counts.flip(1).cumsum(1)
     place = (from_top < wanted[:, None]).sum(1)
     rows = torch.arange(len(counts))
@@ -45,7 +45,7 @@ def _place(counts: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counted(u: FileUpdates, names: list[str], high: Tensor | None) -> Tensor:
-    """(N, bins) how many magnitudes have each upper half, or each lower half of those whose upper half is ``high``."""
+    """(N, bins) counts of magnitudes by upper half, or by lower half of those whose upper half is ``high``."""
 
     def count(piece: Piece) -> Tensor:
         found = torch.zeros(len(piece.rows), 1 << HALF, dtype=torch.int64)

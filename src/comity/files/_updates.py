@@ -21,28 +21,28 @@ from comity.rules import LONGEST_SQUARE, ClientUpdates, DroppedWarning, lower_pr
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-"""Called with how many bytes are read, and how many will be."""
+"""Called with the bytes read so far, and in total."""
 
-SPARE = 1e8  # bytes that threads and allocators keep, if there is room for it
-LARGEST = 2**24  # bytes per piece at most: larger ones are no faster
+SPARE = 1e8  # bytes that threads and allocators keep, if there is room
+LARGEST = 2**24  # maximum bytes per piece: larger ones are no faster
 
 
 class Piece(NamedTuple):
-    """Some columns of one tensor, as they are in the files."""
+    """Some columns of one tensor, as stored in the files."""
 
     rows: list[Tensor | None]
-    """One for each client; None for a bad client, whose updates are arbitrary."""
+    """One row per client; None for a bad client, whose updates are arbitrary."""
     base: Tensor | None
     length: int
     dtype: torch.dtype
-    """What updates are computed in."""
+    """The dtype of updates."""
     bad: dict[int, ComityError]
-    """What is wrong with clients, by their places."""
+    """Errors of clients, by index."""
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Columns, the updates there, and the base there: block after block, each in the processor's cache.
+        """Yield columns, updates and base of one block after another, each in the processor's cache.
 
-        They are cut where `Updates` cuts its matrix, so that sums have the same bits.
+        Blocks are cut like the matrix of `Updates`, so that sums have the same bits.
         """
         count = len(self.rows)
         step = min(piece_width(count), self.length)
@@ -59,11 +59,11 @@ class Piece(NamedTuple):
 
 
 class FileUpdates(ClientUpdates):
-    """The differences between the clients' tensors and the base's; without a base the files are updates themselves.
+    """The differences between the clients' tensors and the base's; without a base the files are updates.
 
     One pass over the files gives the Gram matrices and finds bad clients: numbers that are not finite, a broken
-    archive. A bad client is an error, or is left out from there on while ``skip_bad`` is set. Layers are the merged
-    tensors. If LoRA factors are merged by their products, these are layers instead.
+    archive. A bad client is an error, or is left out from then on while ``skip_bad`` is set. Layers are the merged
+    tensors, or the products if LoRA factors are merged by their products.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FileUpdates(ClientUpdates):
         shapes = [(name, entries[name].shape) for name in plan.merged]
         shapes += [(pair.module, (entries[pair.B].shape[0], *entries[pair.A].shape[1:])) for pair in plan.pairs]
         memory = parse_bytes(memory) - 3 * 8 * len(shapes) * count**2  # the Gram matrices, their parts, and their sum
-        # Half is for the pages of mapped files, which count as memory of the process until a file is mapped anew.
+        # half is for the pages of mapped files, which count as memory of the process until a file is mapped again
         self.room = (memory - min(SPARE, memory / 2)) / 2
         sizes_on_disk = {file: file.path.stat().st_size for model in models for file in model.files}
         for file, size in sizes_on_disk.items():
@@ -93,7 +93,7 @@ class FileUpdates(ClientUpdates):
         return [i for i in range(len(self.inputs.clients)) if i not in self.bad]
 
     def models(self, places: Iterable[int]) -> list[Checkpoint]:
-        """The clients at these places, and the base if there is one."""
+        """The clients at these indices, and the base if there is one."""
         return [*(self.inputs.clients[i] for i in places), *([] if self.inputs.base is None else [self.inputs.base])]
 
     def advance(self, count: int) -> None:
@@ -102,7 +102,7 @@ class FileUpdates(ClientUpdates):
             self._progress(min(self._done, self._total), self._total)
 
     def drop(self, i: int, error: ComityError) -> None:
-        """Continue without a client, if that is wanted and still possible."""
+        """Continue without a client, if that is allowed and still possible."""
         if not self.skip_bad:
             raise error
         self.bad.setdefault(i, str(error))
@@ -112,7 +112,7 @@ class FileUpdates(ClientUpdates):
     ) -> Iterator[Tensor]:
         """The new numbers of a tensor in pieces, in its dtype: the base plus the combined updates of good clients.
 
-        ``merge`` combines the columns of a rule that has no coefficients.
+        ``merge`` combines columns for a rule without coefficients.
         """
         entry = self.inputs.template.entries[name]
 
@@ -131,7 +131,7 @@ class FileUpdates(ClientUpdates):
         grams = [self._gram(name) for name in self.inputs.plan.merged]
         grams += [_lora.gram(self, pair) for pair in self.inputs.plan.pairs]
         for name in self.inputs.plan.averaged:
-            self._gram(name)  # for the clients whose numbers are not finite in it
+            self._gram(name)  # finds clients whose numbers are not finite in it
         if not self.good:
             raise ComityError(f"no client is left: {next(iter(self.bad.values()))}")
         return torch.stack(grams)
@@ -140,7 +140,7 @@ class FileUpdates(ClientUpdates):
         return dict(self.bad)
 
     def _gram(self, name: str) -> Tensor:
-        """(N, N) float64: the products of all clients' updates of one tensor; those of bad clients are arbitrary."""
+        """(N, N) float64 products of all clients' updates of one tensor; those of bad clients are arbitrary."""
         every = range(len(self.inputs.clients))
         products = torch.zeros(len(every), len(every), dtype=torch.float64)
 
@@ -152,22 +152,22 @@ class FileUpdates(ClientUpdates):
         for grams in self.sweep(name, every, multiply):
             for G in grams:  # one by one: a sum must not depend on how much is read at once
                 products += G
-        with one_thread():  # small as they are, torch would wake all cores for them
+        with one_thread():  # for such small ones torch would wake all cores
             return mirrored(products)
 
     def _judge(self, name: str, piece: Piece, squares: Tensor) -> None:
-        """Note clients whose numbers are not finite, which shows in the squared lengths of their rows."""
+        """Note clients with numbers that are not finite, which shows in the squared lengths of their rows."""
         doubtful = (~(squares < LONGEST_SQUARE)).nonzero().flatten().tolist()
         if doubtful and self.inputs.base is not None and piece.base is not None and not _is_finite(piece.base):
             raise self.inputs.base.wrong(f"tensor {name!r} is not finite; leave it as it is with --exclude {name!r}")
         for i in doubtful:
             if (row := piece.rows[i]) is not None:
                 wrong = int((~torch.isfinite(row)).sum())
-                reason = f"is not finite in {wrong:,} of its numbers" if wrong else "has an update too long for float32"
+                reason = f"has NaN or infinite entries ({wrong:,})" if wrong else "has an update too long for float32"
                 piece.bad[i] = self.inputs.clients[i].wrong(f"tensor {name!r} {reason}")
 
     def sweep(self, name: str, places: Sequence[int], work: Callable[[Piece], T]) -> Iterator[T]:
-        """``work`` on piece after piece, some of them at once, each read by the thread that works on it."""
+        """Apply ``work`` to piece after piece, several in parallel, each read by the thread that works on it."""
         entries = [model.entries[name] for model in self.models(places)]
         dtype = reduce(torch.promote_types, (entry.dtype for entry in entries), torch.float32)
         length, size = entries[0].numel, sum(entry.itemsize for entry in entries)
@@ -193,11 +193,11 @@ class FileUpdates(ClientUpdates):
             yield done
 
     def _cut(self, name: str, entries: Sequence[StoredTensor], count: int, size: int) -> tuple[int, int]:
-        """How wide pieces may be, and how many fit into memory together."""
+        """Width of pieces, and how many fit into memory together."""
         step = piece_width(count)
         whole = [entry.nbytes for entry in entries if entry.whole]
         left = self.room - sum(whole) - max(whole, default=0)  # one of them is being copied into row-major order
-        # Per column: pages of the files and new numbers that wait to be written; a block of updates.
+        # per column: pages of the files and new numbers to be written; a block of updates
         column = sum(entry.itemsize for entry in entries) + 4 * size
         block = (count + 3) * size
         fits = int(max((min(left, LARGEST) - step * block) // column, min(step, left // (column + block))))
@@ -209,6 +209,6 @@ class FileUpdates(ClientUpdates):
 
 
 def _is_finite(numbers: Tensor) -> bool:
-    """Whether all are: then so is their sum, unless they are very large."""
+    """Whether all numbers are finite: then so is their sum, unless they are very large."""
     total = numbers.sum(dtype=torch.promote_types(numbers.dtype, torch.float32))
     return math.isfinite(float(total)) or float(torch.linalg.vector_norm(numbers, math.inf)) < math.inf

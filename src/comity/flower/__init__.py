@@ -1,6 +1,6 @@
-"""The same methods and rules on Flower, on more than one machine.
+"""The same methods and rules on Flower, on several machines.
 
-In an app of your own, change the strategy and nothing else. Every rule is a strategy here, under its own name::
+In your own app, change only the strategy. Every rule is a strategy here, under its own name::
 
     strategy = ConFREE(fraction_train=0.5)             # was: FedAvg(fraction_train=0.5)
     strategy = WithRule(CALM(), strategy=FedAdam())     # any rule around any strategy
@@ -34,5 +34,5 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The strategy of a rule, by the name of the rule's class."""
+    """The strategy of a rule, by the rule's class name."""
     return strategy_of(name)

@@ -1,6 +1,6 @@
-"""A configuration as a Flower app: flat entries of its pyproject.toml, overridden by ``flwr run -c``, and its files.
+"""A configuration as a Flower app: flat entries of pyproject.toml, which ``flwr run -c`` overrides, and its files.
 
-Flower lets nobody override what an app does not list, so every option is listed, also those that are left alone.
+Flower lets users override only entries that an app lists, so every option is listed.
 """
 
 import json
@@ -25,26 +25,26 @@ from comity.engine import RunPlan
 from comity.flower._own import SCHEMA, Tables
 
 METRIC = (
-    "the metric that decides who is better: accuracy, or balanced where one class is rare at some sites, or log-loss, "
+    "the metric that sites are compared by: accuracy, or balanced if one class is rare at some sites, or log-loss, "
     "brier, auc"
 )
 OURS = "flower"
-"""Entries ``flower.*`` say how to run on Flower; they are no options of a run."""
+"""Entries ``flower.*`` configure Flower; they are not options of a run."""
 
 
 def config_of(entries: Mapping[str, Any], *, allow_code: bool = False) -> Config:
-    """From ``{"rounds": 5, "rule.name": "ConFREE", "rule.c": 0.4}``; see ``refuse_code`` for ``allow_code``."""
+    """Config from ``{"rounds": 5, "rule.name": "ConFREE", "rule.c": 0.4}``; ``allow_code`` as in ``read_yaml``."""
     ours = {key.removesuffix(".name"): value for key, value in entries.items() if not key.startswith(f"{OURS}.")}
     if not allow_code:
         refuse_code(ours, "the app's configuration")
     if ours.get("device", "auto") == "auto":
-        ours["device"] = "cpu"  # all must have the same configuration; a node may still say its own device
+        ours["device"] = "cpu"  # all must have the same configuration; a node may still choose its own device
     missing = {kind for kind in COMPONENTS if ours.get(kind) == "none"}
     return Config.of({key: value for key, value in ours.items() if key.partition(".")[0] not in missing})
 
 
 def entries_of(config: Config) -> UserConfig:
-    """Every option with a single value, a component's name as ``rule.name``; ``none`` stands for nothing."""
+    """Every option with a single value, a component's name as ``rule.name``; ``none`` means not set."""
     entries = Overlay(config.plain())
     return {f"{key}.name" if key in COMPONENTS else key: _single_value(value) for key, value in entries.items()}
 
@@ -58,9 +58,9 @@ def _single_value(value: Any) -> UserConfigValue:
 
 
 def write_app(folder: Path, config: Config, schema: Path | None = None) -> None:
-    """Write the app's files; a folder that is not empty is rejected.
+    """Write the app's files; rejects a folder that is not empty.
 
-    With ``schema`` the clients are those of a common schema, and each site reads its own table by it.
+    With ``schema`` the clients are those of a common schema, and each site reads its own table with it.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ComityError(f"{folder} exists and is not empty; give another folder")
@@ -74,7 +74,7 @@ def write_app(folder: Path, config: Config, schema: Path | None = None) -> None:
     plan = RunPlan(config, None if tables is None else tables.federation(config))
     config = plan.config
     if tables is not None:
-        _ = plan.site  # what cannot run is rejected here
+        _ = plan.site  # invalid runs are rejected here
     clients = config.clients or CLIENTS
     words = {
         "name": name,
@@ -90,12 +90,12 @@ def write_app(folder: Path, config: Config, schema: Path | None = None) -> None:
     }
     texts, templates = {f"{package}/__init__.py": ""}, ["template"]
     if tables is not None:
-        # that of a run on a pooled table has no least count, and no site should send the sum of one value
+        # the schema of a pooled table has no minimum count, but no site should send the sum of one value
         common = replace(tables.schema, min_count=tables.schema.min_count or MIN_COUNT)
         texts[f"{package}/{SCHEMA}"] = schema_text(common)
         words |= {"client": common.client or "", "names": ", ".join(common.clients)}
         words |= {"out": str(config.out), "least": str(common.min_count)}
-        templates.append("template_tables")  # instead of those of the same name
+        templates.append("template_tables")  # these replace files of the same name
     for source in (file for each in templates for file in (files("comity.flower") / each).iterdir()):
         file = source.name.removesuffix(".tpl")
         text = Template(source.read_text(encoding="utf-8")).substitute(words)
@@ -103,15 +103,15 @@ def write_app(folder: Path, config: Config, schema: Path | None = None) -> None:
     try:
         for file, text in texts.items():
             write_text(folder / file, text)
-    except BaseException:  # never leave half an app behind
+    except BaseException:  # never leave an incomplete app
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
 def _for_tables(config: Config, schema: Schema, name: str) -> Config:
-    """The configuration of a federation whose tables are at their sites, all of it written down.
+    """The complete configuration of a federation whose tables stay at their sites.
 
-    Nobody sees the classes of all sites, so nobody can choose a metric by them.
+    No machine sees the classes of all sites, so the metric cannot be chosen by them.
     """
     if config.partition is not None and config.partition.name != "natural":
         raise ComityError(f"partition must be left out, got {config.partition}: the schema names the clients")
@@ -124,7 +124,7 @@ def _for_tables(config: Config, schema: Schema, name: str) -> Config:
 
 
 def toml(entries: UserConfig, remarks: Mapping[str, str]) -> str:
-    """Lines of a TOML table, under the headings that ``comity run --help`` has; ``remarks`` stand above an entry."""
+    """Lines of a TOML table, under the headings of ``comity run --help``; ``remarks`` are comments above an entry."""
     lines, last = [], None
     for key, value in entries.items():
         group = options(Config)[key.partition(".")[0]].section

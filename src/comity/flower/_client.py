@@ -1,4 +1,4 @@
-"""The client's side: a ClientApp that does any verb of any method where the data is."""
+"""The client side: a ClientApp that does any verb of any method where the data is."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -30,7 +30,7 @@ from comity.nn import Model
 from comity.probe import AtSites
 
 REHEARSAL = "none"
-"""In place of a file with secrets: masks protect nothing."""
+"""Instead of a file with secrets: masks protect nothing."""
 
 
 def client_app(
@@ -41,13 +41,13 @@ def client_app(
     keep: str | None = None,
     allow_code: bool = False,
 ) -> ClientApp:
-    """A ClientApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
+    """A ClientApp for ``config``, or by default for the app's configuration (pyproject.toml and ``flwr run -c``).
 
-    ``own`` is a site's own data instead of its part of the configuration's federation. ``mods`` see only the parameters
-    that ``fit`` sends: Flower's clipping and noise make no sense for a query, an evaluation or BatchNorm's statistics.
-    A method that sends more about its data is rejected. ``keep`` is the folder of a node that names none. With
-    ``allow_code`` the app's configuration may name classes
-    that do not come with comity, whose code is then run.
+    ``own`` is a site's own data instead of its part of the configured federation. ``mods`` are applied only to the
+    parameters that ``fit`` sends: Flower's clipping and noise make no sense for a query, an evaluation or BatchNorm's
+    statistics. With mods, methods that send more than parameters are rejected. ``keep`` is the folder for client state
+    if the node configuration gives none. With ``allow_code`` the app's configuration may name your own classes, whose
+    code is then executed.
     """
     if config is not None and mods:
         _check_mods(config)
@@ -55,7 +55,7 @@ def client_app(
 
 
 class _ClientApp(ClientApp):
-    """Knows its verbs only with the first message, which brings the app's configuration and so the method."""
+    """A ClientApp that knows its verbs only after the first message, which brings the app's configuration."""
 
     def __init__(
         self, config: Config | None, own: SiteData | None, mods: Sequence[Mod], keep: str | None, allow_code: bool
@@ -64,8 +64,8 @@ class _ClientApp(ClientApp):
         self._config, self._own, self._fit_mods, self._allow_code = config, own, list(mods), allow_code
         self._keep: UserConfig = {} if keep is None else {"keep": keep}
         self._runs: dict[str, Config] = {}
-        """The app's configuration and those of its runs of Local, by key."""
-        self._workshops: dict[tuple[str, int | None, str | None, tuple[float, ...]], _Workshop] = {}
+        """The app's configuration and those of its local baselines, by key."""
+        self._workers: dict[tuple[str, int | None, str | None, tuple[float, ...]], _SiteWorker] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -91,7 +91,7 @@ class _ClientApp(ClientApp):
         config = RunPlan(config, federation).config
         if self._fit_mods:
             _check_mods(config)
-        runs = [config, *_alone(config)]
+        runs = [config, *_local_baselines(config)]
         if not config.is_local and config.reference == config.control == "auto":
             runs.append(config.local_baseline(repeat=True))
         return {each.key: each for each in runs}
@@ -100,11 +100,11 @@ class _ClientApp(ClientApp):
         return partition_id(context) if self._own is None else self._own.client(context)
 
     def _on_parameters(self, mod: Mod, call_next: ClientAppCallable, message: Message, context: Context) -> Message:
-        """Apply a mod to the parameters alone, and address its errors to the server (Flower addresses some elsewhere).
+        """Apply a mod only to the parameters, and return its errors to the server (Flower sends some elsewhere).
 
-        BatchNorm's statistics, which lie behind the parameters, bypass it: noise could make a variance negative.
+        BatchNorm's statistics, which follow the parameters, bypass it: noise could make a variance negative.
         """
-        size = self._workshop(message, context).site.parameters
+        size = self._worker(message, context).site.parameters
         kept: list[Tensor] = []
 
         def whole(_: Message, context: Context) -> Message:
@@ -125,36 +125,36 @@ class _ClientApp(ClientApp):
     def _work(self, message: Message, context: Context) -> Message:
         header, cid = _wire.read_header(message.content), self._client(context)
         self._check_policy(context, cid)
-        workshop = self._workshop(message, context)
-        verb = workshop.verb_of(message.metadata.message_type)
+        site_worker = self._worker(message, context)
+        verb = site_worker.verb_of(message.metadata.message_type)
         received = _wire.read_question(message.content, verb.message)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
         if verb.judges:
-            for run, states in workshop.alone.items():
+            for run, states in site_worker.baseline_states.items():
                 if cid not in states and (state := Keep(context, run, cid).newest(header.place.run)) is not None:
                     states[cid] = state
-        one_way = not all(extension.repeatable for extension in workshop.site.extensions)
+        one_way = not all(extension.repeatable for extension in site_worker.site.extensions)
         keep = Keep(context, header.run, cid, one_way=one_way)
         try:
-            reply = workshop.work(cid, keep, verb.name, received, header)
+            reply = site_worker.work(cid, keep, verb.name, received, header)
         except ComityError:
             raise
         except Exception as error:
             if not one_way:
                 raise
             log(WARNING, "%s failed: %s", verb.name, brief(error), exc_info=error)
-            raise ComityError("failed; the site's own log says why") from None  # its words may tell of the data
+            raise ComityError("failed; the site's own log says why") from None  # it may reveal something about the data
         return Message(_wire.answer(reply), reply_to=message)
 
     def _check_policy(self, context: Context, cid: int) -> None:
-        """Reject what a site that holds secrets does not accept, whatever the app's configuration says."""
+        """Reject runs that the policy of a site with secrets does not accept, whatever the app's configuration says."""
         if (file := _secrets_file(context)) is not None:
             from comity.privacy import Secrets  # it needs an extra
 
             Secrets.read(file, cid).policy.check(next(iter(self._runs.values())))
 
-    def _workshop(self, message: Message, context: Context) -> "_Workshop":
-        """Made once where a process serves many messages, as in a simulation; a real node makes it for each."""
+    def _worker(self, message: Message, context: Context) -> "_SiteWorker":
+        """The worker for a message, reused if a process serves many messages, as in a simulation."""
         header, cid, own = _wire.read_header(message.content), self._client(context), self._own
         run = header.run
         if run not in self._runs:
@@ -165,17 +165,17 @@ class _ClientApp(ClientApp):
         secrets = context.node_config.get("secrets")
         name = run, None if own is None else cid, None if secrets is None else str(secrets), header.along
         with self._lock:
-            if name not in self._workshops:
+            if name not in self._workers:
                 here = {key: context.node_config.get(key) for key in ("data-dir", "data-limit", "device")}
                 given = {key.replace("-", "_"): value for key, value in here.items() if value is not None}
                 mine = None if own is None else own.at(context, self._runs[run], header.along)
-                config = self._runs[run].with_(**given, save_models=False)  # a site saves its own, in its own place
+                config = self._runs[run].with_(**given, save_models=False)  # a site saves its own models
                 probe = None
-                if isinstance(own, Tables):  # with which no mods run
+                if isinstance(own, Tables):  # no mods run with it
                     probe = AtSites()
                     probe.fold = lambda seed, along: own.at(context, config.with_(seed=seed), along)
-                self._workshops[name] = _Workshop(config, mine, name[2], probe)
-            return self._workshops[name]
+                self._workers[name] = _SiteWorker(config, mine, name[2], probe)
+            return self._workers[name]
 
 
 _APPS: dict[str, _ClientApp] = {}
@@ -184,13 +184,13 @@ _APPS: dict[str, _ClientApp] = {}
 def _app_of(
     config: Config | None, own: SiteData | None, mods: list[Mod], keep: str | None, allow_code: bool
 ) -> _ClientApp:
-    """Unpickle an app in a worker of Flower's simulation, which happens per message: reuse the one with its sites."""
+    """Unpickle an app in a worker of Flower's simulation, once per message: reuse the one with its sites."""
     app = _ClientApp(config, own, mods, keep, allow_code)
     return app if config is None or own is not None or mods or keep else _APPS.setdefault(config.key, app)
 
 
-class _Workshop:
-    """A site with its runs of Local, and a pool of models to work with."""
+class _SiteWorker:
+    """A site with its local baselines, and a pool of models to work with."""
 
     def __init__(
         self,
@@ -201,20 +201,20 @@ class _Workshop:
     ) -> None:
         self.plan = RunPlan(config, mine, node=_secrets_of(secrets) if config.masked else None)
         if probe is not None:
-            self.plan.extensions.insert(0, probe)  # before what masks its answers
+            self.plan.extensions.insert(0, probe)  # before the extension that masks its answers
         self.models = None if config.is_local else SiteModels()
         if self.models is not None:
             self.plan.extensions.append(self.models)
         self.site, self.general = self.plan.site, mine is None
-        self.alone: dict[str, dict[int, ClientState]] = {}
-        """What clients kept of the local baselines, by the run's key."""
-        for run in _alone(config):
-            states = self.alone[run.key] = {}
+        self.baseline_states: dict[str, dict[int, ClientState]] = {}
+        """Clients' states of the local baselines, by the run's key."""
+        for run in _local_baselines(config):
+            states = self.baseline_states[run.key] = {}
             self.site.add_baseline(run.local_on, LocalModels(RunPlan(run, self.site.federation).site, states))
         self._models: list[Model] = []
 
     def verb_of(self, message_type: str) -> Verb:
-        """The verb that a message asks for; a server may not ask a client to export its model."""
+        """The verb that a message asks for; a server cannot ask a client to export its model."""
         verbs = self.site.verbs
         known = {f"{MessageType.TRAIN}.{name}": verb for name, verb in verbs.items() if not verb.read_only}
         known[MessageType.EVALUATE] = verbs["evaluate"]
@@ -224,7 +224,7 @@ class _Workshop:
 
     def work(self, cid: int, keep: Keep, verb: str, received: Payload, header: _wire.Header) -> Payload:
         if isinstance(received, Question) and not self.general:
-            received = replace(received, general=False)  # S-acc and G-acc need the tests of others, which are not here
+            received = replace(received, general=False)  # S-acc and G-acc need other clients' tests, which are not here
         before, round = keep.read(header.place), header.round
         try:
             model = self._models.pop()
@@ -256,12 +256,12 @@ def _secrets_of(secrets: str | None) -> dict[str, object]:
 
 
 def _secrets_file(context: Context) -> Path | None:
-    """Where this site has its secrets; ``None`` where it has none, or rehearses."""
+    """The file with this site's secrets; ``None`` without secrets, or in a rehearsal."""
     given = context.node_config.get("secrets")
     return None if given in (None, REHEARSAL) else Path(str(given)).expanduser()
 
 
-def _alone(config: Config) -> list[Config]:
+def _local_baselines(config: Config) -> list[Config]:
     """The local baselines that a run is compared with or that its extensions need."""
     if config.is_local:
         return [config.local_baseline()] if config.repeats_local else []
@@ -270,7 +270,7 @@ def _alone(config: Config) -> list[Config]:
 
 
 def _check_mods(config: Config) -> None:
-    """Reject mods if they would not see everything that a method sends about a client's data."""
+    """Reject mods if a method sends more about a client's data than they would see."""
     if config.masked:
         raise ComityError("mods see the parameters that a client sends, and masked it sends none; take dp_noise")
     method = config.method.build()

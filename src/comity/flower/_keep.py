@@ -1,12 +1,12 @@
-"""What a client keeps between messages: in Flower's context, or on the site's disk.
+"""Client state between messages: in Flower's context, or on the site's disk.
 
-A ClientApp is a new process for every message. Flower passes ``context.state`` on from one to the next and never sends
-it anywhere, but holds it in the SuperNode's memory for one `flwr run`. With ``--node-config "keep='/var/lib/comity'"``
-it is on disk, beside the site's own model, in one folder per client that only the SuperNode's user can read. It then
+A ClientApp is a new process for every message. Flower passes ``context.state`` from one to the next and never sends it
+anywhere, but holds it in the SuperNode's memory for one `flwr run`. With ``--node-config "keep='/var/lib/comity'"`` it
+is on disk, beside the site's own model, in one folder per client that only the SuperNode's user can read. It then
 survives a restart of the SuperNode or the server.
 
 A restarted server resumes from its last checkpoint and repeats later questions. So a client keeps up to three states:
-the one that the server's checkpoint needs, the one that the newest question started from, and the one that it left.
+the one that the server's checkpoint needs, the one before the newest question, and the one after it.
 """
 
 import os
@@ -28,15 +28,15 @@ from comity.engine import ClientState, write_tensors
 from comity.flower._wire import Arrays, Place, tensors
 
 FIRST = "first"
-"""The entry beside each state that says which question was the first of its run."""
+"""Entry beside each state with the first question of its run."""
 
 
 AHEAD = 300 * 10**9
-"""Nanoseconds that a server's clock may be ahead of the site's."""
+"""Nanoseconds by which a server's clock may be ahead of the site's."""
 
 
 class Label(NamedTuple):
-    """The question that left a state: the server's start and the question's number. Later questions are larger."""
+    """The question that produced a state: the server's start and the question's number. Later questions are larger."""
 
     start: int
     step: int
@@ -45,7 +45,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """The state that a question left, and the first question of the run."""
+    """The state after a question, and the first question of the run."""
 
     state: ClientState
     first: Label
@@ -62,9 +62,9 @@ class Keep:
         self.folder = Path(str(folder)).expanduser() / f"client-{cid}" if folder is not None else None
 
     def read(self, place: Place) -> ClientState | None:
-        """The state that the question at this place starts from; ``None`` if the client was never asked before."""
+        """The state before the question at this place; ``None`` if the client was never asked before."""
         kept, now = self.states, time.time_ns() + AHEAD
-        # What a run with a fast clock left says nothing of when another one began.
+        # a run with a fast clock says nothing about when another one began
         known = [label for label in kept if label.run == place.run or label.start <= now]
         if known and max(known)[:2] > (place.starts[-1], place.step):
             raise ComityError("this question is late: a newer one was answered before it")
@@ -81,7 +81,7 @@ class Keep:
         return None
 
     def write(self, place: Place, state: ClientState) -> None:
-        """Keep the state that the question at this place left, and those that the server may still go back to."""
+        """Keep the state after the question at this place, and those that the server may still go back to."""
         kept, new = self.states, Label(place.starts[-1], place.step, place.run)
         found = [label for label in kept if place.follows(label.start, label.step)]
         saved = [label for label in found if label.step <= place.saved]
@@ -101,19 +101,19 @@ class Keep:
         self.states = needed
 
     def newest(self, run: str) -> ClientState | None:
-        """The state that the last question of a run left."""
+        """The state after the last question of a run."""
         kept = {label: each for label, each in self.states.items() if label.run == run}
         return kept[max(kept)].state if kept else None
 
     @cached_property
     def states(self) -> dict[Label, Kept]:
-        """All kept states, read from the folder and Flower's context."""
+        """All kept states, from the folder and Flower's context."""
         flat: dict[str, Tensor] = {}
         file = None if self.folder is None else self.folder / f"{self.name}.safetensors"
         if file is not None and file.exists():
             with safe_open(file, framework="pt") as opened:
-                if "by question" in (opened.metadata() or {}):  # an earlier version's is of another run
-                    # cloned, so that it lies in memory as it did before
+                if "by question" in (opened.metadata() or {}):  # an earlier version's belongs to another run
+                    # cloned, so that it is in memory as before
                     flat = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
         if self.name in self.context.state.array_records:
             flat |= tensors(self.context.state.array_records[self.name])
@@ -123,7 +123,7 @@ class Keep:
             states.setdefault(Label(int(start), int(step), run), {})[key] = tensor
         kept = {}
         for label, each in states.items():
-            if FIRST in each:  # else a secret is left of what is no longer in the folder
+            if FIRST in each:  # otherwise a secret is left of a state that is no longer in the folder
                 start, step = each.pop(FIRST).tolist()
                 kept[label] = Kept(ClientState.of(each), Label(start, step, label.run))
         return kept
@@ -132,6 +132,6 @@ class Keep:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.parent.chmod(0o700)
         with atomically(file) as part:
-            os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
+            os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before it has content
             write_tensors(part, tensors, {"by question": ""})
             part.chmod(0o600)

@@ -1,4 +1,4 @@
-"""The server's questions over a Flower grid."""
+"""The server's link over a Flower grid."""
 
 import time
 from collections.abc import Mapping
@@ -22,23 +22,23 @@ AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPL
 
 
 SEATS = 2**32
-"""More than a federation has clients."""
+"""Larger than any number of clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long to wait, in seconds."""
+    """Timeouts, in seconds."""
 
     answer: float = 3600.0
     """For the answer to any verb."""
     verbs: Mapping[str, float] = field(default_factory=dict)
-    """For the answer to a verb that has its own limit."""
+    """For the answer to a verb with its own limit."""
     query: float = 120.0
     """For a new node to report which client it is."""
     start: float = 600.0
-    """For enough clients to connect before the first question, and later for any client at all."""
+    """For enough clients to connect before the first question, and later for any client."""
     absent: float = 0.0
-    """For a client that is not connected, or that left with its question, to connect and be asked (again)."""
+    """For a disconnected client, or one that left during a question, to connect and be asked (again)."""
 
     def of(self, verb: str) -> float:
         return self.verbs.get(verb, self.answer)
@@ -49,13 +49,13 @@ class Failure(NamedTuple):
 
     why: str
     away: bool = False
-    """Whether it is not connected, and may be asked again."""
+    """Whether it is disconnected, and may be asked again."""
     raised: bool = False
     """Whether the app itself failed."""
 
 
 class Progress:
-    """The server's own count of its questions."""
+    """The server's count of its questions."""
 
     def __init__(self) -> None:
         self.step = self.saved = 0
@@ -69,7 +69,7 @@ class Progress:
         return _wire.Place(run, self.step, self.saved, starts, begun)
 
     def numbers(self) -> list[int]:
-        """For a checkpoint."""
+        """The numbers for a checkpoint."""
         return [self.step, *(number for start in self.starts for number in start)]
 
     def resume(self, numbers: list[int]) -> None:
@@ -82,12 +82,12 @@ class Progress:
 
 
 class GridLink(Link):
-    """Clients are nodes of a Flower grid, and each node reports which client it is (its ``partition-id``).
+    """Clients as nodes of a Flower grid; each node reports which client it is (its ``partition-id``).
 
-    Clients are numbered and sampled by their partition, so node ids and the order of their arrival do not matter. A
-    client without a node, one that fails and one that does not answer are named in ``failures``, and the round
-    continues. Before each question new nodes are asked who they are, so a restarted node takes part again. `Seats`
-    explains who may be which client, and what ``owners`` are.
+    Clients are numbered and sampled by their partition, so node ids and their order of arrival do not matter. Clients
+    without a node, failed clients and those that do not answer are listed in ``failures``, and the round continues.
+    Before each question new nodes are asked who they are, so a restarted node takes part again. `Seats` explains which
+    node may be which client, and ``owners``.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GridLink(Link):
         self.clients, self.run = range(clients), run
         self.patience = patience or Patience()
         self.at_least = clients if at_least is None else at_least
-        """How many clients must be connected before the first question."""
+        """Number of clients that must be connected before the first question."""
         self._post, self._progress = Post(grid), Progress()
         self._seats = Seats(self._post, clients, dict(owners or {}), self.patience.query, self._warn, taken)
         self._answered: set[str] = set()
@@ -120,14 +120,14 @@ class GridLink(Link):
         return self._seats.nodes
 
     def place(self) -> list[int]:
-        """Numbers of the progress, and below zero one for each seat that is taken."""
+        """The numbers of the progress, and a negative one for each taken seat."""
         taken = self._seats.taken or {}
         return [*self._progress.numbers(), *(-1 - (key * SEATS + cid) for cid, key in sorted(taken.items()))]
 
     def saved(self) -> None:
         self._progress.saved = self._progress.step
 
-    def go_on(self, place: list[int]) -> None:
+    def resume_at(self, place: list[int]) -> None:
         self._progress.resume([number for number in place if number >= 0])
         if self._seats.taken is not None:
             pairs = (divmod(-1 - number, SEATS) for number in place if number < 0)
@@ -158,7 +158,7 @@ class GridLink(Link):
         return replies
 
     def _ask(self, verb: Verb, questions: Mapping[int, Payload], header: _wire.Header) -> dict[int, Payload | Failure]:
-        """Ask the clients that are connected, once."""
+        """Ask the connected clients once."""
         nodes, limit, arrays = self.nodes, self.patience.of(verb.name), _wire.Arrays()
         kind = MessageType.EVALUATE if verb.name == "evaluate" else f"{MessageType.TRAIN}.{verb.name}"
         outcomes: dict[int, Payload | Failure] = {
@@ -191,13 +191,13 @@ class GridLink(Link):
                 away = reply.error.code in AWAY
                 return Failure(error_of(reply), away=away, raised=not away)
             return _wire.read_answer(reply.content, verb.reply, _wire.most_bytes(self._largest))
-        except Exception as error:  # untrusted content fails this client alone
+        except Exception as error:  # untrusted content fails only this client
             return Failure(f"sent what cannot be read: {brief(error)}")
 
     def _is_hopeless(self, verb: Verb, failures: Mapping[int, Failure]) -> bool:
-        """Whether to give up when no client has answered.
+        """Whether to give up if no client has answered.
 
-        A round may pass without any client, and so may one whose only client fails. A question that the method cannot
+        A round without any client may pass, and so may one whose only client fails. A question that the method cannot
         do without, or a method that fails on all clients from the start, ends the run.
         """
         if len(failures) == 1 < len(self.clients):
@@ -206,7 +206,7 @@ class GridLink(Link):
         return verb.name != "fit" or (everywhere and verb.name not in self._answered)
 
     def _gather(self) -> None:
-        """Wait for enough clients before the first question, and later for any client at all."""
+        """Wait for enough clients before the first question, and later for any client."""
         until = time.monotonic() + self.patience.start
         while True:
             self._seats.look()

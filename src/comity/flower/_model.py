@@ -1,4 +1,4 @@
-"""A site's own model folder: written where its client is evaluated, completed by the verdict when the run is done."""
+"""A site's model folder: written at the client's evaluation, completed by the verdict at the end of the run."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ CONCLUDE = "conclude"
 
 
 class Verdict(Payload):
-    """What the server found about one client, as in `Gain`: for that client's model card."""
+    """The server's result for one client, as in `Gain`, for that client's model card."""
 
     gain: float
     low: float
@@ -32,11 +32,11 @@ class Verdict(Payload):
 
 
 class Noted(Payload):
-    """A client has received its verdict."""
+    """Confirms that a client has received its verdict."""
 
 
 class SiteModels(Extension):
-    """Writes the folder of each client's model at its site, and has the server send each client its verdict."""
+    """Write each client's model folder at its site, and let the server send each client its verdict."""
 
     experts: dict[int, list[Weighted]] = field(default_factory=dict, init=False)
 
@@ -47,18 +47,18 @@ class SiteModels(Extension):
         return verbs | {CONCLUDE: Verb(CONCLUDE, Verdict, Noted, lambda call: (Noted(), call.state), judges=True)}
 
     def after_training(self, run: Run, result: Result) -> Result:
-        """Tell each client what the test for harm says of it."""
+        """Send each client its result of the test for harm."""
         gains = {} if result.transfer is None else result.transfer.clients
         questions = {cid: Verdict(**msgspec.structs.asdict(gains[cid])) for cid in run.server.clients if cid in gains}
         try:
             if questions:
                 run.server.ask_clients(CONCLUDE, questions)
-        except ComityError as error:  # the run is done all the same
+        except ComityError as error:  # the run is done anyway
             log(WARNING, "The sites do not have their verdicts: %s", error)
         return result
 
     def conclude(self, folder: Path, verdict: Verdict) -> None:
-        """Write the server's verdict into the model that was written last."""
+        """Add the server's verdict to the model that was written last."""
         try:
             artefact = read_model(folder)
             gain = from_json(Gain, to_json(verdict.values()).encode(), "the verdict")
@@ -70,9 +70,9 @@ class SiteModels(Extension):
             log(WARNING, "The verdict is not in %s: %s", folder, brief(error))
 
     def write(self, folder: Path, plan: RunPlan, cid: int, reply: Payload, round: int) -> None:
-        """Write the folder of a client's model after its evaluation, in place of an earlier one.
+        """Write a client's model folder after its evaluation, replacing an earlier one.
 
-        A model that cannot be saved, such as one of a class given in Python, costs the client nothing else.
+        A model that cannot be saved, such as one of a class given in Python, has no other consequences for the client.
         """
         try:
             performance = performance_of(plan, reply)
@@ -86,7 +86,7 @@ class SiteModels(Extension):
 
 
 def replace_model(folder: Path, artefact: Artefact) -> None:
-    """Write a model's folder under another name and rename it when it is whole; an earlier one is removed then."""
+    """Write a model's folder under another name and rename it when complete; then remove an earlier one."""
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("part", "old"))
     for rest in (new, old):
         shutil.rmtree(rest, ignore_errors=True)
@@ -99,7 +99,7 @@ def replace_model(folder: Path, artefact: Artefact) -> None:
 
 
 def performance_of(plan: RunPlan, reply: Payload) -> Performance:
-    """What the client measured on its own tests."""
+    """The client's performance on its own tests."""
     metric, values = DECIDING[plan.site.metric], reply.values()
     score, gain = (values.get(name, math.nan) for name in (metric.field, EVIDENCE[0].field))
     return Performance(

@@ -1,4 +1,4 @@
-"""A site's own data, in place of its part of the configuration's federation."""
+"""A site's own data, instead of its part of the configured federation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -27,31 +27,31 @@ from comity.data import (
 )
 
 SCHEMA = "schema.yaml"
-"""The name of the common schema in an app, beside its code."""
+"""Name of the common schema in an app, beside its code."""
 
 
 class SiteData(ABC):
-    """What a machine of the federation has: the samples of one client at a site, none at the server."""
+    """The data of one machine: the samples of one client at a site, none on the server."""
 
     def client(self, context: Context) -> int:
-        """Which client this node is."""
+        """The client of this node."""
         return partition_id(context)
 
     @abstractmethod
     def federation(self, config: Config) -> Federation:
-        """All clients, without samples: as the server sees them."""
+        """All clients without samples, as the server sees them."""
 
     @abstractmethod
     def at(self, context: Context, config: Config, along: Sequence[float]) -> Federation:
-        """All clients with the samples of this node's; ``along`` is what the server sent along with a question."""
+        """All clients, with samples only for this node's; ``along`` is what the server sent with a question."""
 
 
 @dataclass(frozen=True)
 class OwnData(SiteData):
-    """A site's own data, used in place of the configuration's federation.
+    """A site's own data instead of the configured federation.
 
-    All sites must agree on ``shape`` (features; channels, time; or channels, height, width) and ``classes`` to have
-    the same model. ``load`` is called where the data is, with Flower's context of that node.
+    All sites must agree on ``shape`` (features; channels, time; or channels, height, width) and ``classes``, so that
+    they have the same model. ``load`` is called where the data is, with Flower's context of that node.
     """
 
     shape: tuple[int, ...]
@@ -75,13 +75,13 @@ class OwnData(SiteData):
 
 @dataclass(frozen=True)
 class Tables(SiteData):
-    """Tables that fit a common schema: a node needs ``--node-config "data='/srv/patients.csv'"`` and nothing else.
+    """Tables that fit a common schema: a node needs only ``--node-config "data='/srv/patients.csv'"``.
 
-    Which client it is follows from its table, or from ``client='...'`` where the table does not name it.
+    The client is read from the table, or from ``client='...'`` in the node configuration.
     """
 
     file: Path
-    """The schema, as `comity schema` writes it."""
+    """The schema file (from `comity schema`)."""
 
     @cached_property
     def schema(self) -> Schema:
@@ -110,7 +110,7 @@ class Tables(SiteData):
         )
 
     def _table(self, context: Context) -> SiteTable:
-        """The node's table. What is wrong with it is in the node's log and nowhere else: it may name values of rows."""
+        """The node's table. Errors appear only in the node's log, because they may contain values of rows."""
         node = context.node_config
         try:
             if "data" not in node:
@@ -128,12 +128,12 @@ class Tables(SiteData):
 
 @lru_cache(maxsize=64)
 def _read(path: Path, schema: Path, named: str | None, *_: int) -> SiteTable:
-    """Read once where a process serves many messages."""
+    """Read a table once, even if a process serves many messages."""
     return SiteTable.read(path, schema, named)
 
 
 def partition_id(context: Context) -> int:
-    """Which client this node says that it is."""
+    """The client that this node claims to be."""
     if "partition-id" not in context.node_config:
         raise ComityError('this node does not say which client it is; start it with --node-config "partition-id=0"')
     cid = context.node_config["partition-id"]

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
-from comity.engine import brief, tensor_objection, unlike_most
+from comity.engine import brief, differing_from_most, tensor_objection
 from comity.flower._wire import check_bytes, most_bytes, tensor
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 LARGEST = 2.0**53
-"""Larger sizes, metrics and counters are rejected: whole numbers beyond it are not exact, and sums would overflow."""
+"""Larger sizes, metrics and counters are rejected: larger integers are not exact, and sums would overflow."""
 SHARES = re.compile(r"(^|[^a-z])(acc|accuracy|auc|auroc|f1|precision|recall)([^a-z]|$)", re.IGNORECASE)
-"""Names of metrics that are shares, or percentages."""
+"""Names of metrics that are shares or percentages."""
 Asked = Mapping[int, str]
-"""The group of the message that each node was sent in this round."""
+"""The message group that each node was asked in, in this round."""
 
 
 class Sifted(NamedTuple):
@@ -30,7 +30,7 @@ class Sifted(NamedTuple):
     dropped: dict[int, str]
     """Why the reply of a node cannot be used."""
     without_loss: list[int]
-    """Nodes whose replies were dropped because of their loss alone."""
+    """Nodes whose replies were dropped only because of their loss."""
 
 
 def sift(
@@ -40,7 +40,7 @@ def sift(
     loss_key: str | None = None,
     asked: Asked | None = None,
 ) -> Sifted:
-    """Check each reply by itself and against the arrays that were ``sent``, then drop those unlike the majority.
+    """Check each reply by itself and against the ``sent`` arrays, then drop those that differ from most others.
 
     Without ``sent`` only metrics are checked. With ``loss_key`` each reply must have this metric. ``asked``: only these
     nodes may reply, once, in the group that they were asked in.
@@ -58,13 +58,13 @@ def sift(
             if wrong is None and loss_key is not None and not _is_number(metrics_of(reply).get(loss_key)):
                 wrong = f"its {loss_key} is no finite number"
                 without_loss.append(node)
-        except Exception as error:  # untrusted content fails this node alone
+        except Exception as error:  # untrusted content fails only this node
             wrong = f"it cannot be read: {brief(error)}"
         if wrong is None:
             good[node] = reply
         else:
             dropped[node] = wrong
-    unlike = unlike_most({node: _form(reply, sent is not None) for node, reply in good.items()})
+    unlike = differing_from_most({node: _form(reply, sent is not None) for node, reply in good.items()})
     dropped |= {node: f"it {brief(why)}" for node, why in unlike.items()}
     usable = [reply for node, reply in good.items() if node not in unlike]
     return Sifted(usable, [reply for reply in ordered if reply.has_error()], dropped, without_loss)
@@ -134,7 +134,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _form(reply: Message, arrays: bool) -> dict[str, str]:
-    """The records, metrics with their lengths and arrays with their shapes, to compare with other replies."""
+    """The form of a reply (records, metrics with lengths, arrays with shapes), to compare with other replies."""
     form = {f"record {key!r}": type(record).__name__ for key, record in reply.content.items()}
     for key, value in metrics_of(reply).items():
         form[f"metric {key!r}"] = str(len(value)) if isinstance(value, list) else "number"

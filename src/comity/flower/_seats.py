@@ -1,4 +1,4 @@
-"""The nodes of a Flower grid: messages to them and their replies, and which node is which client."""
+"""The nodes of a Flower grid: messages and replies, and which node is which client."""
 
 import hashlib
 import re
@@ -17,11 +17,11 @@ from comity.engine import brief
 K = TypeVar("K")
 
 POLL = 0.005, 1.0
-"""Seconds between two polls for replies, at first and at most. Flower's own ``send_and_receive`` polls every 3 s."""
+"""Seconds between two polls for replies, initially and at most. Flower's own ``send_and_receive`` polls every 3 s."""
 
 
 class Post:
-    """Pushes messages and yields replies as they arrive."""
+    """Sends messages and yields replies as they arrive."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -70,9 +70,9 @@ class Seats:
     """Asks nodes for their ``partition-id`` and gives each client's seat to the first node that claims it.
 
     From then on the seat belongs to that node's key, in ``taken``, for the whole run and its continuations: a node with
-    another key is rejected, also when the first is away. With ``owners`` the operator reserves or reassigns a seat for
-    one node, by its id or its public key (PEM, as Flower has it). Where nodes have no keys, or with ``taken`` None, a
-    node keeps its seat for as long as it is online, and later claimants wait in line.
+    another key is rejected, even while the first is away. With ``owners`` the operator reserves or reassigns a seat for
+    one node, by its id or its public key (PEM, as Flower has it). If nodes have no keys, or ``taken`` is None, a node
+    keeps its seat while it is online, and later claimants wait.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class Seats:
             raise ComityError(f"a seat is settled for client {strange[0]}; clients are 0 to {clients - 1}")
         self._post, self._owners, self._patience, self._warn = post, owners, patience, warn
         self.taken = taken
-        """By client, a fingerprint of the key that has its seat."""
+        """By client, a fingerprint of the key that owns the seat."""
         self._claims: dict[int, list[int]] = {cid: [] for cid in range(clients)}
-        """The online nodes that claim to be each client, in the order of their claims; the first has the seat."""
+        """The online nodes that claim to be each client, in order; the first has the seat."""
         self._last: dict[int, int] = {}
-        """The node that had each client's seat last."""
+        """The last node of each client's seat."""
         self._queries: dict[str, tuple[int, float]] = {}
-        """Pending queries: the node that was asked, and until when it may answer."""
+        """Pending queries: the node that was asked, and its deadline."""
         self._silent: set[int] = set()
         """Nodes that owe an answer. They are queried again, but not waited for."""
         self._rejected: dict[int, float] = {}
-        """Nodes that may take no seat, and until when they are not queried again."""
+        """Nodes without a seat, and until when they are not queried again."""
 
     @property
     def nodes(self) -> dict[int, int]:
@@ -106,11 +106,11 @@ class Seats:
         return {cid: nodes[0] for cid, nodes in self._claims.items() if nodes and nodes[0] not in self._silent}
 
     def silence(self, node: int) -> None:
-        """A node did not answer: it has to answer a query before it is asked again."""
+        """Mark a node without an answer: it must answer a query before it is asked again."""
         self._silent.add(node)
 
     def look(self) -> None:
-        """Find out which nodes are online, and query those that are new."""
+        """Find the online nodes, and query new ones."""
         for name, reply in self._post.replies(self._queries, 0):
             self._introduce(name, reply)
         online, now = set(self._post.grid.get_node_ids()), time.monotonic()
@@ -169,7 +169,7 @@ class Seats:
         self._rejected[node] = time.monotonic() + self._patience
 
     def _objection(self, node: int, cid: int, key: bytes) -> str | None:
-        """Why a node with this key may not be this client; if it may, the seat is its key's from now on."""
+        """Why a node with this key may not be this client; if it may, the seat belongs to its key from now on."""
         own = {seat for seat, owner in self._owners.items() if owner in (node, key or node)}
         if cid not in own if own else cid in self._owners:
             return "that seat is for another node"
@@ -185,7 +185,7 @@ class Seats:
         return None
 
     def _seat(self, cid: int) -> None:
-        """Report it when the seat has gone to another node."""
+        """Report a seat that has changed to another node."""
         node, last = next(iter(self._claims[cid]), None), self._last.get(cid)
         if node is None or node == last:
             return
@@ -196,7 +196,7 @@ class Seats:
 
 
 def fingerprint(key: bytes) -> int:
-    """A public key in 63 bits."""
+    """63 bits of a public key's hash."""
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1
 
 
@@ -209,7 +209,7 @@ def _partition_id(reply: Message, clients: int) -> int:
 
 
 def error_of(reply: Message) -> str:
-    """A node's error, worded as the same error in a thread of this process."""
+    """A node's error, in the same words as an error in a thread of this process."""
     reason = reply.error.reason or f"failed with code {reply.error.code}"
     raised = re.fullmatch(r"<class '(?:[\w.<>]+\.)?(\w+)'>:<'(.*)'>", reason, flags=re.DOTALL)
     return f"{raised[1]}: {raised[2]}" if raised else reason

@@ -1,4 +1,4 @@
-"""The server's side: a ServerApp that runs a configuration over the grid it is given."""
+"""The server side: a ServerApp that runs a configuration over a grid."""
 
 import base64
 import shlex
@@ -29,13 +29,13 @@ from comity.probe import SEEDS, Answer, AtSites, ask_sites
 from comity.results import RoundRecord, RunFolder
 
 ANY = "any"
-"""In place of seats: whoever is online may take a seat that nobody has, with whichever key."""
+"""Instead of seats: any online node may take a free seat, with any key."""
 
 
 def server_app(config: Config | None = None, own: SiteData | None = None, *, allow_code: bool = False) -> ServerApp:
-    """A ServerApp for ``config``, or for the app's own (pyproject.toml and ``flwr run -c``) when none is given.
+    """A ServerApp for ``config``, or by default for the app's configuration (pyproject.toml and ``flwr run -c``).
 
-    It does the same run as ``comity run``, with Local and a run folder; only the way to the clients differs.
+    It does the same run as ``comity run``, with local baselines and a run folder; only the link to the clients differs.
     ``allow_code`` is as in ``client_app``.
     """
     app = ServerApp()
@@ -52,7 +52,7 @@ def server_app(config: Config | None = None, own: SiteData | None = None, *, all
             chosen = chosen.with_(out=Path(begun))
             if not RunFolder(begun).started:
                 raise ComityError(f"{OURS}.resume is {begun}, which holds no run; name the folder of a run to resume")
-        elif chosen.out is not None:  # each `flwr run` has a folder of its own
+        elif chosen.out is not None:  # each `flwr run` has its own folder
             chosen = chosen.with_(out=chosen.out / f"flower-{context.run_id}")
         over(grid, chosen, own, resume=bool(begun), **_link_settings(settings))
 
@@ -83,7 +83,7 @@ def over(grid: Grid, config: Config, own: SiteData | None = None, *, resume: boo
         log(INFO, "Resuming the run in %s as soon as no other ServerApp uses it", config.out)
     plan = RunPlan(config, federation, link)
     if own is not None and not config.is_local:
-        plan.extensions.append(SiteModels())  # which has each site told its verdict
+        plan.extensions.append(SiteModels())  # sends each site its verdict
     return run(plan=plan, callbacks=[Logged()], resume=resume, wait=resume)
 
 
@@ -126,7 +126,7 @@ def _link_settings(given: Mapping[str, UserConfigValue]) -> dict[str, Any]:
 
 
 def read_seats(text: str) -> dict[int, int | bytes]:
-    """Parse ``0:8190378265 1:AAAAE2VjZHNhLXNo…``: the node that may be each client, by its id or public key.
+    """Parse ``0:8190378265 1:AAAAE2VjZHNhLXNo…``: the node that may be each client, by id or public key.
 
     The key is the second word of the file that ``ssh-keygen`` wrote (``site-1.key.pub``).
     """
@@ -155,7 +155,7 @@ def _public_key(encoded: str) -> bytes:
 
 
 class Logged(Callback):
-    """One line per round in Flower's log, which ``flwr run --stream`` shows."""
+    """One line per round in Flower's log, shown by ``flwr run --stream``."""
 
     def on_start(self, run: Run) -> None:
         log(INFO, "%s: %d clients, %d rounds", run.title, len(run.federation), run.config.last_round)

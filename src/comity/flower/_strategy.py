@@ -34,19 +34,19 @@ STEPS = ("configure_train", "configure_evaluate", "aggregate_train", "aggregate_
 class WithRule(Strategy):
     """A Flower strategy that combines the clients' arrays by a rule instead of averaging them.
 
-    ``WithRule(CALM(), FedAdam(fraction_train=0.5))`` samples, evaluates, logs and steps as FedAdam does. Without a
-    strategy it is ``FedAvg``, and further options are FedAvg's: ``WithRule(CALM(), fraction_train=0.5)``.
+    ``WithRule(CALM(), FedAdam(fraction_train=0.5))`` samples, evaluates, logs and steps like FedAdam. Without a
+    strategy it uses ``FedAvg``, and further options are FedAvg's: ``WithRule(CALM(), fraction_train=0.5)``.
 
-    Each floating array is a layer under its own name; the rule sees the difference to what was sent. Integer arrays
-    (BatchNorm's counters) and those whose names match ``average`` (its statistics) are averaged by the wrapped
+    Each floating-point array is a layer under its own name; the rule gets the difference to the sent array. Integer
+    arrays (BatchNorm's counters) and those whose names match ``average`` (its statistics) are averaged by the wrapped
     strategy; integers stay integers. A reply that is not finite, or does not fit what was sent or what most others
-    send, is dropped, named in the log and counted. ``clip="median"`` first scales longer updates down to the median
-    length. Updates are weighted by the strategy's own key, ``num-examples`` by default. A rule that needs losses gets
-    the metric ``loss_key``, which should be the loss of the model as received. With ``sketch=1024`` the rule sees this
-    many random measurements per layer, or with a number below 1 as many as give cosines this standard error; the
-    update is still the exact combination of what was sent.
+    send, is dropped, logged and counted. ``clip="median"`` first scales longer updates down to the median length.
+    Updates are weighted by the strategy's own key, ``num-examples`` by default. A rule that needs losses gets the
+    metric ``loss_key``, which should be the loss of the model as received. With ``sketch=1024`` the rule gets sketches
+    of this many numbers per layer, or with a number below 1 as many as give cosines this standard error; the update is
+    still the exact combination of what was sent.
 
-    Each round's metrics have, beside the strategy's own: ``conflict-rate`` (share of conflicting pairs, mean over
+    Each round's metrics contain, beside the strategy's own: ``conflict-rate`` (share of conflicting pairs, mean over
     layers), ``conflict-rate-error`` (with sketches, the share expected to be misjudged), ``conflict-rate-by-layer``,
     ``coefficients`` (``coefficients/<layer>`` if the rule works by layer), ``coefficient-nodes`` (the node of each
     coefficient; −1 for the rule's own last step), ``residual`` of the rule's solver, and ``dropped``.
@@ -85,9 +85,8 @@ class WithRule(Strategy):
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the wrapped strategy's own loop, which may save models or stop early, with the steps of this class.
 
-        ``self.strategy.start`` would call the strategy's own steps, and it may call ``super().start``, which needs an
-        instance of its class. So the loop runs on an instance of a subclass that has the steps of this class and
-        shares all attributes of the wrapped strategy, which itself is not changed.
+        The loop runs on an instance of a subclass of the strategy that has the steps of this class and shares all
+        attributes of the wrapped strategy, which itself is not changed.
         """
 
         def step(name: str) -> property:  # a property takes precedence over an instance attribute of the same name
@@ -107,15 +106,15 @@ class WithRule(Strategy):
     ) -> Iterable[Message]:
         self._sent = {name: np.asarray(array.numpy()) for name, array in arrays.items()}
         self._key = key_bytes(0, "sketch", server_round)
-        return self._noted(self.strategy.configure_train(server_round, arrays, config, grid))
+        return self._with_asked_nodes(self.strategy.configure_train(server_round, arrays, config, grid))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return self._noted(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+        return self._with_asked_nodes(self.strategy.configure_evaluate(server_round, arrays, config, grid))
 
-    def _noted(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages, after noting who is asked."""
+    def _with_asked_nodes(self, messages: Iterable[Message]) -> list[Message]:
+        """Record which nodes are asked."""
         messages = list(messages)
         self._asked = {message.metadata.dst_node_id: message.metadata.group_id for message in messages}
         return messages
@@ -181,7 +180,7 @@ class WithRule(Strategy):
                 return [], dropped
             updates = updates.clipped() if self.clip == "median" else updates
             self.outcome, self.conflict = self.rule.apply(updates), conflict_rate(updates)
-        # The mean of equal float64 numbers is that number once it is float32 again.
+        # the mean of equal float64 numbers is that number once it is float32 again
         combined = layout.state_dict((base + self.outcome.update).double())
         ready = {name: Array(value.numpy()) for name, value in combined.items()}
         return [_with_arrays(reply, ready) for reply in replies], dropped

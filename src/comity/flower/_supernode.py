@@ -1,8 +1,8 @@
-"""Flower's SuperNode, whose processes need no start-up.
+"""Flower's SuperNode with processes that need no start-up.
 
-For every message Flower starts a new Python, which imports Flower, torch and comity. Here a process that has imported
-them waits and is forked, so each message has a process of its own as before, and nothing of it is kept. A message also
-waits less: Flower looks for questions every 3 s, for work every second and for answers every 0.5 s.
+For every message Flower starts a new Python, which imports Flower, torch and comity. Here a process that has already
+imported them waits and is forked, so each message still has its own process that keeps nothing. A message also waits
+less: Flower polls for questions every 3 s, for work every second and for answers every 0.5 s.
 """
 
 import gc
@@ -27,11 +27,11 @@ PROGRAMS = {
     "flower-superexec": "flwr.supercore.cli",
     "flwr-clientapp": "flwr.supernode.cli",
 }
-"""A SuperNode, what it starts once, and what that starts for every message: each is a function of its module."""
+"""A SuperNode, the program that it starts once, and the one that this starts for every message, by module."""
 
 
 def supernode(arguments: Sequence[str]) -> int:
-    """Do what ``flower-supernode ARGUMENTS…`` does."""
+    """Run ``flower-supernode ARGUMENTS…`` with forked processes."""
     if not hasattr(os, "fork"):
         raise ComityError("comity supernode needs a system that forks processes; take flower-supernode")
     mains = {name: vars(import_module(module))[name.replace("-", "_")] for name, module in PROGRAMS.items()}
@@ -44,7 +44,7 @@ def supernode(arguments: Sequence[str]) -> int:
     _replace("flwr.supercore.superexec.run_superexec", time=bell)
     _replace("flwr.supercore.superexec.executor.subprocess_executor", subprocess=_Forks(forks))
     command: list[str] | None = ["flower-supernode", *arguments]
-    gc.freeze()  # neither a fork nor its end looks through what is imported
+    gc.freeze()  # neither a fork nor its end garbage-collects the imports
     if os.fork() == 0:
         command = _next_command(commands, node)
     if command is not None:
@@ -54,7 +54,7 @@ def supernode(arguments: Sequence[str]) -> int:
 
 
 def _next_command(commands: socket.socket, node: int) -> list[str] | None:
-    """Return each command in a fork of its own, and ``None`` once the SuperNode, process ``node``, has ended."""
+    """Return each command in its own fork, and ``None`` once the SuperNode, process ``node``, has ended."""
     commands.settimeout(1.0)
     with suppress(KeyboardInterrupt):
         while os.getppid() == node:
@@ -70,7 +70,7 @@ def _next_command(commands: socket.socket, node: int) -> list[str] | None:
 
 
 class _Forks:
-    """In place of ``subprocess`` where Flower starts programs."""
+    """Replaces ``subprocess`` where Flower starts programs."""
 
     DEVNULL = subprocess.DEVNULL
 
@@ -85,10 +85,10 @@ class _Forks:
 
 
 class _Polls:
-    """In place of ``time`` in the SuperNode's loop.
+    """Replaces ``time`` in the SuperNode's loop.
 
-    An answer comes into this process's own memory, so that looking for it costs nothing. The server is asked for a
-    question again after as long as the SuperNode has waited already, and after Flower's 3 s at most.
+    Answers arrive in this process's memory, so polling for them costs nothing. The server is asked for a question again
+    after as long as the SuperNode has already waited, and after Flower's 3 s at most.
     """
 
     LEAST = 0.05
@@ -102,27 +102,27 @@ class _Polls:
 
 
 class _Bell:
-    """In place of ``time`` in the SuperExec's loop: the SuperNode wakes it when it has received a question."""
+    """Replaces ``time`` in the SuperExec's loop: the SuperNode wakes it when a question has arrived."""
 
     def __init__(self) -> None:
-        self._heard, self._rope = os.pipe()
+        self._read_end, self._write_end = os.pipe()
 
     def before(self, function: Callable[..., None]) -> Callable[..., None]:
         """Ring, then call the ``function``."""
 
         def ringing(*arguments: Any, **named: Any) -> None:
-            os.write(self._rope, b"!")
+            os.write(self._write_end, b"!")
             function(*arguments, **named)
 
         return ringing
 
     def sleep(self, seconds: float) -> None:
-        if select.select([self._heard], [], [], seconds)[0]:
-            os.read(self._heard, 1)
+        if select.select([self._read_end], [], [], seconds)[0]:
+            os.read(self._read_end, 1)
 
 
 def _replace(module: str, **names: object) -> None:
-    """Give a module of Flower other names; a version that lacks them is rejected."""
+    """Replace names in a module of Flower; rejects a version that lacks them."""
     inside = vars(import_module(module))
     if missing := names.keys() - inside.keys():
         raise ComityError(f"{module} of this version of Flower has no {', '.join(missing)}; take flower-supernode")

@@ -1,8 +1,8 @@
 """Messages as Flower's records: tensors in an ArrayRecord, plain values in a ConfigRecord or a MetricRecord.
 
-What a message consists of is declared by its type (``comity.methods.Payload``), and it is read back as that type. A
-message holds one record of each kind and no more, because Flower's mods (clipping, local differential privacy) reject
-others. Names, shapes (0-dim and empty ones too) and bits arrive as they were sent.
+The type of a message (``comity.methods.Payload``) declares its fields, and it is read back as that type. A message has
+exactly one record of each kind, because Flower's mods (clipping, local differential privacy) reject others. Names,
+shapes (also 0-dim and empty ones) and bits arrive as they were sent.
 """
 
 import io
@@ -25,10 +25,10 @@ P = TypeVar("P", bound=Payload)
 ROUND, RUN, ID, PLACE = "server-round", "comity-run", "comity-id", "comity-place"
 """The header: Flower's own name for the round, the configuration's key, the run's id and the question's place."""
 ALONG = "comity-along"
-"""Numbers in the header that all clients must know: the means and spreads of tables."""
+"""Numbers in the header that all clients need: means and standard deviations of tables."""
 
 FACTOR, FLOOR = 4, 64_000_000
-"""A reply may be ``FACTOR`` times as large as what was sent, and ``FLOOR`` bytes in any case."""
+"""Maximum size of a reply: ``FACTOR`` times the size of what was sent, but at least ``FLOOR`` bytes."""
 
 NUMBERS = {np.dtype(code).name for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")}
 """Accepted types: plain numbers."""
@@ -37,7 +37,7 @@ MOST_AXES, MOST_NUMBERS = 32, 2**48
 
 
 class Place(NamedTuple):
-    """Where in a run a question is asked."""
+    """The place of a question within a run."""
 
     run: str = ""
     """The run's id, which stays the same when the server resumes it."""
@@ -46,14 +46,14 @@ class Place(NamedTuple):
     saved: int = 0
     """The last question before the newest checkpoint."""
     starts: tuple[int, ...] = (0,)
-    """When the server was started and restarted; the last start asks this question."""
+    """Times of the server's starts; the last start asks this question."""
     begun: tuple[int, ...] = (0,)
     """For each start, the last question before the checkpoint that it resumed from."""
 
     def follows(self, start: int, step: int) -> bool:
         """Whether question ``step`` of the server's ``start`` is part of this question's history.
 
-        Of an earlier start, only questions before the checkpoint from which the next start resumed are.
+        For an earlier start, only questions before the checkpoint from which the next start resumed are.
         """
         if start not in self.starts:
             return False
@@ -69,14 +69,14 @@ class Header(NamedTuple):
 
 
 class Arrays:
-    """Turns tensors into arrays, each tensor once however many messages carry it: a model goes to every client."""
+    """Converts tensors to arrays, each tensor once however many messages carry it: a model goes to every client."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Tensor, Array]] = {}
 
     def __call__(self, tensor: Tensor) -> Array:
         if id(tensor) not in self._made:
-            self._made[id(tensor)] = tensor, Array(tensor)  # as long as we hold it, its id is its own
+            self._made[id(tensor)] = tensor, Array(tensor)  # its id is unique while we hold it
         return self._made[id(tensor)][1]
 
     def record(self, tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -87,7 +87,7 @@ class Arrays:
 
 
 def question(header: Header, payload: Payload, arrays: Arrays) -> RecordDict:
-    """What goes to a client."""
+    """The content of a message to a client."""
     tensors = payload.tensors()
     plain = {name: value for name, value in payload.values().items() if name not in tensors}
     config = ConfigRecord({RUN: header.run, ROUND: header.round, ID: header.place.run, **plain})
@@ -121,7 +121,7 @@ def read_question(content: RecordDict, declared: type[P]) -> P:
 
 
 def answer(payload: Payload) -> RecordDict:
-    """What a client sends back: numbers in the MetricRecord that a mod may look for, the rest in a ConfigRecord."""
+    """The content of a reply: numbers in the MetricRecord that a mod may look for, the rest in a ConfigRecord."""
     numbers, rest = MetricRecord(), ConfigRecord()
     tensors = payload.tensors()
     for name, value in payload.values().items():
@@ -133,7 +133,7 @@ def answer(payload: Payload) -> RecordDict:
 
 
 def read_answer(content: RecordDict, declared: type[P], most: int | None = None) -> P:
-    """The answer as its declared type. One of more than ``most`` bytes is rejected before anything is built."""
+    """The answer as its declared type. More than ``most`` bytes are rejected before anything is built."""
     for kind in (content.array_records, content.metric_records, content.config_records):
         if len(kind) > 1:
             raise ValueError(f"{len(kind)} records of one kind, not one")
@@ -149,26 +149,26 @@ def read_answer(content: RecordDict, declared: type[P], most: int | None = None)
     if unknown := sorted(arrays.keys() - known.keys()):
         raise ValueError(f"{declared.__name__} has no field {', '.join(unknown[:3])}")
     wanted = {name: value for name, value in (*numbers.items(), *rest.items()) if name in known}
-    return declared.of(tensors(arrays) | wanted)  # without the numbers that a mod may add
+    return declared.of(tensors(arrays) | wanted)  # without numbers that a mod may add
 
 
 def split_theta(content: RecordDict, size: int) -> Tensor:
-    """Leave the first ``size`` numbers of ``theta`` in a message; the others, which lie behind them."""
+    """Keep the first ``size`` numbers of ``theta`` in a message and return the others (the buffers)."""
     (key,) = content.array_records
     theta = tensor(content.array_records[key]["theta"])
     content[key] = Arrays().record(tensors(content.array_records[key]) | {"theta": theta[:size]})
     return theta[size:]
 
 
-def join_theta(content: RecordDict, behind: Tensor) -> None:
-    """Put back what ``split_theta`` took."""
+def join_theta(content: RecordDict, buffers: Tensor) -> None:
+    """Append what ``split_theta`` removed."""
     (key,) = content.array_records
     every = tensors(content.array_records[key])
-    content[key] = Arrays().record(every | {"theta": torch.cat([every["theta"], behind])})
+    content[key] = Arrays().record(every | {"theta": torch.cat([every["theta"], buffers])})
 
 
 def most_bytes(sent: int) -> int:
-    """How many bytes a reply may have to a message with so many."""
+    """Maximum bytes of a reply to a message with ``sent`` bytes."""
     return max(FACTOR * sent, FLOOR)
 
 

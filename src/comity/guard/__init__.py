@@ -1,12 +1,12 @@
-"""A client's guard: what it uses after training, decided on its own held-out samples, and the guard's place in a run.
+"""The guard: each client decides on its own held-out samples what it uses after training.
 
 - ``mixture``: weights that mix the predictions of the client's own model with those of others; in expectation the
   log-loss is at most that of the client's own model, which has not seen the held-out samples either, + (K−1)/(n+1).
 - ``certificate``: a test, with a finite-sample guarantee, that a model is not worse than a reference by more than a
   margin.
-- ``guards``: what a client does with both: ``--guard mixture``, ``--guard certified`` and ``--guard selection``.
+- ``guards``: the guards of a run: ``--guard mixture``, ``--guard certified`` and ``--guard selection``.
 - ``online``: the guard after deployment, with labels that arrive later; ``feedback`` is its state.
-- ``extension``: how a run lets clients do it. The engine loads it when a run has a guard; all else needs no torch.
+- ``extension``: the guard in a run. The engine loads it if a run has a guard; everything else needs no torch.
 """
 
 from comity.guard.certificate import (
@@ -25,7 +25,7 @@ from comity.guard.online import FEEDBACK, OnlineGuard, bets, log_capital, opened
 
 # fmt: off
 __all__ = [
-    # what a client does
+    # the guards
     "GUARDS", "Guard", "Mixture", "Certified", "Selection", "HeldOut", "Choice",
     # the mixture
     "mixture_weights", "posterior", "Posterior", "regret_bound", "excess_risk_bound",

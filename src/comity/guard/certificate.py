@@ -1,15 +1,15 @@
-"""Certify on untouched samples that a candidate is not worse than the client's own model by more than a margin.
+"""Certify on unused samples that a candidate is not worse than the client's own model by more than a margin.
 
-Both models are judged on the same n calibration samples. The difference of the two losses is at most 1 in size, and its
-mean over all future samples is the risk difference μ. A test rejects "μ ≥ margin" wrongly with a probability of at most
-delta; a candidate that passes is certified:
+Both models are evaluated on the same n calibration samples. The difference of the two losses is within ±1, and its mean
+over all future samples is the risk difference μ. A test wrongly rejects "μ ≥ margin" with probability at most delta; a
+candidate that passes is certified:
 
 - ``exact_test`` for right-or-wrong losses, where only two counts matter. Its level is exact for every n.
 - ``betting_test`` for any bounded losses (Waudby-Smith & Ramdas 2024): a bettor against "μ ≥ margin" multiplies its
-  capital by 1/delta with a probability of at most delta. It needs two to three times as many samples.
+  capital by 1/delta with probability at most delta. It needs two to three times as many samples.
 
-``certify`` tests several candidates and says which model to release. The assumptions, the proofs and the measurements
-are in docs/explanation/guard-mathematics.md.
+``certify`` tests several candidates and chooses the model to release. Assumptions, proofs and measurements are in
+docs/explanation/guard-mathematics.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,61 +26,60 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 SLACK = 0.01
-"""The p-value of the exact test is too large by at most this share of itself."""
+"""Relative accuracy of the exact test's p-value, which is rounded up."""
 NEGLIGIBLE = 1e-15
-"""More than the probability of all counts that are left out of a sum; it is added to the p-value instead."""
+"""Upper bound of the probability of all counts left out of a sum; it is added to the p-value."""
 BOUND_STEP = 1e-4
 """Upper bounds are rounded up to this accuracy."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one test says about the risk difference μ of a candidate and the client's own model."""
+    """Result of one test of the risk difference μ between a candidate and the client's own model."""
 
     p_value: float
-    """Of "μ ≥ margin"."""
+    """P-value of "μ ≥ margin"."""
     upper_bound: float
-    """μ is at most this, with a probability of at least 1 − delta over the calibration samples: for this candidate by
-    itself. For one that was selected on the same samples see ``Certificate.bound``."""
+    """Upper bound of μ with probability at least 1 − delta over the calibration samples, for this candidate by itself.
+    For a candidate selected on the same samples see ``Certificate.bound``."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One candidate on the calibration samples."""
+    """Result of one candidate on the calibration samples."""
 
     difference: float
-    """Its mean loss minus that of the client's own model."""
+    """Mean loss minus that of the client's own model."""
     evidence: Evidence
     certified: bool
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Which model to release; ``None`` is the client's own."""
+    """The model to release; ``None`` is the client's own."""
 
     released: str | None
     verdicts: dict[str, Verdict]
     bound: float | None
-    """The risk of the released model is above the reference by at most this, with a probability of at least 1 − delta,
-    selection included: the margin where a candidate failed, else the greatest upper bound of all candidates (Hsu and
-    Berger 1999). ``None`` where no candidate is released."""
+    """Upper bound of the released model's risk minus the reference, with probability at least 1 − delta, selection
+    included: the margin if a candidate failed, otherwise the largest upper bound of all candidates (Hsu and Berger
+    1999). ``None`` if no candidate is released."""
 
 
 def certify(
     own: ArrayLike, candidates: Mapping[str, ArrayLike], margin: float, delta: float, benefit: float = 0.0
 ) -> Certificate:
-    """Test the candidates in the order given and choose the model to release.
+    """Test the candidates in the given order and choose the model to release.
 
     ``own`` and each candidate are losses on the same calibration samples: booleans (whether the model was wrong) or
-    numbers from 0 to 1. The reference is the risk of the client's own model − ``benefit``, which stands for a model
-    that is better than the own one by that much. The guarantee: with a probability of at least 1 − delta over the
-    calibration samples, the risk of the released model is at most the reference + margin. It needs models, their order,
-    the margin and the benefit to be fixed before the calibration samples were looked at, and these to be drawn like
-    future ones.
+    numbers from 0 to 1. The reference is the risk of the client's own model minus ``benefit`` (positive to demand an
+    improvement). The guarantee: with probability at least 1 − delta over the calibration samples, the risk of the
+    released model is at most the reference + margin. Conditions: models, their order, margin and benefit are fixed
+    before the calibration samples are used, and these have the same distribution as future samples.
 
-    Each candidate is tested at the full delta until one fails; those after it are not certified. So a wrong certificate
-    has a probability of at most delta for all candidates together, and any choice among the certified ones is safe. The
-    one with the lowest calibration loss is released if that is lower than the own model's − benefit.
+    Each candidate is tested at the full delta until one fails; those after it are not certified. So the probability of
+    any wrong certificate is at most delta, and any choice among the certified candidates is safe. The one with the
+    lowest calibration loss is released if that is below the own model's loss − benefit.
     """
     _check_options(margin, delta)
     if not 0 <= benefit < 1:
@@ -109,28 +108,28 @@ def certify(
 
 
 def exact_test(worse: int, better: int, samples: int, margin: float, delta: float) -> Evidence:
-    """From the number of samples that only the candidate got wrong, and that only the own model got wrong.
+    """Exact test from the numbers of samples that only the candidate, and only the own model, got wrong.
 
-    Pairs of counts are ordered by the upper end of their score interval (Tango 1998). The p-value is the greatest
-    probability, over all distributions with μ ≥ margin, of counts that are in this order as good as those observed; the
-    upper bound is the smallest margin at which it falls to delta (Buehler 1957).
+    Pairs of counts are ordered by the upper end of their score interval (Tango 1998). The p-value is the largest
+    probability, over all distributions with μ ≥ margin, of counts at least as good as those observed; the upper bound
+    is the smallest margin at which it falls to delta (Buehler 1957).
     """
     if samples == 0:
         return Evidence(1.0, 1.0)
     z = _order_quantile(delta)
     _, score_bound = _bisect(lambda m: bool(_score_bound_below(worse, better, samples, m, z)), 1e-12)
     limits = _limits(samples, score_bound, z)
-    limits[better:] = np.maximum(limits[better:], worse)  # the counts observed belong to the region, rounded or not
+    limits[better:] = np.maximum(limits[better:], worse)  # the observed counts belong to the region
     limits = np.minimum(limits, samples - np.arange(samples + 1))
     _, upper = _bisect(lambda m: _greatest_probability(limits, m, delta) <= delta, BOUND_STEP)
     return Evidence(min(1.0, _greatest_probability(limits, margin)), upper)
 
 
 def acceptance_limits(samples: int, margin: float, delta: float) -> Counts:
-    """For 0, 1, …, n samples that only the own model got wrong: the most that only the candidate may get wrong.
+    """Largest number of samples that only the candidate got wrong, for each number that only the own model got wrong.
 
-    With more, ``exact_test`` does not certify it; −1 where no number is small enough. For planning, and for judging
-    many clients with the same number of samples at once.
+    With more, ``exact_test`` does not certify the candidate; −1 if no number is small enough. For planning, and for
+    testing many clients with the same number of samples at once.
     """
     _check_options(margin, delta)
     if samples == 0:
@@ -141,12 +140,12 @@ def acceptance_limits(samples: int, margin: float, delta: float) -> Counts:
 
 
 def betting_test(differences: ArrayLike, margin: float, delta: float) -> Evidence:
-    """From the differences (candidate − own, each within ±1), by betting against "μ ≥ margin".
+    """Test by betting against "μ ≥ margin", from the differences (candidate − own, each within ±1).
 
-    The stake x of the capital is put on every sample at odds that are fair if μ = margin, so that the capital after all
-    samples is Πᵢ(1 − x + x·(1−dᵢ)/(1−margin)). Under the hypothesis its mean is at most 1 for every x, and so is the
-    mean over a uniform x: the evidence of the universal mixture of keeping the money and betting it. It does not depend
-    on the order of the samples. By Markov's inequality 1/capital is a p-value.
+    The stake x of the capital is bet on every sample at odds that are fair if μ = margin, so the final capital is Πᵢ(1
+    − x + x·(1−dᵢ)/(1−margin)). Under the hypothesis its mean is at most 1 for every x, and so is the mean over a
+    uniform x: the evidence of the universal mixture of keeping and betting the money. It does not depend on the order
+    of the samples. By Markov's inequality 1/capital is a p-value.
     """
     d = np.asarray(differences, dtype=float)
 
@@ -174,7 +173,7 @@ def _losses(given: ArrayLike, name: str) -> NDArray[np.bool_] | Array:
 
 
 def _bisect(holds: Callable[[float], bool], accuracy: float) -> tuple[float, float]:
-    """Neighbours in [−1, 1] around the point where a monotone condition begins to hold; at 1 it holds by definition."""
+    """Neighbours in [−1, 1] around the point where a monotone condition starts to hold; at 1 it holds by definition."""
     low, high = -1.0, 1.0
     while high - low > accuracy:
         middle = (low + high) / 2
@@ -183,9 +182,9 @@ def _bisect(holds: Callable[[float], bool], accuracy: float) -> tuple[float, flo
 
 
 def _order_quantile(delta: float) -> float:
-    """How wide the score intervals are by which counts are ordered.
+    """Width of the score intervals that order the counts.
 
-    Any width gives a valid test. A little more than the normal quantile was best, or nearly so, for 50 to 250 samples
+    Any width gives a valid test. Slightly more than the normal quantile was best, or nearly so, for 50 to 250 samples
     and margins of 0 to 5 points.
     """
     return float(-ndtri(delta)) + 0.1
@@ -194,10 +193,10 @@ def _order_quantile(delta: float) -> float:
 def _score_bound_below(
     worse: int | Counts, better: int | Counts, samples: int, margin: float, z: float
 ) -> NDArray[np.bool_]:
-    """Whether the score interval of μ lies below the margin: n(μ̂ − margin) ≤ −z·(its standard error if μ = margin)."""
+    """Whether the score interval of μ is below the margin: n(μ̂ − margin) ≤ −z·(its standard error if μ = margin)."""
     n, m = samples, margin
     neutral = n - worse - better
-    # The likeliest P(better) = s where P(worse) = s + margin: the greater root of 2n s² − b s − better·m(1−m) = 0.
+    # the likeliest P(better) = s if P(worse) = s + margin: the larger root of 2n s² − b s − better·m(1−m) = 0
     b = (worse + better) * (1 - m) - 2 * (better + neutral) * m
     s = (b + np.sqrt(np.maximum(b * b + 8 * n * better * m * (1 - m), 0))) / (4 * n)
     variance = n * np.maximum(2 * s + m - m * m, 0)
@@ -206,29 +205,29 @@ def _score_bound_below(
 
 
 def _limits(samples: int, score_bound: float, z: float) -> Counts:
-    """The counts whose score bound is at most this: for each number ``better``, ``worse`` up to a limit (−1 is none).
+    """Counts with at most this score bound: for each number ``better``, ``worse`` up to a limit (−1: none).
 
-    For a fixed ``better`` they are an interval from 0, because the excess and the standard error both grow with
-    ``worse``. Limits are made to grow with ``better``, which is what ``_greatest_probability`` needs; a larger region
-    is on the safe side.
+    For a fixed ``better`` they are an interval from 0, because excess and standard error both grow with ``worse``.
+    Limits are made to increase with ``better``, as ``_greatest_probability`` requires; a larger region is on the safe
+    side.
     """
     better = np.arange(samples + 1)
     inside, outside = np.full(samples + 1, -1), samples - better + 1
     while np.any(outside - inside > 1):
-        middle = (inside + outside) // 2  # is ``inside`` itself where nothing is left to halve
+        middle = (inside + outside) // 2  # equal to ``inside`` if nothing is left to halve
         below = _score_bound_below(middle, better, samples, score_bound, z) | (middle == inside)
         inside, outside = np.where(below, middle, inside), np.where(below, outside, middle)
     return np.minimum(np.maximum.accumulate(inside), samples - better)
 
 
 def _greatest_probability(limits: Counts, margin: float, threshold: float | None = None) -> float:
-    """The greatest probability of counts within ``limits`` over all distributions with μ ≥ margin, rounded up.
+    """Largest probability of counts within ``limits`` over all distributions with μ ≥ margin, rounded up.
 
     Turning "worse" samples into neutral ones, or neutral into "better", makes counts within limits likelier. So the
-    maximum lies where P(better) = s and P(worse) = s + margin, and for s between two points it is at most the
-    probability with P(worse) from the lower point and P(better) from the upper one. Intervals are halved until this
-    ceiling is within ``SLACK`` of a value that is reached. With a ``threshold`` the work ends as soon as it is clear on
-    which side of it the maximum lies; then only that can be read from the answer.
+    maximum is at P(better) = s and P(worse) = s + margin, and for s between two points it is at most the probability
+    with P(worse) from the lower point and P(better) from the upper one. Intervals are halved until this ceiling is
+    within ``SLACK`` of an attained value. With a ``threshold`` the search stops as soon as it is clear on which side
+    the maximum is; only that can then be read from the result.
     """
     least, most = max(0.0, -margin), (1 - margin) / 2
     edges = least + (most - least) * np.linspace(0, 1, 33) ** 2
@@ -247,9 +246,9 @@ def _greatest_probability(limits: Counts, margin: float, threshold: float | None
 
 
 def _probability(limits: Counts, p_worse: Array, p_better: Array) -> Array:
-    """Of counts within limits, for each pair of probabilities: Σ_b P(better = b)·P(worse ≤ limits[b] | better = b)."""
+    """Probability of counts within limits for each pair: Σ_b P(better = b)·P(worse ≤ limits[b] | better = b)."""
     n = len(limits) - 1
-    spread = 9 * np.sqrt(n * p_better * (1 - p_better)) + 25  # beyond it: e⁻³⁷ at most, by Bernstein's inequality
+    spread = 9 * np.sqrt(n * p_better * (1 - p_better)) + 25  # beyond it: at most e⁻³⁷ by Bernstein's inequality
     first = int(max(0, (n * p_better - spread).min()))
     last = int(min(n, (n * p_better + spread).max()))
     better = np.arange(first, last + 1)

@@ -1,8 +1,8 @@
-"""The guard in a run: each client chooses what it uses, by validation samples of its own.
+"""The guard in a run: each client chooses what it uses, by its own validation samples.
 
-The client's own model is the local baseline: the one that was trained without the validation samples while these are
-compared on, the one that was trained on all samples where the client uses nothing else. Nothing of it travels. Where a
-method, a rule or a search uses validation samples too, the guard has a part of them to itself.
+The client's own model is the local baseline: trained without the validation samples while models are compared on these,
+and trained on all samples if the client uses nothing else. It never leaves the client. If a method, a rule or a search
+also uses validation samples, the guard has a separate part of them.
 """
 
 from collections.abc import Sequence
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 
 
 class Weighed(Payload):
-    """A client has weighed its own model against the federated one."""
+    """Reply of a client that has weighed its own model against the federated one."""
 
     own_weight: float
 
 
 class Guarding(Extension):
-    """Has every client use what its guard chooses."""
+    """Let every client use what its guard chooses."""
 
     baselines = ("train",)
 
     guard: Any
     last_round: int
-    """After this round clients choose, and keep what they chose."""
+    """After this round clients choose, and keep their choice."""
     share: float = field(default=1.0, init=False)
-    """The guard's share of the validation samples; the rest is left to the method, the rule or a search."""
+    """The guard's share of the validation samples; the rest is for the method, the rule or a search."""
     seed: int = field(default=0, init=False)
     _parts: dict[int, tuple[Split, Split]] = field(default_factory=dict, init=False)
-    """By client: the guard's validation samples, and those of others."""
+    """By client: the guard's validation samples, and those for other uses."""
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
@@ -69,7 +69,7 @@ class Guarding(Extension):
         self.share, self.seed = self.guard.validation / (self.guard.validation + others), config.seed
 
     def client_data(self, data: ClientData, round: int) -> ClientData:
-        """Leave the guard's samples to the guard, until they are training samples."""
+        """Keep the guard's samples away from other uses, until they become training samples."""
         if self.share == 1 or not data.val_unseen:
             return data
         if data.id not in self._parts:
@@ -84,16 +84,16 @@ class Guarding(Extension):
         return verbs | {verb.name: verb}
 
     def after_round(self, run: "Run") -> None:
-        """Have every client choose."""
+        """Let every client choose."""
         server = run.server
         if server.round == self.last_round:
             server.ask_clients("weigh", server.questions(server.scored))
 
     def _weigh(self, call: Call) -> tuple[Payload, ClientState]:
-        """Choose by the client's validation samples; the client keeps what it chose.
+        """Choose on the client's validation samples; the client keeps its choice.
 
-        Where the method trains on the way, it draws the random numbers of ``evaluate``: what is weighed is what is
-        evaluated and exported.
+        If the method trains on the way, it uses the random numbers of ``evaluate``: the weighed model is the one that
+        is evaluated and exported.
         """
         site, client = call.site, call.client("evaluate")
         before = client.snapshot()
@@ -105,7 +105,7 @@ class Guarding(Extension):
         return Weighed(own_weight=float(weights[0])), before
 
     def judge(self, judgement: Judgement) -> None:
-        """Evaluate what the client uses under its guard; note the federated model's accuracy beside it."""
+        """Evaluate what the client uses under its guard; also note the federated model's accuracy."""
         site, client, cid = judgement.site, judgement.client, judgement.client.id
         weights, bound = self.weights(site, client, judgement.model, judgement.common)
         unguarded = float(judgement.correct.double().mean())
@@ -125,15 +125,14 @@ class Guarding(Extension):
     def weights(
         self, site: "Site", client: Client, model: Tensor, common: Tensor | None
     ) -> tuple[Tensor, float | None]:
-        """The weights of the client's own model, the federated one and perhaps the common one, and the guard's bound.
+        """Weights of the client's own model, the federated one and possibly the global one, and the guard's bound.
 
-        What the client chose once is kept. Before that each evaluation chooses for itself, so that its numbers are
-        those of a run that ends there.
+        A choice is kept once made. Before that, each evaluation chooses anew, as a run that ends there would.
         """
         if (kept := client.engine_keep.get("guard")) is not None:
             bound = client.engine_keep.get("guard.bound")
             return kept, None if bound is None else float(bound)
-        if not client.data.val_unseen:  # it dropped out when the others chose; now nothing is held out any more
+        if not client.data.val_unseen:  # it had dropped out when the others chose; nothing is held out any more
             return torch.tensor([1.0, 0.0], dtype=torch.float64), None
         val, train = self._parts[client.id][0] if client.id in self._parts else client.data.val, client.data.train
         own = partial(_models_of(site, "train").on_own, client.id)
@@ -146,12 +145,12 @@ class Guarding(Extension):
 
 
 def own_models(site: "Site", client: Client, weights: Tensor) -> LocalModels:
-    """The clients' own models that go with these weights."""
+    """The clients' own models that belong to these weights."""
     return _models_of(site, _samples(weights, client.data.val_unseen))
 
 
 def _samples(weights: Tensor, val_unseen: bool) -> str:
-    """What the own model was trained on: all samples where it is used by itself, or the federated one was too."""
+    """Training samples of the own model: all if it is used by itself, or if the federated one saw all."""
     return "train" if val_unseen and float(weights[0]) < 1 else "all"
 
 
@@ -167,18 +166,18 @@ def _chosen(split: Split, places: Tensor) -> Split:
 
 
 def _predictions(experts: Sequence[Predict], split: Split) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Each expert's probabilities (experts, samples, classes), and the labels."""
+    """Probabilities (experts, samples, classes) of each expert, and the labels."""
     predicted = torch.stack([expert(split) for expert in experts])
     return predicted.double().exp().clamp(max=1).cpu().numpy(), split.y.cpu().numpy()
 
 
 def mixed(experts: Sequence[Predict], weights: Tensor) -> Predict:
-    """The predictions of a mixture. Experts without weight are not asked."""
+    """The predictor of a mixture. Experts without weight are not evaluated."""
     asked = [place for place, weight in enumerate(weights) if weight > 0]
     return lambda split: mixture([experts[place](split) for place in asked], weights[asked])
 
 
 def mixture(predictions: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """Predictions mixed. Those with all of the weight stay as they are, to the bit."""
+    """Mix predictions. A prediction with all of the weight is returned bit-identical."""
     used = [(float(weight.log()), each) for weight, each in zip(weights, predictions, strict=True) if weight > 0]
     return used[0][1] if len(used) == 1 else torch.stack([each + log_weight for log_weight, each in used]).logsumexp(0)

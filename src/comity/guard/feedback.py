@@ -1,4 +1,4 @@
-"""What the online guard of one client remembers, checked here and only here, and what it reports."""
+"""State and report of a client's online guard; the state is validated here."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,8 +16,8 @@ from comity.guard.guards import OWN
 from comity.metrics import DECIDING
 
 STAKES = np.array([0.9, *(2.0**-k for k in range(1, 8))])
-"""Shares of the capital that are bet on every sample; each has the same part of the first capital. They are fixed, so
-that an e-process is about the mean over samples that need not be independent or equally distributed."""
+"""Shares of the capital bet on every sample, with equal parts of the initial capital. They are fixed, so that an
+e-process is about the mean over samples that need not be independent or equally distributed."""
 MOST_POINTS, MOST_VERSIONS, MOST_DELAY = 500, 100, 1000
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -33,28 +33,28 @@ class Version(Struct, kw_only=True, forbid_unknown_fields=True):
 
     name: Name
     since: Count
-    """Labels before it."""
+    """Labels before this version."""
     alarm_at: Count | None = None
-    """Labels of all versions when the e-process alarmed; from then on the own model is used."""
+    """Labels of all versions at the alarm of the e-process; from then on the own model is used."""
     certified_at: Count | None = None
 
 
 class Point(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The history after some number of labels."""
+    """One point of the history, after some number of labels."""
 
     samples: Count
     weights: list[Annotated[float, Meta(ge=0, le=1)]]
-    """Of the mixture in use: own, federated, …"""
+    """Weights of the mixture in use: own, federated, …"""
     alarm: Real
-    """ln of the e-value against "in use is not worse than own by more than the margin"."""
+    """ln of the e-value against "the model in use is not worse than the own one by more than the margin"."""
     certificate: Real
-    """ln of the e-value against "in use is worse than own by the margin or more"."""
+    """ln of the e-value against "the model in use is worse than the own one by the margin or more"."""
     losses: list[Real]
-    """Cumulative, as in the state."""
+    """Cumulative losses, as in the state."""
 
 
 class OnlineState(Struct, kw_only=True, forbid_unknown_fields=True):
-    """All that the online guard of one client knows, as its file has it."""
+    """The complete state of a client's online guard, as in its file."""
 
     format: Literal[1] = 1
     metric: Name
@@ -63,28 +63,28 @@ class OnlineState(Struct, kw_only=True, forbid_unknown_fields=True):
     share: Share
     delay: Annotated[int, Meta(ge=0, le=MOST_DELAY)]
     class_shares: list[Annotated[float, Meta(ge=0, le=1)]] = []
-    """Of the client's training samples, where balanced accuracy decides."""
+    """Class shares of the client's training samples, if balanced accuracy decides."""
     start: Logs
-    """ln of the first weights."""
+    """ln of the initial weights."""
     weights: list[Logs]
     """ln of the weights of each model, for each of delay + 1 interleaved sequences."""
     votes: list[Logs]
     samples: Count = 0
     losses: list[Real]
-    """Cumulative loss by the metric: each model's, then that of the mixture in use and that expected of votes."""
+    """Cumulative loss by the metric: of each model, of the mixture in use, and expected loss of votes."""
     nats: Real = 0.0
-    """Log-loss of the mixture in use minus that of the own model, in total."""
+    """Total log-loss of the mixture in use minus that of the own model, in nats."""
     alarm: Capitals
     """ln of the capital of each stake."""
     certificate: Capitals
     versions: Annotated[list[Version], Meta(min_length=1, max_length=MOST_VERSIONS)]
     """The last one is in use."""
     every: Annotated[int, Meta(ge=1, lt=2**53)] = 1
-    """Labels from one point of the history to the next."""
+    """Labels between two points of the history."""
     history: Annotated[list[Point], Meta(max_length=MOST_POINTS)] = []
 
     def check(self) -> None:
-        """Reject what cannot be true although each field by itself can."""
+        """Reject inconsistent fields."""
         models, sequences = len(self.start), self.delay + 1
         scaled = self.metric != BALANCED or (len(self.class_shares) > 1 and abs(sum(self.class_shares) - 1) < 1e-6)
         weights = [self.start, *self.weights, *self.votes]
@@ -110,31 +110,31 @@ class OnlineState(Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Report:
-    """What the labels so far say. ``str`` gives it as a short text."""
+    """Result of the labels so far. ``str`` gives a short text."""
 
     metric: str
     margin: float
     samples: int
-    """Labels seen, of all versions."""
+    """Labels seen, over all versions."""
     version: str
     version_samples: int
-    """Labels of this version that were bet on."""
+    """Labels used in the test of this version."""
     weights: NDArray[np.float64]
-    """Of each model's probabilities in what is used next."""
+    """Mixture weights of the models for the next sample."""
     losses: dict[str, float]
-    """Mean loss by the metric of ``own``, ``federated``, ``in use`` and ``votes``."""
+    """Mean loss by the metric, with the keys ``own``, ``federated``, ``in use`` and ``votes``."""
     nats: float
-    """Log-loss of the mixture in use above that of the own model, in total."""
+    """Total log-loss of the mixture in use minus that of the own model, in nats."""
     nats_bound: float
-    """What theory allows at most."""
+    """Theoretical upper bound of ``nats``."""
     alarm_evidence: float
-    """The e-value; the alarm is at 1/delta."""
+    """The e-value for harm; the alarm is raised at 1/delta."""
     alarm_after: int | None
     """Labels of this version until the alarm, if there was one."""
     safe_evidence: float
     certified_after: int | None
     labels_to_certificate: int | None
-    """About so many more labels until a certificate can be expected; ``None`` where none is in sight."""
+    """Estimated number of further labels until a certificate; ``None`` if it is not expected."""
 
     @property
     def alarm(self) -> bool:
@@ -174,7 +174,7 @@ class Report:
 
 
 def parse(state: Any, where: str) -> OnlineState:
-    """A state from the bytes of its file, or from dictionaries, lists, texts and numbers, none of them trusted."""
+    """Parse an untrusted state from the bytes of its file, or from dictionaries, lists, texts and numbers."""
     try:
         read = msgspec.json.decode if isinstance(state, bytes) else msgspec.convert
         found: OnlineState = read(state, type=OnlineState)

@@ -1,4 +1,4 @@
-"""How a client decides, on its own held-out samples, what to use beside or instead of the federated model."""
+"""Guards: how a client decides on held-out samples what to use beside or instead of the federated model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,20 +19,20 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 OWN = 0
-"""The place of the client's own model among the experts; the federated one follows."""
+"""Index of the client's own model among the experts; the federated one follows."""
 LOG_LOSS_LIMIT = 5.0
-"""Nats at which a certificate cuts off the log-loss of a sample, which must be bounded: a probability of 0.7 %."""
+"""Upper limit in nats of a sample's log-loss in a certificate, which needs bounded losses: a probability of 0.7 %."""
 BRIER_LIMIT = 2.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The weight of each expert's predictions, and what is known of the result."""
+    """The weight of each expert's predictions, and the guard's bound."""
 
     weights: Array
     bound: float | None = None
-    """The guard's upper bound of the loss above that of the local baseline, with the promised probability; ``None``
-    where the client uses the local baseline, or no probability is promised."""
+    """Upper bound of the loss minus that of the local baseline, with the guaranteed probability; ``None`` if the client
+    uses the local baseline, or no probability is guaranteed."""
 
 
 def _no_samples() -> tuple[Array, Labels]:
@@ -41,16 +41,16 @@ def _no_samples() -> tuple[Array, Labels]:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Samples of a client that no expert has seen, and the metric that decides there."""
+    """Held-out samples of a client that no expert has seen, and the metric that decides."""
 
     probabilities: Array
-    """(experts, samples, classes): each expert's predictions."""
+    """(experts, samples, classes) predictions of each expert."""
     labels: Labels
     metric: str = ACCURACY
     seen: float = 1.0
     """Share of the local baseline's training samples that the client's own model was trained on."""
     train: Callable[[], tuple[Array, Labels]] = _no_samples
-    """The same predictions and labels for the samples that the client's own model was trained on."""
+    """Predictions and labels for the samples that the client's own model was trained on."""
 
     def part(self, places: NDArray[np.int64]) -> "HeldOut":
         return replace(self, probabilities=self.probabilities[:, places], labels=self.labels[places])
@@ -60,17 +60,17 @@ class HeldOut:
         return len(self.probabilities)
 
     def mixture(self, own: int = 0) -> Array:
-        """The posterior mean of the weights; by class-weighted log-loss where balanced accuracy decides."""
+        """Posterior mean of the weights; by class-weighted log-loss if balanced accuracy decides."""
         powers = class_weights(self.labels) if self.metric == BALANCED else None
         return mixture_weights(of_labels(self.probabilities, self.labels), powers, own=own).weights
 
 
 class Losses:
-    """The loss of each sample by the metric that decides, divided by ``scale`` so that it is from 0 to 1.
+    """Loss of each sample by the metric that decides, divided by ``scale`` so that it is from 0 to 1.
 
-    Accuracy counts errors, as booleans. So does AUC, which is no mean over samples. Balanced accuracy counts the errors
-    of its own decisions, weighted by the class shares of the training samples, so that nothing about the losses depends
-    on the samples that they are measured on. Log-loss is cut off at ``LOG_LOSS_LIMIT``.
+    Accuracy counts errors, as booleans. So does AUC, which is not a mean over samples. Balanced accuracy counts the
+    errors of its own decisions, weighted by the class shares of the training samples, so that the losses do not depend
+    on the samples that they are measured on. Log-loss is limited to ``LOG_LOSS_LIMIT``.
     """
 
     def __init__(self, held: HeldOut) -> None:
@@ -81,7 +81,7 @@ class Losses:
 
     @cached_property
     def _by_class(self) -> Array:
-        """The weight of an error in each class; 0 for classes without training samples, which no model predicts."""
+        """(classes,) weight of an error; 0 for classes without training samples, which are never predicted."""
         probabilities, labels = self.held.train()
         weights = np.zeros(probabilities.shape[2])
         weights[labels] = class_weights(labels)
@@ -89,7 +89,7 @@ class Losses:
 
     @cached_property
     def _expected(self) -> Array:
-        """(experts, classes): mean predictions on the training samples; 0 for classes without any."""
+        """(experts, classes) mean predictions on the training samples; 0 for classes without any."""
         expected = np.maximum(self.held.train()[0].mean(1), 1e-12)
         return np.where(self._by_class > 0, expected, 0.0)
 
@@ -109,28 +109,28 @@ class Losses:
 
 @dataclass(frozen=True, kw_only=True)
 class Guard(ABC):
-    """Weighs a client's own model, the federated one and the common one, if there is one, by samples held out."""
+    """A guard: weighs a client's own, the federated and possibly the global model by held-out samples."""
 
     validation: ClassVar[float] = 0.2
-    """Share of a client's training samples that is held out where the run keeps none."""
+    """Share of a client's training samples that is held out if the run holds out none."""
     refits: ClassVar[bool] = False
-    """Whether both models are fitted on the held-out samples too, when the weights are known."""
+    """Whether both models are also trained on the held-out samples once the weights are known."""
 
     def __post_init__(self) -> None:
         check(self, "guard")
 
     def choose(self, held: HeldOut, random: np.random.Generator) -> Choice:
-        """From the experts' predictions for samples that none of them has seen.
+        """Choose from the experts' predictions for samples that none of them has seen.
 
-        With all weight on its own model, a client uses the local baseline, which was trained on all of its samples.
+        A client with all weight on its own model uses the local baseline, which was trained on all of its samples.
         """
-        if not len(held.labels):  # no evidence for any other model
+        if not len(held.labels):  # no evidence for another model
             return Choice(only(OWN, held.experts), None)
         return self.weigh(held, random)
 
     @abstractmethod
     def weigh(self, held: HeldOut, random: np.random.Generator) -> Choice:
-        """As ``choose``, with one sample at least."""
+        """Like ``choose``, with at least one sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +144,13 @@ class Mixture(Guard):
     held-out samples + ln((n+K)/(n+1)). This says nothing about accuracy.
 
     Departures:
-        - When the weights are known, both models are fitted on the held-out samples too (``--refit``); the bound is
+        - Once the weights are known, both models are also trained on the held-out samples (``--refit``); the bound is
           about the models before that.
-        - Where balanced accuracy decides, each class weighs the same in the log-loss; no bound is proved for that.
+        - If balanced accuracy decides, each class has the same weight in the log-loss; no bound is proved for that.
 
     Options:
-        own: samples that count beforehand as predicted by the own model alone; with more of them fewer clients are
-            behind Local and gains are smaller, and the bound is ln((n+own+K)/(n+own+1))
+        own: prior weight of the client's own model, in samples: larger values are safer and gain less; the bound on
+            the excess log-loss is then ln((n+own+K)/(n+own+1)) for n held-out samples and K models
     """
 
     refits = True
@@ -163,14 +163,14 @@ class Mixture(Guard):
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(Guard):
-    """Use the one model with the lowest log-loss on held-out samples: the client's own or the federated one.
+    """Use the model with the lowest log-loss on held-out samples: the client's own or the federated one.
 
-    Equation: the expert k with the largest Σ_i ln p_k(y_i|x_i) over the held-out samples; the own model where equal.
-    It promises no bound: with few samples the wrong model is chosen often. Where balanced accuracy decides, each class
-    weighs the same.
+    Equation: the expert k with the largest Σ_i ln p_k(y_i|x_i) over the held-out samples; the own model in a tie. There
+    is no bound: with few samples the wrong model is often chosen. If balanced accuracy decides, each class has the same
+    weight.
 
     Departures:
-        - When the choice is made, both models are fitted on the held-out samples too (``--refit``).
+        - After the choice, both models are also trained on the held-out samples (``--refit``).
     """
 
     refits = True
@@ -184,24 +184,25 @@ class Selection(Guard):
 
 @dataclass(frozen=True, kw_only=True)
 class Certified(Guard):
-    """Use a model that a test on untouched samples certified, else the local baseline trained on all samples.
+    """Use the federated model if a test on unused samples shows that it is not worse, otherwise the local baseline.
 
     Paper: Angelopoulos et al., Annals of Applied Statistics 2025 (Learn then Test).
 
-    Equation: P(loss of what is used ≤ loss of the own model − b + margin) ≥ 1 − delta for each client that does not
-    use the local baseline itself. The own model is trained without the held-out samples; b estimates how much better
-    the local baseline is, which is trained on all. The mixture is weighed on one half of the held-out samples. The
-    other half tests first the mixture, then the federated model, each at level delta; the first failure ends the tests.
+    Equation: P(loss of what is used ≤ loss of the own model − b + margin) ≥ 1 − delta for each client that does not use
+    the local baseline itself. The own model is trained without the held-out samples; b estimates how much better the
+    local baseline is, which is trained on all. The mixture weights come from one half of the held-out samples. The
+    other half tests first the mixture, then the federated model, each at level delta; the tests end with the first
+    failure.
 
     Departures:
-        - Nothing is fitted on the held-out samples afterwards, unless ``--refit`` asks for it: the promise is about the
-          models that were tested.
+        - Nothing is trained on the held-out samples afterwards, unless ``--refit`` is given: the guarantee is about
+          the models that were tested.
         - b is (1 − n/N)·(held-out loss − training loss)/2 for an own model trained on n of N samples, by the first
           half: the local loss falls as 1/n to a limit midway between both losses. This is an estimate, not a bound.
 
     Options:
-        delta: how often the certificate may be wrong
-        margin: how much above that of the local baseline the loss may be, in the unit of the metric that decides
+        delta: probability of a wrong certificate, per client
+        margin: allowed excess of the loss over the local baseline, in the unit of --metric (0.02 = 2 points)
     """
 
     validation = 0.4
@@ -224,10 +225,10 @@ class Certified(Guard):
 
 
 def benefit(held: HeldOut, losses: Losses) -> float:
-    """How much the own model's loss would fall if it were trained on all samples of the client, estimated.
+    """Estimated decrease of the own model's loss if it were trained on all samples of the client.
 
-    Local loss falls as 1/n to a limit that lies midway between the losses on training and on held-out samples, as for
-    a model with a fixed number of parameters. One more held-out sample counts as lost: few samples say little.
+    Local loss falls as 1/n to a limit midway between the losses on training and on held-out samples, as for a model
+    with a fixed number of parameters. One more held-out sample counts as lost, because few samples are unreliable.
     """
     if held.seen >= 1:
         return 0.0
@@ -244,7 +245,7 @@ def only(expert: int, experts: int) -> Array:
 
 
 def of_labels(probabilities: Array, labels: Labels) -> Array:
-    """(samples, experts): what each expert gave to the true label."""
+    """(samples, experts) probability of the true label by each expert."""
     return np.asarray(probabilities[:, np.arange(len(labels)), labels].T)
 
 

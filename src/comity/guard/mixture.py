@@ -1,12 +1,12 @@
-"""Weights of a mixture of models, found on validation samples, that is never much worse than the best mixture.
+"""Mixture weights from validation samples, with a bound relative to the best mixture.
 
 Expert k gave the true label of sample i the probability pᵢₖ; a mixture with weights w gives it w·pᵢ and loses −ln w·pᵢ.
 The weights used are the posterior mean under a Dirichlet prior (Cover's universal mixture)::
 
     ŵ = ∫ w Πᵢ(w·pᵢ) dπ(w) / Z        Z = ∫ Πᵢ(w·pᵢ) dπ(w)
 
-No weights of the server or of other clients enter, and no number has to be tuned. What holds, with K experts and n
-validation samples that no expert was trained or chosen on (proofs in docs/explanation/guard-mathematics.md):
+No weights of the server or of other clients are used, and there is nothing to tune. With K experts and n validation
+samples that no expert was trained or chosen on, the following holds (proofs in docs/explanation/guard-mathematics.md):
 
 - In expectation, for a new sample: log-loss of ŵ ≤ log-loss of the best mixture + ``excess_risk_bound(n, K)``, which
   is ln((n+K)/(n+1)) ≤ (K−1)/(n+1). This holds for the uniform prior and the posterior mean of all n samples. A prior
@@ -34,37 +34,37 @@ from comity._errors import ComityError
 Array = NDArray[np.float64]
 
 UNIFORM = 1.0
-"""Concentration of the uniform Dirichlet prior: the one for which the posterior mean itself has a bound."""
+"""Concentration of the uniform Dirichlet prior, for which the posterior mean itself has a bound."""
 FLOOR = 1e-12
-"""Probabilities of the true label below this count as this, in the weights and in the bounds. The bounds do not depend
-on it; it only keeps a sample to which every expert gave 0 from making all losses infinite."""
+"""Smaller probabilities of the true label count as this, in weights and bounds. The bounds do not depend on it; it
+avoids infinite losses for a sample to which every expert gave 0."""
 TOLERANCE = 1e-9
 FIRST_ORDER = 32
 LAST_ORDER = 512
-"""Points along each axis at which a rule for products with powers is not refined further."""
+"""Maximum points per axis of a rule for products with powers."""
 ROWS_PER_LOGARITHM = 16
 """The product of so many factors, none below 1e-14, is still far from the smallest float."""
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What the samples say about the weights of the mixture."""
+    """The posterior of the mixture weights."""
 
     weights: Array
-    """The posterior mean, which sums to 1."""
+    """Posterior mean, with sum 1."""
     log_evidence: float
     """ln Z; minus this is the cumulative log-loss of the universal mixture."""
     error: float
-    """At most so far are the weights, and ln Z, from the exact integrals."""
+    """Upper bound of the error of the weights and of ln Z."""
     order: int
-    """Points of the Gauss rule along each axis."""
+    """Points of the Gauss rule per axis."""
 
 
 def mixture_weights(probabilities: ArrayLike, powers: ArrayLike | None = None, *, own: int = 0) -> Posterior:
-    """Weights of K experts from the (n, K) probabilities they gave to the true labels of n validation samples.
+    """Weights of K experts from the (n, K) probabilities that they gave to the true labels of n validation samples.
 
-    ``powers``: how much each sample's log-loss counts; 1 by default. ``own``: further samples that count as predicted
-    by the first expert alone, which makes the prior Dirichlet(1 + own, 1, …, 1).
+    ``powers``: weight of each sample's log-loss; 1 by default. ``own``: further samples that count as predicted by the
+    first expert only, which makes the prior Dirichlet(1 + own, 1, …, 1).
     """
     given = np.asarray(probabilities, dtype=float)
     if given.ndim != 2 or not np.all((given >= 0) & (given <= 1)):
@@ -77,16 +77,16 @@ def mixture_weights(probabilities: ArrayLike, powers: ArrayLike | None = None, *
 
 
 def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM, *, powers: ArrayLike | None = None) -> Posterior:
-    """The posterior of mixture weights w under a Dirichlet prior, where sample i has the likelihood w·(row i).
+    """Posterior of mixture weights w under a Dirichlet prior, where sample i has likelihood w·(row i).
 
-    Entries may be any numbers that are not negative, but each row needs a positive one. With ``powers`` sample i has
-    the likelihood (w·(row i))^powers[i].
+    Entries may be any nonnegative numbers, but each row needs a positive one. With ``powers`` sample i has likelihood
+    (w·(row i))^powers[i].
     """
     rows, log_greatest = _scaled(likelihoods)
     samples, experts = rows.shape
     each = None if powers is None else _powers(powers, samples)
     log_scale = float(log_greatest.sum() if each is None else log_greatest @ each)
-    exact = (samples + 3) // 2 if each is None else None  # points enough for the degree n + 1 of the numerator
+    exact = (samples + 3) // 2 if each is None else None  # enough points for degree n + 1 of the numerator
     order, before = min(exact or FIRST_ORDER, FIRST_ORDER), np.full(experts + 1, np.inf)
     while True:
         nodes, log_weights = _simplex_rule(experts, order, concentration)
@@ -94,7 +94,7 @@ def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM, *, powers:
         log_evidence = logsumexp(log_mass)
         weights = np.exp(log_mass - log_evidence) @ nodes
         now = np.append(weights, log_evidence)
-        rounding = (samples + order) * 2**-50  # which is all that is left of the error of an exact rule
+        rounding = (samples + order) * 2**-50  # the only error of an exact rule
         error = rounding if order == exact else max(rounding, float(np.abs(now - before).max()))
         finest = order == (exact or LAST_ORDER)
         if finest or error <= TOLERANCE:
@@ -103,24 +103,24 @@ def posterior(likelihoods: ArrayLike, concentration: float = UNIFORM, *, powers:
 
 
 def regret_bound(samples: int, experts: int, concentration: float = UNIFORM) -> float:
-    """How much more the universal mixture can lose on any sequence than the best mixture in hindsight, in nats.
+    """Regret of the universal mixture against the best mixture in hindsight, on any sequence, in nats.
 
-    ln Γ(n+Kα)Γ(α) / (Γ(Kα)Γ(n+α)) for a Dirichlet(α) prior, α ≥ ½: attained where one expert alone is always right.
+    ln Γ(n+Kα)Γ(α) / (Γ(Kα)Γ(n+α)) for a Dirichlet(α) prior, α ≥ ½: attained if one expert is always right.
     """
     n, a, total = samples, concentration, experts * concentration
     return float(gammaln(n + total) + gammaln(a) - gammaln(total) - gammaln(n + a))
 
 
 def excess_risk_bound(samples: int, experts: int, own: int = 0) -> float:
-    """How much the expected log-loss of ``mixture_weights`` can exceed that of the first expert, in nats.
+    """Upper bound of the expected log-loss of ``mixture_weights`` minus that of the first expert, in nats.
 
-    Without ``own``, also that of the best mixture, and with it, that of the best mixture by ln(1 + own/(n+1)) more.
+    Without ``own`` it also holds against the best mixture; with it, that bound is larger by ln(1 + own/(n+1)).
     """
     return float(np.log((samples + own + experts) / (samples + own + 1)))
 
 
 def _scaled(likelihoods: ArrayLike) -> tuple[Array, Array]:
-    """Rows with 1 as their greatest entry, and the logarithm of what each was divided by."""
+    """Rows scaled to maximum 1, and the logarithm of each divisor."""
     given = np.asarray(likelihoods, dtype=float)
     if given.ndim != 2 or given.shape[1] == 0 or not np.all(np.isfinite(given) & (given >= 0)):
         raise ComityError("likelihoods must be an array of samples × experts with finite numbers of at least 0")
@@ -158,7 +158,7 @@ def _log_powers(rows: Array, powers: Array, nodes: Array) -> Array:
 def _simplex_rule(experts: int, order: int, concentration: float) -> tuple[Array, Array]:
     """Nodes (points, K) in the simplex and log weights that integrate polynomials of degree 2·order − 1 exactly.
 
-    Under Dirichlet(α, …, α) the share w₁ is Beta(α, (K−1)α), and how the others divide the rest is Dirichlet again and
+    Under Dirichlet(α, …, α) the share w₁ is Beta(α, (K−1)α), and the division of the rest is again Dirichlet and
     independent of it; so the rule is a product of Gauss–Jacobi rules.
     """
     if experts == 1:

@@ -1,6 +1,6 @@
-"""The guard after deployment: labels arrive, weights follow them, and an alarm returns to the client's own model.
+"""The guard after deployment: labels update the weights, and an alarm switches back to the client's own model.
 
-Every labelled sample is predicted first, with the weights from the labels before it, and then learnt from:
+Every labelled sample is first predicted with the weights from earlier labels, then learnt from:
 
 - ``weights`` mix the models' probabilities. They are the posterior under a fixed share (Herbster & Warmuth 1998); with
   share 0, Bayes. In total the mixture loses at most ln(1/w_own) nats to the client's own model, on every sequence.
@@ -46,14 +46,14 @@ from comity.guard.mixture import FLOOR
 Array = NDArray[np.float64]
 
 FEEDBACK = "feedback.json"
-"""The state's file in the folder of a deployed model."""
+"""File of the state in the folder of a deployed model."""
 RATE = 0.5
-"""How much of a loss difference changes a vote: factors are 1 + RATE·(loss of own − loss of the other)."""
+"""Learning rate of votes: factors are 1 + RATE·(loss of own − loss of the other)."""
 MOST_BYTES = 8_000_000
 
 
 class OnlineGuard:
-    """Weights of a client's own model and the federated one after deployment, and the alarm."""
+    """Mixture weights of a client's own model and the federated one after deployment, and the alarm."""
 
     def __init__(self, state: OnlineState) -> None:
         self._state = state
@@ -74,13 +74,13 @@ class OnlineGuard:
         delay: Annotated[int, Range(least=0, most=MOST_DELAY)] = 0,
         class_shares: Sequence[float] | Array = (),
     ) -> Self:
-        """A guard that has seen no label.
+        """A guard before its first label.
 
-        ``weights``: the first weights of the models, the client's own first, as the guard of the run chose them.
-        ``version``: names the federated model, for example by a checksum of its parameters. ``margin``: in the unit of
-        the metric. ``share``: part of the weight that is spread over all models after every label, so that a model that
-        was bad can return and the own one keeps a floor; 0 never forgets. ``delay``: a label may arrive after so many
-        later predictions. ``class_shares``: for balanced accuracy, of the client's training samples.
+        ``weights``: initial weights of the models, the client's own first, as chosen by the run's guard. ``version``:
+        name of the federated model, for example a checksum of its parameters. ``margin``: in the unit of the metric.
+        ``share``: part of the weight that is spread over all models after every label, so that a bad model can recover
+        and the own one keeps a floor; 0 never forgets. ``delay``: maximum number of later predictions before a label
+        arrives. ``class_shares``: class shares of the client's training samples, for balanced accuracy.
         """
         check_arguments(cls.start, "", margin=margin, delta=delta, share=share, delay=delay)
         given = np.asarray(weights, dtype=float)
@@ -99,17 +99,17 @@ class OnlineGuard:
 
     @classmethod
     def from_state(cls, state: Any, where: str = FEEDBACK) -> Self:
-        """From what ``state`` returned, or the bytes of its file; anything that cannot be true is rejected."""
+        """Restore from the result of ``state``, or the bytes of its file; inconsistent states are rejected."""
         return cls(parse(state, where))
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next label depends on, in dictionaries, lists, texts and numbers."""
+        """The complete state, as dictionaries, lists, texts and numbers."""
         plain: dict[str, Any] = msgspec.to_builtins(self._state)
         return plain
 
     @property
     def record(self) -> OnlineState:
-        """The state as it is, to read."""
+        """The state, for reading."""
         return self._state
 
     @property
@@ -118,32 +118,32 @@ class OnlineGuard:
 
     @property
     def weights(self) -> Array:
-        """Of the models' probabilities for the next sample."""
+        """Mixture weights of the models for the next sample."""
         return self._of(self._state.weights)
 
     @property
     def votes(self) -> Array:
-        """The probability with which the next decision is taken from each model."""
+        """Probability of taking the next decision from each model."""
         return self._of(self._state.votes)
 
     def predict(self, probabilities: ArrayLike, pending: int = 0) -> Array:
         """The mixture (n, C) of the models' probabilities (K, n, C) for the next n samples.
 
-        ``pending``: earlier predictions whose labels have not arrived; it matters where there is a ``delay``.
+        ``pending``: number of earlier predictions without labels so far; it matters with a ``delay``.
         """
         given = self._probabilities(probabilities)
         weights = [self._of(self._state.weights, pending + i) for i in range(given.shape[1])]
         return np.asarray(np.einsum("nk,knc->nc", np.reshape(weights, (-1, len(given))), given))
 
     def decide(self, probabilities: ArrayLike, random: np.random.Generator, pending: int = 0) -> NDArray[np.int64]:
-        """Decisions for the next n samples, each taken from a model that is drawn by ``votes``."""
+        """Decisions for the next n samples, each taken from a model drawn by ``votes``."""
         given = self._probabilities(probabilities)
         votes = (self._of(self._state.votes, pending + i) for i in range(given.shape[1]))
         drawn = [random.choice(len(given), p=each) for each in votes]
         return np.array([self._decision(given[k, i]) for i, k in enumerate(drawn)], dtype=np.int64)
 
     def new_version(self, name: str) -> None:
-        """The federated model has changed: new e-processes, and an alarm of the last version ends."""
+        """Start a new version of the federated model: reset the tests and clear the alarm."""
         state = self._state
         if name == state.versions[-1].name:
             return
@@ -154,7 +154,7 @@ class OnlineGuard:
         self._state = parse(msgspec.to_builtins(changed), "online guard")
 
     def update(self, probabilities: ArrayLike, labels: ArrayLike) -> Report:
-        """Learn from the labels of n samples one after another; ``probabilities`` (K, n, C) are those of each model."""
+        """Learn from the labels of n samples in order; ``probabilities`` (K, n, C) are those of each model."""
         given = self._probabilities(probabilities)
         known = np.asarray(labels)
         if known.shape != given.shape[1:2] or (len(known) and known.dtype.kind not in "iu"):
@@ -174,7 +174,7 @@ class OnlineGuard:
         for k, loss in enumerate((*losses, voted)):
             state.losses[k] += self._scale * float(loss)
         of_label = np.maximum(predicted[:, label], FLOOR)
-        if version.alarm_at is None:  # else the own model is used, and what was learnt stays as it is
+        if version.alarm_at is None:  # otherwise the own model is used, and the weights stay unchanged
             sequence = state.samples % (state.delay + 1)
             state.nats += math.log(of_label[OWN]) - math.log(float((weights * of_label).sum()))
             state.weights[sequence] = _shared(state.weights[sequence], np.log(of_label), state.share)
@@ -190,14 +190,14 @@ class OnlineGuard:
         self._remember()
 
     def _bet(self, difference: float) -> None:
-        """Both bettors see how much greater the loss of what is used is than that of the own model."""
+        """Update both bettors with the loss of the model in use minus that of the own model."""
         state = self._state
         alarm, certificate = bets(difference, state.margin / self._scale)
         state.alarm = (np.array(state.alarm) + alarm).tolist()
         state.certificate = (np.array(state.certificate) + certificate).tolist()
 
     def _remember(self) -> None:
-        """A point of the history; of more than ``MOST_POINTS`` every other one is dropped."""
+        """Add a point to the history; beyond ``MOST_POINTS`` every other one is dropped."""
         state = self._state
         if state.samples % state.every == 0:
             if len(state.history) == MOST_POINTS:
@@ -207,14 +207,14 @@ class OnlineGuard:
                 state.history.append(self.point())
 
     def point(self) -> Point:
-        """The present, as the history has it."""
+        """The current point of the history."""
         state = self._state
         alarm, certificate = (float(log_capital(each)) for each in (state.alarm, state.certificate))
         weights, losses = self.weights.tolist(), list(state.losses)
         return Point(samples=state.samples, weights=weights, alarm=alarm, certificate=certificate, losses=losses)
 
     def report(self) -> Report:
-        """Evidence so far, whether it is enough for an alarm or a certificate, and how many labels are missing."""
+        """Evidence so far, whether it suffices for an alarm or a certificate, and how many labels are missing."""
         state, version, n = self._state, self._state.versions[-1], max(self._state.samples, 1)
         names = {"own": 0, "federated": 1, "in use": -2, "votes": -1}
         return Report(
@@ -236,17 +236,17 @@ class OnlineGuard:
 
     @property
     def nats_bound(self) -> float:
-        """The most that the mixture can have lost to the own model on any sequence of so many labels, in nats."""
+        """Upper bound of the mixture's total excess log-loss over the own model so far, in nats."""
         return self._bound(self._state.start)
 
     @property
     def loss_bound(self) -> float:
-        """The most that votes can have lost to the own model in expectation, in the unit of the metric."""
+        """Upper bound of the expected excess loss of votes over the own model, in the unit of the metric."""
         models = len(self._state.start)
         return self._scale / RATE * self._bound([-math.log(models)] * models)
 
     def _bound(self, start: Logs) -> float:
-        """ln(1/w_own) for each sequence that has begun, and what every further label can lose by the share."""
+        """ln(1/w_own) for each started sequence, plus the maximum loss per further label due to the share."""
         state = self._state
         sequences = min(state.delay + 1, state.samples)
         spread = -math.log1p(-state.share * (1 - 1 / len(start)))
@@ -258,9 +258,9 @@ class OnlineGuard:
         return (self._state.samples if version.alarm_at is None else version.alarm_at) - version.since
 
     def _labels_to_certificate(self) -> int | None:
-        """When the first stake would reach its part of the capital at its rate so far.
+        """Labels until the first stake would reach its part of the capital at its rate so far.
 
-        Before the first label: if both models never differ, which is the least.
+        Before the first label: if both models never differ, the minimum.
         """
         state, version = self._state, self._state.versions[-1]
         if version.certified_at is not None or version.alarm_at is not None:
@@ -272,7 +272,7 @@ class OnlineGuard:
         return max(1, math.ceil((missing[growing] / rates[growing]).min())) if growing.any() else None
 
     def _of(self, logs: list[Logs], ahead: int = 0) -> Array:
-        """The weights for a sample so many places after the last label; all on the own model after an alarm."""
+        """The weights for a sample ``ahead`` places after the last label; all on the own model after an alarm."""
         if self.alarmed:
             return np.asarray(np.eye(len(logs[0]))[OWN])
         weights = np.exp(logs[(self._state.samples + ahead) % len(logs)])
@@ -280,11 +280,11 @@ class OnlineGuard:
 
     def _decision(self, predicted: Array) -> int:
         if self._state.metric == BALANCED:
-            predicted = predicted * self._by_class  # p(y|x) / share of y, and never a class that has none
+            predicted = predicted * self._by_class  # p(y|x) / share of y; classes with share 0 are never chosen
         return int(predicted.argmax())
 
     def _loss(self, predicted: Array, label: int) -> float:
-        """Of one sample, from 0 to 1: the bounded losses of ``guards.Losses``."""
+        """Loss of one sample, from 0 to 1: the bounded losses of ``guards.Losses``."""
         metric = self._state.metric
         if metric == "log-loss":
             return min(-math.log(max(predicted[label], FLOOR)), LOG_LOSS_LIMIT) / LOG_LOSS_LIMIT
@@ -306,18 +306,18 @@ class OnlineGuard:
 
 
 def bets(differences: ArrayLike, margin: float) -> tuple[Array, Array]:
-    """ln of the factors (…, stakes) of both capitals, for losses of what is used minus those of the own model."""
+    """ln of the factors (…, stakes) of both capitals, for losses of the model in use minus those of the own model."""
     excess = np.asarray(differences, dtype=float)[..., None] - margin
     return np.log1p(STAKES / (1 + margin) * excess), np.log1p(STAKES / (1 - margin) * -excess)
 
 
 def log_capital(capitals: ArrayLike) -> Array:
-    """ln of the mean capital of all stakes, which is the e-value."""
+    """ln of the mean capital of all stakes, the e-value."""
     return np.asarray(np.logaddexp.reduce(capitals, axis=-1) - math.log(len(STAKES)))
 
 
 def _shared(logs: Logs, log_factors: Array, share: float) -> Logs:
-    """The posterior, and then ``share`` of all weight spread evenly."""
+    """The posterior, with ``share`` of all weight spread evenly."""
     posterior = np.array(logs) + log_factors
     posterior -= np.logaddexp.reduce(posterior)
     if share:
@@ -327,7 +327,7 @@ def _shared(logs: Logs, log_factors: Array, share: float) -> Logs:
 
 @contextmanager
 def opened(folder: Path, start: Callable[[], OnlineGuard]) -> Iterator[OnlineGuard]:
-    """The guard in a deployed model's folder, started if there is none, and written when all went well.
+    """The guard in a deployed model's folder, started if there is none, and written on success.
 
     One process at a time holds the folder; the file is replaced as a whole.
     """
@@ -339,7 +339,7 @@ def opened(folder: Path, start: Callable[[], OnlineGuard]) -> Iterator[OnlineGua
 
 
 def read(path: Path) -> OnlineGuard:
-    """The guard in a file that may come from anywhere."""
+    """Read the guard from an untrusted file."""
     if path.stat().st_size > MOST_BYTES:
         raise ComityError(f"{path} is larger than {MOST_BYTES} bytes")
     return OnlineGuard.from_state(path.read_bytes(), str(path))

@@ -1,7 +1,7 @@
 """Methods: how clients learn and what they share. One file each.
 
-To write one, subclass :class:`Method` in a file of yours and name it on the command line
-(``--method mypkg.mymod.MyMethod``); docs/reference/methods.md shows how.
+To write one, subclass :class:`Method` in a file of yours and pass its dotted path (``--method mypkg.mymod.MyMethod``);
+docs/tutorials/own-method.md shows how.
 """
 
 from comity._options import Count, CountOrZero, NonNegative, Positive, Share
@@ -47,10 +47,10 @@ from comity.methods.splitgp import SplitGP
 
 # fmt: off
 METHODS = {
-    # one model, or a part of one, for all
+    # one shared model, or a shared part
     "Local": Local, "FedAvg": FedAvg, "FedProx": FedProx, "SCAFFOLD": SCAFFOLD, "FedBN": FedBN, "FedPer": FedPer,
     "FedRep": FedRep, "FedBABU": FedBABU, "LG-FedAvg": LGFedAvg,
-    # a personal model beside the common one
+    # a personal model beside the shared one
     "Ditto": Ditto, "Per-FedAvg": PerFedAvg, "APFL": APFL, "pFedMe": PFedMe, "kNN-Per": KNNPer,
     # mixtures of models
     "FedAMP": FedAMP, "FedFomo": FedFomo, "FedU": FedU,
@@ -59,18 +59,18 @@ METHODS = {
     "pFedFDA": PFedFDA, "GPFL": GPFL, "FedDBE": FedDBE, "SplitGP": SplitGP, "pFedHN": PFedHN,
     # clusters
     "IFCA": IFCA, "FeSEM": FeSEM,
-    # conflict, fairness, and models that flow between clients
+    # conflict, fairness, and propagation of models between clients
     "FedMGDA+": FedMGDAPlus, "FedFV": FedFV, "FEDORA": FEDORA, "FedCALM": FedCALM, "FedPG": FedPG, "S-FedPG": SFedPG,
 }
-"""By the name on the command line."""
+"""Methods by their command-line name."""
 
 __all__ = [
-    # to write one
+    # to write a method
     "Method", "WHOLE", "Client", "Server", "Combined", "Payload", "Question", "Message", "Reply", "verb",
     "field_types",
     # ranges of options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share",
-    # all there are
+    # all methods
     "METHODS", "APFL", "Ditto", "FEDORA", "FeSEM", "FedALA", "FedAMP", "FedAS", "FedAvg", "FedBABU", "FedBN", "FedCALM",
     "FedCP", "FedDBE", "FedFV", "FedFomo", "FedMGDAPlus", "FedPAC", "FedPG", "FedPer", "FedProto", "FedProx", "FedROD",
     "FedRep", "FedU", "GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "PFedFDA", "PFedHN", "PFedMe", "PerFedAvg",

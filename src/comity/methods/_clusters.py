@@ -1,4 +1,4 @@
-"""What methods with one model a cluster have in common."""
+"""Shared code of methods with one model per cluster."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from comity.methods._sides import Server
 
 
 def combine(server: Server, centres: Tensor, cluster: Mapping[int, int], replies: Mapping[int, Reply]) -> Tensor:
-    """Each cluster's next model: what the rule makes of its members' models. One without members stays as it is."""
+    """Combine each cluster's models with the rule; a cluster without members keeps its model."""
     combined = centres.clone()
     for k in sorted(set(cluster.values())):
         members = {cid: replies[cid] for cid, its in cluster.items() if its == k}
@@ -19,9 +19,10 @@ def combine(server: Server, centres: Tensor, cluster: Mapping[int, int], replies
 
 
 def k_means(Q: Tensor, clusters: int, random: torch.Generator, restarts: int = 10) -> Tensor:
-    """The cluster of each of N points whose squared distances are ``Q``: the best of a few runs of Lloyd's algorithm.
+    """(N,) the cluster of each point with squared distances ``Q``: the best of several runs of Lloyd's algorithm.
 
-    The mean of some points is as far from point i as their mean Q_ij less half their mean Q_jl: no vectors are needed.
+    The squared distance from point i to a cluster's mean is the mean of Q_ij minus half the mean of Q_jl over members,
+    so no vectors are needed.
     """
     best, least = torch.zeros(len(Q), dtype=torch.int64), float("inf")
     for _ in range(restarts):
@@ -29,7 +30,7 @@ def k_means(Q: Tensor, clusters: int, random: torch.Generator, restarts: int = 1
         labels = Q[:, seeds].argmin(1)
         for _ in range(100):
             members = torch.nn.functional.one_hot(labels, clusters).to(Q)
-            mean = members / members.sum(0)  # (N, K), not a number in the columns of clusters without members
+            mean = members / members.sum(0)  # (N, K), nan in the columns of empty clusters
             far = (Q @ mean - (mean * (Q @ mean)).sum(0) / 2).nan_to_num(torch.inf)
             before, labels = labels, far.argmin(1)
             reseed(labels, far.gather(1, labels[:, None])[:, 0], clusters)
@@ -42,7 +43,7 @@ def k_means(Q: Tensor, clusters: int, random: torch.Generator, restarts: int = 1
 
 
 def _seeds(Q: Tensor, clusters: int, random: torch.Generator) -> list[int]:
-    """k-means++: a point at random, then each next one with a chance that grows with its distance from those chosen."""
+    """k-means++ seeding: a random point, then each next one with probability proportional to its squared distance."""
     seeds = [int(torch.randint(len(Q), (), generator=random))]
     while len(seeds) < clusters and (far := Q[:, seeds].amin(1)).any():
         seeds.append(int(torch.multinomial(far, 1, generator=random)))
@@ -50,10 +51,10 @@ def _seeds(Q: Tensor, clusters: int, random: torch.Generator) -> list[int]:
 
 
 def reseed(labels: Tensor, far: Tensor, clusters: int) -> dict[int, int]:
-    """Give each empty cluster the point that lies farthest (``far``) from its centre, none that is alone in its own.
+    """Move to each empty cluster the point farthest (``far``) from its centre, unless that is the only one there.
 
-    Changes ``labels`` and says which point went to which cluster. Points that may not move have ``far`` 0, points
-    without a cluster the label -1.
+    Changes ``labels`` in place and returns the moved point of each such cluster. Points that may not move have ``far``
+    0; points without a cluster have label -1.
     """
     moved = {}
     for k in range(clusters):

@@ -1,4 +1,4 @@
-"""What travels between the server and a client: dataclasses, whose declared fields are all that a message holds."""
+"""Messages between server and clients: dataclasses that hold exactly their declared fields."""
 
 import math
 import types
@@ -11,15 +11,15 @@ from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KINDS = (Tensor, bool, int, float, str)  # what a field may be, with or without `None`
+KINDS = (Tensor, bool, int, float, str)  # allowed types of a field, also with `| None`
 
 
 @dataclass_transform(kw_only_default=True)
 class Payload:
-    """Tensors, whose bytes are counted, and plain values, which ride in a message's header.
+    """Base class of messages: tensors, whose bytes are counted, and plain values, which travel in the header.
 
-    A subclass is a dataclass by itself. Each field is declared as ``Tensor``, ``int``, ``float``, ``bool`` or ``str``,
-    or as one of these ``| None``. A field that is ``None`` does not travel.
+    A subclass is automatically a dataclass. Each field is declared as ``Tensor``, ``int``, ``float``, ``bool`` or
+    ``str``, or as one of these ``| None``. A field that is ``None`` is not sent.
     """
 
     def __init_subclass__(cls) -> None:
@@ -28,7 +28,7 @@ class Payload:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From values by name, as they arrived: what is not declared, missing or of another type is rejected."""
+        """Build from received values by name; reject undeclared, missing and wrongly typed ones."""
         declared = field_types(cls)
         if unknown := sorted(values.keys() - declared.keys()):
             raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}")
@@ -41,7 +41,7 @@ class Payload:
             raise ValueError(f"{cls.__name__} is incomplete: {str(missing).rpartition('missing ')[2]}") from None
 
     def values(self) -> dict[str, Any]:
-        """Every field that travels, by name."""
+        """Every field that is sent, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -49,39 +49,39 @@ class Payload:
 
     @property
     def bytes(self) -> int:
-        """Of its tensors alone."""
+        """Size of the tensors in bytes."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
 
 
 class Question(Payload):
-    """What goes to a client along with a verb."""
+    """The message that goes to a client with a verb."""
 
     general: bool = False
-    """For evaluation, set by the engine: whether to measure on other clients' tests too."""
+    """For evaluation, set by the engine: whether to measure on other clients' test sets too."""
     by_class: bool = False
-    """For evaluation, set by the engine: whether to measure balanced accuracy and AUC too, which takes a while."""
+    """For evaluation, set by the engine: whether to measure balanced accuracy and AUC too, which takes longer."""
     factors: Tensor | None = None
-    """For a trial of steps, set by the engine: multiples of the ways from where the client started to each row of
+    """For a trial of steps, set by the engine: multiples of the steps from the client's starting point to each row of
     ``theta``."""
 
 
 class Message(Question):
-    """What a client gets before it fits or is evaluated. A method that sends more subclasses it."""
+    """The message that a client gets before it fits or is evaluated; subclass it to send more."""
 
     theta: Tensor
     """The shared part: parameters first, then buffers."""
 
 
 class Reply(Payload):
-    """What a client sends after it fitted. A method that sends more subclasses it."""
+    """The message that a client sends after fitting; subclass it to send more."""
 
     theta: Tensor
     size: int
     """Number of training samples."""
     train_loss: float = math.nan
-    """Mean loss of a batch in the client's last training; set by the engine."""
+    """Mean batch loss of the client's last training; set by the engine."""
     loss: float | None = None
-    """Training loss of the model as received, where the rule needs it; set by the engine."""
+    """Training loss of the model as received, if the rule needs it; set by the engine."""
 
 
 def field_types(payload: type[Payload]) -> Mapping[str, type]:
@@ -110,16 +110,16 @@ def _field_types(payload: type[Payload]) -> Mapping[str, type]:
 
 
 def _fits(value: Any, declared: type) -> bool:
-    """Whether a value is of this type. A whole number may stand for a number, but not a truth for either."""
+    """Whether a value has this type. An int is accepted as a float; a bool is accepted as neither."""
     if isinstance(value, bool):
         return declared is bool
     return isinstance(value, (float, int) if declared is float else declared)
 
 
 def verb(function: F) -> F:
-    """Declare a client-side function as one that the server half may ask for: ``server.ask(self.basis, questions)``.
+    """Declare a client-side function that the server half may call: ``server.ask(self.basis, questions)``.
 
-    Its annotations say what travels: ``def basis(self, client: Client, received: Question) -> Basis``.
+    Its annotations declare the message and the reply: ``def basis(self, client: Client, received: Question) -> Basis``.
     """
     function.is_verb = True  # type: ignore[attr-defined]
     return function

@@ -1,4 +1,4 @@
-"""What methods whose network has more parts than a body and a head have in common."""
+"""Shared code of methods whose network has more parts than a body and a head."""
 
 from typing import ClassVar
 
@@ -12,8 +12,8 @@ from comity.nn import BUFFERS
 from comity.rules import Mean
 
 
-class Kept(nn.Module):
-    """Numbers of the network's own that are no layer, such as a vector that each client has for itself."""
+class FreeParameter(nn.Module):
+    """Parameters of the network outside any layer, such as a vector per client."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Kept(nn.Module):
 
 
 def linear_head(net: nn.Module, method: str) -> nn.Linear:
-    """The head of a network, which this method needs to be one linear layer."""
+    """The network's head, which this method requires to be one linear layer."""
     head = net.get_submodule("head")
     if not isinstance(head, nn.Linear):
         raise ComityError(f"method {method} needs a model whose head is one linear layer, got {type(head).__name__}")
@@ -29,7 +29,7 @@ def linear_head(net: nn.Module, method: str) -> nn.Linear:
 
 
 class ByParts(Method):
-    """A method whose rule acts on the parts ``ruled``, while the other shared parts are plainly averaged."""
+    """A method whose rule acts on the parts ``ruled``; the other shared parts are plainly averaged."""
 
     ruled: ClassVar[tuple[str, ...]]
 

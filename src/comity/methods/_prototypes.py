@@ -1,4 +1,4 @@
-"""What methods that align features with common class prototypes have in common."""
+"""Shared code of methods that align features with common class prototypes."""
 
 from collections.abc import Mapping
 
@@ -13,17 +13,17 @@ from comity.nn import FeatureLoss
 
 
 class Prototypes(Message):
-    prototypes: Tensor | None = None  # (classes, features): mean features of each class; none in the first round
-    known: Tensor | None = None  # which classes have a prototype
+    prototypes: Tensor | None = None  # (classes, features): mean features per class; None in the first round
+    known: Tensor | None = None  # (classes,) which classes have a prototype
 
 
 class PrototypesReply(Reply):
-    prototypes: Tensor  # (classes, features): mean features of each class after training
-    counts: Tensor  # samples of each class
+    prototypes: Tensor  # (classes, features): mean features per class after training
+    counts: Tensor  # (classes,) samples per class
 
 
 def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean features and number of training samples of each class, and the mean squared length of features."""
+    """Mean features and number of training samples per class, and the mean squared length of features."""
     net, data = client.model.net.eval(), client.data.train
     with torch.no_grad():
         Z = torch.cat([client.model.features(x) for x in torch.split(data.x, 512)])
@@ -33,7 +33,7 @@ def class_means(client: Client) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def alignment(received: Prototypes, lam: float) -> FeatureLoss:
-    """lam · MSE(z, c_y), where c_y is the prototype of a sample's class; one without a prototype has no pull."""
+    """lam · MSE(z, c_y), where c_y is the prototype of the sample's class; 0 for classes without a prototype."""
     prototypes = received.prototypes
     some = None if received.known is None or bool(received.known.all()) else received.known.float()[:, None]
 
@@ -43,14 +43,14 @@ def alignment(received: Prototypes, lam: float) -> FeatureLoss:
         away = z - prototypes.index_select(0, y)
         if some is not None:
             away = away * some.index_select(0, y)
-        # rounded as autograd rounds it
+        # rounded like autograd
         return lam * away.square().mean(), away * (2 * float(np.float32(lam) / np.float32(z.numel())))
 
     return pull
 
 
 def prototypes_objection(reply: PrototypesReply) -> str | None:
-    """Why a client's prototypes cannot be used."""
+    """Reason to reject a client's prototypes, or None."""
     if reply.prototypes.dim() != 2 or reply.counts.shape != reply.prototypes.shape[:1]:
         return "sent prototypes and counts that do not fit together"
     if bool((reply.counts < 0).any()) or int(reply.counts.sum()) != reply.size:
@@ -59,7 +59,7 @@ def prototypes_objection(reply: PrototypesReply) -> str | None:
 
 
 def merge_prototypes(server: Server, replies: Mapping[int, PrototypesReply]) -> None:
-    """The mean over all clients' samples of each class; a class that nobody holds in this round stays as it was."""
+    """Average prototypes over all clients' samples per class; classes without samples in this round stay unchanged."""
     store = server.store
     counts, prototypes = (
         torch.stack([getattr(replies[cid], name) for cid in sorted(replies)]) for name in ("counts", "prototypes")

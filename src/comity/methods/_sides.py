@@ -1,4 +1,4 @@
-"""What the two halves of a method see of the engine."""
+"""Interfaces of the engine for the two halves of a method."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,34 +21,34 @@ A = TypeVar("A", bound=Payload)
 
 
 class Optimiser(Protocol):
-    """The run's optimiser for some tensors."""
+    """The run's optimiser for given tensors."""
 
     def step(self, grads: list[Tensor]) -> None: ...
 
 
 class Client(Protocol):
-    """One client at work, with a model that is lent to it."""
+    """One client during local work, with a borrowed model."""
 
     id: int
     round: int
     data: ClientData
     model: Model
     keep: dict[str, Tensor]
-    """What must survive until the client's next round. It never leaves the client."""
+    """State that must survive until the client's next round. It never leaves the client."""
     origin: Tensor | None
     """The shared part that fitting started from."""
     train_loss: float
-    """Mean loss of a batch in the last training. ``sgd`` sets it; a method with a loop of its own does so itself."""
+    """Mean batch loss of the last training. ``sgd`` sets it; a method with its own training loop sets it itself."""
 
     @property
     def lr(self) -> float:
         """This round's learning rate."""
 
     def random(self, purpose: str) -> torch.Generator:
-        """A new generator of this client's own, for this round and purpose."""
+        """A new generator for this client, round and purpose."""
 
     def batches(self, epochs: float | None = None, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches, in the same order each time in a round, for the run's own amount of work by default."""
+        """Shuffled batches, in the same order on each call within a round; by default for the run's amount of work."""
 
     def sgd(
         self,
@@ -60,47 +60,47 @@ class Client(Protocol):
         on_features: FeatureLoss | None = None,
         lr: float | None = None,
     ) -> None:
-        """Train ``parts`` of the model, all by default, for ``epochs``, the run's own amount of work by default.
+        """Train ``parts`` of the model (default: all) for ``epochs`` (default: the run's amount of work).
 
         ``pull=(anchor, strength)`` adds ``strength/2 · ‖parameters − anchor‖²`` to the loss; the anchor is a vector of
-        the same parts. ``pull_apart`` keeps the pull out of the gradient, and so out of momentum: it is a step of its
-        own beside the optimiser's. ``loss(x, y)`` replaces the cross-entropy; ``on_features`` is added to it.
+        the same parts. ``pull_apart`` applies the pull as a separate step after the optimiser's, outside gradient and
+        momentum. ``loss(x, y)`` replaces the cross-entropy; ``on_features`` is added to it.
         """
 
     def optimiser(self, params: Sequence[Tensor], lr: float | None = None) -> AbstractContextManager[Optimiser]:
-        """The run's optimiser for these tensors, for a training loop of the method's own."""
+        """The run's optimiser for these tensors, for a method with its own training loop."""
 
     def loss(self, split: Split | None = None) -> float:
-        """Mean loss of the model as it stands, on the training data by default."""
+        """Mean loss of the current model, by default on the training data."""
 
 
 @dataclass(frozen=True)
 class Combined:
-    """What a rule made of the clients' vectors."""
+    """Result of aggregating the clients' vectors."""
 
     theta: Tensor
-    applied: Outcome | None  # `None` where the vectors are empty
+    applied: Outcome | None  # None if the vectors are empty
 
     @property
     def outcome(self) -> Outcome:
-        """The rule's own account of its step."""
+        """The rule's outcome of this step."""
         if self.applied is None:
             raise ComityError("this method needs the rule's step, but its clients share nothing that a rule acts on")
         return self.applied
 
 
 class Server(Protocol):
-    """The server in the middle of a round."""
+    """The server during a round."""
 
     theta: Tensor
     """The shared part: parameters first, then buffers."""
     layout: Layout
-    """Of the parameters in ``theta``."""
+    """Layout of the parameters in ``theta``."""
     store: dict[str, Tensor]
-    """What must survive until the next round."""
+    """State that must survive until the next round."""
     round: int
     record: RoundRecord
-    """What is known of this round so far. A method's own notes go into ``record.method``."""
+    """Record of this round so far. A method's own notes go into ``record.method``."""
 
     @property
     def clients(self) -> list[int]: ...
@@ -113,7 +113,7 @@ class Server(Protocol):
         """A new generator for this round and purpose."""
 
     def ask(self, verb: Callable[[Client, Q], A], questions: Mapping[int, Q]) -> dict[int, A]:
-        """Have each of these clients do a verb of the method; answers by client, without those that failed."""
+        """Ask each of these clients to run a verb of the method; returns answers by client, without failed ones."""
 
     def aggregate(
         self,
@@ -125,10 +125,10 @@ class Server(Protocol):
         rule: Rule | None = None,
         group: str = "",
     ) -> Combined:
-        """What the rule makes of the clients' vectors: ``base`` (by default ``theta``) plus the combined update.
+        """Apply the rule to the clients' vectors: returns ``base`` (default ``theta``) plus the combined update.
 
-        The vectors are ``rows``, or by default each reply's ``theta``; sizes and losses are the replies'. Buffers,
-        which lie behind the parameters of the layout, are averaged by size whatever the rule. A method that aggregates
-        several times per round (for clusters) names each ``group``: the rule keeps a state for each. Another ``rule``
-        than the run's own leaves no trace in the record.
+        The vectors are ``rows``, or by default each reply's ``theta``; sizes and losses come from the replies. Buffers,
+        which follow the parameters of the layout, are averaged by size under every rule. A method that aggregates
+        several times per round (for clusters) names each ``group``: the rule keeps one state per group. A ``rule``
+        other than the run's own is not recorded.
         """

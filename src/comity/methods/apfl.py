@@ -8,7 +8,7 @@ from comity.methods._method import Client, Message, Method, Reply
 from comity.nn import Model
 
 PULL = 0.02
-"""Of alpha towards 0 in PFLlib's form."""
+"""Strength of alpha's pull towards 0 in PFLlib's form."""
 
 
 class APFL(Method):
@@ -30,16 +30,19 @@ class APFL(Method):
 
     Options:
         form: the paper's algorithm, or PFLlib's, which starts at alpha 1
-        alpha: initial weight of the personal model (1 without adaptive = Local beside FedAvg)
+        alpha: initial weight of the personal model (with 1 and adaptive no, the personal model is Local, trained beside
+            FedAvg)
         adaptive: let each client learn its own alpha
-        personal_model: model that a client uses: v̄ with the newest w, or v̄ as local training left it (always so with
-            form pfllib)
+        personal_model: model that a client uses: the mixture v̄ with the newest global model w, or v̄ as local training
+            left it (always so with form pfllib)
     """
 
     form: Literal["paper", "pfllib"] = "paper"
     alpha: Share = 0.5
     adaptive: bool = True
     personal_model: Literal["received", "post_local"] = "received"
+
+    own_steps = True
 
     def start(self, client: Client) -> None:
         super().start(client)
@@ -51,10 +54,10 @@ class APFL(Method):
 
     def _fit(self, client: Client, received: Message) -> Reply:
         alpha, v = float(client.keep["alpha"]), client.keep["v"].clone()
-        mixture = _second(client.model)
-        mixture.write(self.personal(client, received))  # and the received model into client.model
+        mixture = _second_model(client.model)
+        mixture.write(self.personal(client, received))  # also writes the received model into client.model
         losses: list[Tensor] = []
-        own = mixture.split(v)[: len(mixture.parameters())]  # views: to train them is to train v
+        own = mixture.split(v)[: len(mixture.parameters())]  # views: training them trains v
         with (
             client.model.training() as w,
             mixture.training() as mixed,
@@ -85,7 +88,7 @@ class APFL(Method):
     def _fit_like_pfllib(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         alpha, losses = float(client.keep["alpha"]), list[Tensor]()
-        own = _second(client.model)
+        own = _second_model(client.model)
         own.write(client.keep["v"])
         with (
             client.model.training() as w,
@@ -121,7 +124,7 @@ class APFL(Method):
         return torch.cat([alpha * v[:size] + (1 - alpha) * client.model.read()[:size], v[size:]])
 
 
-def _second(model: Model) -> Model:
-    """A second model, whose vector is still to be written."""
+def _second_model(model: Model) -> Model:
+    """A second model; its vector still has to be written."""
     model.twin.counters = model.counters
     return model.twin

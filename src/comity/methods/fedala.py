@@ -9,23 +9,23 @@ from comity.data import Split
 from comity.methods._method import Client, Message, Method, Reply
 from comity.nn import Model, gradients_of
 
-WINDOW = 10  # losses that must agree before the first learning of the weights may end
-MOST = 100  # passes after which it ends in any case: too large a rate can swing for ever
+WINDOW = 10  # number of losses that must agree before the first training of the weights ends
+MOST = 100  # passes after which it ends in any case: a large rate can oscillate forever
 
 
 class FedALA(Method):
-    """FedAvg in which each client learns, number by number, how much of the global head to take.
+    """FedAvg in which each client learns, parameter by parameter, how much of the global head to take.
 
     Use: when the global head helps some clients and harms others.
 
     Paper: Zhang et al., AAAI 2023.
 
-    Equation: Before the received model θ_g is trained or used, its last ``top`` modules become θ_i + (θ_g − θ_i) ⊙ W,
-    where θ_i is the client's model after its last training; the other modules are θ_g. W starts at 1, is kept between
-    rounds and is trained on a random ``share`` of the training data: W ← clip(W − rate · ∇L ⊙ (θ_g − θ_i), 0, 1), with
-    ∇L the gradient at the mixed parameters. The first time, passes repeat until the mean losses of the last ten have a
-    standard deviation below ``threshold``; later there is one pass per round. In its first round a client has no θ_i
-    and adapts nothing.
+    Equation: Before the received model θ_g is trained or used, its last modules (their number is the option ``top``)
+    become θ_i + (θ_g − θ_i) ⊙ W, where θ_i is the client's model after its last training; the other modules are θ_g. W
+    starts at 1, is kept between rounds and is trained on a random ``share`` of the training data: W ← clip(W − rate ·
+    ∇L ⊙ (θ_g − θ_i), 0, 1), with ∇L the gradient at the mixed parameters. The first time, passes repeat until the mean
+    losses of the last ten have a standard deviation below ``threshold``; later there is one pass per round. In its
+    first round a client has no θ_i and adapts nothing.
 
     Departures:
         - The mean loss of a pass decides when W has converged; public code uses the loss of its last batch.
@@ -39,15 +39,17 @@ class FedALA(Method):
 
     Options:
         top: number of last modules (a weight with its bias) that are adapted; the paper's p
-        share: share of the training data that W is trained on
+        share: share of the training data used to train the mixing weights W
         rate: learning rate of W (0 = FedAvg)
-        threshold: standard deviation of the last ten losses at which the first training of W ends
+        threshold: the first training of W stops when the standard deviation of its last ten losses is below this
     """
 
     top: Count = 1
     share: Annotated[float, Range(above=0, most=1)] = 0.8
     rate: NonNegative = 1.0
     threshold: Positive = 0.1
+
+    own_steps = True
 
     def load(self, client: Client, received: Message) -> None:
         super().load(client, received)
@@ -64,7 +66,7 @@ class FedALA(Method):
 
     @torch.no_grad()
     def _adapt(self, client: Client, mine: Tensor, theirs: Tensor, layers: Layout) -> Tensor:
-        """The two mixed with the weights that this round's data ask for."""
+        """Mix both vectors with weights trained on this round's data."""
         model, data, keep = client.model, client.data.train, client.keep
         model.net.eval()
         first = "weights" not in keep
@@ -74,7 +76,7 @@ class FedALA(Method):
         sample = Split(data.x[chosen], data.y[chosen])
         params = model.parameters()[-len(layers.names) :]
         if all(name.startswith("head.") for name in layers.names):
-            # the body stands still: its features serve all passes
+            # the body is fixed: compute its features once for all passes
             sample = Split(torch.cat([model.features(x) for x in torch.split(sample.x, 512)]), sample.y)
             gradients = model.head_gradients()
         else:
@@ -100,7 +102,7 @@ class FedALA(Method):
         return len(losses) >= MOST or (len(losses) >= WINDOW and float(last.std(correction=0)) < self.threshold)
 
     def _adapted(self, model: Model) -> tuple[slice, Layout]:
-        """Where the adapted layers lie in the shared vector, and their own layout."""
+        """Slice of the adapted layers in the shared vector, and their layout."""
         layout = model.layout()
         modules = list(dict.fromkeys(layer.name.rpartition(".")[0] for layer in layout.layers))[-self.top :]
         layers = [layer for layer in layout.layers if layer.name.rpartition(".")[0] in modules]

@@ -34,10 +34,10 @@ class FedAMP(Method):
 
     Options:
         form: similarity of two models: by distance (FedAMP) or by angle (HeurFedAMP)
-        lam: the paper's lambda; the pull towards the mixture is lam / alpha (0 = Local)
+        lam: strength of the pull towards the mixture, divided by alpha (0 = Local); the paper's lambda
         alpha: the paper's alpha_k: weight of other clients in the mixture
         sigma: width of the similarity kernel (none = the median)
-        self_weight: smallest weight of a client's own model in its mixture; with form cosine, its weight
+        self_weight: minimum weight of a client's own model in its mixture; with form cosine, its exact weight
     """
 
     form: Literal["distance", "cosine"] = "distance"
@@ -70,7 +70,7 @@ class FedAMP(Method):
         return Message(theta=server.store["U"][cid])
 
     def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
-        """The mean of all models at first, then the mixture for the newcomer's own, which is in nobody else's."""
+        """The mean of all models first, then the newcomer's own mixture; its model enters no other mixture."""
         W, heard = server.store["W"], server.store["heard"]
         if last is None:
             return Message(theta=W[heard].mean(0))
@@ -84,7 +84,7 @@ class FedAMP(Method):
         server.store["U"] = self.attention(W[:, : server.layout.size], heard, server.layout).to(W) @ W
 
     def attention(self, W: Tensor, heard: Tensor, layout: Layout) -> Tensor:
-        """(N, N) ξ, from the models' parameters; a column that was not heard is zero but for its own row."""
+        """(N, N) ξ from the models' parameters; columns of clients without a reply are 0 except on the diagonal."""
         if self.form == "cosine":
             W = W / torch.linalg.vector_norm(W, dim=1, keepdim=True)  # then 1 − cos is half the squared distance
         Q = squared_distances(W, layout)
@@ -98,7 +98,7 @@ class FedAMP(Method):
             scale = 2 / self.sigma if self.form == "cosine" else self.sigma
         likeness = (-Q / scale).masked_fill(~others, -math.inf)
         if self.form == "cosine":
-            xi = (1 - self.self_weight) * likeness.softmax(1).nan_to_num()  # a row without others: nothing of them
+            xi = (1 - self.self_weight) * likeness.softmax(1).nan_to_num()  # 0 in rows without other clients
         else:
             most = 1 - self.self_weight
             unit = others.sum(1, keepdim=True).clamp(min=1) if self.sigma is None else self.sigma
@@ -108,7 +108,7 @@ class FedAMP(Method):
 
 
 def squared_distances(rows: Tensor, layout: Layout) -> Tensor:
-    """(N, N) float64. Centred first: models lie close together and far from zero. What rounding leaves of 0 is 0."""
+    """(N, N) float64. Centred first, because models are close together and far from 0; rounding errors become 0."""
     G: Tensor = Updates(rows - rows.mean(0), layout=layout).grams.sum(0)
     lengths = G.diagonal()
     both = lengths[:, None] + lengths

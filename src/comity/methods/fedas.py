@@ -10,7 +10,7 @@ from comity.methods._method import Client, Method, Server
 from comity.methods._prototypes import class_means
 
 PARTS = 10**9
-"""Weights are whole numbers of this many parts."""
+"""Weights are integers that sum to about this number."""
 
 
 class FisherReply(Reply):
@@ -18,7 +18,7 @@ class FisherReply(Reply):
 
 
 class FedAS(Method[Message, FisherReply]):
-    """Share the body, keep a personal head: align the received body first, and weight clients by information.
+    """Share the body, keep a personal head: align the received body first, and weight clients by Fisher information.
 
     Use: when many clients take part only rarely.
 
@@ -37,8 +37,8 @@ class FedAS(Method[Message, FisherReply]):
     Options:
         align_epochs: epochs of the alignment (0 = off)
         align_lr: learning rate of the alignment
-        weights: weight of a client: its Fisher information or its number of samples. With size and without alignment
-            this is FedPer
+        weights: weight of a client: its Fisher information or its number of samples. With size and without alignment,
+            FedAS equals FedPer
     """
 
     align_epochs: CountOrZero = 1
@@ -46,6 +46,7 @@ class FedAS(Method[Message, FisherReply]):
     weights: Literal["fisher", "size"] = "fisher"
 
     shared = ("body",)
+    own_steps = True
 
     def start(self, client: Client) -> None:
         super().start(client)
@@ -61,7 +62,7 @@ class FedAS(Method[Message, FisherReply]):
             self.align(client, prototypes)
 
     def align(self, client: Client, prototypes: Tensor) -> None:
-        """Train the body to make features near the prototypes of their classes."""
+        """Train the body so that features approach the prototypes of their classes."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             away = (client.model.features(x) - prototypes[y]).square().mean(1)
@@ -76,7 +77,7 @@ class FedAS(Method[Message, FisherReply]):
         return self.reply(client, fisher=self.fisher(client) if self.weights == "fisher" else 0.0)
 
     def fisher(self, client: Client) -> float:
-        """The trace of the Fisher information, from one gradient per batch."""
+        """Trace of the Fisher information, from one gradient per batch."""
         model, trace = client.model, torch.zeros(())
         model.net.eval()
         gradients = model.gradients()

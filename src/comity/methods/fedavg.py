@@ -20,8 +20,8 @@ class FedAvg(Method):
         - Papers evaluate different models under the name FedAvg; ``personal_model`` chooses which one.
 
     Options:
-        personal_model: model that a client uses: the global model, its model after local training, or the fine-tuned
-            global model
+        personal_model: model that a client uses: the global model (global), its model after local training
+            (post_local), or the fine-tuned global model (finetune)
         finetune_epochs: epochs of fine-tuning (none = the run's --epochs)
     """
 

@@ -17,18 +17,21 @@ class FedCALM(FedRep):
 
     Departures:
         - Only the supplement is public, and no code. It is not known whether the authors scale updates first; as
-          printed, the programme lengthens layers with short updates (``scale``).
+          printed, CALM's optimisation problem makes long steps in layers with short updates (``scale``).
         - The supplement does not describe the client. Its Eq. 9, and Eqs. 2-3 of ConFREE by the same authors, suggest
           FedRep's client, which trains the head and then the body (``local="alternate"``). ``local="joint"`` trains
           both together, as FedPer does.
 
     Options:
-        eps: each client's share of every layer's update, as in CALM
-        C: price of falling short of it, as in CALM; best in the paper (9.2): CIFAR10 0.1 for the CNN, 1 for ResNet4, 10
-            for deeper ones; CIFAR100 10; Flowers102 100 for CNN and ResNet4, 10 for deeper ones; CINIC10 1
+        eps: margin by which every client should gain in every layer, as in CALM
+        C: price of missing the margin, as in CALM; best values in section 9.2 of the paper: CIFAR10 0.1 for the CNN, 1
+            for ResNet4, 10 for deeper ones; CIFAR100 10; Flowers102 100 for CNN and ResNet4, 10 for deeper ones;
+            CINIC10 1
         scale: the literal constraint (none) or one relative to the layer's updates (layer), as in CALM
-        stages: 2 for projection and programme, 1 for the projection only (the paper's Only Proj)
+        stages: 2 for the projection and then CALM's optimisation problem, 1 for the projection only (the paper's Only
+            Proj)
         local: train head and body one after the other, or together
+        head_epochs: epochs of the head before the body is trained, with local alternate; the paper does not give it
     """
 
     eps: NonNegative = 0.1

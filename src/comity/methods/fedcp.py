@@ -13,7 +13,7 @@ LAM, LR = 5.0, 0.005  # the paper's
 
 
 class _Gated(nn.Module):
-    """A gate shares each feature out between the client's own head and the global one."""
+    """A network whose gate splits each feature between the client's own head and the global head."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class _Gated(nn.Module):
         self.gate = nn.Sequential(nn.Linear(features, 2 * features), nn.LayerNorm(2 * features), nn.ReLU())
 
     def context(self) -> Tensor:
-        """What the gate knows of the client: the sum over classes of its head's rows, at length 1."""
+        """Input of the gate about the client: the normalised sum over classes of its head's rows."""
         return F.normalize(self.own.weight.detach().sum(0), dim=0)
 
     def classify(self, z: Tensor, context: Tensor, noise: Tensor | float = 0.0) -> Tensor:
@@ -69,8 +69,8 @@ class FedCP(ByParts):
           clients, here as in the paper.
 
     Options:
-        lam: weight of the pull towards the received body's features (none = the paper's 5, reduced in proportion at
-            learning rates above 0.005)
+        lam: weight of the pull towards the received body's features (none = the paper's 5, times 0.005 / lr at larger
+            learning rates)
     """
 
     lam: NonNegative | None = None
@@ -85,7 +85,7 @@ class FedCP(ByParts):
         self.load(client, received)
         model, net = client.model, client.model.net
         assert isinstance(net, _Gated)
-        # in training mode as the body is: both see a batch's own statistics
+        # in training mode like the body: both use the batch's own statistics
         anchor = copy.deepcopy(net.body).train().requires_grad_(False)
         context, random = net.context(), client.random("gumbel")
         lam = LAM * min(1.0, LR / client.lr) if self.lam is None else self.lam

@@ -4,16 +4,16 @@ from torch import Tensor, nn
 
 from comity._options import NonNegative, ShareAboveZero
 from comity.methods._method import WHOLE, Client, Message, Method, Payload, Reply, Server, verb
-from comity.methods._parts import Kept, linear_head
+from comity.methods._parts import FreeParameter, linear_head
 
 
 class _Shifted(nn.Module):
-    """The head sees the features plus a vector of the client's own."""
+    """A network whose head gets the features plus a vector of the client."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.body, self.head = net.get_submodule("body"), linear_head(net, "FedDBE")
-        self.shift = Kept(self.head.in_features)
+        self.shift = FreeParameter(self.head.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x) + self.shift.value)
@@ -21,7 +21,7 @@ class _Shifted(nn.Module):
 
 
 class FedDBEMessage(Message):
-    consensus: Tensor | None = None  # the mean features that all clients agree on; none before they do
+    consensus: Tensor | None = None  # mean features that all clients are pulled towards; None at first
 
 
 class MeanFeatures(Payload):
@@ -48,7 +48,7 @@ class FedDBE(Method[FedDBEMessage, Reply]):
         - PFLlib's defaults, kappa 0 and mu 0.1, switch the alignment off.
 
     Options:
-        kappa: strength of the pull towards the common mean (0 = off; with p fixed at 0 this is FedAvg)
+        kappa: strength of the pull towards the common mean of features (0 = off)
         mu: weight of a new batch in the running mean; the paper has kappa 50 and mu 1 for its CNN, 1 and 0.1 for
             ResNet-18
     """
@@ -64,7 +64,7 @@ class FedDBE(Method[FedDBEMessage, Reply]):
 
     @verb
     def mean_features(self, client: Client, received: FedDBEMessage) -> MeanFeatures:
-        """Step 0: the mean features over a client's samples after one training of the initial model."""
+        """Step 0: mean features over a client's samples after one training of the initial model."""
         self.load(client, received)
         client.sgd(None, *WHOLE)
         client.model.net.eval()

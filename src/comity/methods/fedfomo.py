@@ -10,6 +10,7 @@ WORST = 1e6  # the validation loss of a model that diverged
 class OthersModels(Question):
     ids: Tensor  # whose models these are
     models: Tensor  # (k, P), a row each
+    mean: Tensor | None = None  # of the last round's models, where it is evaluated
 
 
 class WeighedReply(Reply):
@@ -34,16 +35,20 @@ class FedFomo(Method[OthersModels, WeighedReply]):
         - If no model is better, the client keeps its own. The authors' code returns to ``before``, where a client whose
           validation loss has stopped falling stays forever.
         - Each downloaded model is replaced by a random one with probability epsilon, as in the authors' code.
+        - FedFomo has no common model. The FedPG supplement reports one, and its public code averages the models of the
+          clients online for it, before they train; ``common`` averages them after.
 
     Options:
         models: number of models that a client downloads per round
         epsilon: probability of a random model in the first round
         epsilon_decay: decrease of epsilon per round
+        common: send the mean of the last round's models too, which is evaluated as the common model and used by nobody
     """
 
     models: CountOrZero = 5
     epsilon: Share = 0.3
     epsilon_decay: NonNegative = 0.05
+    common: bool = False
 
     mixes_models = True
     validation = 0.2
@@ -82,15 +87,20 @@ class FedFomo(Method[OthersModels, WeighedReply]):
         self.assemble(client, client.keep["own"])
         return client.model.read()
 
+    def general(self, client: Client, received: OthersModels) -> Tensor | None:
+        return received.mean
+
     def begin(self, server: Server) -> None:
         count = len(server.clients)
         server.store["W"] = server.theta.repeat(count, 1)
         server.store["heard"] = torch.zeros(count, dtype=torch.bool)
         server.store["helped"] = torch.zeros(count, count, dtype=torch.float64)
+        if self.common:
+            server.store["mean"] = server.theta
 
     def send(self, server: Server, cid: int) -> OthersModels:
         ids = torch.tensor(self.choose(server, cid), dtype=torch.int64)
-        return OthersModels(ids=ids, models=server.store["W"][ids])
+        return OthersModels(ids=ids, models=server.store["W"][ids], mean=server.store.get("mean"))
 
     def choose(self, server: Server, cid: int) -> list[int]:
         """Whose models a client gets: those that helped it most so far, ties at random, and a few at random."""
@@ -114,3 +124,5 @@ class FedFomo(Method[OthersModels, WeighedReply]):
         for cid, reply in replies.items():
             server.store["W"][cid], server.store["heard"][cid] = reply.theta, True
             server.store["helped"][cid, reply.ids] += reply.weights
+        if self.common:
+            server.store["mean"] = server.store["W"][list(replies)].mean(0)

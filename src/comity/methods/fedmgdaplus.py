@@ -18,8 +18,8 @@ class FedMGDAPlus(FedAvg):
 
     Departures:
         - The paper's server_lr is tuned and decays; here it is constant unless ``server_lr_decay`` is given. The FedPG
-          papers' platform multiplies by the decaying local learning rate: give that as server_lr, and the value of
-          --lr-decay.
+          papers' platform multiplies by the decaying local learning rate: set server_lr to the local learning rate and
+          server_lr_decay to the value of --lr-decay.
         - A client uses the global model, as in the paper. The FedPG papers evaluate the model after local training:
           ``personal_model="post_local"``.
 

@@ -8,32 +8,33 @@ from torch.nn import functional as F
 from comity._options import Count, Range
 from comity.methods._method import Client, Message, Method, Payload, Question, Reply, Server, verb
 
-LEAST = 1e-8  # the slides' ε, the least λ
+LEAST = 1e-8  # the slides' ε, the smallest λ
 SHARPNESS = 10.0  # the released code's factor in exp(10 Σ cos ζ)
 
 
 class Basis(Payload):
-    basis: Tensor  # (p, d): leading directions of a client's samples, a row each
+    basis: Tensor  # (p, d): leading directions of a client's samples, one per row
 
 
 class PulledReply(Reply):
-    pull: float  # how strongly the client was pulled towards what it received
+    pull: float  # strength of the pull towards the received model
 
 
 class FEDORA(Method[Message, PulledReply]):
-    """Propagate models between clients with similar data; each client follows as far as its validation loss gains.
+    """Propagate models between similar clients; each client follows as far as this lowers its validation loss.
 
     Use: when clients' inputs vary along a continuum (angles, devices, seasons) and each has validation samples.
 
     Paper: Wu et al., KDD 2023.
 
-    Equation: Once, before the first round, client k sends p left singular vectors of its samples, and w_kk' = exp(10
-    Σ_i cos ζ_i) over the principal angles between two such bases, for the two nearest k' and otherwise 0. In each round
-    the server computes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of θ̂_k = β Σ w_kk'
-    θ̂_k' / D_kk + (1 − β) θ_k; a client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k and after
-    each optimiser step subtracts lr·λ_k (θ_k − θ̂_k), with λ_k = exp(δ/2), or 0 if δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) is
-    below 0. It uses θ_k. With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in
-    total. Models are propagated, not averaged, so no rule applies.
+    Equation: Once, before the first round, client k sends p left singular vectors of its samples (a basis). From these
+    the server computes the similarities w_kk' = exp(10 Σ_i cos ζ_i), where ζ_i are the principal angles between the
+    bases of k and k'; for each k only the two largest are kept, the others are 0. In each round the server computes Θ̂
+    = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of θ̂_k = β Σ w_kk' θ̂_k' / D_kk + (1 − β)
+    θ_k; a client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k and after each optimiser step
+    subtracts lr·λ_k (θ_k − θ̂_k), with λ_k = exp(δ/2), or 0 if δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) is below 0. It uses θ_k.
+    With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in total. Models are
+    propagated, not averaged, so no rule applies.
 
     Departures:
         - The default form is that of the authors' code, which made the published numbers. Their slides have w_kk' = Σ
@@ -47,14 +48,14 @@ class FEDORA(Method[Message, PulledReply]):
         - The authors have full participation; ``absent`` says what happens otherwise.
 
     Options:
-        p: number of basis vectors of a client's data
+        p: number of singular vectors that describe a client's data
         labels: describe the data with labels, one-hot beside the pixels; reveals the class proportions to the server
         similarity: sum of the cosines of the principal angles, or its exponential
         neighbours: number of most similar clients that a client receives from (none = all)
-        alpha: strength of the propagation (0 = none; 4 is the released code's β = 0.8)
+        alpha: strength of the propagation, β = alpha/(1 + alpha) (0 = none; 4 as in the released code)
         propagation: fixed point in closed form, or by iteration
-        lam_form: λ as the difference of validation losses, which acts within the loss, or its exponential, which acts
-            after each optimiser step
+        lam_form: strength of the pull towards the propagated model: the difference of validation losses, as a term of
+            the loss (difference), or its exponential, after each optimiser step (exp)
         absent: absent clients: propagate among those present only, or include their last models
     """
 
@@ -72,12 +73,12 @@ class FEDORA(Method[Message, PulledReply]):
 
     @classmethod
     def released(cls) -> Self:
-        """As in the authors' code: ``run(method={"name": "FEDORA"} | vars(FEDORA.released()))``."""
+        """Settings of the authors' code: ``run(method={"name": "FEDORA"} | vars(FEDORA.released()))``."""
         return cls(labels=True)
 
     @classmethod
     def slides(cls) -> Self:
-        """As on the authors' slides."""
+        """Settings on the authors' slides."""
         return cls(similarity="cosines", neighbours=None, lam_form="difference")
 
     # The client half.
@@ -87,14 +88,14 @@ class FEDORA(Method[Message, PulledReply]):
 
     @verb
     def basis(self, client: Client, received: Question) -> Basis:
-        """Step 0: the first p left singular vectors of the samples (columns), as rows; zeros where there are fewer."""
+        """Step 0: the first p left singular vectors of the samples (columns), as rows; zeros if there are fewer."""
         x, y = client.data.train.x, client.data.train.y
         X = x.flatten(1).double()
         if self.labels:
             with torch.no_grad():
                 classes = client.model.net.eval()(x[:1]).shape[1]
             X = torch.cat([X, F.one_hot(y, classes)], 1)
-        wide = len(X) < X.shape[1]  # the smaller of the two Gram matrices costs a fraction of the decomposition of X
+        wide = len(X) < X.shape[1]  # the smaller Gram matrix costs a fraction of a decomposition of X
         squares, vectors = torch.linalg.eigh(X @ X.mT if wide else X.mT @ X)
         rank = min(self.p, int((squares > 1e-12 * squares[-1]).sum()))
         leading = vectors.mT.flip(0)[:rank]
@@ -116,7 +117,7 @@ class FEDORA(Method[Message, PulledReply]):
         return PulledReply(theta=model.read("shared"), size=len(client.data.train), pull=pull)
 
     def pull(self, delta: float) -> float:
-        """Strength of the pull towards θ̂ when it is better than θ by ``delta``."""
+        """Strength of the pull towards θ̂ if its loss is lower than that of θ by ``delta``."""
         if self.lam_form == "difference":
             return 2 * max(LEAST, delta)
         return math.exp(min(delta / 2, 100.0)) if delta >= 0 else 0.0
@@ -137,7 +138,7 @@ class FEDORA(Method[Message, PulledReply]):
             server.store |= {"theta": theta.repeat(count, 1), "heard": torch.zeros(count, dtype=torch.bool)}
 
     def similarities(self, bases: Tensor) -> Tensor:
-        """(K, K) W from bases (K, p, d); row k has the clients that k takes from. ``exp`` up to a constant factor."""
+        """(K, K) similarities W from bases (K, p, d); k receives from the clients in row k. ``exp`` up to a factor."""
         K, p, _ = bases.shape
         B = bases.flatten(0, 1).double()
         cosines: Tensor = torch.linalg.svdvals((B @ B.mT).view(K, p, K, p).transpose(1, 2)).clamp(max=1.0)
@@ -150,7 +151,7 @@ class FEDORA(Method[Message, PulledReply]):
         return W
 
     def mixture(self, W: Tensor) -> Tensor:
-        """(K, K) X of Θ̂ = X Θ; its rows are nonnegative and sum to 1."""
+        """(K, K) X in Θ̂ = X Θ; rows are nonnegative and sum to 1."""
         one, beta = torch.eye(len(W), dtype=W.dtype), self.alpha / (1 + self.alpha)
         D = W.sum(1, keepdim=True)
         P = torch.where(D > 0, W / D, one)
@@ -166,7 +167,7 @@ class FEDORA(Method[Message, PulledReply]):
         return Message(theta=server.store["hat"][cid])
 
     def welcome(self, server: Server, cid: int, last: PulledReply | None) -> Message:
-        """The same fixed point for the newcomer alone, of whom nobody takes: its basis says whose θ̂ it gets."""
+        """The fixed point for the newcomer, chosen by its basis; no other client receives from it."""
         hat, name = server.store["hat"], f"newcomer/{cid}"
         if name not in server.store:
             basis = server.ask(self.basis, {cid: Question()})[cid].basis

@@ -16,8 +16,8 @@ from comity.rules import min_norm
 
 
 def head_weights(H: Tensor, V: Tensor) -> Tensor:
-    """(N, N): row i is the a on the simplex with the smallest Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖²."""
-    # R has the distances of H in N dimensions; the norm of Aa, squared, is the objective
+    """(N, N): row i is the a on the simplex that minimises Σ_j a_j² V_j + ‖H_i − Σ_j a_j H_j‖²."""
+    # R preserves the distances of H in N dimensions; ‖Aa‖² is the objective
     R = torch.linalg.qr(H.flatten(1).double().T, mode="r").R.numpy()
     rows = []
     for i in range(len(V)):
@@ -27,7 +27,7 @@ def head_weights(H: Tensor, V: Tensor) -> Tensor:
 
 
 class FedPACMessage(Prototypes):
-    head: Tensor | None = None  # the head that was mixed for this client; none before it was first heard of
+    head: Tensor | None = None  # the head mixed for this client; None before its first reply
 
 
 class FedPACReply(PrototypesReply):
@@ -76,7 +76,7 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
     def fit(self, client: Client, received: FedPACMessage) -> FedPACReply:
         self.load(client, received)
         model, size = client.model, len(client.data.train)
-        means, counts, length = class_means(client)  # comparable between clients: the body is still the common one
+        means, counts, length = class_means(client)  # comparable across clients: the body is still the shared one
         H = means * counts[:, None] / size
         V = float(length - H.square().sum()) / size
         client.sgd(self.head_epochs, "head", lr=self.head_lr)

@@ -9,11 +9,11 @@ from comity.rules import FairDescent, Outcome, Rule, protected_directions
 
 
 class FedPGMessage(Message):
-    personal: Tensor | None = None  # the client's personal model; none before it was first heard of
+    personal: Tensor | None = None  # the client's personal model; None before its first reply
 
 
 class FedPG(Method[FedPGMessage, Reply]):
-    """Train a global model that improves for all clients, and personal models that do not harm it.
+    """Train a global model that improves for all clients, and personal models that stay good on other clients' data.
 
     Use: when the global model must stay good for everyone while clients personalise.
 
@@ -22,25 +22,26 @@ class FedPG(Method[FedPGMessage, Reply]):
     Equation: The global model ω moves along FairDescent's direction: the min-norm point of the online clients'
     gradients, those of recently absent clients, and the gradient of the fairness objective F = −cos(losses, 1), at the
     length of the mean. A personal model is ω_i = ω + lr·d_i, where d_i is the direction nearest to the client's own
-    −g_i that conflicts with no available gradient (gamma 0), or only partly: g_j·d_i ≤ gamma · max(0, −g_j·g_i). It is
-    cut to the length of the global step. Training never starts from a personal model. A client that has never taken
-    part uses the global model.
+    −g_i that conflicts with no available gradient (gamma 0), or only partly: g_j·d_i ≤ gamma · max(0, −g_j·g_i). If the
+    step lr·d_i is longer than the global step, it is shortened to that length. Training never starts from a personal
+    model. A client that has never taken part uses the global model.
 
     Departures:
-        - A reconstruction: the main paper is not public and the authors' classes are withheld. The supplement says what
-          d_i must not do, and its tables how much gamma costs; how d_i is found and how long it is, is our reading.
+        - A reconstruction: the main paper is not public and the authors' classes are withheld. The supplement says that
+          the personal direction d_i must not conflict with other gradients, and its tables show how much gamma costs;
+          how d_i is found, and how long it is, is our reading.
         - The length is inferred from the supplement's Table 1, where gamma 1 costs 4 points of G-acc on Fashion-MNIST.
           At the length of five local epochs (``length="own"``) it costs several times that.
         - The authors' learning rate decays to 0.999^2000 = 0.135 of its start: give --lr-decay 0.135^(1/rounds). Late
           personal models are then nearer to the global one.
 
     Options:
-        gamma: harm to others that a personal model may do, from 0 (none to first order; the rows without a gamma in the
-            paper's tables) to 1 (as much as the client's own gradient does)
-        length: length of a personal direction: at most that of the global step, or its own
+        gamma: how much a personal model may harm other clients: 0 (not at all, to first order) to 1 (as much as the
+            client's own gradient does)
+        length: length of a personal direction: at most that of the global step (global), or unlimited (own)
         base: personal models start from the new global model, or from the old one where gradients were taken
-        least_descent: share of the common descent below which FairDescent drops its term for equal losses (0 = never,
-            as in the supplement, whose Lemma 1 is false; see FairDescent)
+        least_descent: a step that keeps less than this share of the common descent drops the fairness term (0 = never,
+            as in the supplement); see the rule FairDescent
         rebuild: recompute the personal models of absent clients in each round, from the newest global model and the
             client's last gradient; otherwise they stay as they were when the client was last online
     """
@@ -88,5 +89,5 @@ class FedPG(Method[FedPGMessage, Reply]):
             server.store[f"personal/{cid}"] = mine
 
     def ratio(self, server: Server, replies: dict[int, Reply], outcome: Outcome, step: Tensor) -> float:
-        """The size of the step as a multiple of the learning rate's."""
+        """Length of the step relative to the learning rate's."""
         return 1.0

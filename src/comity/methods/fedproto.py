@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from comity._options import NonNegative
 from comity.methods._method import WHOLE, Client, Method, Server
-from comity.methods._parts import Kept, linear_head
+from comity.methods._parts import FreeParameter, linear_head
 from comity.methods._prototypes import (
     Prototypes,
     PrototypesReply,
@@ -15,23 +15,23 @@ from comity.methods._prototypes import (
     prototypes_objection,
 )
 
-NOWHERE = -1e30  # the logit of a class without a prototype
+NO_PROTOTYPE = -1e30  # logit of a class without a prototype
 
 
-class _Nearest(nn.Module):
-    """The class whose prototype is nearest to the features, by the head as long as there is none."""
+class _NearestPrototype(nn.Module):
+    """A network that predicts the class with the nearest prototype, or by its head while there are no prototypes."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.body, self.head = net.get_submodule("body"), linear_head(net, "FedProto")
-        self.prototypes = Kept(self.head.out_features, self.head.in_features)
-        self.known = Kept(self.head.out_features)
+        self.prototypes = FreeParameter(self.head.out_features, self.head.in_features)
+        self.known = FreeParameter(self.head.out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         z, C, known = self.body(x), self.prototypes.value, self.known.value > 0
         logits: Tensor = self.head(z)
         # −‖z − C_k‖² up to ‖z‖², which is the same for all classes
-        return torch.where(known, 2 * z @ C.T - C.square().sum(1), NOWHERE) if bool(known.any()) else logits
+        return torch.where(known, 2 * z @ C.T - C.square().sum(1), NO_PROTOTYPE) if bool(known.any()) else logits
 
 
 class FedProto(Method[Prototypes, PrototypesReply]):
@@ -54,7 +54,7 @@ class FedProto(Method[Prototypes, PrototypesReply]):
         - All clients have the same architecture.
 
     Options:
-        lam: weight of the pull towards the prototypes (0 with answer head = Local)
+        lam: weight of the pull towards the prototypes (0 together with answer=head is Local)
         answer: what predicts: the nearest prototype, or the client's own head
     """
 
@@ -65,7 +65,7 @@ class FedProto(Method[Prototypes, PrototypesReply]):
     shared = ()
 
     def build(self, net: nn.Module) -> nn.Module:
-        return _Nearest(net) if self.answer == "prototype" else net
+        return _NearestPrototype(net) if self.answer == "prototype" else net
 
     def load(self, client: Client, received: Prototypes) -> None:
         super().load(client, received)

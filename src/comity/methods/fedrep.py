@@ -1,7 +1,7 @@
-from typing import Literal
+from typing import Any, Literal
 
 from comity._options import CountOrZero
-from comity.methods._method import Client, Message, Method, Reply
+from comity.methods._method import WHOLE, Client, Message, Method, Reply
 
 
 class FedRep(Method):
@@ -16,16 +16,43 @@ class FedRep(Method):
 
     Departures:
         - The head has one epoch, as in public code and in the ConFREE papers; the FedRep paper has ten.
+        - FedRep has no common model. The FedPG supplement reports one, and its public code combines the clients' whole
+          models for it; ``share_head`` does the same. The rule then acts on the heads too.
 
     Options:
         head_epochs: epochs of the head before the body is trained; the paper takes 5 to 10, public code 1
         personal_model: model that a client uses: its head on the newest body, or both as local training left them
+        share_head: send the head too; the combined body and head are evaluated as the common model, and no client
+            learns from the combined head
     """
 
     head_epochs: CountOrZero = 1
     personal_model: Literal["received", "post_local"] = "received"
+    share_head: bool = False
 
     shared = ("body",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.share_head:
+            self.shared = WHOLE  # type: ignore[misc, assignment]
+
+    def start(self, client: Client) -> None:
+        super().start(client)
+        self.keep_head(client)
+
+    def keep_head(self, client: Client) -> None:
+        if self.share_head:  # else it is the personal part
+            client.keep["head"] = client.model.read("head")
+
+    def load(self, client: Client, received: Message) -> None:
+        super().load(client, received)
+        if self.share_head:
+            client.model.write(client.keep["head"], "head")
+
+    def reply(self, client: Client, **more: Any) -> Reply:
+        self.keep_head(client)
+        return super().reply(client, **more)
 
     def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)

@@ -10,7 +10,7 @@ from comity.methods._parts import ByParts, linear_head
 
 
 class _TwoHeads(nn.Module):
-    """Logits of the generic head plus those of the client's own, which adds nothing until it is trained."""
+    """A network whose logits are those of the global head plus those of the client's own head, which starts at 0."""
 
     def __init__(self, net: nn.Module, hidden: int) -> None:
         super().__init__()
@@ -18,11 +18,11 @@ class _TwoHeads(nn.Module):
         features, classes = self.head.in_features, self.head.out_features
         self.own = nn.Linear(features, classes)
         self.hypernetwork = nn.Sequential()
-        silent = [self.own]
+        zeroed = [self.own]
         if hidden:
-            silent.append(nn.Linear(hidden, (features + 1) * classes))
-            self.hypernetwork.extend((nn.Linear(classes, hidden), nn.ReLU(), silent[1]))
-        for layer in silent:
+            zeroed.append(nn.Linear(hidden, (features + 1) * classes))
+            self.hypernetwork.extend((nn.Linear(classes, hidden), nn.ReLU(), zeroed[1]))
+        for layer in zeroed:
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
@@ -33,11 +33,11 @@ class _TwoHeads(nn.Module):
 
 
 def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1.0) -> Tensor:
-    """Cross-entropy of softmax(logits + gamma · log counts): a class that the client lacks takes no part."""
+    """Cross-entropy of softmax(logits + gamma · log counts); classes that the client lacks are left out."""
     if gamma == 0:
         return F.cross_entropy(logits, y)
     prior = gamma * counts.clamp(min=1).log()
-    absent = torch.finfo(logits.dtype).min  # not −inf: nothing can become NaN
+    absent = torch.finfo(logits.dtype).min  # not −inf, so that no value becomes nan
     return F.cross_entropy((logits + prior).masked_fill(counts == 0, absent), y)
 
 
@@ -70,7 +70,7 @@ class FedROD(ByParts):
     gamma: NonNegative = 1.0
     hidden: Count = 32
 
-    shared = (*WHOLE, "hypernetwork")  # which is empty without that option
+    shared = (*WHOLE, "hypernetwork")  # empty without that option
     ruled = WHOLE
 
     def build(self, net: nn.Module) -> nn.Module:
@@ -102,7 +102,7 @@ class FedROD(ByParts):
         return client.model.read()
 
     def _generate(self, client: Client) -> None:
-        """Put the head that the hypernetwork makes for this client in its place."""
+        """Write the head that the hypernetwork generates for this client into the model."""
         if self.head == "hypernetwork":
             counts = _counts(client)
             with torch.no_grad():
@@ -115,5 +115,5 @@ def _net(client: Client) -> _TwoHeads:
 
 
 def _counts(client: Client) -> Tensor:
-    """How many training samples the client has of each class."""
+    """(classes,) number of the client's training samples per class."""
     return torch.bincount(client.data.train.y, minlength=_net(client).head.out_features).float()

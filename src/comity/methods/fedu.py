@@ -14,7 +14,7 @@ class FedU(Method):
     Paper: Dinh et al., IEEE TPDS 2022.
 
     Equation: min Σ f_k(w_k) + eta/2 · Σ a_kl ‖w_k − w_l‖². After local training w_k ← w_k − c Σ_l a_kl (w_k − w_l),
-    over the clients that replied in this round.
+    over the clients l that replied in this round, with c = eta · lr · (local steps).
 
     Departures:
         - The paper's c is eta · lr · (local steps), which oscillates if c times a client's degree Σ_l a_kl exceeds 1.
@@ -23,8 +23,8 @@ class FedU(Method):
         - In the authors' newest code the sum is commented out, which makes it Local, as step 0 does here.
 
     Options:
-        step: how far a model moves towards the mean of its neighbours, 0 to 1 (0 = Local); the authors' settings come
-            to about 0.01
+        step: step towards the mean of a model's neighbours, 0 to 1 (0 = Local); the authors' settings correspond to
+            about 0.01
         graph: which clients are related: all equally, or at random (weights U(0, 1), below 0.25 not related), as the
             authors do for MNIST
     """
@@ -56,5 +56,5 @@ class FedU(Method):
         A = server.store["A"][cids][:, cids]
         degree = A.sum(1, keepdim=True)
         neighbours = (A / degree.clamp(min=torch.finfo(A.dtype).tiny)).to(W) @ W
-        step = torch.where(degree > 0, self.step, 0.0).to(W)  # without a neighbour a model stays
+        step = torch.where(degree > 0, self.step, 0.0).to(W)  # a model without neighbours does not move
         server.store["W"][cids] = W.lerp(neighbours, step)

@@ -36,7 +36,7 @@ class FeSEM(Method):
     personal_model: Literal["centre", "post_local"] = "centre"
 
     def general(self, client: Client, received: Message) -> None:
-        """There are several."""
+        """None: there are several models."""
 
     def begin(self, server: Server) -> None:
         server.store["cluster"] = torch.full((len(server.clients),), -1)
@@ -47,7 +47,7 @@ class FeSEM(Method):
         return Message(theta=server.theta if k < 0 else server.store["centres"][k])
 
     def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
-        """The mean of the centres at first, then the one that is nearest to what the newcomer made of that."""
+        """The mean of the centres first, then the centre nearest to the newcomer's trained model."""
         if last is None:
             return Message(theta=server.theta)
         centres, size = server.store["centres"], server.layout.size

@@ -4,11 +4,11 @@ from torch import Tensor, nn
 
 from comity._options import NonNegative
 from comity.methods._method import Client, Message, Reply
-from comity.methods._parts import ByParts, Kept, linear_head
+from comity.methods._parts import ByParts, FreeParameter, linear_head
 
 
 class _Valve(nn.Module):
-    """Scales and shifts features by what a condition asks for."""
+    """Scale and shift features depending on a condition vector."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -21,14 +21,14 @@ class _Valve(nn.Module):
 
 
 class _Conditioned(nn.Module):
-    """The client's head sees the features as its own condition asks for."""
+    """A network whose head gets features modulated by the client's condition."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.body, self.head = net.get_submodule("body"), linear_head(net, "GPFL")
         self.embedding = nn.Embedding(self.head.out_features, self.head.in_features)
         self.valve = _Valve(self.head.in_features)
-        self.condition = Kept(self.head.in_features)
+        self.condition = FreeParameter(self.head.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.valve(self.body(x), self.condition.value))
@@ -45,19 +45,19 @@ class GPFL(ByParts):
     Equation: Shared are the body b, a class embedding E (one row per class) and a valve V; the head h_i stays with the
     client. With z = b(x) and V(z, c) = ReLU(z ⊙ (γ(c) + 1) + β(c)), where γ and β are a linear layer, ReLU and
     LayerNorm each, z_P = V(z, Σ_k P_i(k) E_k) for the client's class shares P_i, and z_G = V(z, mean of E's rows). The
-    loss is CE(h_i(z_P), y) + CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²); both
-    conditions, and E_y in the third term, use the received E. The client uses h_i(z_P). The rule acts on the body; E
-    and V are averaged. There is no global model.
+    loss is CE(h_i(z_P), y) + CE(cosines of z_G with E's rows, y) + lam · ‖z_G − E_y‖ + mu/2 · (‖E‖² + ‖V‖²); the second
+    argument of V in z_P and z_G (the condition), and E_y in the third term, use the received E. The client uses
+    h_i(z_P). The rule acts on the body; E and V are averaged. There is no global model.
 
     Departures:
-        - ‖z_G − E_y‖ is a mean over samples; public code takes the norm of a whole batch's differences, about √b times
-          as large for batches of b.
-        - The conditions use the received E; in public code they are 0 in the first round and later those of the
-          client's last E.
+        - The distance ‖z_G − E_y‖ between global features and class embedding is a mean over samples; public code takes
+          the norm of a whole batch's differences, about √b times as large for batches of b.
+        - The conditions of the valve V are computed from the received embedding E; in public code they are 0 in the
+          first round and later computed from the client's last E.
 
     Options:
         lam: weight of the distance between features and their class embedding; the paper tunes it from 1e-4 to 0.01
-        mu: weight decay of embedding and valve, in addition to the run's; the paper tunes it from 0 to 0.1
+        mu: weight decay of the class embedding and the feature valve, beside the run's; the paper tunes it in 0 to 0.1
     """
 
     lam: NonNegative = 0.01

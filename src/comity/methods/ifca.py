@@ -7,11 +7,11 @@ from comity.methods._method import Client, Method, Question, Reply, Server
 
 
 class Centres(Question):
-    centres: Tensor  # (clusters, P): every cluster's model, a row each
+    centres: Tensor  # (clusters, P): the model of each cluster, one per row
 
 
 class ClusterReply(Reply):
-    cluster: int  # which of them the client trained
+    cluster: int  # the cluster that the client trained
 
 
 class IFCA(Method[Centres, ClusterReply]):
@@ -25,8 +25,8 @@ class IFCA(Method[Centres, ClusterReply]):
     averages within clusters. A cluster without clients does not change.
 
     Departures:
-        - The K initial models must differ. All but the first are the first with the numbers of each layer permuted,
-          drawn from the seed.
+        - The K initial models must differ. The others are copies of the first in which the numbers of each layer are
+          shuffled, drawn from the seed.
         - The paper averages without weights; here the rule decides.
         - A model that no client picks never moves; another seed helps.
         - The variant that shares the body between clusters is left out.
@@ -55,7 +55,7 @@ class IFCA(Method[Centres, ClusterReply]):
         return client.model.read()
 
     def general(self, client: Client, received: Centres) -> None:
-        """There are several."""
+        """None: there are several models."""
 
     def begin(self, server: Server) -> None:
         random, theta = server.random("clusters"), server.theta

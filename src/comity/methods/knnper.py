@@ -3,22 +3,23 @@ from torch import Tensor, nn
 
 from comity._options import Count, Positive, Share
 from comity.methods._method import Client, Message, Method, Reply
-from comity.methods._parts import Kept, linear_head
+from comity.methods._parts import FreeParameter, linear_head
 
 STEPS = 10
-"""Shares of the memory that are tried lie 1/STEPS apart."""
-FAR = 1e30  # the distance to an empty place of the memory
-LEAST = 1e-12  # probability, so that its logarithm is finite
+"""Candidate shares of the memory are 1/STEPS apart."""
+FAR = 1e30  # distance to an empty slot of the memory
+LEAST = 1e-12  # smallest probability, so that its logarithm is finite
 
 
 class _Remembering(nn.Module):
-    """A network beside a memory of features and their classes, with which its predictions are mixed."""
+    """A network whose predictions are mixed with those of a memory of features and classes."""
 
     def __init__(self, net: nn.Module, k: int, scale: float, places: int) -> None:
         super().__init__()
         self.body, self.head = net.get_submodule("body"), linear_head(net, "kNN-Per")
-        self.memory, self.labels = Kept(places, self.head.in_features), Kept(places, self.head.out_features)
-        self.lam, self.k, self.scale = Kept(1), min(k, places), scale
+        self.memory = FreeParameter(places, self.head.in_features)
+        self.labels = FreeParameter(places, self.head.out_features)
+        self.lam, self.k, self.scale = FreeParameter(1), min(k, places), scale
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.body(x)
@@ -29,7 +30,7 @@ class _Remembering(nn.Module):
         return ((1 - lam) * logits.softmax(1) + lam * self.neighbours(z)).clamp(min=LEAST).log()
 
     def neighbours(self, z: Tensor) -> Tensor:
-        """The classes of the nearest samples in the memory, weighed by how near they are."""
+        """Class probabilities from the nearest samples in the memory, weighted by distance."""
         empty = self.labels.value.sum(1) == 0
         near = torch.cdist(z, self.memory.value).masked_fill(empty, FAR).topk(self.k, largest=False)
         weights = (-near.values / self.scale).softmax(1)
@@ -37,7 +38,7 @@ class _Remembering(nn.Module):
 
 
 class KNNPer(Method):
-    """Mix FedAvg's prediction with that of nearest neighbours among the client's training samples.
+    """Mix FedAvg's prediction with that of the nearest training samples of the client in feature space.
 
     Use: when clients can keep a memory of their own samples and training should stay plain FedAvg.
 
@@ -98,7 +99,7 @@ class KNNPer(Method):
         model.write(torch.full((1,), self.share(client)), "lam")
 
     def share(self, client: Client) -> float:
-        """The share of the memory: what the option says, or what is best on the validation samples."""
+        """The weight of the memory: the option's value, or the best one on the validation samples."""
         val = client.data.val
         if self.lam is not None or not len(val):
             return self.lam or 0.0

@@ -2,7 +2,7 @@ from comity.methods._method import Method
 
 
 class Local(Method):
-    """Train each client's model on its own data only: the baseline that negative transfer is measured against.
+    """Train each client's model on its own data only: the baseline for negative transfer.
 
     Use: as the baseline; every study trains it unless --reference none is given.
 

@@ -10,7 +10,7 @@ from comity.methods._method import Client, Message, Method, Reply
 from comity.nn import Model
 
 Batch = tuple[Tensor, Tensor]
-LARGEST = 512  # samples in one pass of a full gradient
+LARGEST = 512  # samples per pass of a full gradient
 
 
 class PerFedAvg(Method):
@@ -44,6 +44,8 @@ class PerFedAvg(Method):
     delta: Positive = 1e-3
     personal_steps: Count = 1
 
+    own_steps = True
+
     def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         alpha, losses = self._alpha(client), []
@@ -58,7 +60,7 @@ class PerFedAvg(Method):
         return reply
 
     def groups(self, client: Client) -> Iterator[list[Batch]]:
-        """The batches of each step: one, and those that follow it; the first ones follow the last."""
+        """The batches of each step: one and its successors; the first batches follow the last."""
         count, batches = 2 if self.hessian == "first-order" else 3, client.batches()
         first = list(islice(batches, count))
         group = list(islice(cycle(first), count))
@@ -70,7 +72,7 @@ class PerFedAvg(Method):
     def meta_gradient(
         self, model: Model, params: list[Tensor], alpha: float, batches: list[Batch]
     ) -> tuple[list[Tensor], Tensor]:
-        """(I − alpha ∇²f(w; B'')) ∇f(w̃; B') at the parameters w, which it leaves as they are, and f(w̃; B')."""
+        """(I − alpha ∇²f(w; B'')) ∇f(w̃; B') at the parameters w, which stay unchanged, and f(w̃; B')."""
         w, gradients = [param.clone() for param in params], model.gradients()
 
         def gradients_at(step: float, direction: list[Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
@@ -88,7 +90,7 @@ class PerFedAvg(Method):
         return outer, loss
 
     def adapt(self, client: Client) -> None:
-        """From the common model to the client's own: w − alpha ∇f(w) on all of its training data."""
+        """Step from the global model to the client's own: w − alpha ∇f(w) on all of its training data."""
         train, alpha = client.data.train, self._alpha(client)
         pieces, gradients = -(-len(train) // LARGEST), client.model.gradients()
         with client.model.training() as params:

@@ -8,15 +8,15 @@ from comity.methods._method import Client, Method, Server
 from comity.methods._parts import linear_head
 
 EPS = 1e-4
-"""What keeps covariances and class shares away from 0."""
+"""Keeps covariances and class shares away from 0."""
 FOLDS = 2
 STEPS = 10
-"""Values of beta that are tried lie 1/STEPS apart."""
+"""Candidate values of beta are 1/STEPS apart."""
 
 
 class Gaussians(Message):
-    means: Tensor | None = None  # (classes, features); none in the first round
-    covariance: Tensor | None = None  # (features, features), the same for all classes
+    means: Tensor | None = None  # (classes, features); None in the first round
+    covariance: Tensor | None = None  # (features, features), shared by all classes
 
 
 class GaussiansReply(Reply):
@@ -25,7 +25,7 @@ class GaussiansReply(Reply):
 
 
 class PFedFDA(Method[Gaussians, GaussiansReply]):
-    """Share the body under a classifier of Gaussian class features that each client adapts to its own.
+    """Share the body; classify by a Gaussian model of each class's features, adapted to each client's samples.
 
     Use: when clients have few samples and their features differ.
 
@@ -64,7 +64,7 @@ class PFedFDA(Method[Gaussians, GaussiansReply]):
         return client.model.read()
 
     def common(self, client: Client, received: Gaussians) -> tuple[Tensor, Tensor]:
-        """The common Gaussians; at first means at random, the same for all, and the unit covariance."""
+        """The global Gaussians; in the first round random means, equal for all clients, and unit covariance."""
         if received.means is not None and received.covariance is not None:
             return received.means.double(), received.covariance.double()
         head = linear_head(client.model.net, "pFedFDA")
@@ -78,7 +78,7 @@ class PFedFDA(Method[Gaussians, GaussiansReply]):
 
     @torch.no_grad()
     def adapt(self, client: Client, means: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-        """The client's own Gaussians, between those of its features and the common ones."""
+        """The client's Gaussians, between those of its own features and the global ones."""
         client.model.net.eval()
         x, y = client.data.train.x, client.data.train.y
         Z = torch.cat([client.model.features(some) for some in torch.split(x, 512)]).double()
@@ -108,7 +108,7 @@ def class_shares(y: Tensor, classes: int) -> Tensor:
 
 
 def gaussian_head(means: Tensor, covariance: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights (classes, features) and biases (classes,) of the classifier that these Gaussians make."""
+    """Weights (classes, features) and biases (classes,) of the classifier for these Gaussians."""
     size = len(covariance)
     steady = (1 - EPS) * covariance + EPS * covariance.trace() / size * torch.eye(size, dtype=covariance.dtype)
     weights = torch.linalg.solve(steady, means.T).T
@@ -116,7 +116,7 @@ def gaussian_head(means: Tensor, covariance: Tensor, shares: Tensor) -> tuple[Te
 
 
 def gaussians(Z: Tensor, y: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and covariance of features; a class with at most FOLDS samples keeps the mean that is given."""
+    """Means and covariance of features; a class with at most FOLDS samples keeps its given mean."""
     counts = y.bincount(minlength=len(means))
     own = F.one_hot(y, len(means)).to(Z).T @ Z / counts.clamp(min=1)[:, None]
     own = torch.where((counts > FOLDS)[:, None], own, means)
@@ -129,8 +129,8 @@ def between(beta: float, own: tuple[Tensor, Tensor], common: tuple[Tensor, Tenso
 
 
 def best_beta(Z: Tensor, y: Tensor, means: Tensor, covariance: Tensor) -> float:
-    """The share of the own features with the lowest log-loss on samples that they were not measured on."""
-    place = F.one_hot(y, len(means)).cumsum(0)[torch.arange(len(y)), y]  # of a sample in its class
+    """The weight of the client's own features with the lowest cross-validated log-loss."""
+    place = F.one_hot(y, len(means)).cumsum(0)[torch.arange(len(y)), y]  # index of a sample within its class
     fold, betas = place % FOLDS, torch.linspace(0, 1, STEPS + 1).tolist()
     losses = torch.zeros(len(betas), dtype=Z.dtype)
     for left_out in range(FOLDS):

@@ -7,7 +7,7 @@ from torch import Tensor
 from comity._options import Count, CountOrZero, NonNegative, Positive, Range
 from comity.methods._method import Message, Method, Reply, Server
 
-TOGETHER = 20  # clients' steps that are made at once, at most
+MOST_JOINT_STEPS = 20  # maximum number of clients whose steps are joined
 
 
 class PFedHN(Method):
@@ -22,21 +22,21 @@ class PFedHN(Method):
     averaged, not models, so no rule applies.
 
     Departures:
-        - The authors have one client per round. Here the clients of a round make one joint step of phi with server_lr ·
-          min(N, 20) times the mean gradient, as long as up to 20 single steps; longer steps overshoot. Each v_i has its
-          own step.
+        - The authors have one client per round. Here the clients of a round make one joint step of the hypernetwork's
+          weights phi, with server_lr · min(N, 20) times the mean gradient. This step is as long as N single steps, at
+          most 20, because longer ones overshoot. Each v_i has its own step.
         - An absent client's v_i does not move; in the authors' code momentum and decay move every v.
         - The last layer's bias starts at the common initial model; the authors' starts at random.
-        - One last layer generates all tensors, which is equivalent to a layer for each. It holds ``width`` numbers per
-          model parameter.
+        - One last layer generates all tensors, which is equivalent to a layer for each. It has ``width`` weights for
+          each parameter of the model.
 
     Options:
         embedding: size of a client's embedding v_i (none = 1 + clients/4)
         width: width of the hypernetwork
-        hidden: number of its hidden layers after the first
-        server_lr: learning rate of phi and v, for one client's gradient
-        server_momentum: momentum of phi and v
-        server_weight_decay: weight decay of phi and v
+        hidden: number of the hypernetwork's hidden layers, not counting the first
+        server_lr: learning rate of hypernetwork and embeddings, for one client's gradient
+        server_momentum: momentum of hypernetwork and embeddings
+        server_weight_decay: weight decay of hypernetwork and embeddings
         server_clip: largest norm of the clients' mean gradient (0 = no limit)
         local_head: generate only the body and let each client keep its own head (pFedHN-PC)
     """
@@ -70,14 +70,14 @@ class PFedHN(Method):
         store["models"] = _make(self._phi(server), store["v"])
 
     def _phi(self, server: Server, room: str = "") -> list[Tensor]:
-        """Weight and bias of each layer in turn, or their momentum."""
+        """Weight and bias of each layer in order, or their momentum."""
         return [server.store[f"{room}phi/{k}/{what}"] for k in range(self.hidden + 2) for what in ("weight", "bias")]
 
     def send(self, server: Server, cid: int) -> Message:
         return Message(theta=torch.cat([server.store["models"][cid], server.theta[server.layout.size :]]))
 
     def welcome(self, server: Server, cid: int, last: Reply | None) -> Message:
-        """The hypernetwork stands still; a newcomer's v starts as the mean of all and takes its own steps."""
+        """The hypernetwork is fixed; a newcomer's v starts as the mean of all and takes its own steps."""
         store, size, name = server.store, server.layout.size, f"newcomer/{cid}"
         v = store.get(name, store["v"].mean(0, keepdim=True)).requires_grad_()
         made = _make(self._phi(server), v)
@@ -104,16 +104,16 @@ class PFedHN(Method):
         torch._foreach_add_(grads, weights, alpha=self.server_weight_decay)
         torch._foreach_mul_(speed, self.server_momentum)
         torch._foreach_add_(speed, grads)
-        torch._foreach_add_(weights[:-1], speed[:-1], alpha=-self.server_lr * min(len(cids), TOGETHER))
+        torch._foreach_add_(weights[:-1], speed[:-1], alpha=-self.server_lr * min(len(cids), MOST_JOINT_STEPS))
         weights[-1].add_(speed[-1], alpha=-self.server_lr)
         store["v"][cids], store["momentum/v"][cids] = weights[-1], speed[-1]
         store["models"] = _make(self._phi(server), store["v"])
         sizes = torch.tensor([float(replies[cid].size) for cid in cids])
-        server.theta = torch.cat([server.theta[:size], (sizes / sizes.sum()) @ trained[:, size:]])  # the buffers
+        server.theta = torch.cat([server.theta[:size], (sizes / sizes.sum()) @ trained[:, size:]])  # buffers
 
 
 def _make(phi: list[Tensor], v: Tensor) -> Tensor:
-    """h(v; phi): the models of the clients with embeddings ``v``, a row each. No ReLU before the last layer."""
+    """h(v; phi): the models for embeddings ``v``, one per row. No ReLU before the last layer."""
     x = torch.addmm(phi[1], v, phi[0])
     for weight, bias in zip(phi[2:-2:2], phi[3:-2:2], strict=True):
         x = torch.addmm(bias, x.relu(), weight)

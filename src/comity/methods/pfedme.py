@@ -37,6 +37,8 @@ class PFedMe(Method):
     eta: Positive | None = None
     beta: NonNegative = 1.0
 
+    own_steps = True
+
     def fit(self, client: Client, received: Message) -> Reply:
         self.load(client, received)
         model, losses = client.model, []

@@ -6,11 +6,11 @@ from comity.methods._method import Client, Method, Server
 
 
 class Control(Message):
-    control: Tensor  # c, the mean of all clients' control variates, for the parameters of theta
+    control: Tensor  # c, the mean of all clients' control variates, for the parameters in theta
 
 
 class ControlReply(Reply):
-    change: Tensor  # by how much the client's control variate changed
+    change: Tensor  # change of the client's control variate
 
 
 class SCAFFOLD(Method[Control, ControlReply]):
@@ -32,6 +32,8 @@ class SCAFFOLD(Method[Control, ControlReply]):
         - The paper's server learning rate is the run's --server-lr.
         - The paper averages y without weights: give --rule.by uniform. c is unweighted in both.
     """
+
+    own_steps = True
 
     def start(self, client: Client) -> None:
         super().start(client)
@@ -73,6 +75,6 @@ class SCAFFOLD(Method[Control, ControlReply]):
 
 
 def _like(params: list[Tensor], vector: Tensor) -> list[Tensor]:
-    """Views of a vector, shaped as these parameters."""
+    """Views of a vector in the shapes of these parameters."""
     pieces = torch.split(vector, [param.numel() for param in params])
     return [piece.view(param.shape) for piece, param in zip(pieces, params, strict=True)]

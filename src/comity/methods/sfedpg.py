@@ -12,8 +12,8 @@ from comity.rules import Outcome, evening
 
 
 class Trial(Question):
-    ratio: float  # of the step to try to that of the learning rate
-    direction: Tensor | None = None  # the step of the learning rate; it travels with the first trial alone
+    ratio: float  # step to try relative to the step of the learning rate
+    direction: Tensor | None = None  # the step of the learning rate; sent with the first trial only
 
 
 class TrialReply(Payload):
@@ -21,17 +21,17 @@ class TrialReply(Payload):
 
 
 class SFedPG(FedPG):
-    """FedPG with a line search: the largest tried step that helps every online client and fairness.
+    """FedPG with a line search: the largest step that lowers every participating client's loss and improves fairness.
 
     Use: as FedPG, when a fixed learning rate is too long or too short for some rounds.
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement, Algorithm 1.
 
-    Equation: Steps are tried from 2^s times the learning rate, halved down to 2^−s/σ times, where σ is FairDescent's
+    Equation: Steps are tried from 2^s times the learning rate, halved down to (2^−s)/σ times, where σ is FairDescent's
     length ratio. They start from the learning rate itself if a client of the previous round is absent now. The first
     step ω' that meets Armijo's conditions is taken: L_i(ω) − L_i(ω') ≥ −beta η' g_i·d for every online client, and the
-    same for F. If none does, the largest step that lowers the mean loss is taken; if there is none either, the one with
-    the lowest mean loss. The direction travels once, then only step lengths and losses.
+    same for F. If no step meets them, the largest step that lowers the mean loss is taken; if no step lowers it, the
+    step with the lowest mean loss. The direction travels once, then only step lengths and losses.
 
     Departures:
         - g is the clients' pseudo-gradient as sent, not rescaled.
@@ -50,7 +50,7 @@ class SFedPG(FedPG):
 
     @verb
     def trial(self, client: Client, received: Trial) -> TrialReply:
-        """The training loss after a step of this size."""
+        """The training loss after a step of this length."""
         if received.direction is not None:
             client.keep["direction"] = received.direction
         self.assemble(client, client.keep["origin"] + received.ratio * client.keep["direction"])
@@ -61,10 +61,10 @@ class SFedPG(FedPG):
         before, online = server.store.get("online"), torch.tensor(cids)
         server.store["online"] = online
         sigma = float(outcome.notes["sigma"][0])
-        if sigma == 0:  # no direction helps everybody
+        if sigma == 0:  # no direction helps all clients
             return 1.0
         losses = torch.tensor([replies[cid].loss for cid in cids], dtype=torch.float64)
-        # −η g_i·d of a step at the learning rate η: with Δ_i = −η g_i it is Δ_i·step / η
+        # −η g_i·d for a step at the learning rate η: with Δ_i = −η g_i it is Δ_i·step / η
         promised = (outcome.updates.gram @ outcome.coefficients[0])[: len(cids)] / server.lr
         fairness = torch.from_numpy(evening(losses.numpy())) @ promised
 
@@ -75,7 +75,7 @@ class SFedPG(FedPG):
             question = Trial(ratio=ratio, direction=None if tried else step)
             answers = server.ask(self.trial, dict.fromkeys(cids, question))
             after = torch.tensor([answers[cid].loss if cid in answers else math.nan for cid in cids]).double()
-            after = torch.where(after.isnan(), losses, after)  # who does not answer has no say
+            after = torch.where(after.isnan(), losses, after)  # clients without an answer count as unchanged
             tried.append((ratio, float(after.mean())))
             helped = bool((losses - after >= self.beta * ratio * promised).all())
             if helped and unfairness(losses) - unfairness(after) >= self.beta * ratio * fairness:
@@ -89,5 +89,5 @@ class SFedPG(FedPG):
 
 
 def unfairness(losses: Tensor) -> Tensor:
-    """F: the negative cosine of the losses and equal ones."""
+    """F: the negative cosine between the losses and equal losses."""
     return -F.cosine_similarity(losses, torch.ones_like(losses), dim=0)

@@ -14,7 +14,7 @@ CLIENT_PART = ("body", "exit", BUFFERS)
 
 
 class _Threshold(nn.Module):
-    """A number of the network's own, so that the model for everybody can be one whose early exit is shut."""
+    """The exit threshold as a parameter, so that the global model can be one whose early exit is closed."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class _Threshold(nn.Module):
 
 
 class _TwoExits(nn.Module):
-    """A sample leaves by the client's early exit where that is sure of its answer, else by the server's head."""
+    """A network in which samples leave by the client's early exit if it is certain, otherwise by the server's head."""
 
     def __init__(self, net: nn.Module, threshold: float) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _TwoExits(nn.Module):
 
 
 def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """The client's part and the server's: cut after the convolutions, or after the body if they are all of it."""
+    """The client's and the server's part: cut after the convolutions, or after the body if nothing follows them."""
     body, head = net.get_submodule("body"), linear_head(net, "SplitGP")
     layers = list(body.named_children()) if isinstance(body, nn.Sequential) else []
     cut = next((i + 1 for i, (_, layer) in enumerate(layers) if isinstance(layer, nn.Flatten)), len(layers))
@@ -69,7 +69,7 @@ class SplitGP(Method):
         - The client mixes its own part with the average when it receives the average, before training; absent clients
           keep theirs.
         - A client uses the model after its last training, as in the FedPG papers.
-        - BatchNorm's statistics belong to φ.
+        - BatchNorm's statistics belong to the client part φ.
         - The rule replaces every average.
         - A network without convolutions, or without layers between them and the head, is cut before its head.
 
@@ -114,5 +114,5 @@ class SplitGP(Method):
 
     def general(self, client: Client, received: Message) -> Tensor | None:
         super().load(client, received)
-        client.model.write(torch.tensor([-1.0]), "gate")  # no entropy is below 0
+        client.model.write(torch.tensor([-1.0]), "gate")  # entropy is never negative
         return client.model.read()

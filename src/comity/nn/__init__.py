@@ -1,4 +1,4 @@
-"""Models: the architectures of the papers, and a module seen as one vector."""
+"""Models: the architectures of the papers, and a module as one vector."""
 
 from comity.nn._chain import Descent, FeatureLoss, Step, chain_of
 from comity.nn._characters import CharCNN
@@ -25,7 +25,7 @@ MODELS = {
     "nf-resnet18": NFResNet18,
     "vit-tiny": ViTTiny,
 }
-"""By the name on the command line."""
+"""Models by their command-line name."""
 
 # fmt: off
 __all__ = [

@@ -1,4 +1,4 @@
-"""A net for the next character of a text."""
+"""A network that predicts the next character of a text."""
 
 from collections import OrderedDict
 
@@ -10,10 +10,10 @@ from comity.nn._net import Net
 
 
 class CharCNN(Net):
-    """A small net for text in one feature per place and character: embedding 16, conv 64 (3 places), fc 128, head.
+    """A small network for one-hot encoded text: embedding 16, conv 64 (3 characters), fc 128, head.
 
     Options:
-        alphabet: the number of characters; the features are as many for each place, place by place
+        alphabet: size of the alphabet; the input has this many features per character position, in order
     """
 
     takes = (1,)
@@ -27,7 +27,7 @@ class CharCNN(Net):
         self.body = nn.Sequential(
             OrderedDict(
                 image=nn.Unflatten(1, (1, places, alphabet)),
-                embedding=nn.Conv2d(1, 16, (1, alphabet), bias=False),  # a row per place: its weights are the embedding
+                embedding=nn.Conv2d(1, 16, (1, alphabet), bias=False),  # one row per position: an embedding
                 conv=nn.Conv2d(16, 64, (3, 1), padding=(1, 0)),
                 act=nn.ReLU(inplace=True),
                 flat=nn.Flatten(),

@@ -8,28 +8,33 @@ rounding alone.
 import copy
 import ctypes
 import hashlib
+import math
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from comity._write import atomically
-from comity.nn._chain import Descent, Step, chain_of
-from comity.nn._model import Model
+from comity.nn._chain import Descent, Gradients, Layers, Step, chain_of
 from comity.nn._small import LeNet5
+
+if TYPE_CHECKING:
+    from comity.nn._model import Model
 
 CONV, POOL, RELU, FLAT, LINEAR = range(5)
 MOST_CHANNELS = 16
 """Of a convolution: with more, torch's own is the faster one, but for small batches by wide instructions."""
 SMALL_BATCH, WIDE = 32, 16  # samples, and numbers that an instruction takes (AVX-512)
+GRADIENT = Step(lr=-1.0, decay=-1.0)
+"""What this step makes of weights is their gradient: nothing is left of them."""
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-lm")
 
 
@@ -38,19 +43,28 @@ class _Layer(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "c", "h", "w", "C", "H", "W", "k", "pad", "learns")),
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "weight_anchor", "bias_anchor")),
+        *(
+            (before + name + after, ctypes.c_void_p)
+            for before, after in (("", ""), ("new_", ""), ("", "_anchor"))
+            for name in ("weight", "bias")
+        ),
     )
 
 
-def can_compile(model: Model, batch_size: int) -> bool:
+def can_compile(model: "Model", batch_size: int) -> bool:
     """Whether this net is a chain that the compiled steps take, they are to be had here, and torch is not faster."""
     layers = chain_of(model.net)
     if layers is None or not all(_takes(layer) for _, layer in layers) or not _agrees():
         return False
+    return batch_size <= _largest_batch(layers)
+
+
+def _largest_batch(layers: Layers) -> float:
+    """The largest one for which torch is not faster."""
     channels = max((layer.out_channels for _, layer in layers if isinstance(layer, nn.Conv2d)), default=0)
     library = _library()
     assert library is not None
-    return channels <= MOST_CHANNELS or (batch_size <= SMALL_BATCH and library.comity_lanes() >= WIDE)
+    return math.inf if channels <= MOST_CHANNELS else SMALL_BATCH if library.comity_lanes() >= WIDE else 0
 
 
 def _takes(layer: nn.Module) -> bool:
@@ -67,6 +81,8 @@ def _takes(layer: nn.Module) -> bool:
 @cache
 def _agrees() -> bool:
     """Whether there are compiled steps, and they do what ``Descent`` does to a small net with every kind of layer."""
+    from comity.nn._model import Model  # which imports this file
+
     if _library() is None:
         return False
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +96,7 @@ def _agrees() -> bool:
 
 
 def descend(
-    model: Model,
+    model: "Model",
     parts: Sequence[str],
     step: Step,
     anchor: Tensor | None,
@@ -95,72 +111,81 @@ def descend(
     if not sizes:
         return 0.0
     model.held = None  # torch does not see these steps
-    layers, held = _program(model, parts, step, anchor, x.shape[1:])
-    x, counts = _samples(x, layers), torch.tensor(sizes)
-    places = (tensor.data_ptr() for tensor in (x, y, order, counts))
-    loss = float(library.comity_descend(layers, len(layers), *places, len(sizes), step.lr, step.rest))
-    del held  # the anchors, to which the layers only point
-    if loss < 0:
-        raise MemoryError("no memory for a step")
-    return loss
-
-
-def outputs(model: Model, x: Tensor) -> Tensor:
-    """What the net makes of these samples."""
-    library = _library()
-    assert library is not None
-    layers, _ = _program(model, (), Step(lr=0.0), None, x.shape[1:])
-    x, found = _samples(x, layers), torch.empty(len(x), layers[-1].C)
-    if library.comity_outputs(layers, len(layers), x.data_ptr(), len(x), found.data_ptr()) < 0:
-        raise MemoryError("no memory for a prediction")
-    return found
-
-
-def _samples(x: Tensor, layers: "ctypes.Array[_Layer]") -> Tensor:
-    """As ``steps.c`` wants them for this chain."""
-    return x.contiguous(memory_format=torch.channels_last) if layers[0].h else x.flatten(1).contiguous()
-
-
-def _program(
-    model: Model, parts: Sequence[str], step: Step, anchor: Tensor | None, shape: Sequence[int]
-) -> tuple["ctypes.Array[_Layer]", dict[int, Tensor]]:
-    """The chain as ``steps.c`` wants it, for samples of this shape; and the anchors, which must outlive it."""
-    program = _programs.get(model)
-    if program is None or program.shape != shape or not program.in_place():
-        program = _programs[model] = _Program.of(model, tuple(shape))
-    trained = model.parts(*parts)
+    program, trained = _program(model.net, x.shape[1:]), model.parts(*parts)
     toward = {key: _laid_out(tensor) for key, tensor in step.toward(model, parts, anchor).items()}
-    for layer, part, tensors in program.learning:
+    for place, part, tensors in program.learning:
+        layer = program.layers[place]
         layer.learns = part in trained
         for name, tensor in tensors.items():
             setattr(layer, f"{name}_anchor", toward[id(tensor)].data_ptr() if id(tensor) in toward else None)
-    return program.layers, toward
+    return program.descend(program.layers, x, y, order, sizes, step)
 
 
-@dataclass(frozen=True)
-class _Program:
-    """A model's chain in C for samples of one shape; to make it takes as long as some steps of a small net."""
+class CompiledGradients:
+    """``Gradients`` in C, for batches for which torch is not faster; the two differ by rounding alone."""
 
-    shape: tuple[int, ...]
-    layers: "ctypes.Array[_Layer]"
-    learning: list[tuple[_Layer, str, dict[str, Tensor]]]
-    """The layers with weights, each with its part, and its weight and bias by name."""
+    def __init__(self, module: nn.Module, layers: Layers, parts: Sequence[str]) -> None:
+        self._module, self._chain, self._parts, self._most = module, layers, parts, _largest_batch(layers)
+        self._program: _Program | None = None
+        self._order = torch.arange(0)
 
-    @classmethod
-    def of(cls, model: Model, shape: tuple[int, ...]) -> "_Program":
-        chain = chain_of(model.net)
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        if len(y) > self._most:
+            return Gradients(self._chain, self._parts)(x, y)
+        if self._program is None or self._program.shape != x.shape[1:]:
+            self._program = _program(self._module, x.shape[1:], self._chain)
+            self._layers = type(self._program.layers).from_buffer_copy(self._program.layers)
+            self._wanted = []
+            for place, part, tensors in self._program.learning:
+                layer = self._layers[place]
+                layer.learns, layer.weight_anchor, layer.bias_anchor = part in self._parts, None, None
+                self._wanted += [(layer, f"new_{name}", tensor) for name, tensor in tensors.items() if layer.learns]
+        grads = [torch.empty_like(tensor) for _, _, tensor in self._wanted]
+        for (layer, name, _), grad in zip(self._wanted, grads, strict=True):
+            setattr(layer, name, grad.data_ptr())
+        if len(y) > len(self._order):
+            self._order = torch.arange(len(y))
+        loss = self._program.descend(self._layers, x, y, self._order, [len(y)], GRADIENT)
+        return torch.tensor(loss), grads
+
+
+def outputs(model: "Model", x: Tensor) -> Tensor:
+    """What the net makes of these samples."""
+    library, program = _library(), _program(model.net, x.shape[1:])
+    assert library is not None
+    layers, x, found = program.layers, program.samples(x), torch.empty(len(x), program.layers[-1].C)
+    library.comity_outputs(layers, len(layers), program.room(0), x.data_ptr(), len(x), found.data_ptr())
+    return found
+
+
+def _program(module: nn.Module, shape: Sequence[int], chain: Layers | None = None) -> "_Program":
+    """A module as ``steps.c`` wants it, for samples of this shape. ``chain``: the layers of what is not a whole net."""
+    program = _programs.get(module)
+    if program is None or program.shape != shape or not program.in_place():
+        chain = chain or chain_of(module)
         assert chain is not None
+        program = _programs[module] = _Program(chain, tuple(shape))
+    return program
+
+
+class _Program:
+    """A chain in C for samples of one shape; to make it takes as long as some steps of a small net."""
+
+    def __init__(self, chain: Layers, shape: tuple[int, ...]) -> None:
+        self.shape = size = shape
+        self.learning: list[tuple[int, str, dict[str, Tensor]]] = []
+        """The layers with weights: their places, their parts, and weight and bias by name."""
         layers: list[_Layer] = []
-        learning: list[tuple[int, str, dict[str, Tensor]]] = []
-        size = shape
         for part, layer in chain:
             before, more = size if len(size) == 3 else (size[0], 0, 0), {}
             if isinstance(layer, (nn.Conv2d, nn.Linear)):
                 assert layer.bias is not None
                 tensors: dict[str, Tensor] = {"weight": layer.weight, "bias": layer.bias}
-                assert all(tensor.data_ptr() == _laid_out(tensor.detach()).data_ptr() for tensor in tensors.values())
-                learning.append((len(layers), part, tensors))
-                more = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+                for tensor in tensors.values():
+                    assert tensor.dtype == torch.float32
+                    assert tensor.data_ptr() == _laid_out(tensor.detach()).data_ptr()
+                self.learning.append((len(layers), part, tensors))
+                more = {prefix + name: tensor.data_ptr() for name, tensor in tensors.items() for prefix in ("", "new_")}
             if isinstance(layer, nn.Conv2d):
                 kind, k, pad = CONV, layer.kernel_size[0], int(layer.padding[0])
                 size = (layer.out_channels, *(side + 2 * pad - k + 1 for side in size[1:]))
@@ -178,20 +203,43 @@ class _Program:
                 kind, size = LINEAR, (layer.out_features,)
             after = size if len(size) == 3 else (size[0], 0, 0)
             layers.append(_Layer(kind, *before, *after, **more))
-        array = (_Layer * len(layers))(*layers)
-        return cls(shape, array, [(array[place], part, tensors) for place, part, tensors in learning])
+        self.layers = (_Layer * len(layers))(*layers)
+        self._room, self._most = torch.zeros(0, dtype=torch.int64), -1
 
     def in_place(self) -> bool:
-        """Whether the model's weights are still where they were."""
+        """Whether the module's weights are still where they were."""
         return all(
-            getattr(layer, name) == tensor.data_ptr()
-            for layer, _, tensors in self.learning
+            getattr(self.layers[place], name) == tensor.data_ptr()
+            for place, _, tensors in self.learning
             for name, tensor in tensors.items()
         )
 
+    def samples(self, x: Tensor) -> Tensor:
+        """As ``steps.c`` wants them for this chain."""
+        return x.contiguous(memory_format=torch.channels_last) if self.layers[0].h else x.flatten(1).contiguous()
 
-_programs: WeakKeyDictionary[Model, _Program] = WeakKeyDictionary()
-"""The newest of each model; a model is used by one thread at a time."""
+    def room(self, most: int) -> int:
+        """Memory for activations and derivatives of batches of up to this size, kept from call to call."""
+        if most > self._most:
+            library = _library()
+            assert library is not None
+            self._most, size = most, library.comity_room(self.layers, len(self.layers), most)
+            self._room = torch.zeros(size // 8 + 1, dtype=torch.int64)
+        return self._room.data_ptr()
+
+    def descend(
+        self, layers: "ctypes.Array[_Layer]", x: Tensor, y: Tensor, order: Tensor, sizes: Sequence[int], step: Step
+    ) -> float:
+        """Steps of these layers, which are the program's own or a copy of them."""
+        library = _library()
+        assert library is not None
+        x, counts = self.samples(x), (ctypes.c_int64 * len(sizes))(*sizes)
+        places = self.room(max(sizes)), x.data_ptr(), y.data_ptr(), order.data_ptr(), counts
+        return float(library.comity_descend(layers, len(layers), *places, len(sizes), step.lr, step.rest))
+
+
+_programs: WeakKeyDictionary[nn.Module, _Program] = WeakKeyDictionary()
+"""The newest of each module; a model is used by one thread at a time."""
 
 
 def _laid_out(tensor: Tensor) -> Tensor:
@@ -227,9 +275,10 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(file))
     except (OSError, subprocess.SubprocessError, RuntimeError):  # RuntimeError: there is no home
         return None
-    library.comity_lanes.restype = ctypes.c_int64
-    library.comity_descend.restype = library.comity_outputs.restype = ctypes.c_double
     number, pointer, real = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
-    library.comity_descend.argtypes = [pointer, number, *[pointer] * 4, number, real, real]
-    library.comity_outputs.argtypes = [pointer, number, pointer, number, pointer]
+    library.comity_lanes.restype = library.comity_room.restype = number
+    library.comity_descend.restype, library.comity_outputs.restype = ctypes.c_double, None
+    library.comity_room.argtypes = [pointer, number, number]
+    library.comity_descend.argtypes = [pointer, number, *[pointer] * 5, number, real, real]
+    library.comity_outputs.argtypes = [pointer, number, pointer, pointer, number, pointer]
     return library

@@ -1,4 +1,4 @@
-"""Nets that were not made for comity: from torchvision, timm, the hub or a notebook."""
+"""Networks that were not written for comity: from torchvision, timm, the hub or a notebook."""
 
 import copy
 import inspect
@@ -13,10 +13,10 @@ from comity._errors import ComityError, unknown
 
 
 def foreign(make: Callable[..., nn.Module] | str, shape: tuple[int, ...], classes: int, head: str | None = None) -> Any:
-    """Any net, by ``package.module:name`` or as what makes it; it is given the number of classes if it asks for it.
+    """Any network, by ``package.module:name`` or as a function; it gets the number of classes if it takes it.
 
     Options:
-        head: the name of its last linear layer, such as fc; by default it is found by trying the net
+        head: name of its last linear layer, such as fc; by default it is found by a trial run
     """
     if isinstance(make, str):
         name, make = make, user_code("model", make, ":")
@@ -33,7 +33,7 @@ def foreign(make: Callable[..., nn.Module] | str, shape: tuple[int, ...], classe
 
 
 def with_head(net: nn.Module, shape: tuple[int, ...], classes: int, head: str | None = None) -> nn.Module:
-    """The net as ``body`` and ``head``: with these already, split at its last linear layer, or whole without a head."""
+    """The network as ``body`` and ``head``: unchanged if it has both, split at its last linear layer, or all body."""
     if head is None and {"body", "head"} <= {name for name, _ in net.named_children()}:
         return net
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
@@ -48,11 +48,11 @@ def with_head(net: nn.Module, shape: tuple[int, ...], classes: int, head: str | 
         setattr(net.get_submodule(owner), name, nn.Identity())
     if last.out_features != classes:
         last = nn.Linear(last.in_features, classes, bias=last.bias is not None)
-    return Whole(net if path else nn.Identity(), last)  # the net may be that layer alone
+    return Whole(net if path else nn.Identity(), last)  # the network may be just that layer
 
 
 def _found(net: nn.Module, layers: dict[str, nn.Linear], shape: tuple[int, ...]) -> str | None:
-    """The linear layer whose output is the net's own."""
+    """The linear layer whose output is the network's own."""
     outputs: dict[str, Tensor] = {}
     hooks = [
         layer.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
@@ -62,7 +62,7 @@ def _found(net: nn.Module, layers: dict[str, nn.Linear], shape: tuple[int, ...])
     try:
         with torch.inference_mode():
             answer = _logits(net.eval()(torch.zeros(2, *shape, device=like.device)))
-    except Exception as error:  # whatever a stranger's net raises
+    except Exception as error:  # an untrusted network may raise anything
         raise ComityError(
             f"model {type(net).__name__} cannot take samples of {'×'.join(map(str, shape))}: {error}"
         ) from error
@@ -74,18 +74,18 @@ def _found(net: nn.Module, layers: dict[str, nn.Linear], shape: tuple[int, ...])
 
 
 def draws_random_numbers(net: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the net does so while it trains, as dropout does; found by trying a copy of it."""
+    """Whether the network draws random numbers in training, as dropout does; found by running a copy."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         before = torch.get_rng_state()
         try:
             copy.deepcopy(net).train()(torch.zeros(2, *shape))
-        except Exception:  # training itself will say what is wrong
+        except Exception:  # training itself will report the error
             return False
         return not torch.equal(before, torch.get_rng_state())
 
 
 def _logits(output: Any) -> Tensor:
-    """Hugging Face's nets answer with an object that has them."""
+    """The logits of an output; Hugging Face's networks return an object."""
     logits: Tensor = getattr(output, "logits", output)
     return logits
 
@@ -100,7 +100,7 @@ class _Features(nn.Module):
 
 
 class NoHead(nn.Identity):
-    """Stands where a net has no head that could be distinguished from its body."""
+    """Placeholder for a network without a head that can be separated from its body."""
 
     @property
     def in_features(self) -> int:
@@ -108,7 +108,7 @@ class NoHead(nn.Identity):
 
 
 class Whole(nn.Module):
-    """A net without its last linear layer and that layer, or a net that is all body for methods that need no head."""
+    """A network split into body and last linear layer, or all body for methods that need no head."""
 
     def __init__(self, net: nn.Module, head: nn.Module) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from comity._errors import ComityError
 from comity._layout import Layout
 from comity.nn._chain import FeatureLoss, Gradients, chain_of
+from comity.nn._compiled import CompiledGradients
 
 BUFFERS = "buffers"
 BATCHNORM = "batchnorm"
@@ -39,7 +40,8 @@ class Model:
     ``head``, whatever a method adds) or ``buffers``: the running statistics of BatchNorm, which follow the body to the
     server (policy ``average``) or stay with the client (``local``). With ``local_norm`` so do BatchNorm's parameters:
     they are a part of their own, ``batchnorm``. Three names stand for several parts: ``shared``, ``personal`` and
-    ``all``. Integer counters are no part of any vector; see ``counters``. ``empty`` gives the memory of what is read.
+    ``all``. Integer counters are no part of any vector; see ``counters``. ``empty`` gives the memory of what is read;
+    with ``compiled``, which ``can_compile`` must allow, gradients are computed in C.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Model:
         *,
         local_norm: bool = False,
         empty: Callable[[int], Tensor] | None = None,
+        compiled: bool = False,
     ) -> None:
         if not {"body", "head"} <= {name for name, _ in net.named_children()}:
             raise ComityError(
@@ -58,7 +61,7 @@ class Model:
             )
         if any(name.count(".") == 0 for name, _ in net.named_parameters()):
             raise ComityError(f"model {type(net).__name__} has parameters outside its submodules; put them in `body`")
-        self._empty = empty
+        self._empty, self._compiled = empty, compiled
         self.held: tuple[weakref.ref[Tensor], list[tuple[int, int]]] | None = None
         """What ``hold`` wrote, and torch's count of changes to it and to the network; steps in C forget it."""
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -187,9 +190,12 @@ class Model:
     def gradients(self, *names: str, on_features: FeatureLoss | None = None) -> GradientOfBatch:
         """A function of a batch ``(x, y)``: its loss, and the gradient by the parameters of these parts, in order.
 
-        ``on_features`` is added to the cross-entropy of head and body. The bits are those of ``torch.autograd.grad``.
+        ``on_features`` is added to the cross-entropy of head and body. The bits are those of ``torch.autograd.grad``,
+        unless gradients are compiled.
         """
         if (layers := chain_of(self.net)) is not None:
+            if self._compiled and on_features is None:
+                return CompiledGradients(self.net, layers, self.parts(*names))
             return Gradients(layers, self.parts(*names), on_features)
         if on_features is None:
             return gradients_of(self.loss, self.parameters(*names))
@@ -202,9 +208,11 @@ class Model:
 
     def head_gradients(self) -> GradientOfBatch:
         """The same for the head by itself, of features and labels."""
-        if (layers := chain_of(self.net)) is not None:
-            return Gradients(layers[-1:], ("head",))
         head = self.net.get_submodule("head")
+        if (layers := chain_of(self.net)) is not None:
+            if self._compiled:
+                return CompiledGradients(head, layers[-1:], ("head",))
+            return Gradients(layers[-1:], ("head",))
         return gradients_of(lambda z, y: F.cross_entropy(head(z), y), self.parameters("head"))
 
     @cached_property

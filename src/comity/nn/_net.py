@@ -1,4 +1,4 @@
-"""What every architecture is: a body that makes features and a linear head on top of it."""
+"""Base class of architectures: a body that makes features, and a linear head."""
 
 from typing import ClassVar
 
@@ -8,20 +8,20 @@ from comity._errors import ComityError
 from comity.config import MODEL, SAMPLES
 
 SIDES = {1: "features", 2: "channels × time", 3: "channels × height × width"}
-"""What a sample's dimensions are, by their number."""
+"""Names of a sample's dimensions, by their number."""
 
 
 class Net(nn.Module):
     """A body (samples to features) and a head (features to logits); a subclass sets both, the head last.
 
-    Nothing in a net draws random numbers but its initialisation, and that only from torch's global generator.
+    Only the initialisation draws random numbers, from torch's global generator.
     """
 
     body: nn.Module
     head: nn.Linear
-    smallest: ClassVar[int] = 1  # the fewest pixels a side, or steps of time, that the architecture can take
+    smallest: ClassVar[int] = 1  # minimum pixels per side, or time steps
     takes: ClassVar[tuple[int, ...]] = (3,)
-    """The samples that the architecture is for, by the number of their dimensions."""
+    """Supported samples, by number of dimensions."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Small nets: logistic regression, fully connected nets, and two convolutions of width 5 each max-pooled by 2."""
+"""Small networks: logistic regression, fully connected ones, and two 5-wide convolutions, each max-pooled by 2."""
 
 from collections import OrderedDict
 from itertools import pairwise
@@ -12,7 +12,7 @@ from comity.nn._net import SIDES, Net
 
 
 def _dense(sizes: tuple[int, ...]) -> dict[str, nn.Module]:
-    """Linear layers fc1, fc2, … from each size to the next, a ReLU after each."""
+    """Linear layers fc1, fc2, … between consecutive sizes, each followed by a ReLU."""
     layers: dict[str, nn.Module] = {}
     for i, (n, m) in enumerate(pairwise(sizes), 1):
         layers[f"fc{i}"] = nn.Linear(n, m)
@@ -24,7 +24,7 @@ class MLP(Net):
     """Fully connected layers with ReLU, for vectors, series and images.
 
     Options:
-        widths: of the hidden layers; 200,200 is FedPG's for Fashion-MNIST, FEDORA's is 128,128
+        widths: widths of the hidden layers, such as 200,200 (FedPG on Fashion-MNIST) or 128,128 (FEDORA)
     """
 
     takes = tuple(SIDES)
@@ -38,7 +38,7 @@ class MLP(Net):
 
 
 class Logistic(MLP):
-    """Logistic regression: the features themselves, and a linear head. The body learns nothing."""
+    """Logistic regression: a linear head on the input features, without a trainable body."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__(shape, classes, ())
@@ -51,7 +51,7 @@ class _Convolutional(Net):
     channels: ClassVar[tuple[int, int]]
     widths: ClassVar[tuple[int, ...]]  # of the fully connected layers
     framed: ClassVar[int] = 16
-    """Below so many pixels per side the first convolution, then if need be both, are padded by 2."""
+    """Below this number of pixels per side the first convolution, then if necessary both, are padded by 2."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(shape, classes)
@@ -63,7 +63,7 @@ class _Convolutional(Net):
         for i, (C, padding) in enumerate(zip(self.channels, (first, second), strict=True), 1):
             layers[f"conv{i}"] = nn.Conv2d(sizes[0], C, kernel_size=5, padding=padding)
             layers[f"pool{i}"] = nn.MaxPool2d(2)
-            layers[f"act{i}"] = nn.ReLU(inplace=True)  # after the pooling: the same numbers for a quarter of the work
+            layers[f"act{i}"] = nn.ReLU(inplace=True)  # after pooling: the same numbers for a quarter of the work
             sizes = (C, *((s + 2 * padding - 4) // 2 for s in sizes[1:]))
         layers["flat"] = nn.Flatten()
         layers.update(_dense((prod(sizes), *self.widths)))
@@ -74,8 +74,8 @@ class _Convolutional(Net):
 class CNN(_Convolutional):
     """The four-layer CNN of ConFREE and FedCALM: conv 32, conv 64 (5×5, each pooled), fc 512, head.
 
-    As PFLlib's FedAvgCNN (McMahan et al., AISTATS 2017, without their padding). Images below 16×16, which two such
-    convolutions would use up, have the first padded by 2, and below 12×12 the second too.
+    Like PFLlib's FedAvgCNN (McMahan et al., AISTATS 2017, without their padding). For images below 16×16 the first
+    convolution is padded by 2, below 12×12 the second one too; otherwise no pixels would be left.
     """
 
     channels, widths = (32, 64), (512,)
@@ -84,15 +84,15 @@ class CNN(_Convolutional):
 class CNNFedPG(_Convolutional):
     """FedPG's CNN for CIFAR-10: conv 64, conv 64 (5×5, each pooled), fc 384, fc 192, head.
 
-    The paper gives the widths; kernels and pooling are those of FedMDFG's code, of the same widths, less its dropout.
-    Images below 16×16 get padded convolutions, as in CNN.
+    The paper gives the widths; kernels and pooling are those of FedMDFG's code, which has the same widths, without its
+    dropout. For images below 16×16 convolutions are padded, as in CNN.
     """
 
     channels, widths = (64, 64), (384, 192)
 
 
 class CNN1d(Net):
-    """A small CNN for series: conv 32, conv 64 (5 steps, each pooled), the time pooled to 8 pieces, fc 128, head.
+    """A small CNN for series: two 1-D convolutions (32, 64; width 5; max-pooled), pooling to length 8, fc 128, head.
 
     Its size does not depend on the length of the series.
     """
@@ -117,9 +117,9 @@ class CNN1d(Net):
 class LeNet5(_Convolutional):
     """LeNet-5 as it is used today: conv 6, conv 16 (5×5, each pooled), fc 120, fc 84, head.
 
-    LeCun et al., 1998, with ReLU for tanh, max-pooling for trainable sub-sampling, and the second convolution fully
-    connected. Made for 32×32: smaller images get a frame of 2 pixels (28×28 becomes 32×32, as in the paper), and
-    below 12×12 the second convolution is padded too.
+    LeCun et al., 1998, with ReLU for tanh, max-pooling for trainable sub-sampling, and a fully connected second
+    convolution. Made for 32×32: smaller images are padded by 2 pixels (28×28 becomes 32×32, as in the paper), and below
+    12×12 the second convolution is padded too.
     """
 
     channels, widths, framed = (6, 16), (120, 84), 32

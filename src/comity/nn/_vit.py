@@ -24,7 +24,11 @@ class _Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         qkv: Tensor = self.qkv(x)
         q, k, v = qkv.reshape(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y: Tensor = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        if torch.is_autocast_enabled("cpu"):  # the derivative of torch's own attention is slow in bfloat16
+            mixed = (q @ k.transpose(2, 3) * q.shape[3] ** -0.5).softmax(3) @ v
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        y: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
         return y
 
 

@@ -31,7 +31,8 @@ enum { CONV, POOL, RELU, FLAT, LINEAR };
    numbers, and no h and H. A convolution's weights lie as (C, k, k, c), a linear layer's as (C, c). */
 typedef struct {
     int64_t kind, c, h, w, C, H, W, k, pad, learns;
-    float *weight, *bias;
+    const float *weight, *bias;
+    float *new_weight, *new_bias; /* where a step is written: over the weights, or beside them for a gradient */
     const float *weight_anchor, *bias_anchor; /* what is added in each step; or NULL */
 } layer_t;
 
@@ -240,21 +241,21 @@ static void linear_below(const float *d, int64_t ds, const layer_t *l, int64_t b
     }
 }
 
-/* weight[o][i] = rest * weight[o][i] - lr * sum over b of d[b][o] * x[b][i] (+ anchor) */
-static inline __attribute__((always_inline)) void update_block(const float *x, int64_t xs, const float *s, float *w, int64_t n, int64_t tail,
-                                                               int64_t batch, float rest, const float *anchor, const int cols) {
+/* new[o][i] = rest * weight[o][i] - lr * sum over b of d[b][o] * x[b][i] (+ anchor) */
+static inline __attribute__((always_inline)) void update_block(const float *x, int64_t xs, const float *s, const float *w, float *new, int64_t n,
+                                                               int64_t tail, int64_t batch, float rest, const float *anchor, const int cols) {
     vec sum[COLS];
     UNROLL for (int c = 0; c < cols; c++) {
-        sum[c] = rest * (tail ? head_of(w + c * n, tail) : LOAD(w + c * n));
-        if (anchor) sum[c] += tail ? head_of(anchor + c * n, tail) : LOAD(anchor + c * n);
+        const vec old = tail ? head_of(w + c * n, tail) : LOAD(w + c * n);
+        sum[c] = anchor ? rest * old + (tail ? head_of(anchor + c * n, tail) : LOAD(anchor + c * n)) : rest * old;
     }
     for (int64_t b = 0; b < batch; b++) {
         const vec in = LOAD(x + b * xs);
         UNROLL for (int c = 0; c < cols; c++) sum[c] += s[c * batch + b] * in;
     }
     UNROLL for (int c = 0; c < cols; c++)
-        if (tail) put_head(w + c * n, tail, sum[c]);
-        else STORE(w + c * n, sum[c]);
+        if (tail) put_head(new + c * n, tail, sum[c]);
+        else STORE(new + c * n, sum[c]);
 }
 
 static void linear_update(const float *x, int64_t xs, const float *d, int64_t ds, const layer_t *l, int64_t batch, float rest, float lr, float *s) {
@@ -263,14 +264,14 @@ static void linear_update(const float *x, int64_t xs, const float *d, int64_t ds
         for (int c = 0; c < (full ? COLS : 1); c++) {
             float sum = 0;
             for (int64_t b = 0; b < batch; b++) sum += d[b * ds + o + c], s[c * batch + b] = -lr * d[b * ds + o + c];
-            l->bias[o + c] = rest * l->bias[o + c] - lr * sum + (l->bias_anchor ? l->bias_anchor[o + c] : 0);
+            l->new_bias[o + c] = rest * l->bias[o + c] - lr * sum + (l->bias_anchor ? l->bias_anchor[o + c] : 0);
         }
         for (int64_t i = 0; i < l->c; i += LANES) {
             const int64_t tail = l->c - i < LANES ? l->c - i : 0;
-            float *w = l->weight + o * l->c + i;
-            const float *anchor = l->weight_anchor ? l->weight_anchor + o * l->c + i : NULL;
-            if (full) update_block(x + i, xs, s, w, l->c, tail, batch, rest, anchor, COLS);
-            else update_block(x + i, xs, s, w, l->c, tail, batch, rest, anchor, 1);
+            const float *w = l->weight + o * l->c + i, *anchor = l->weight_anchor ? l->weight_anchor + o * l->c + i : NULL;
+            float *new = l->new_weight + o * l->c + i;
+            if (full) update_block(x + i, xs, s, w, new, l->c, tail, batch, rest, anchor, COLS);
+            else update_block(x + i, xs, s, w, new, l->c, tail, batch, rest, anchor, 1);
         }
         o += full ? COLS : 1;
     }
@@ -397,12 +398,12 @@ static void conv_update(const layer_t *l, const place_t *in, const place_t *out,
     if (l->pad) conv_gradient(in->frame, line(l->w + 2 * l->pad, batch), out->d, out->stride, l, batch, spare->frame, g);
     else conv_gradient(in->x, in->stride, out->d, out->stride, l, batch, spare->frame, g);
     for (int64_t j = 0; j < l->C * l->k * l->k * l->c; j++)
-        l->weight[j] = rest * l->weight[j] - lr * g[j] + (l->weight_anchor ? l->weight_anchor[j] : 0);
+        l->new_weight[j] = rest * l->weight[j] - lr * g[j] + (l->weight_anchor ? l->weight_anchor[j] : 0);
     for (int64_t o = 0; o < l->C; o++) {
         vec sum = {0};
         for (int64_t y = 0; y < l->H; y++)
             for (int64_t j = 0; j < l->W * batch; j += LANES) sum += LOAD(out->d + (y * l->C + o) * out->stride + j);
-        l->bias[o] = rest * l->bias[o] - lr * total(sum) + (l->bias_anchor ? l->bias_anchor[o] : 0);
+        l->new_bias[o] = rest * l->bias[o] - lr * total(sum) + (l->bias_anchor ? l->bias_anchor[o] : 0);
     }
 }
 
@@ -470,53 +471,54 @@ static void take(const float *samples, const int64_t *order, const layer_t *l, c
 /* How many numbers an instruction takes. */
 int64_t comity_lanes(void) { return LANES; }
 
-/* Not aligned_alloc: glibc does not put the next one where the last one was, and the gaps add up. */
-static float *aligned(char *block) { return block ? (float *)(block + 64 - (uintptr_t)block % 64) : NULL; }
+enum { GROUP = 16 }; /* samples that are answered at once, so that all that lies between two layers stays in the cache */
+
+/* How much room the functions below need for batches of up to this size: bytes, from a multiple of 64 on, with a head. */
+int64_t comity_room(const layer_t *layers, int64_t count, int64_t most) {
+    place_t places[count + 1];
+    spare_t spare;
+    return 64 + 4 * arrange(layers, count, most > GROUP ? most : GROUP, NULL, places, &spare);
+}
+
+/* Lay out the room for batches of this size; its head says for which it was before, and what is between lines is zero. */
+static void lay_out(const layer_t *layers, int64_t count, int64_t batch, int64_t *room, place_t *places, spare_t *spare) {
+    float *memory = (float *)room + LANES;
+    const int64_t size = arrange(layers, count, batch, memory, places, spare);
+    if (*room != batch) memset(memory, 0, 4 * size), *room = batch;
+}
 
 /* All steps of a client. samples lie as (sample, row, column, channel) or (sample, number); order names the samples of
-   each batch, sizes how many there are in it. Returns the sum of the batches' mean losses, or -1 without memory. */
-double comity_descend(const layer_t *layers, int64_t count, const float *samples, const int64_t *labels,
+   each batch, sizes how many there are in it. Returns the sum of the batches' mean losses. */
+double comity_descend(const layer_t *layers, int64_t count, int64_t *room, const float *samples, const int64_t *labels,
                       const int64_t *order, const int64_t *sizes, int64_t steps, float lr, float rest) {
-    int64_t most = 0, lowest = count;
-    for (int64_t t = 0; t < steps; t++) most = sizes[t] > most ? sizes[t] : most;
+    int64_t lowest = count;
     for (int64_t i = count; i-- > 0;) lowest = layers[i].learns ? i : lowest;
-    place_t *places = calloc(count + 1, sizeof(place_t));
+    place_t places[count + 1];
     spare_t spare;
-    const int64_t size = places ? 4 * UP(arrange(layers, count, most, NULL, places, &spare)) : 0;
-    char *block = size ? malloc(size + 64) : NULL;
-    float *memory = aligned(block);
-    double loss = memory ? 0 : -1;
-    for (int64_t t = 0; memory && t < steps; order += sizes[t++]) {
+    double loss = 0;
+    for (int64_t t = 0; t < steps; order += sizes[t++]) {
         const int64_t batch = sizes[t];
-        if (t == 0 || batch != sizes[t - 1]) memset(memory, 0, size), arrange(layers, count, batch, memory, places, &spare);
+        if (t == 0 || batch != sizes[t - 1]) lay_out(layers, count, batch, room, places, &spare);
         take(samples, order, layers, places, batch);
         for (int64_t i = 0; i < count; i++) forward(layers + i, places + i, places + i + 1, batch);
         loss += cross_entropy(places + count, layers[count - 1].C, labels, order, batch);
         for (int64_t i = count; i-- > lowest;) backward(layers + i, places + i, places + i + 1, batch, i > lowest, lr, rest, &spare);
     }
-    free(block), free(places);
     return loss;
 }
 
-enum { GROUP = 16 }; /* samples at once, so that all that lies between two layers stays in the cache */
-
-/* What the chain makes of samples, which lie as above. Returns -1 without memory. */
-double comity_outputs(const layer_t *layers, int64_t count, const float *samples, int64_t many, float *outputs) {
+/* What the chain makes of samples, which lie as above. */
+void comity_outputs(const layer_t *layers, int64_t count, int64_t *room, const float *samples, int64_t many, float *outputs) {
     const int64_t numbers = layers->c * (layers->h ? layers->h * layers->w : 1), classes = layers[count - 1].C;
     int64_t order[GROUP], batch = 0;
     for (int64_t b = 0; b < GROUP; b++) order[b] = b;
-    place_t *places = calloc(count + 1, sizeof(place_t));
+    place_t places[count + 1];
     spare_t spare;
-    const int64_t size = places ? 4 * UP(arrange(layers, count, GROUP, NULL, places, &spare)) : 0;
-    char *block = size ? malloc(size + 64) : NULL;
-    float *memory = aligned(block);
-    for (int64_t at = 0; memory && at < many; at += batch) {
+    for (int64_t at = 0; at < many; at += batch) {
         const int64_t now = many - at < GROUP ? many - at : GROUP;
-        if (now != batch) memset(memory, 0, size), arrange(layers, count, batch = now, memory, places, &spare);
+        if (now != batch) lay_out(layers, count, batch = now, room, places, &spare);
         take(samples + at * numbers, order, layers, places, batch);
         for (int64_t i = 0; i < count; i++) forward(layers + i, places + i, places + i + 1, batch);
         for (int64_t b = 0; b < batch; b++) memcpy(outputs + (at + b) * classes, places[count].x + b * places[count].stride, 4 * classes);
     }
-    free(block), free(places);
-    return memory ? 0 : -1;
 }

@@ -1,8 +1,8 @@
-"""Sums that nobody can see the terms of: fixed point in a ring, masks that cancel, shares, signed keys, and epsilon.
+"""Secure aggregation and differential privacy: masked sums whose terms stay hidden, signed keys, and epsilon.
 
-Bytes and arrays alone; which client sits where and what its numbers mean is the engine's business. The protocol is that
-of Bonawitz et al. (CCS 2017) on the sparse graph of Bell et al. (CCS 2020); docs/explanation/privacy.md says what it
-promises.
+This package handles bytes and arrays only; clients and the meaning of numbers are the engine's concern. The protocol is
+that of Bonawitz et al. (CCS 2017) on the sparse graph of Bell et al. (CCS 2020); docs/explanation/privacy.md states its
+guarantees.
 """
 
 from comity._errors import ComityError, install
@@ -16,7 +16,7 @@ from comity.privacy._accountant import epsilon, epsilon_of
 from comity.privacy._collector import Collector
 from comity.privacy._fixed_point import BOUND, FixedPoint
 from comity.privacy._graph import degree, members_of, threshold
-from comity.privacy._keys import ANNOUNCEMENT, REASONS, SEALED, Refused, derive, hashed
+from comity.privacy._keys import ANNOUNCEMENT, REASONS, SEALED, Rejected, derive, hashed
 from comity.privacy._ledger import Ledger
 from comity.privacy._masks import gaussian, keystream
 from comity.privacy._parties import Party, place_of
@@ -28,13 +28,13 @@ from comity.privacy._weights import objection_to_weights, within_bounds
 # fmt: off
 __all__ = [
     # the two sides of a masked sum
-    "Party", "Collector", "Refused", "place_of", "hashed", "derive", "objection_to_weights", "within_bounds",
+    "Party", "Collector", "Rejected", "place_of", "hashed", "derive", "objection_to_weights", "within_bounds",
     "REASONS", "ANNOUNCEMENT", "SEALED", "SHARE",
     # numbers
     "FixedPoint", "BOUND", "gaussian", "keystream", "epsilon", "epsilon_of",
-    # who holds whose shares
+    # secret sharing
     "degree", "members_of", "threshold", "split", "join",
-    # what a client alone knows
+    # secrets of a client
     "Secrets", "Policy", "Ledger", "rehearsed", "write_secrets",
 ]
 # fmt: on

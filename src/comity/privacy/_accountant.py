@@ -1,4 +1,4 @@
-"""What many rounds of Gaussian noise come to."""
+"""Privacy accounting of repeated Gaussian noise."""
 
 import math
 
@@ -7,24 +7,24 @@ from scipy.special import log_ndtr
 
 
 def epsilon(noise: float, rounds: int, delta: float) -> float:
-    """The smallest ε for which so many rounds with this noise multiplier are (ε, δ)-differentially private."""
+    """The smallest ε for which ``rounds`` rounds with this noise multiplier are (ε, δ)-differentially private."""
     if not rounds:
         return 0.0
     return epsilon_of(rounds / noise**2, delta) if noise > 0 else math.inf
 
 
 def epsilon_of(spent: float, delta: float) -> float:
-    """The same for rounds of any noise: ``spent`` is the sum of 1/z² over their noise multipliers z.
+    """The smallest ε for rounds of any noise: ``spent`` is the sum of 1/z² over their noise multipliers z.
 
-    Exact, without amplification by sampling: Gaussian mechanisms compose to one with the noise multiplier 1/√spent, and
-    that one's δ(ε) is known in closed form (Balle and Wang, ICML 2018, Theorem 8).
+    Exact, without amplification by sampling: Gaussian mechanisms compose to one with noise multiplier 1/√spent, whose
+    δ(ε) is known in closed form (Balle and Wang, ICML 2018, Theorem 8).
     """
     if not spent:
         return 0.0
     distance = math.sqrt(spent)
 
     def excess(eps: float) -> float:
-        """How far δ(ε) is above ``delta``."""
+        """δ(ε) minus ``delta``."""
         larger = log_ndtr(distance / 2 - eps / distance)
         smaller = eps + log_ndtr(-distance / 2 - eps / distance)
         return math.exp(larger) * -math.expm1(smaller - larger) - delta

@@ -1,4 +1,4 @@
-"""The client's side where updates are masked: what it tells, what it checks first, and what it never tells."""
+"""The client's side of masked updates: its answers, and the checks before each answer."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from comity.engine import BESIDE, Client, ClientState, RunPlan
 from comity.methods import Message, Payload, Reply
 from comity.privacy._accountant import epsilon_of
 from comity.privacy._fixed_point import BOUND, FixedPoint
-from comity.privacy._keys import Refused, derive, hashed
+from comity.privacy._keys import Rejected, derive, hashed
 from comity.privacy._ledger import Ledger
 from comity.privacy._masks import gaussian
 from comity.privacy._messages import (
@@ -40,7 +40,7 @@ from comity.privacy._weights import LARGEST, objection_to_weights
 from comity.rules import COSINE_ROUNDING, LayerSketch, Sketch
 
 OWN_TENSORS = ("update", "origin", "weights", "terms", "known")
-"""What a client keeps of a round beside the secrets of its masks."""
+"""Tensors that a client keeps for a round, beside the secrets of its masks."""
 STEPS: dict[type[Payload], str] = {
     EveryonesKeys: "share",
     Coefficients: "mask",
@@ -49,13 +49,13 @@ STEPS: dict[type[Payload], str] = {
     Survivors: "agree",
     Signatures: "unmask",
 }
-"""The verb that brings each message."""
+"""The verb of each message."""
 SKETCH, LEAST_SKETCH, HIDING = 1024, 16, 8
-"""Numbers of a sketch where the run does not say, and at least; and how many times as many an update must have."""
+"""Default and minimum numbers per sketch, and the minimum ratio of an update's size to its sketch's."""
 LEAST_NOISE = 1e-3
-"""The least noise multiplier: with less, one round has an epsilon above half a million, and sums of 1/z² overflow."""
+"""Smallest noise multiplier: with less, one round has an epsilon above half a million, and sums of 1/z² overflow."""
 LARGEST_UPDATE = BOUND / LARGEST
-"""The largest number of an update: no term with a coefficient that clients accept is beyond the fixed point."""
+"""Largest number of an update, so that no term with an accepted coefficient exceeds the fixed point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +66,11 @@ class Noise:
     clip: float
 
     def fewest(self, clients: int) -> int:
-        """So many of a cohort must be left for the sum to have noise enough: two thirds."""
+        """Minimum number of remaining clients for enough noise in the sum: two thirds of the cohort."""
         return -(-2 * clients // 3)
 
     def added(self, update: NDArray[np.float64], clients: int, key: bytes) -> NDArray[np.float64]:
-        """The update, clipped, with this client's part of the noise."""
+        """The clipped update with this client's part of the noise."""
         scale = min(1.0, self.clip / max(float(np.linalg.norm(update)), 1e-300))
         deviation = self.multiplier * self.clip / np.sqrt(self.fewest(clients))
         return np.asarray(scale * update + deviation * gaussian(key, len(update)))
@@ -78,28 +78,28 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedClients:
-    """What the clients of a run agree on, and what each checks before it answers."""
+    """The settings that the clients of a run agree on, and each client's checks before it answers."""
 
     run: str
     layout: Layout
-    """Of the parameters in the shared part; buffers lie behind them."""
+    """Layout of the parameters in the shared part; buffers follow them."""
     sketch: Sketch | None
-    """``None`` where the rule compares no updates."""
+    """``None`` if the rule does not compare updates."""
     max_weight: float
     min_clients: int
     noise: Noise | None
     secrets: Callable[[int], Secrets]
     rehearsal: dict[int, Ledger] = field(default_factory=dict)
-    """What each client answered in a rehearsal."""
+    """Answers of each client in a rehearsal."""
 
     def fitted(self, client: Client, received: Message, reply: Reply) -> MaskedReply:
-        """What leaves a client after it fitted; it keeps its update for the sums."""
+        """The reply of a client after it has fitted; it keeps its update for the sums."""
         secrets, update, sent = self.secrets(client.id), reply.theta - received.theta, hash_of_payload(received)
         ledger = self._ledger(secrets)
         ledger.claim_model(client.round, sent)
         ledger.claim(self.run, str(client.round), "fit")
         if not float(update.abs().max()) <= LARGEST_UPDATE:
-            raise Refused.because("update")
+            raise Rejected.because("update")
         party = self._announced(secrets, client.round, sent)
         sketch = None
         if self.sketch is not None:
@@ -107,34 +107,34 @@ class MaskedClients:
             parameters = update[: self.layout.size]
             sketch = drawn.sketched(lambda _, columns: parameters[None, columns], 1)[0]
         client.secret = _tensors(party.kept) | {"update": update, "origin": received.theta}
-        told = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1, sketch=sketch)
-        if self.noise is None:  # noise on the sum would be worth nothing if these told the same without any
-            told.size, told.train_loss, told.loss = reply.size, reply.train_loss, reply.loss
+        answer = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1, sketch=sketch)
+        if self.noise is None:  # without noise, these would reveal what the noise on the sum protects
+            answer.size, answer.train_loss, answer.loss = reply.size, reply.train_loss, reply.loss
         else:
-            told.spent = ledger.spent_before(self.run)
-        return told
+            answer.spent = ledger.spent_before(self.run)
+        return answer
 
     def asked(
         self, cid: int, state: ClientState | None, received: Payload, terms: Tensor, round: int
     ) -> tuple[MaskedReply, ClientState]:
-        """What leaves a client that is asked for numbers, one matrix or several, outside of training.
+        """The reply of a client that is asked for numbers (one matrix or several) outside training.
 
-        It keeps them for the sum. The same matrix is added up once with the same secrets, in whichever run and round:
-        two sums with one client more in one of them would tell its own.
+        It keeps them for the sum. The same matrix is summed once with the same secrets, in any run and round: two sums
+        that differ by one client would reveal its numbers.
         """
         if 0 < round < BESIDE:
-            raise Refused.because("turn")
+            raise Rejected.because("turn")
         secrets, state = self.secrets(cid), state or ClientState()
         ledger = self._ledger(secrets)
         for sums in {hash_of(matrix) for matrix in terms.unsqueeze(0).flatten(0, -3) if matrix.any()}:
             ledger.claim_model(0, sums)
         ledger.claim(self.run, str(round), "asked")
         party = self._announced(secrets, round, hash_of_payload(received))
-        told = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1)
-        return told, ClientState(state.method, state.engine, _tensors(party.kept) | {"terms": terms.flatten(0, -2)})
+        answer = MaskedReply(keys=_tensor(party.kept["announcement"]), size=1)
+        return answer, ClientState(state.method, state.engine, _tensors(party.kept) | {"terms": terms.flatten(0, -2)})
 
     def _announced(self, secrets: Secrets, round: int, sent: bytes) -> Party:
-        """The client in this round, with new keys."""
+        """The client's party in this round, with new keys."""
         party = Party(secrets, place_of(self.run, round, sent), {})
         party.announce()
         party.kept["sent"] = sent
@@ -152,12 +152,12 @@ class MaskedClients:
         kept = {name: _bytes(tensor) for name, tensor in state.secret.items() if name not in tensors}
         party = Party(secrets, place_of(self.run, round, kept.get("sent", b"")), kept)
         if not tensors:
-            raise Refused.because("turn")
+            raise Rejected.because("turn")
         sum = received.total if isinstance(received, (Survivors, Signatures)) else UPDATES
         if sum not in (UPDATES, AGAINST):
-            raise Refused.because("form")
+            raise Rejected.because("form")
         noise = self.noise.multiplier if self.noise is not None and isinstance(received, Coefficients) else 0.0
-        # Noted before it is given: a question that fails is not answered later either.
+        # recorded before the answer: a question that fails is not answered later either
         self._ledger(secrets).claim(self.run, str(round), f"{STEPS[type(received)]}{sum or ''}", noise=noise)
         reply: Payload
         match received:
@@ -177,7 +177,7 @@ class MaskedClients:
                 raise TypeError(f"no masked verb has {type(received).__name__}")
         last = AGAINST if self.noise is None else UPDATES
         if isinstance(received, Signatures) and received.total == last:
-            return reply, ClientState(state.method, state.engine)  # the round is over: it forgets all of it
+            return reply, ClientState(state.method, state.engine)  # the round is over: forget everything about it
         return reply, ClientState(state.method, state.engine, _tensors(kept) | tensors)
 
     def _share(self, party: Party, received: EveryonesKeys) -> SealedShares:
@@ -187,23 +187,23 @@ class MaskedClients:
         return SealedShares(sealed=to_rows(sealed), digests=to_rows(digests))
 
     def _mask(self, party: Party, received: Coefficients, tensors: dict[str, Tensor]) -> MaskedWords:
-        """Its weighted update in fixed point, or which columns it knows of the numbers it was asked for, masked."""
+        """Masked words: the weighted update in fixed point, or which columns of the requested numbers it knows."""
         present, terms = ids_of(received.present), tensors.get("terms")
         of_parameters = terms is not None or len(tensors["update"]) == self.layout.size
         rows = [received.coefficients] if of_parameters else [received.coefficients, received.shares]
         if party.me not in present or any(row.shape != (len(present),) for row in rows):
-            raise Refused.because("cohort")
+            raise Rejected.because("cohort")
         self.check_left(len(present), len(present))
         for row in rows:
             self._check_weights(row)
         if self._budget_is_spent(party.secrets):
-            raise Refused.because("budget")
+            raise Rejected.because("budget")
         if terms is None:
             words = FixedPoint(len(present)).encode(self._weighted(party, received, tensors["update"], present))
         elif bool((received.coefficients == 1).all()):
             words = np.asarray(terms.any(0).numpy(), dtype=np.uint64)
         else:
-            raise Refused.because("weights-sums")
+            raise Rejected.because("weights-sums")
         party.receive(from_rows(received.sealed))
         masked = party.mask(UPDATES, words, present, hash_of(received.coefficients, received.shares))
         tensors["weights"] = torch.stack(rows)
@@ -212,7 +212,7 @@ class MaskedClients:
     def _weighted(
         self, party: Party, received: Coefficients, update: Tensor, present: list[int]
     ) -> NDArray[np.float64]:
-        """Its update times its coefficients, with its part of the noise."""
+        """The update times its coefficients, with the client's part of the noise."""
         mine, size, values = present.index(party.me), self.layout.size, update.double().numpy().copy()
         if self.noise is not None:
             values = self.noise.added(values, len(present), self._noise_key(party))
@@ -221,48 +221,48 @@ class MaskedClients:
         return values
 
     def _budget_is_spent(self, secrets: Secrets) -> bool:
-        """Whether this round, which is noted already, takes epsilon above what the site allows."""
+        """Whether this round, which is already recorded, exceeds the site's limit on epsilon."""
         most = secrets.policy.max_epsilon
         if most is None or self.noise is None or secrets.rehearsal:
             return False
         return epsilon_of(self._ledger(secrets).spent_before(""), secrets.policy.delta) > most
 
     def _noise_key(self, party: Party) -> bytes:
-        """Of one use. In a rehearsal it follows from the run's seed, as everything does there."""
+        """Key of one use. In a rehearsal it follows from the run's seed, like everything else."""
         secrets = party.secrets
         return derive(secrets.identity, b"noise", party.place) if secrets.rehearsal else os.urandom(32)
 
     def fewest(self, present: int) -> int:
-        """So many of those who mask together must be left for nobody to stand out, and for the noise to do."""
+        """Minimum number of remaining clients, so that no single one is exposed and the noise suffices."""
         return self.min_clients if self.noise is None else max(self.min_clients, self.noise.fewest(present))
 
     def check_left(self, survivors: int, present: int) -> None:
         if survivors < self.fewest(present):
-            raise Refused.because("few")
+            raise Rejected.because("few")
 
     def _check_weights(self, weights: Tensor) -> None:
         if (code := objection_to_weights(weights.numpy(), self.max_weight, self.min_clients)) is not None:
-            raise Refused.because(code)
+            raise Rejected.because(code)
         if self.noise is not None and not bool((weights == weights[0]).all()):
-            raise Refused.because("weights-noise")
+            raise Rejected.because("weights-noise")
 
     def _against(self, party: Party, received: TakenStep, tensors: dict[str, Tensor]) -> MaskedWords:
-        """Whether the step points against its own update, more so than by rounding: one bit, masked."""
+        """Whether the step increases the client's loss to first order, beyond rounding: one bit, masked."""
         update, origin, size, present = tensors["update"], tensors["origin"], self.layout.size, ids_of(received.present)
         self.check_left(len(present), len(present))
         if received.theta.shape != origin.shape or received.theta.dtype != origin.dtype:
-            raise Refused.because("form")
+            raise Rejected.because("form")
         step, update = received.theta[:size].double() - origin[:size].double(), update[:size].double()
         against = float(step @ update) < -COSINE_ROUNDING * float(step.norm() * update.norm())
         masked = party.mask(AGAINST, np.array([against], dtype=np.uint64), present, hash_of(received.theta))
         return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
 
     def _add(self, party: Party, received: KnownColumns, tensors: dict[str, Tensor]) -> MaskedWords:
-        """The numbers it was asked for, exactly and masked."""
+        """The requested numbers, exact and masked."""
         present, terms, known = ids_of(received.present), tensors["terms"], received.known
         self.check_left(len(present), len(present))
         if known.dtype != torch.int64 or known.shape != terms.shape[1:]:
-            raise Refused.because("form")
+            raise Rejected.because("form")
         tensors["known"] = known
         self._check_known(party, present, tensors)
         words = FixedPoint(len(present)).encode_exactly(terms.reshape(-1).numpy())
@@ -270,13 +270,13 @@ class MaskedClients:
         return MaskedWords(words=torch.from_numpy(masked.view(np.int64)))
 
     def _check_known(self, party: Party, left: list[int], tensors: dict[str, Tensor]) -> None:
-        """Reject a sum in which fewer than ``min_clients`` may know a column that it knows, whoever was lost since."""
+        """Reject a sum if, after dropouts, fewer than ``min_clients`` may know a column that this client knows."""
         lost = len(set(party.survivors(UPDATES)) - set(left))
         if bool((tensors["known"][tensors["terms"].any(0)] - lost < self.min_clients).any()):
-            raise Refused.because("known")
+            raise Rejected.because("known")
 
     def _agree(self, party: Party, received: Survivors, tensors: dict[str, Tensor]) -> Agreement:
-        """Its signature, where those who are left are enough for nobody to stand out."""
+        """The signature, if enough clients are left so that no single one is exposed."""
         survivors, present = ids_of(received.survivors), party.present(received.total)
         signature = party.agree(received.total, survivors)
         self.check_left(len(survivors), len(present))
@@ -293,7 +293,7 @@ class MaskedClients:
 
 
 def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedClients:
-    """As a run's configuration has them, with secrets that follow from its seed unless the site has its own."""
+    """The masked clients of a run's configuration, with secrets from its seed unless the site has its own."""
     config, rule, clients = plan.config, plan.rule, len(plan.federation)
     noise = Noise(multiplier=config.dp_noise, clip=config.dp_clip) if config.dp_noise else None
     if noise is not None and noise.multiplier < LEAST_NOISE:
@@ -306,7 +306,7 @@ def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedCl
     if noise is not None and noise.clip * (1 + 10 * noise.multiplier) > LARGEST_UPDATE:
         raise ComityError(f"dp_clip is {noise.clip:g}: with its noise an update would be beyond ±{LARGEST_UPDATE:g}")
     return MaskedClients(
-        run=config.with_(trainer="auto").key,  # what is drawn does not depend on how training is computed
+        run=config.with_(trainer="auto").key,  # random numbers do not depend on the trainer
         layout=layout,
         sketch=sketch_for(layout.size, config.sketch) if rule.needs_gram else None,
         max_weight=config.max_weight,
@@ -317,7 +317,7 @@ def masked_clients(plan: RunPlan, layout: Layout, has_buffers: bool) -> MaskedCl
 
 
 def sketch_for(size: int, wanted: float | None) -> Sketch:
-    """One sketch of the whole shared part, with so few numbers that it says little even to who knows its directions."""
+    """A sketch of the whole shared part, so small that it reveals little even to someone who knows its directions."""
     most = size // HIDING
     if most < LEAST_SKETCH:
         raise ComityError(
@@ -335,14 +335,14 @@ def sketch_for(size: int, wanted: float | None) -> Sketch:
 
 @lru_cache(maxsize=8)
 def _drawn(k: int, size: int, key: bytes) -> LayerSketch:
-    """The map of one round; it is drawn once where many clients are at one site."""
+    """The map of one round, drawn once for many clients at one site."""
     return LayerSketch(k, 0, Layout([("model", (size,))]).layers[0], key)
 
 
 def ids_of(tensor: Tensor) -> list[int]:
-    """Client ids as they were sent: each once, in order."""
+    """Parse client ids: unique and in order."""
     if tensor.dtype != torch.int64 or tensor.ndim != 1 or bool((tensor.diff() <= 0).any()) or bool((tensor < 0).any()):
-        raise Refused.because("ids")
+        raise Rejected.because("ids")
     return [int(cid) for cid in tensor.tolist()]
 
 
@@ -359,12 +359,12 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def hash_of(*tensors: Tensor) -> bytes:
-    """What both sides have been sent, with types and shapes, in 32 bytes."""
+    """Hash of tensors with types and shapes, 32 bytes, to compare what both sides have been sent."""
     return hashed(*(part for each in tensors for part in (f"{each.dtype} {tuple(each.shape)}".encode(), _bytes(each))))
 
 
 def hash_of_payload(sent: Payload) -> bytes:
-    """All that a message holds, by name."""
+    """Hash of all fields of a message, by name."""
     values = sorted(sent.values().items())
     return hashed(
         *(

@@ -1,4 +1,4 @@
-"""The server's side of a round's masked sums: it passes on what clients seal for each other, and never sees a term."""
+"""The server's side of a round's masked sums: it relays sealed shares and never sees a single term."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from comity.privacy._fixed_point import Words
 from comity.privacy._graph import degree, members_of, threshold
-from comity.privacy._keys import DIGEST, SEALED, SUMS, Refused, derive, digest, private_key, public, share_digest
+from comity.privacy._keys import DIGEST, SEALED, SUMS, Rejected, derive, digest, private_key, public, share_digest
 from comity.privacy._masks import add_mask
 from comity.privacy._parties import context_of, cut, mask_key, pair_mask, quorum, seed_digest, transcript_of
 from comity.privacy._shamir import MISSING, join
@@ -19,41 +19,41 @@ class Collector:
         self.everyone, self.transcript = dict(everyone), transcript_of(place, everyone)
         self.neighbours = members_of(everyone, self.transcript)
         self.false: dict[int, set[int]] = {}
-        """By client, the owners of whose shares it revealed others than they announced."""
+        """By client, the owners for which it revealed other shares than were announced."""
         self._sealed: dict[int, list[bytes]] = {}
         self._digests: dict[int, list[bytes]] = {}
 
     def receive(self, shared: Mapping[int, tuple[Sequence[bytes], Sequence[bytes]]]) -> dict[int, str]:
-        """What clients sealed for their neighbours, with digests; whom most of those reject, and why."""
+        """Receive sealed shares and digests; returns the clients that most neighbours reject, with the reason."""
         self._sealed = {cid: list(sealed) for cid, (sealed, _) in shared.items()}
         self._digests = {cid: list(digests) for cid, (_, digests) in shared.items()}
-        refused = {}
+        rejects = {}
         for cid in sorted(shared):
             asked = [other for other in self.neighbours[cid] if other in shared]
             against = [other for other in asked if not any(self._sealed_by(other, cid))]
             if 2 * len(against) > len(asked):
-                refused[cid] = "its keys are not signed as the federation's list says, or for another model"
-        for cid in refused:
+                rejects[cid] = "its keys are not signed as the federation's list says, or for another model"
+        for cid in rejects:
             del self._sealed[cid]
-        return refused
+        return rejects
 
     @property
     def present(self) -> list[int]:
-        """Those whose shares others have."""
+        """Clients whose shares are held by others."""
         return sorted(self._sealed)
 
     @property
     def degree(self) -> int:
-        """How many others each client masks with."""
+        """Number of other clients that each client masks with."""
         return degree(len(self.everyone))
 
     @property
     def quorum(self) -> int:
-        """How many must sign the same story."""
+        """Number of clients that must sign the same statement."""
         return quorum(len(self.everyone))
 
     def sealed_for(self, cid: int) -> list[bytes]:
-        """What its neighbours sealed for a client, in their order; zeros of those who were lost."""
+        """The shares sealed for a client by its neighbours, in their order; zeros for those that dropped out."""
         return [
             self._sealed_by(other, cid) if other in self._sealed else bytes(SEALED) for other in self.neighbours[cid]
         ]
@@ -69,7 +69,7 @@ class Collector:
         masked: Mapping[int, Words],
         revealed: Mapping[int, Sequence[bytes]],
     ) -> Words:
-        """The sum of those whose words arrived; rejected where too few shares are true, or masks do not cancel."""
+        """The sum over clients whose words arrived; rejected if too few shares are valid, or masks do not cancel."""
         context = context_of(self.transcript, sum, present, about)
         total = np.zeros(len(next(iter(masked.values()))), dtype=np.uint64)
         for words in masked.values():
@@ -84,7 +84,7 @@ class Collector:
                 if other in masked:
                     add_mask(total, pair_mask(key, self.everyone[other], sum, context), -1 if other < cid else 1)
         if int(total[-1]) != len(masked):
-            raise Refused("masks do not cancel: clients were sent different values, or one does not keep the protocol")
+            raise Rejected("masks do not cancel: clients were sent different values, or one does not keep the protocol")
         return total[:-1]
 
     def _recover(
@@ -95,7 +95,7 @@ class Collector:
         commits_to: Callable[[bytes], bytes],
         announced: bytes,
     ) -> bytes:
-        """The secret whose public half the owner announced, from shares that have the digests it announced."""
+        """Recover the announced secret of a client from shares with the announced digests."""
         holders = sorted((*self.neighbours[owner], owner))
         answered, true = 0, dict[int, bytes]()
         for place, holder in enumerate(holders, 1):
@@ -115,10 +115,10 @@ class Collector:
         if secret and commits_to(secret) == announced:
             return secret
         if len(true) >= needed or 2 * len(true) < answered:
-            raise Refused(f"client {owner} shared out other secrets than it announced")
-        raise Refused("too few clients that hold shares of one another are left, or tell the truth")
+            raise Rejected(f"client {owner} shared out other secrets than it announced")
+        raise Rejected("too few clients that hold shares of one another are left, or tell the truth")
 
     @property
-    def liars(self) -> list[int]:
-        """Those who revealed false shares of most clients: one false share alone may be the fault of its owner."""
+    def false_sharers(self) -> list[int]:
+        """Clients that revealed false shares of most others: a single false share may be the fault of its owner."""
         return [cid for cid, owners in sorted(self.false.items()) if 2 * len(owners) > len(self.present)]

@@ -1,4 +1,4 @@
-"""Keys of one round: made for it, signed by their client, agreed upon in pairs, and forgotten after it.
+"""Keys of one round: created for it, signed by their client, agreed upon in pairs, and deleted afterwards.
 
 Every key has one use and one label: X25519 agrees, Ed25519 signs, HKDF-SHA256 derives, ChaCha20-Poly1305 seals.
 """
@@ -18,18 +18,18 @@ from comity.privacy._shamir import SHARE
 
 KEY = 32
 SUMS = 2
-"""Masked sums of a round, each with keys and seeds of its own: revealing one for a sum must not open the other."""
+"""Masked sums per round, each with its own keys and seeds: revealing one for a sum must not open the other."""
 PUBLIC = KEY * (1 + 2 * SUMS)
-"""Of a client: the key for sealing, the keys for masks, and the digests of its seeds."""
+"""Public part of a client: the key for sealing, the keys for masks, and the digests of its seeds."""
 SIGNATURE = 64
 ANNOUNCEMENT = PUBLIC + SIGNATURE
-"""Bytes of the public part and its signature."""
+"""Bytes of the public part with its signature."""
 SECRETS = 2 * SUMS
-"""What a client shares out: its keys for masks, then its seeds."""
+"""Secrets that a client shares: its keys for masks, then its seeds."""
 SEALED = SECRETS * SHARE + 16
-"""Bytes of one holder's shares, sealed."""
+"""Bytes of one holder's sealed shares."""
 DIGEST = 16
-"""Bytes of a share's digest, by which the server knows a false share."""
+"""Bytes of a share's digest, by which the server detects a false share."""
 
 
 REASONS = {
@@ -55,31 +55,31 @@ REASONS = {
     "agreement": "too few clients signed the same model, coefficients and survivors",
     "budget": "the site's own limit on epsilon is reached",
 }
-"""Why a client rejects a question, by code. None of them has a number in it: a number could tell of the data."""
+"""Why a client rejects a question, by code. They contain no numbers, which could reveal something about the data."""
 
 
-class Refused(ComityError):
-    """Somebody does not do what the protocol says: nothing more is sent to them."""
+class Rejected(ComityError):
+    """A violation of the protocol: nothing more is sent to that party."""
 
     @classmethod
-    def because(cls, code: str) -> "Refused":
-        """A client's own refusal."""
+    def because(cls, code: str) -> "Rejected":
+        """A client's own rejection."""
         return cls(f"{code}: {REASONS[code]}")
 
 
 def hashed(*parts: bytes) -> bytes:
-    """SHA-256 of parts with their lengths, so that no two lists of them look the same."""
+    """SHA-256 of parts with their lengths, so that different lists have different hashes."""
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
 def derive(secret: bytes, *label: bytes) -> bytes:
-    """32 bytes for one use. Labels are joined with their lengths, so that no two lists of them look the same."""
+    """Derive 32 bytes for one use. Labels are joined with their lengths, so that different lists differ."""
     info = b"".join(len(part).to_bytes(4, "big") + part for part in (b"comity", *label))
     return HKDF(SHA256(), KEY, salt=None, info=info).derive(secret)
 
 
 def private_key(private: bytes) -> X25519PrivateKey:
-    """Ready to agree with many others."""
+    """A private key object, to agree with many others."""
     return X25519PrivateKey.from_private_bytes(private)
 
 
@@ -88,16 +88,16 @@ def public(private: bytes) -> bytes:
 
 
 def agreed(private: X25519PrivateKey, other: bytes, *label: bytes) -> bytes:
-    """What the owners of two keys, and nobody else, can know."""
+    """A secret that only the owners of the two keys can compute."""
     try:
         secret = private.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError as error:  # a point of low order
-        raise Refused.because("form") from error
+        raise Rejected.because("form") from error
     return derive(secret, *label)
 
 
 def digest(secret: bytes) -> bytes:
-    """What commits a client to a random seed."""
+    """Commitment of a client to a random seed."""
     return hashlib.sha256(b"comity seed" + secret).digest()
 
 
@@ -116,17 +116,17 @@ def is_signed(member: bytes, signature: bytes, *statement: bytes) -> bool:
 
 
 def share_digest(transcript: bytes, owner: int, place: int, share: bytes) -> bytes:
-    """What commits a client to one share. Shares are random numbers of 521 bits, so that it tells nothing of them."""
+    """Commitment to one share. Shares are random numbers of 521 bits, so that it reveals nothing about them."""
     return hashed(b"share", transcript, owner.to_bytes(8, "big"), place.to_bytes(8, "big"), share)[:DIGEST]
 
 
 def seal(key: bytes, text: bytes, about: bytes) -> bytes:
-    """``key`` must be of one use: the nonce is always the same."""
+    """Encrypt; ``key`` must have one use, because the nonce is constant."""
     return ChaCha20Poly1305(key).encrypt(bytes(12), text, about)
 
 
 def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
-    """``None`` where it is not what was sealed with this key."""
+    """Decrypt; ``None`` if it was not sealed with this key."""
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, about)
     except InvalidTag:

@@ -1,4 +1,4 @@
-"""What travels where updates are masked."""
+"""Messages of masked runs."""
 
 import math
 
@@ -14,17 +14,17 @@ Before the first round: of the columns that each client knows, and of its number
 
 
 class MaskedReply(Payload):
-    """What a client says openly after it fitted, or where it is asked for numbers to add up: these stay with it."""
+    """A client's open reply after fitting, or to a question for numbers: the numbers themselves stay with it."""
 
     keys: Tensor
-    """The public half of its keys for this round, signed."""
+    """The signed public part of its keys for this round."""
     size: int
     train_loss: float = math.nan
     loss: float | None = None
     sketch: Tensor | None = None
-    """Of its update, where the rule compares updates."""
+    """Sketch of its update, if the rule compares updates."""
     spent: float = 0.0
-    """With noise z: the sum of 1/z² over the rounds of other runs that the same secrets were used for."""
+    """With noise z: the sum of 1/z² over rounds of other runs with the same secrets."""
 
 
 class EveryonesKeys(Payload):
@@ -33,34 +33,34 @@ class EveryonesKeys(Payload):
 
 
 class SealedShares(Payload):
-    """Of the sender's secrets, a row for each of its neighbours that only that one can open."""
+    """Shares of the sender's secrets, one row per neighbour, which only that neighbour can open."""
 
     sealed: Tensor
     digests: Tensor
-    """Of the shares, a row for each holder: its neighbours and itself."""
+    """Digests of the shares, one row per holder: its neighbours and itself."""
 
 
 class Coefficients(Payload):
-    """How much each client counts, the same for all, and what neighbours sealed for this one."""
+    """Coefficients of all clients, equal for everyone, and the shares sealed for this client."""
 
     sealed: Tensor
     present: Tensor
-    """Who masks together."""
+    """Ids of the clients that mask together."""
     coefficients: Tensor
-    """What each client counts for in the parameters."""
+    """Coefficient of each client for the parameters."""
     shares: Tensor
-    """What each client counts for in the buffers."""
+    """Coefficient of each client for the buffers."""
 
 
 class TakenStep(Payload):
-    """The shared part after the step, the same for all."""
+    """The shared part after the step, equal for all clients."""
 
     present: Tensor
     theta: Tensor
 
 
 class KnownColumns(Payload):
-    """How many clients know each column of the numbers that are added up next, the same for all."""
+    """Number of clients that know each column of the numbers to be summed next, equal for all clients."""
 
     present: Tensor
     known: Tensor
@@ -71,21 +71,21 @@ class MaskedWords(Payload):
 
 
 class Survivors(Payload):
-    """Those whose masked words arrived."""
+    """Ids of the clients whose masked words arrived."""
 
     total: int
-    """Of which sum."""
+    """Which sum."""
     survivors: Tensor
 
 
 class Agreement(Payload):
-    """The sender's signature of all that it was sent about a sum."""
+    """The sender's signature of everything that it was sent about a sum."""
 
     signature: Tensor
 
 
 class Signatures(Payload):
-    """Who signed the same, for a client to see before it unmasks."""
+    """Signatures of the same statement, for a client to check before it unmasks."""
 
     total: int
     ids: Tensor
@@ -93,6 +93,6 @@ class Signatures(Payload):
 
 
 class Revealed(Payload):
-    """One share of each of the sender's neighbours and then of itself."""
+    """One share of each of the sender's neighbours, then of itself."""
 
     shares: Tensor

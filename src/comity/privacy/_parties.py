@@ -1,9 +1,9 @@
 """A client's side of a round's masked sums.
 
-Five steps: keys are announced; each client shares its secrets out among its neighbours; it sends words that its masks
-hide; it signs what it was sent about the round and who is left; and once it has seen two thirds of all clients sign the
-same, it opens one secret of each neighbour, the seed of one whose words arrived or the key of one who dropped out,
-never both. A client that drops out in any step costs the sum its own term and nothing else.
+Five steps: keys are announced; each client shares its secrets with its neighbours; it sends masked words; it signs what
+it was sent about the round and who is left; and once two thirds of all clients have signed the same, it opens one
+secret of each neighbour: the seed if its words arrived, or the key if it dropped out, never both. A client that drops
+out in any step costs the sum only its own term.
 """
 
 import os
@@ -21,7 +21,7 @@ from comity.privacy._keys import (
     SEALED,
     SECRETS,
     SUMS,
-    Refused,
+    Rejected,
     agreed,
     derive,
     digest,
@@ -38,15 +38,16 @@ from comity.privacy._masks import add_mask
 from comity.privacy._secrets import Secrets
 from comity.privacy._shamir import MISSING, SHARE, split
 
-NOBODY = bytes(ANNOUNCEMENT)
-"""In place of the keys of a neighbour whose signature is wrong."""
+NO_KEYS = bytes(ANNOUNCEMENT)
+"""Placeholder for the keys of a neighbour with an invalid signature."""
 UNSEALED = SECRETS * SHARE
 
 
 def place_of(run: str, round: int, sent: bytes = b"") -> bytes:
-    """The one round of the one run that keys, shares and masks are good for, and a hash of the model that was sent.
+    """Identifies the round of a run that keys, shares and masks are valid for, with a hash of the sent model.
 
-    Nothing can be replayed in another round, and clients that were sent different models do not know each other's keys.
+    Nothing can be replayed in another round, and clients that were sent different models do not accept each other's
+    keys.
     """
     return hashed(run.encode(), number(round), sent)
 
@@ -72,17 +73,17 @@ def transcript_of(place: bytes, everyone: Mapping[int, bytes]) -> bytes:
 
 
 def context_of(transcript: bytes, sum: int, present: Collection[int], about: bytes) -> bytes:
-    """All that those who mask together must have been sent: other words, other masks, and nothing cancels."""
+    """Hash of everything that clients that mask together must have been sent: if it differs, masks do not cancel."""
     return hashed(transcript, number(sum), packed(present), about)
 
 
 def statement_of(context: bytes, survivors: Collection[int]) -> tuple[bytes, bytes, bytes]:
-    """What a client signs before it unmasks: all that it was sent about this sum, and who is left."""
+    """What a client signs before it unmasks: everything that it was sent about this sum, and who is left."""
     return b"agreement", context, packed(survivors)
 
 
 def quorum(clients: int) -> int:
-    """How many of all clients must sign the same story before any of them unmasks: two thirds."""
+    """Number of clients that must sign the same statement before any of them unmasks: two thirds."""
     return threshold(clients)
 
 
@@ -95,16 +96,16 @@ def seed_digest(announcement: bytes, sum: int) -> bytes:
 
 
 class Party:
-    """A client in one round. ``kept`` is all that it knows from one step to the next, and nobody else may see it.
+    """A client in one round. ``kept`` is its whole state between steps, and must stay secret.
 
-    Each step is done once. What is asked again, out of turn or of another round is rejected.
+    Each step is done once. Repeated questions, and those out of turn or of another round, are rejected.
     """
 
     def __init__(self, secrets: Secrets, place: bytes, kept: dict[str, bytes]) -> None:
         self.secrets, self.me, self.place, self.kept = secrets, secrets.client, place, kept
 
     def announce(self) -> bytes:
-        """New keys for this round, and their public part, signed."""
+        """Create new keys for this round and return their signed public part."""
         kept = self.kept
         kept.clear()
         kept |= {name: os.urandom(KEY) for name in ("channel", *_names("key"), *_names("seed"))}
@@ -116,31 +117,31 @@ class Party:
         return kept["announcement"]
 
     def share(self, everyone: Mapping[int, bytes]) -> tuple[list[bytes], list[bytes]]:
-        """Shares of its secrets for each of its neighbours in turn, sealed; zeros for one whose keys are not signed.
+        """Sealed shares of its secrets for each neighbour; zeros for one whose keys are not signed.
 
-        Beside them, for each holder in turn, itself among them, the digests of these shares.
+        Also returns the digests of these shares for each holder, including itself.
         """
         kept = self.kept
         self._expect("announcement", "transcript")
         if everyone.get(self.me) != kept["announcement"]:
-            raise Refused.because("keys")
+            raise Rejected.because("keys")
         transcript = transcript_of(self.place, everyone)
         neighbours = members_of(everyone, transcript)[self.me]
         holders = sorted((*neighbours, self.me))
         each = [split(kept[name], len(holders), threshold(len(holders))) for name in (*_names("key"), *_names("seed"))]
         texts = dict(zip(holders, map(b"".join, zip(*each, strict=True)), strict=True))
         channel, known, sealed = private_key(kept["channel"]), [], []
-        # Not only of its neighbours: clients that do not exist could take all the weight but one's.
+        # not only its neighbours: clients that do not exist could take all the weight except one's
         good = {other for other, announcement in everyone.items() if self._is_member(other, announcement)}
         for other in neighbours:
-            announcement = everyone[other] if other in good else NOBODY
+            announcement = everyone[other] if other in good else NO_KEYS
             known.append(announcement)
             if other in good:
                 key = agreed(channel, announcement[:KEY], b"shares", _direction(self.me, other))
             sealed.append(seal(key, texts[other], transcript) if other in good else bytes(SEALED))
         kept |= {"everyone": packed(everyone), "members": packed(good)}
         kept |= {"transcript": transcript, "neighbours": packed(neighbours), "keys": b"".join(known)}
-        kept["held"] = texts[self.me]  # its own share, behind those of its neighbours as they arrive
+        kept["held"] = texts[self.me]  # its own share, after those of its neighbours as they arrive
         digests = [
             b"".join(share_digest(transcript, self.me, place, share) for share in cut(texts[holder], SHARE))
             for place, holder in enumerate(holders, 1)
@@ -148,35 +149,35 @@ class Party:
         return sealed, digests
 
     def receive(self, sealed: Sequence[bytes]) -> None:
-        """What its neighbours sealed for it, in their order. One that cannot be opened is held as missing."""
+        """Open the shares that its neighbours sealed for it, in their order; unreadable ones count as missing."""
         self._expect("transcript", "received")
         kept, held = self.kept, []
         channel = private_key(kept.pop("channel"))
         for (other, announcement), text in zip(self._neighbours().items(), sealed, strict=True):
             opened = None
-            if announcement != NOBODY and any(text):
+            if announcement != NO_KEYS and any(text):
                 key = agreed(channel, announcement[:KEY], b"shares", _direction(other, self.me))
                 opened = unseal(key, text, kept["transcript"])
             held.append(opened if opened is not None and len(opened) == UNSEALED else SECRETS * MISSING)
         kept["held"], kept["received"] = b"".join(held) + kept["held"], b"1"
 
     def mask(self, sum: int, words: Words, present: Collection[int], about: bytes) -> Words:
-        """The words and a 1 to count by, hidden by the client's own mask and by those that it shares with neighbours.
+        """The words, and a 1 for counting, hidden by the client's own mask and by the masks shared with neighbours.
 
-        ``present`` are those who mask together and ``about`` is all else that they must have been sent identically.
+        ``present`` are the clients that mask together; ``about`` is everything else that they must have been sent.
         """
         self._expect("received", f"context{sum}")
         kept = self.kept
         if self.me not in present or len(set(present)) != len(present):
-            raise Refused.because("cohort")
+            raise Rejected.because("cohort")
         if not set(present) <= set(unpacked(kept["everyone"])):
-            raise Refused.because("cohort")
+            raise Rejected.because("cohort")
         if not set(present) <= set(unpacked(kept["members"])):
-            raise Refused.because("stranger")
+            raise Rejected.because("stranger")
         neighbours = self._neighbours()
         partners = {other: key for other, key in neighbours.items() if other in present}
         if 1 + len(partners) < threshold(1 + len(neighbours)):
-            raise Refused.because("few")
+            raise Rejected.because("few")
         context = kept[f"context{sum}"] = context_of(kept["transcript"], sum, present, about)
         kept[f"present{sum}"] = packed(present)
         key, seed = private_key(kept.pop(f"key{sum}")), kept.pop(f"seed{sum}")
@@ -187,29 +188,30 @@ class Party:
         return masked
 
     def present(self, sum: int) -> list[int]:
-        """Whom it masked with."""
+        """The clients that it masked with."""
         self._expect(f"context{sum}", "")
         return unpacked(self.kept[f"present{sum}"])
 
     def survivors(self, sum: int) -> list[int]:
-        """Who was left in a sum that it helped to open."""
+        """The remaining clients of a sum that it helped to open."""
         self._expect(f"answered{sum}", "")
         return unpacked(self.kept[f"survivors{sum}"])
 
     def agree(self, sum: int, survivors: Collection[int]) -> bytes:
-        """Its signature of what it was sent about this sum and of who is left; it signs one story and no other."""
+        """Sign what it was sent about this sum and who is left; it signs only one statement."""
         self._expect(f"context{sum}", f"survivors{sum}")
         present = self.present(sum)
         if self.me not in survivors or len(set(survivors)) != len(survivors) or not set(survivors) <= set(present):
-            raise Refused.because("survivors")
+            raise Rejected.because("survivors")
         self.kept[f"survivors{sum}"] = packed(survivors)
         return sign(self.secrets.identity, *statement_of(self.kept[f"context{sum}"], survivors))
 
     def unmask(self, sum: int, signatures: Mapping[int, bytes]) -> list[bytes]:
-        """One share of each of its neighbours and then of itself: of the seed of a survivor, of the key of one lost.
+        """One share of each neighbour, then of itself: of a survivor's seed, or of the key of one that dropped out.
 
-        Two thirds of all whose keys it was shown must have signed the story that it was sent. Two such groups have a
-        third in common, so no two stories are opened while fewer than a third of the clients sign both.
+        Two thirds of all clients whose keys it was shown must have signed the statement that it was sent. Two such
+        groups have a third in common, so no two statements are opened while fewer than a third of the clients sign
+        both.
         """
         self._expect(f"survivors{sum}", f"answered{sum}")
         present, survivors = self.present(sum), unpacked(self.kept[f"survivors{sum}"])
@@ -217,7 +219,7 @@ class Party:
         statement = statement_of(self.kept[f"context{sum}"], survivors)
         signed = [cid for cid in survivors if is_signed(members.get(cid, b""), signatures.get(cid, b""), *statement)]
         if len(signed) < quorum(len(everyone)):
-            raise Refused.because("agreement")
+            raise Rejected.because("agreement")
         self.kept[f"answered{sum}"] = b"1"
         revealed = []
         owners = (*self._neighbours(), self.me)
@@ -226,29 +228,29 @@ class Party:
             shares = cut(held[place], SHARE)
             which = SUMS + sum if owner in survivors else sum
             revealed.append(shares[which] if owner in present else MISSING)
-            shares[sum] = shares[SUMS + sum] = MISSING  # the other one is never told
+            shares[sum] = shares[SUMS + sum] = MISSING  # the other one is never revealed
             held[place] = b"".join(shares)
         self.kept["held"] = b"".join(held)
         return revealed
 
     def _expect(self, done: str, not_yet: str) -> None:
         if done not in self.kept or not_yet in self.kept or self.kept["place"] != self.place:
-            raise Refused.because("turn")
+            raise Rejected.because("turn")
 
     def _is_member(self, cid: int, announcement: bytes) -> bool:
-        """Whether the federation's list has this client, and its keys are signed for this round."""
+        """Whether this client is on the federation's list, and its keys are signed for this round."""
         signed = _round_keys(self.place, cid, announcement[:PUBLIC])
         member = self.secrets.members.get(cid, b"")
         return len(announcement) == ANNOUNCEMENT and is_signed(member, announcement[PUBLIC:], *signed)
 
     def _neighbours(self) -> dict[int, bytes]:
-        """With the keys that they announced."""
+        """The neighbours with their announced keys."""
         ids = unpacked(self.kept["neighbours"])
         return dict(zip(ids, cut(self.kept["keys"], ANNOUNCEMENT), strict=True))
 
 
 def _round_keys(place: bytes, cid: int, announced: bytes) -> tuple[bytes, ...]:
-    """What the signature of a client's keys is about."""
+    """The statement that a client signs about its keys."""
     return b"round keys", place, number(cid), announced
 
 

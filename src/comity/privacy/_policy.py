@@ -1,4 +1,4 @@
-"""The least that a site accepts, whatever the operator of the server asks for."""
+"""The minimum protection that a site accepts, whatever the server's operator asks for."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,22 +12,22 @@ from comity.config import Config, default
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Part of a client's secrets file, under ``policy``; the site's to edit. A run below it is rejected at the site."""
+    """The minimum protection of a site, in its secrets file under ``policy``; it rejects runs below it."""
 
     masked: bool = True
     """Whether updates must be masked."""
     min_clients: Count = default("min_clients")
-    """The smallest cohort."""
+    """Smallest cohort."""
     max_weight: ShareAboveZero = default("max_weight")
-    """The largest weight of one client."""
+    """Largest weight of one client."""
     min_noise: NonNegative = 0.0
-    """The least noise multiplier (``dp_noise``)."""
+    """Smallest noise multiplier (``dp_noise``)."""
     max_epsilon: Positive | None = None
-    """The largest epsilon of all rounds with these secrets, in whichever run."""
+    """Largest total epsilon with these secrets, over all runs."""
     delta: ShareBetween = default("dp_delta")
     """The delta of that epsilon."""
     methods: tuple[str, ...] | None = None
-    """Allowed methods; all where it is not given."""
+    """Allowed methods; all by default."""
     rules: tuple[str, ...] | None = None
     """Allowed rules."""
     versions: tuple[str, ...] | None = None

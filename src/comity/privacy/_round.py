@@ -1,4 +1,4 @@
-"""One masked round: coefficients from sketches, sums without terms."""
+"""One masked round: coefficients from sketches, and sums without single terms."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from comity.privacy._clients import MaskedClients, Noise, from_rows, hash_of, ha
 from comity.privacy._collector import Collector
 from comity.privacy._fixed_point import DIGITS, FixedPoint
 from comity.privacy._graph import LOST
-from comity.privacy._keys import ANNOUNCEMENT, DIGEST, REASONS, SEALED, SECRETS, SIGNATURE, Refused
+from comity.privacy._keys import ANNOUNCEMENT, DIGEST, REASONS, SEALED, SECRETS, SIGNATURE, Rejected
 from comity.privacy._messages import (
     AGAINST,
     UPDATES,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 class _Sum(NamedTuple):
     words: np.ndarray[Any, np.dtype[np.uint64]]
-    clients: int  # of so many
-    left: list[int]  # who is still there after it
+    clients: int  # number of terms
+    left: list[int]  # clients that are left after it
 
 
 class MaskedRound:
@@ -56,17 +56,17 @@ class MaskedRound:
         self.server, self.clients, self.delta = server, clients, delta
 
     def combine(self, replies: Mapping[int, MaskedReply]) -> Combined:
-        # 1. Clients share the secrets of their masks out among each other.
+        # 1. Clients share the secrets of their masks.
         sketched = {} if self.clients.sketch is None else {"sketch": (torch.float64, self.clients.sketch.k)}
         replies = self._of_form("fit", replies, keys=(torch.uint8, ANNOUNCEMENT), **sketched)
         self._check_left(len(replies), len(replies))
         present = self._share(replies, self.server.method.send(self.server, min(replies)))
 
-        # 2. The rule finds coefficients, from sketches if it compares updates.
+        # 2. The rule computes coefficients, from sketches if it compares updates.
         updates = self._seen({cid: replies[cid] for cid in present})
         chosen = self.server.with_state("", self.server.rule.coefficients, updates)
         if list(chosen.ids) != present:
-            raise Refused("the rule leaves out sketches that are not finite")
+            raise Rejected("the rule leaves out sketches that are not finite")
         coefficients, shares = self._within_bounds(chosen.coefficients[0]), self._within_bounds(updates.shares)
         if lowered := int((coefficients != chosen.coefficients[0]).sum()):
             self.server.record.warnings.append(
@@ -79,7 +79,7 @@ class MaskedRound:
         size = self.server.layout.size
         for name, where in self.server.variances.items():
             if bool((self.server.theta[where] + summed[where] < 0).any()):
-                raise Refused(f"the sum has a negative {name}")
+                raise Rejected(f"the sum has a negative {name}")
         theta = self.server.theta + torch.cat([self.server.take_step(summed[:size], ""), summed[size:]])
         outcome = Outcome(
             **vars(chosen) | {"coefficients": coefficients[None]},
@@ -89,7 +89,7 @@ class MaskedRound:
         if self.server.rule.needs_gram:
             record_step(self.server, "", updates, outcome)
 
-        # 4. How many clients the step is against, or what the noise promises.
+        # 4. The number of clients whose loss the step increases, or the privacy guarantee of the noise.
         if self.clients.noise is None:
             self._count_against(total.left, theta, updates)
         else:
@@ -99,9 +99,10 @@ class MaskedRound:
     def total(
         self, verb: str, question: Payload, replies: Mapping[int, MaskedReply], rows: int, columns: Sequence[str]
     ) -> Tensor:
-        """The exact sum of the numbers that clients were asked for outside of training, rounded once to float64.
+        """The exact sum of numbers that clients were asked for outside training, rounded once to float64.
 
-        Before it, how many clients know each column: a column of fewer than ``min_clients`` is not added up.
+        First the number of clients that know each column is summed: a column known by fewer than ``min_clients`` is
+        rejected.
         """
         replies = self._of_form(verb, replies, keys=(torch.uint8, ANNOUNCEMENT))
         self._check_left(len(replies), len(replies))
@@ -110,7 +111,7 @@ class MaskedRound:
         counted = self._weighted_sum(present, ones, ones, len(columns))
         known, least = torch.from_numpy(counted.words.view(np.int64).copy()), self.clients.min_clients
         if few := [name for name, count in zip(columns, known.tolist(), strict=True) if 0 < count < least]:
-            raise Refused(
+            raise Rejected(
                 f"fewer than {least} clients know {', '.join(few)}, and its sums would tell of single ones; leave it "
                 "out of the schema and give another --seed"
             )
@@ -120,7 +121,7 @@ class MaskedRound:
         return torch.from_numpy(FixedPoint(len(counted.left)).decode_exactly(total.words)).reshape(rows, -1)
 
     def _share(self, replies: Mapping[int, MaskedReply], sent: Payload) -> list[int]:
-        """Have clients that were all sent the same share their secrets out; those whose shares others have."""
+        """Let clients that were sent the same share their secrets; returns the clients whose shares others hold."""
         place = place_of(self.clients.run, self.server.round, hash_of_payload(sent))
         self._collector = Collector(place, {cid: from_rows(reply.keys[None])[0] for cid, reply in replies.items()})
         everyone, self._degree = self._collector.everyone, self._collector.degree
@@ -131,16 +132,16 @@ class MaskedRound:
             sealed=(torch.uint8, self._degree, SEALED),
             digests=(torch.uint8, self._degree + 1, SECRETS * DIGEST),
         )
-        refused = self._collector.receive(
+        rejected = self._collector.receive(
             {cid: (from_rows(reply.sealed), from_rows(reply.digests)) for cid, reply in shared.items()}
         )
-        self.server.record.failed |= {cid: f"share: {why}" for cid, why in refused.items()}
+        self.server.record.failed |= {cid: f"share: {why}" for cid, why in rejected.items()}
         present = self._collector.present
         self._check_left(len(present), len(present))
         return present
 
     def _weighted_sum(self, present: list[int], coefficients: Tensor, shares: Tensor, width: int) -> "_Sum":
-        """Of what these clients kept, with these coefficients."""
+        """The weighted sum of what these clients kept."""
         questions: dict[int, Payload] = {
             cid: Coefficients(
                 sealed=to_rows(self._collector.sealed_for(cid)),
@@ -153,10 +154,10 @@ class MaskedRound:
         return self._sum(UPDATES, "mask", questions, hash_of(coefficients, shares), width)
 
     def _seen(self, replies: Mapping[int, MaskedReply]) -> Updates:
-        """The updates as the rule sees them."""
+        """The updates for the rule."""
         clients, server = self.clients, self.server
         aggregation = Aggregation.of(replies, server.theta, server.layout)
-        rows: Tensor = torch.zeros(len(replies), 1)  # for a rule that looks at sizes alone
+        rows: Tensor = torch.zeros(len(replies), 1)  # for a rule that uses only sizes
         make: MakeUpdates = Updates
         if clients.sketch is not None:
             rows = torch.stack([replies[cid].sketch for cid in aggregation.cids])[:, None]  # type: ignore[misc]
@@ -166,23 +167,23 @@ class MaskedRound:
         return make(rows, sizes=aggregation.sizes, losses=aggregation.losses, ids=aggregation.cids)
 
     def _within_bounds(self, weights: Tensor) -> Tensor:
-        """Weights that clients lend themselves to, also where some of them, a tenth at most, drop out later."""
+        """Weights that clients accept, even if some of them (at most a tenth) drop out later."""
         bounds, count = (self.clients.max_weight, self.clients.min_clients), len(weights)
         losses = min(math.ceil(LOST * count), count - self.clients.fewest(count))
         bounded = within_bounds(weights.double().numpy(), *bounds, losses)
         if (code := objection_to_weights(bounded, *bounds)) is not None:
-            raise Refused(f"clients would not lend their updates to the rule's coefficients: {REASONS[code]}")
+            raise Rejected(f"clients would not lend their updates to the rule's coefficients: {REASONS[code]}")
         return torch.from_numpy(bounded)
 
     def _check_left(self, survivors: int, present: int) -> None:
         if survivors < (fewest := self.clients.fewest(present)):
-            raise Refused(f"{survivors} clients are left; {fewest} are the fewest")
+            raise Rejected(f"{survivors} clients are left; {fewest} are the fewest")
 
     def _ask(self, verb: str, questions: Mapping[int, Payload], **form: tuple[Any, ...]) -> dict[int, Any]:
         return self._of_form(verb, self.server.ask_clients(verb, questions), **form)
 
     def _of_form(self, verb: str, replies: Mapping[int, Any], **form: tuple[Any, ...]) -> dict[int, Any]:
-        """The replies whose tensors have these types and shapes; the others' senders are named."""
+        """The replies whose tensors have these types and shapes; other clients are recorded as failed."""
         good = {}
         for cid, reply in replies.items():
             tensors = reply.tensors()
@@ -194,7 +195,7 @@ class MaskedRound:
         return good
 
     def _sum(self, which: int, verb: str, questions: Mapping[int, Payload], about: bytes, width: int) -> "_Sum":
-        """What the masked words of these clients come to, once they agree on what they were sent."""
+        """The sum of the masked words of these clients, once they agree on what they were sent."""
         arrived: dict[int, MaskedWords] = self._ask(verb, questions, words=(torch.int64, width + 1))
         survivors = sorted(arrived)
         self._check_left(len(survivors), len(questions))
@@ -203,7 +204,7 @@ class MaskedRound:
             "agree", dict.fromkeys(survivors, left), signature=(torch.uint8, SIGNATURE)
         )
         if len(signed) < self._collector.quorum:
-            raise Refused(f"{len(signed)} clients signed what they were sent; {self._collector.quorum} are the fewest")
+            raise Rejected(f"{len(signed)} clients signed what they were sent; {self._collector.quorum} are the fewest")
         seen = Signatures(
             total=which,
             ids=torch.tensor(list(signed)),
@@ -221,22 +222,22 @@ class MaskedRound:
                 {cid: from_rows(reply.shares) for cid, reply in revealed.items()},
             )
         finally:
-            self.server.record.failed |= dict.fromkeys(self._collector.liars, "unmask: its shares are false")
+            self.server.record.failed |= dict.fromkeys(self._collector.false_sharers, "unmask: its shares are false")
         return _Sum(words, len(survivors), sorted(revealed))
 
     def _length_ratio(self, updates: Updates, update: Tensor) -> Tensor:
-        """The step's length over that of the plain mean as the sketches have it."""
+        """Length of the step relative to the plain mean, estimated by sketches."""
         if not self.server.rule.needs_gram:
             return torch.full((1,), math.nan, dtype=torch.float64)
         ratio: Tensor = torch.linalg.vector_norm(update.double())[None] / updates.lengths(updates.shares)
         return ratio
 
     def _count_against(self, clients: Sequence[int], theta: Tensor, updates: Updates) -> None:
-        """An exact count of the clients whose loss the step increases, without a word on who they are."""
+        """Count the clients whose loss the step increases, exactly and without revealing who they are."""
         question = TakenStep(present=torch.tensor(clients), theta=theta)
         try:
             total = self._sum(AGAINST, "against", dict.fromkeys(clients, question), hash_of(theta), 1)
-        except Refused as why:
+        except Rejected as why:
             self.server.record.warnings.append(f"the clients whose loss the step increases could not be counted: {why}")
             return
         count = int(total.words[0])
@@ -244,7 +245,7 @@ class MaskedRound:
         self.server.record.against = Against(clients=total.clients, mean=by_mean, rule=count)
 
     def _account(self, noise: Noise, before: Mapping[int, float]) -> None:
-        """What all rounds so far, also those of other runs with the same secrets, say of the client that gave most."""
+        """Epsilon of the client with the largest total over all rounds, including other runs with the same secrets."""
         rounds = self.server.store.setdefault(
             "rounds with noise", torch.zeros(len(self.server.clients), dtype=torch.int64)
         )

@@ -1,4 +1,4 @@
-"""What a client alone knows, and the federation's list by which it knows the others."""
+"""The secrets of a client, and the federation's list of the other clients' public keys."""
 
 import json
 import os
@@ -21,19 +21,19 @@ MOST_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class Secrets:
-    """One client's: its key for signing, everybody's public ones (the federation's list), and the group's seed."""
+    """One client's secrets: its signing key, all public keys (the federation's list), and the group's seed."""
 
     client: int
     identity: bytes
     members: Mapping[int, bytes]
     group: bytes
-    """Known to all clients and never to the server: what sketches are drawn from."""
+    """Known to all clients and never to the server: the seed of sketches."""
     rehearsal: bool = False
     """Whether all of this follows from the run's seed, and so protects nothing."""
     policy: Policy = field(default_factory=Policy)
-    """What this site accepts."""
+    """The site's policy."""
     answered: Path | None = None
-    """The folder that notes what these secrets were used for."""
+    """Folder that records what these secrets were used for."""
 
     @classmethod
     def read(cls, file: Path, client: int) -> "Secrets":
@@ -71,7 +71,7 @@ def _verifier(identity: bytes) -> bytes:
 
 @lru_cache(maxsize=2)
 def rehearsed(seed: int, clients: int) -> list[Secrets]:
-    """Secrets that follow from a run's seed: for a simulation, whose clients are in one process anyway."""
+    """Secrets derived from a run's seed: for a simulation, whose clients are in one process anyway."""
     root = str(seed).encode()
     identities = [derive(root, b"rehearsal", str(cid).encode()) for cid in range(clients)]
     members, group = dict(enumerate(map(_verifier, identities))), derive(root, b"rehearsal", b"group")
@@ -79,7 +79,7 @@ def rehearsed(seed: int, clients: int) -> list[Secrets]:
 
 
 def write_secrets(folder: Path, clients: int) -> list[Path]:
-    """New secrets for every client of a federation, a file each that nobody else on this machine can read."""
+    """Create secrets for every client of a federation, one file each, unreadable for other users of this machine."""
     identities = [os.urandom(KEY) for _ in range(clients)]
     members, group = {str(cid): _verifier(each).hex() for cid, each in enumerate(identities)}, os.urandom(KEY).hex()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -88,7 +88,7 @@ def write_secrets(folder: Path, clients: int) -> list[Path]:
         raise ComityError(f"{there[0]} exists already; secrets are never replaced, give another folder")
     for cid, (file, identity) in enumerate(zip(files, identities, strict=True)):
         with atomically(file) as part:
-            os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before there is anything in it
+            os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))  # before it has content
             secrets = {"client": cid, "identity": identity.hex(), "group": group, "members": members}
             part.write_text(json.dumps({"policy": Policy().plain()} | secrets, indent=1))
     return files

@@ -1,4 +1,4 @@
-"""Shamir's secret sharing of 32 bytes: any ``threshold`` shares give the secret, fewer say nothing of it."""
+"""Shamir's secret sharing of 32 bytes: any ``threshold`` shares give the secret, fewer reveal nothing."""
 
 import math
 import secrets
@@ -9,11 +9,11 @@ PRIME = 2**521 - 1
 SHARE = 66
 """Bytes of a share: a number below the prime."""
 MISSING = b"\xff" * SHARE
-"""In place of a share that somebody does not have; no share looks like it."""
+"""Placeholder for a missing share; it differs from every share."""
 
 
 def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
-    """Shares for the places 1 to ``count``: values of a random polynomial whose value at 0 is the secret."""
+    """Shares for the places 1 to ``count``: values of a random polynomial with the secret at 0."""
     polynomial = [int.from_bytes(secret, "big"), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
     shares = []
     for x in range(1, count + 1):
@@ -25,7 +25,7 @@ def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
-    """The secret of exactly ``threshold`` shares by place; other bytes where one of them is false."""
+    """The secret from exactly ``threshold`` shares by place; other bytes if one of them is false."""
     places = tuple(sorted(shares))
     weights = _weights(places)
     value = sum(w * int.from_bytes(shares[x], "big") for w, x in zip(weights, places, strict=True)) % PRIME
@@ -34,7 +34,7 @@ def join(shares: Mapping[int, bytes]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's, of the polynomial's value at 0."""
+    """Lagrange weights of the polynomial's value at 0."""
     weights = []
     for x in places:
         others = [other for other in places if other != x]

@@ -1,32 +1,32 @@
-"""Which coefficients a client lends its update to, and how the server keeps within that."""
+"""The coefficients that a client accepts, and how the server stays within these bounds."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 ROUNDING = 1e-9
 LARGEST = 16.0
-"""The largest coefficient; with a bound on updates it keeps every term within the fixed point."""
+"""Largest coefficient; together with the bound on updates it keeps every term within the fixed point."""
 
 Row = NDArray[np.float64]
 
 
 def objection_to_weights(weights: Row, most: float, min_clients: int, losses: int = 0) -> str | None:
-    """The code of why a sum with these coefficients would say too much of one client; ``None`` if it would not.
+    """Code of the reason why a sum with these coefficients would reveal too much about one client, or ``None``.
 
     No client may have more than ``most`` of the sum of squares: the cosine between the sum and its update is then at
-    most √most where updates are independent and equally long. The effective number of terms, (Σw)² / Σw², must be above
-    ``min_clients`` − 1, which fewer clients cannot reach. No coefficient may be negative, because others that cancel
-    each other hide nobody. ``losses`` asks the same of a sum that loses any so many of the others.
+    most √most if updates are independent and equally long. The effective number of terms, (Σw)² / Σw², must exceed
+    ``min_clients`` − 1, which fewer clients cannot reach. No coefficient may be negative, because coefficients that
+    cancel each other hide no one. With ``losses``, the same must hold after any so many other clients drop out.
     """
     if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
         return "weights-form"
     if (weights < 0).any():
         return "weights-sign"
     if not weights.any():
-        return None  # nobody moves
+        return None  # no step
     if float(weights.max()) > LARGEST * (1 + ROUNDING):
         return "weights-size"
-    weights = weights / weights.max()  # squares of small numbers would be 0
+    weights = weights / weights.max()  # squares of small numbers would underflow
     squares = weights**2
     if (squares > most * _without_the_largest(squares, losses) * (1 + ROUNDING)).any():
         return "weights-share"
@@ -36,20 +36,20 @@ def objection_to_weights(weights: Row, most: float, min_clients: int, losses: in
 
 
 def _without_the_largest(values: Row, count: int) -> Row:
-    """For each client, the sum of its own value and the others' without the ``count`` largest of these."""
+    """For each client, the sum of its own value and the others' without the ``count`` largest of them."""
     order = np.argsort(-values, kind="stable")
     total = values.sum() - values[order[:count]].sum()
     sums = np.full(len(values), total)
     if 0 < count < len(values):
-        among = order[:count]  # one of the largest itself: the next one is left out in its place
+        among = order[:count]  # one of the largest: the next one is left out instead
         sums[among] = total + values[among] - values[order[count]]
     return sums
 
 
 def within_bounds(weights: Row, most: float, min_clients: int, losses: int) -> Row:
-    """The coefficients, moved toward their mean as little as clients need to lend themselves, whoever of few is lost.
+    """Move coefficients toward their mean, as little as clients require to accept them after any few dropouts.
 
-    Their sum stays. Where the mean itself would not do, they are left as they are, for clients to reject.
+    Their sum stays the same. If even the mean is not acceptable, they are left unchanged, for clients to reject.
     """
 
     def moved(share: float) -> Row:

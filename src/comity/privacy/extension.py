@@ -1,4 +1,4 @@
-"""Masked sums in a run: the server sees sketches, masked words and shares, and never an update."""
+"""Masked sums in a run: the server sees sketches, masked words and shares, but never an update."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from comity.config import Config
 from comity.engine import Call, Client, ClientState, Extension, Verb, cohort_size, verbs_of
 from comity.methods import Combined, Message, Method, Payload, Reply, field_types
 from comity.privacy._clients import MaskedClients, masked_clients
-from comity.privacy._keys import Refused
+from comity.privacy._keys import Rejected
 from comity.privacy._messages import (
     Agreement,
     Coefficients,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class MaskedSums(Extension):
-    """Hides every update from the server, which learns their sum with the rule's coefficients."""
+    """Hide every update from the server, which learns only their sum with the rule's coefficients."""
 
     repeatable = False
     estimates = True
@@ -54,7 +54,7 @@ class MaskedSums(Extension):
     def verbs(self, verbs: dict[str, Verb]) -> dict[str, Verb]:
         """``agree`` and ``unmask`` are asked after each of ``mask``, ``against`` and ``add``.
 
-        A client that is asked for what the server needs the sum of alone announces keys in its place.
+        A client that is asked for numbers that are only summed announces keys instead.
         """
         summed = (verb for verb in verbs.values() if verb.summed is not None)
         masked = (
@@ -85,8 +85,8 @@ class MaskedSums(Extension):
             return self.clients.work(call.cid, call.state, call.received, call.round)
         except ComityError:
             raise
-        except Exception:  # whatever a server made of a message; no word of what it met at this client
-            raise Refused.because("form") from None
+        except Exception:  # a malformed message; reveal nothing about what happened at this client
+            raise Rejected.because("form") from None
 
     def total(
         self,
@@ -99,12 +99,12 @@ class MaskedSums(Extension):
     ) -> torch.Tensor:
         try:
             return MaskedRound(server, self.clients, self.delta).total(verb, question, replies, rows, columns)
-        except Refused as why:
+        except Rejected as why:
             failed = f" ({server.first_failure})" if server.record.failed else ""
             raise ComityError(f"the clients' {verb} cannot be added up behind masks: {why}{failed}") from why
 
     def combine(self, server: "Server", replies: Mapping[int, Any], is_whole: bool) -> Combined | None:
-        """The step from a masked sum. Where clients or the protocol reject it, the round is named and nothing moves."""
+        """The step from a masked sum. If clients or the protocol reject it, the round is recorded without effect."""
         if not is_whole:
             raise ComityError(f"method {type(server.method).__name__} combines other things than updates: not masked")
         try:
@@ -115,7 +115,7 @@ class MaskedSums(Extension):
 
 
 def check_masked(plan: "RunPlan", cohort: int) -> None:
-    """Reject what cannot run masked, for the reason that it declares itself."""
+    """Reject runs that cannot be masked, with the reason."""
     config, method, rule = plan.config, plan.method, plan.rule
     name, kind = config.method, type(method)
     more = [field for field in field_types(method.reply_type) if field not in field_types(Reply)]

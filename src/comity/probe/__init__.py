@@ -1,6 +1,6 @@
-"""Should we join? A logistic regression says it in seconds, and finds columns and classes that sites mean differently.
+"""A quick estimate of whether to join, by logistic regression, and of columns and classes that sites use differently.
 
-The room is not called ``ask`` because ``comity.ask`` is the function.
+The package is not called ``ask`` because ``comity.ask`` is the function.
 """
 
 from comity.probe._ask import SEEDS, Answer, ask, compared, findings

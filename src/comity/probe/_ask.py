@@ -1,4 +1,4 @@
-"""Should we join? An answer in seconds, before any network is trained."""
+"""Estimate within seconds whether joining pays, before any network is trained."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 SEEDS = 6
 """Two repetitions of three folds: each row is tested twice."""
-SIMILAR = "similar clients that gained"
+SIMILAR = "similar gained"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a logistic regression says about joining."""
+    """The estimate of a logistic regression about joining."""
 
     rows: Sequence[ClientRow]
-    """One per client: common against own logistic regression, by the metric that decides."""
+    """One row per client: global against own logistic regression, by the metric that decides."""
     mean: Gain
     similar: dict[int, Similar]
     """By client: clients of natural federations with a similar gain in accuracy, and how many of them gained."""
     findings: tuple[Finding, ...]
-    """What sites probably mean differently."""
+    """Columns and classes that sites probably use with different meanings."""
     metric: str
     seconds: float
 
@@ -57,11 +57,11 @@ class Answer:
 
     @property
     def title(self) -> str:
-        """“Joining probably pays: …”."""
+        """The headline, such as “Joining probably pays: …”."""
         expected, count = round(self.chances * len(self.similar)), len(self.similar)
         words = "Joining probably pays" if self.chances > 0.6 else "Joining probably does not pay"
         words = "Joining may pay for some" if 0.4 <= self.chances <= 0.6 else words
-        return f"{words}: about {expected} of {counted(count, 'client')} should gain."
+        return f"{words}: judging by similar clients, about {expected} of {counted(count, 'client')} would gain."
 
     @property
     def evidence(self) -> str:
@@ -70,13 +70,13 @@ class Answer:
         gain, low, high = (number(metric.points * each, digits, sign=True) for each in (mean.gain, mean.low, mean.high))
         unit = " points" if metric.unit == "%" else ""
         return (
-            f"A common logistic regression gains {gain}{unit} over each client's own in {metric.label} "
-            f"(95 % CI {low} to {high}); {sum(row.state == 'worse' for row in self.rows)} of "
+            f"One logistic regression for all clients has a mean gain of {gain}{unit} in {metric.label} over one per "
+            f"client (95 % CI {low} to {high}); {sum(row.state == 'worse' for row in self.rows)} of "
             f"{counted(len(self.rows), 'client')} are significantly worse."
         )
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        """What it expects, the evidence, one row per client, and what to check first."""
+        """Print the expectation, the evidence, one row per client, and what to check first."""
         from rich.text import Text
 
         yield Text(self.title, style="bold")
@@ -87,8 +87,8 @@ class Answer:
         yield Text()
         yield self.table
         yield Text(
-            "Similar clients: of natural federations, with a similar gain in accuracy here; how many gained by joining "
-            f"when a small network was trained with FedAvg for 30 rounds (docs/how-to/ask.md). {self.seconds:.1f} s.",
+            "Similar gained: of the clients of our reference federations whose logistic regressions differed as much, "
+            f"how many gained by 30 rounds of FedAvg with a small network (docs/how-to/ask.md). {self.seconds:.1f} s.",
             style="dim",
         )
 
@@ -100,10 +100,10 @@ def ask(
     say: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> Answer:
-    """Compare a common logistic regression with each client's own, and look for disagreement between sites.
+    """Compare a global logistic regression with each client's own, and look for disagreement between sites.
 
-    ``ask("patients.csv", **{"data.target": "outcome", "data.client": "hospital"})``. Options of a run that concern the
-    data, ``metric`` and ``margin`` count; the others change nothing. ``say`` is called with each line as it is known.
+    ``ask("patients.csv", **{"data.target": "outcome", "data.client": "hospital"})``. Only options about the data,
+    ``metric`` and ``margin`` have an effect. ``say`` is called with each line of output.
     """
     began = time.perf_counter()
     given = data if isinstance(data, Dataset) else None
@@ -131,7 +131,7 @@ def ask(
 
 
 def check(federation: Federation) -> None:
-    """Reject what the question makes no sense for."""
+    """Reject a federation with one client or one class."""
     if len(federation) < 2:
         raise ComityError(f"{federation.name} has one client: there is nobody to join")
     if federation.classes < 2:
@@ -145,23 +145,23 @@ def answered(
     found: Sequence[Finding],
     began: float,
 ) -> Answer:
-    """The answer from each client's sums, by metric and client; ``began``: when the question was asked."""
+    """The answer from each client's sums, by metric and client; ``began``: start time of the question."""
     metric = config.metric or ACCURACY
     rows, mean = paired_rows(sums[metric], metric, config.margin, names)
     by_accuracy = rows if metric == ACCURACY else paired_rows(sums[ACCURACY], ACCURACY, 0.0, names)[0]
-    likeness = {row.client: similar(100 * row.gain) for row in by_accuracy if not isnan(row.gain)}
-    return Answer(rows, mean, likeness, tuple(found), metric, time.perf_counter() - began)
+    similar_clients = {row.client: similar(100 * row.gain) for row in by_accuracy if not isnan(row.gain)}
+    return Answer(rows, mean, similar_clients, tuple(found), metric, time.perf_counter() - began)
 
 
 def _plan(config: Config, given: Dataset | None, before: RunPlan | None = None) -> RunPlan:
-    """Of one seed; ``before``: the plan of another seed, with the same data."""
+    """The plan of one seed; ``before``: the plan of another seed with the same data."""
     if given is not None:
         return RunPlan(config, federate(given, seed=config.seed, test_share=config.test_share))
     return RunPlan(config, dataset=None if before is None else before.dataset)
 
 
 def findings(federation: Federation, dataset: Dataset | None) -> Iterator[Finding]:
-    """What the clients that a data set names probably mean differently; a partition that was made has no such sites."""
+    """Disagreements between the clients that a data set defines; clients made by a partition have none."""
     if dataset is None or dataset.owner is None or not federation.folds:
         return
     names = federation.client_names
@@ -176,7 +176,7 @@ def findings(federation: Federation, dataset: Dataset | None) -> Iterator[Findin
 
 
 def compared(federation: Federation, metrics: Sequence[str]) -> Iterator[tuple[str, int, Paired]]:
-    """Scores of the common and of each client's own model on its tests, where the metric is defined."""
+    """Scores of the global model and of each client's own on its tests, if the metric is defined."""
     sites = [Rows.of(client.train, client.val) for client in federation.clients]
     together = common(sites, federation.classes)
     for client in federation.clients:
@@ -185,7 +185,7 @@ def compared(federation: Federation, metrics: Sequence[str]) -> Iterator[tuple[s
 
 
 def compared_at(client: ClientData, together: Array, seed: int, metrics: Sequence[str]) -> Iterator[tuple[str, Paired]]:
-    """The same for one client, whose own model is fitted here; ``together``: the common model."""
+    """The same for one client, whose own model is fitted here; ``together``: the global model."""
     rows, tests, classes = Rows.of(client.train, client.val), Rows.of(client.test), together.shape[1]
     models = together, common([rows], classes)
     predicted = [log_probabilities(model, tests.x) for model in models]

@@ -1,8 +1,8 @@
-"""What joining did to clients that looked like this one, in natural federations.
+"""How many similar clients of natural federations gained by joining.
 
-``calibration.json`` counts, for each range of the probe's gain, the clients that gained by joining: by FedAvg with a
-small network over local training. ``benchmarks/ask.py`` makes it; docs/how-to/ask.md has its evaluation on federations
-that were left out.
+``calibration.json`` counts, for each range of the probe's gain, the clients that gained by joining: FedAvg with a small
+network compared with local training. ``benchmarks/ask.py`` creates it; docs/how-to/ask.md has its evaluation on
+left-out federations.
 """
 
 import json
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 
 class Similar(NamedTuple):
-    """Clients of natural federations for which the probe said about the same."""
+    """Clients of natural federations with a similar estimate by the probe."""
 
     clients: int
     gained: int
 
     @property
     def share(self) -> float:
-        """Estimated chance of a gain, with one client more of either kind."""
+        """Estimated probability of a gain, with one more client of either kind."""
         return (self.gained + 1) / (self.clients + 2)
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ def calibration() -> dict[str, Any]:
 
 
 def group_of(points: float) -> int:
-    """Which range a gain belongs to, in points of accuracy."""
+    """The index of the range that a gain belongs to, in points of accuracy."""
     return bisect_right(calibration()["edges"], points)
 
 

@@ -1,15 +1,15 @@
-"""Do sites mean the same by a column and by a class? Found in summaries; no row leaves a site.
+"""Detect columns and classes that sites use with different meanings, from summaries; no row leaves a site.
 
 *Columns.* A site reports the quartiles of each column. A column is compared with the same column of the other sites: z
-is the distance of its median and of its log interquartile range from the other sites' medians of both, in units of how
-much those differ among themselves. A site is named if its column is far from the others' (z ≥ ``FAR``) and one of these
-changes brings it among them (z ≤ ``NEAR``): another unit, a constant shift, or the exchange of two columns.
+is the distance of its median and of its log interquartile range from the other sites' medians of both, in units of
+their spread among sites. A site is reported if its column is far from the others' (z ≥ ``FAR``) and one of these
+changes brings it close (z ≤ ``NEAR``): another unit, a constant shift, or the exchange of two columns.
 
-*Classes.* A logistic regression of the other sites is applied to a site's rows, and the site reports the mean of each
-class's log-probability over its rows of each class. Their average over rows is removed, so that a class that is merely
-more frequent here does not count. The best assignment of this site's classes to the others' is compared with the
-identity; a site is named if another assignment is better by more than ``SURE`` standard errors, better for every class
-that it moves, and makes the model right for a tenth more of the rows.
+*Classes.* A logistic regression of the other sites is applied to a site's rows, and the site reports the mean
+log-probability of each class over its rows of each class. Their average over rows is subtracted, so that a class that
+is merely more frequent here does not count. The best assignment of this site's classes to the others' is compared with
+the identity; a site is reported if another assignment is better by more than ``SURE`` standard errors, better for every
+class that it moves, and makes the model correct for a tenth more of the rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,22 +24,22 @@ from comity.probe._logistic import Array, Rows, common, log_probabilities
 
 FAR, NEAR, SURE = 6.0, 2.0, 4.0
 OFF = 3.0
-"""z of each of two exchanged columns, which together are ``FAR``."""
+"""z of each of two exchanged columns, which together reach ``FAR``."""
 LEAST_ROWS = 20
-"""Rows, or known values, of which a site reports a summary."""
+"""Minimum rows, or known values, for a site to report a summary."""
 LEAST_VALUES = 8
-"""Different values that a column has at least: quartiles of fewer are steps."""
+"""Minimum different values of a column: quartiles of fewer are steps."""
 LEAST_SITES = 3
 USUAL_SHIFT, USUAL_RATIO = 0.25, 0.15
-"""How much sites differ at least: medians in interquartile ranges, and interquartile ranges by their logarithm."""
+"""Minimum assumed spread among sites: of medians in interquartile ranges, and of log interquartile ranges."""
 MOST_COLUMNS = 300
-"""For exchanged columns, where each is compared with every other."""
+"""Maximum columns for the search for exchanged columns, which compares all pairs."""
 GROUPS = 10
-"""Sites are left out in so many groups at most."""
+"""Maximum number of groups in which sites are left out."""
 LEAST_GAIN = 0.1
-"""Share of a site's rows for which a model of the others is right after labels are matched, and was not before."""
+"""Minimum increase of the share of a site's rows that a model of the others gets right once labels are matched."""
 LEAST_OF_CLASS, LEAST_LOG = 5, -20.0
-"""Rows of a class that a site reports a mean of, and the smallest log-probability that counts in it."""
+"""Minimum rows of a class for a mean, and the smallest log-probability that counts in it."""
 UNITS: dict[str, tuple[float, float]] = {
     "in units 10 times as small": (10, 0),
     "in units 100 times as small, such as per cent instead of shares or cm instead of m": (100, 0),
@@ -58,14 +58,14 @@ UNITS: dict[str, tuple[float, float]] = {
     "in µmol/L instead of mg/dL (creatinine)": (88.42, 0),
     "with the opposite sign": (-1, 0),
 }
-"""Factor and offset by which values become those of the unit that is named first."""
+"""Factor and offset that convert values to the unit named first."""
 
 Kind = Literal["labels", "unit", "shift", "exchange"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that one site probably means differently."""
+    """Something that one site probably uses with a different meaning."""
 
     client: str
     kind: Kind
@@ -78,15 +78,15 @@ class Finding:
 
 
 class Summary(NamedTuple):
-    """What a site reports about its columns."""
+    """A site's summary of its columns."""
 
     known: Array
     quartiles: Array
-    """(3, columns); NaN where too few values, or too few different ones, are known."""
+    """(3, columns); NaN if there are too few values, or too few different ones."""
 
     @classmethod
     def of(cls, x: Array, least: int = LEAST_ROWS) -> "Summary":
-        """Of raw samples (n, columns); NaN is missing. ``least``: known values, where that is more than usual."""
+        """Summary of raw samples (n, columns); NaN is missing. ``least``: least known values, if above the default."""
         known = (~np.isnan(x)).sum(0)
         values = np.array([len(np.unique(column[~np.isnan(column)])) for column in x.T])
         enough = (known >= max(least, LEAST_ROWS)) & (values >= LEAST_VALUES)
@@ -96,7 +96,7 @@ class Summary(NamedTuple):
 
 
 class _Others(NamedTuple):
-    """The other sites' columns: medians over sites, and how far a site may be from them."""
+    """The other sites' columns: medians over sites, and the expected deviation of a site."""
 
     centre: Array
     spread: Array
@@ -104,7 +104,7 @@ class _Others(NamedTuple):
     ratio_error: Array
 
     def z(self, centre: Array, spread: Array) -> Array:
-        """How far columns with these medians and interquartile ranges are from the others'; they broadcast."""
+        """Distance of columns with these medians and interquartile ranges from the others'; they broadcast."""
         with np.errstate(all="ignore"):
             shift = (centre - self.centre) / (self.spread * self.centre_error)
             return np.hypot(shift, np.log(spread / self.spread) / self.ratio_error)
@@ -113,7 +113,7 @@ class _Others(NamedTuple):
 def columns(
     sites: Sequence[Summary], clients: Sequence[str], names: Sequence[str], only: int | None = None
 ) -> Iterator[Finding]:
-    """Columns in other units, shifted or exchanged, by site; ``only``: look at one of them."""
+    """Columns in other units, shifted or exchanged, by site; ``only``: check one site."""
     if len(sites) < LEAST_SITES:
         return
     centre = np.stack([site.quartiles[1] for site in sites])
@@ -134,13 +134,13 @@ def columns(
 
 
 def _others(centre: Array, spread: Array, rows: Array) -> _Others:
-    """``rows``: how many values the site has that is compared with them."""
+    """``rows``: number of values of the site that is compared with them."""
 
     def deviation(values: Array) -> Array:
         return np.asarray(1.4826 * np.nanmedian(np.abs(values - np.nanmedian(values, 0)), 0))
 
     middle, width = np.nanmedian(centre, 0), np.nanmedian(spread, 0)
-    # of a normal distribution, the standard error of a median is 0.93, that of a log interquartile range 1.17, over √n
+    # for a normal distribution the standard error of a median is 0.93/√n, of a log interquartile range 1.17/√n
     shift = np.sqrt((deviation(centre) / width) ** 2 + 0.93**2 / rows + USUAL_SHIFT**2)
     ratio = np.sqrt(deviation(np.log(spread)) ** 2 + 1.17**2 / rows + USUAL_RATIO**2)
     return _Others(middle, width, shift, ratio)
@@ -175,7 +175,7 @@ def _named(client: str, names: list[str], centre: Array, spread: Array, them: _O
 
 
 def _exchanged(far: Array, cross: Array) -> Iterator[tuple[int, int]]:
-    """Pairs of columns that are each like the other, best ones first; ``cross``: column i taken for column k."""
+    """Pairs of columns that match each other, best first; ``cross``: column i compared with column k."""
     off = far >= OFF
     together = np.hypot(far[:, None], far) >= FAR
     fits = np.maximum(cross, cross.T) <= NEAR
@@ -211,7 +211,7 @@ def _seen(centre: float, spread: float) -> str:
 def classes(
     sites: Sequence[Rows], clients: Sequence[str], names: Sequence[str], only: int | None = None
 ) -> Iterator[Finding]:
-    """Classes that a site numbers or names differently; ``only``: look at one site and those left out with it."""
+    """Classes that a site numbers or names differently; ``only``: check one site and those left out with it."""
     if len(sites) < LEAST_SITES or len(names) < 2:
         return
     everybody, held = common(sites, len(names)), np.stack([classes_of(rows, len(names)) for rows in sites])
@@ -236,13 +236,13 @@ def groups_of(sites: int) -> NDArray[np.int64]:
 
 
 class Relabelled(NamedTuple):
-    """A site's classes as a model of other sites sees them."""
+    """A site's classes as seen by a model of other sites."""
 
     new: NDArray[np.int64]
-    """For each class the one that it is there, itself where nothing is wrong."""
+    """For each class the matching class there; itself if nothing is wrong."""
     before: float
     after: float
-    """Shares of the site's rows for which that model is right, with the old and with the new classes."""
+    """Share of the site's rows that the model predicts correctly with the new classes (``before``: the old ones)."""
 
     def finding(self, client: str, names: Sequence[str]) -> Iterator[Finding]:
         moved = {k: to for k, to in enumerate(self.new.tolist()) if k != to}
@@ -264,7 +264,7 @@ def relabelled(rows: Rows, others: Array, elsewhere: NDArray[np.bool]) -> Relabe
 
 
 def _moved(y: NDArray[np.int64], decided: Array, elsewhere: NDArray[np.bool]) -> dict[int, int]:
-    """Which classes are others; empty where each is itself.
+    """The classes that match others; empty if each matches itself.
 
     ``decided`` (n, classes): log-probabilities minus their mean over rows. ``elsewhere``: classes of the other sites.
     """
@@ -277,7 +277,7 @@ def _moved(y: NDArray[np.int64], decided: Array, elsewhere: NDArray[np.bool]) ->
     assigned = zip(*linear_sum_assignment(-mean), strict=True)
     moved = {held[i]: int(to) for i, to in assigned if held[i] != to}
     if any(elsewhere[k] for k in moved.keys() - moved.values()):
-        return {}  # no exchange: one class looks like another, which is how sites differ
+        return {}  # not an exchange: one class resembles another, as often between sites
     better = [decided[y == k, to] - decided[y == k, k] for k, to in moved.items()]
     gains, errors = [each.mean() for each in better], [each.var(ddof=1) / len(each) for each in better]
     return moved if sum(gains) > SURE * np.sqrt(sum(errors)) and min(gains, default=0) > 0 else {}

@@ -1,13 +1,13 @@
-"""Logistic regression by sums: the common model of all sites, and the own model of each.
+"""Logistic regression from sums: the global model of all sites, and each site's own model.
 
-The common model minimises
+The global model minimises
 
     Σ_sites Σ_rows −log softmax(Wᵀx)_y + ½ λ |W|²        (intercepts are not penalised)
 
-with L-BFGS. In each step a site replies with one vector, loss and gradient summed over its rows, and the server
-needs the sum of these vectors only: secure aggregation can add them up under masks. The own model of a site minimises
-the same over its own rows with the same λ. The problem is convex with one solution: there is no learning rate, no
-number of rounds and no training luck.
+with L-BFGS. In each step a site replies with one vector, loss and gradient summed over its rows, and the server needs
+only the sum of these vectors, which secure aggregation can compute under masks. A site's own model minimises the same
+over its own rows with the same λ. The problem is convex with one solution: there is no learning rate, no number of
+rounds and no training luck.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from comity.data import Split
 
 Array = NDArray[np.float64]
 Fit = Callable[[Callable[[Array], Array]], Array]
-"""Finds weights; it is given what returns the sum of the sites' replies to a model."""
+"""Fits weights; takes a function that returns the sum of the sites' replies to a model."""
 PENALTY = 1.0
 """λ, for features with a standard deviation of about 1: scikit-learn's ``C=1``, or ``C=2`` for two classes."""
 MOST_STEPS = 200
@@ -45,14 +45,14 @@ class Rows(NamedTuple):
 
 
 def log_probabilities(weights: Array, x: Array) -> Array:
-    """(n, classes) from weights (features + 1, classes)."""
+    """(n, classes) log-probabilities from weights (features + 1, classes)."""
     logits = x @ weights
     logits -= logits.max(1, keepdims=True)
     return np.asarray(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
 
 
 def reply(weights: Array, rows: Rows) -> Array:
-    """What a site answers to a model: number of rows, loss and gradient, summed over rows, in one vector."""
+    """A site's reply to a model: number of rows, loss and gradient, summed over rows, in one vector."""
     predicted = log_probabilities(weights, rows.x)
     places = np.arange(len(rows.y)), rows.y
     loss = -predicted[places].sum()
@@ -84,7 +84,7 @@ def fit(ask: Callable[[Array], Array], features: int, classes: int, start: Array
 
 
 def side_by_side(ask: Callable[[dict[int, Array]], dict[int, Array]], fits: Sequence[Fit]) -> list[Array]:
-    """Several fits whose questions go out together, by number: sites that are far away are asked less often."""
+    """Run several fits whose questions are sent together, by index, so that remote sites are asked less often."""
     questions: SimpleQueue[tuple[int, Array | None]] = SimpleQueue()
     answers: list[SimpleQueue[Array | BaseException]] = [SimpleQueue() for _ in fits]
 
@@ -122,7 +122,7 @@ def side_by_side(ask: Callable[[dict[int, Array]], dict[int, Array]], fits: Sequ
 
 
 def common(sites: Sequence[Rows], classes: int, start: Array | None = None) -> Array:
-    """The model of all ``sites``; of one site, its own model."""
+    """The global model of all ``sites``; for one site, its own model."""
 
     def ask(weights: Array) -> Array:
         return np.asarray(sum(reply(weights, rows) for rows in sites))

@@ -1,8 +1,8 @@
 """`comity ask` for tables that stay at their sites: each site answers with sums, and the server adds them up.
 
-A site is asked three kinds of questions: ``ask_known`` once, for what it knows of each column; ``ask_slopes`` in each
-step of the common models, for loss and gradient; ``ask_gains`` once, for what its own model lacks or has ahead. Where
-sites mask (``Verb.summed``), the server sees the totals of the first two, and of the third what every site shows.
+A site is asked three kinds of questions: ``ask_known`` once, for summaries of each column; ``ask_slopes`` in each step
+of the global models, for loss and gradient; ``ask_gains`` once, for the comparison with its own model. With masks
+(``Verb.summed``), the server sees only the totals of the first two.
 """
 
 import time
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 KNOWN, SLOPES, GAINS = "ask_known", "ask_slopes", "ask_gains"
 MOST_SEEDS = 60
 ALL_ROWS = -1
-"""In place of a fold: the training and the test rows of the first one."""
+"""Instead of a fold: training and test rows of the first fold."""
 LARGEST, SMALLEST = 1e38, 2.0**-200
-"""Beyond the first a number is rejected; below the second it is sent as 0, as exact masked sums need it."""
+"""Larger numbers are rejected; smaller ones are sent as 0, as exact masked sums require."""
 
 
 class Folds(Payload):
-    """Asks for what a site knows of each column, in each fold."""
+    """Asks for summaries of each column in each fold."""
 
     seeds: int
     features: int
@@ -47,14 +47,14 @@ class Folds(Payload):
 
 
 class Known(Payload):
-    """Float64 numbers travel as int64: those of a float must be finite and within the range of float32."""
+    """Summaries of columns. Float64 numbers are sent as int64: floats must be finite and in the range of float32."""
 
     bits: Tensor
     """(seeds, 4, features): `Moments` of the training rows."""
     columns: Tensor
     """(4, features): number of known values and quartiles, over all rows."""
     classes: Tensor
-    """(classes,) bool: which ones it has."""
+    """(classes,) bool: the classes that the site has."""
 
 
 class Models(Payload):
@@ -63,7 +63,7 @@ class Models(Payload):
     weights: Tensor
     """(models, features + 1, classes)."""
     folds: Tensor
-    """(models,): whose training rows count, by fold."""
+    """(models,): the fold whose training rows count."""
     scalers: Tensor
     """(seeds, 2, features)."""
 
@@ -74,29 +74,29 @@ class Slopes(Payload):
 
 
 class Trial(Payload):
-    """The common model of each fold, to be compared with the site's own."""
+    """The global model of each fold, to be compared with the site's own."""
 
     weights: Tensor
     scalers: Tensor
     others: Tensor | None = None
-    """A model of other sites, and which classes they have."""
+    """A model of other sites (``elsewhere``: the classes that they have)."""
     elsewhere: Tensor | None = None
 
 
 class Gains(Payload):
     bits: Tensor
-    """(metrics, numbers): `ClientPairs.numbers`; zeros where a metric is not defined."""
+    """(metrics, numbers): `ClientPairs.numbers`; zeros if a metric is undefined."""
     new: Tensor | None = None
     before: float | None = None
     after: float | None = None
-    """`Relabelled`, where the question has ``others``."""
+    """`Relabelled`, if the question has ``others``."""
 
 
 class AtSites(Extension):
-    """Answers the questions of ``ask_sites`` where a table is."""
+    """Answers the questions of ``ask_sites`` at the site of a table."""
 
     fold: Callable[[int, Sequence[float]], Federation] | None = field(default=None, init=False)
-    """The federation as this site sees it with a seed, and with means and spreads; unscaled without them."""
+    """The federation as this site sees it with a seed and a scaler; unscaled without one."""
     config: Config = field(init=False)
 
     def attach(self, plan: "RunPlan", site: "Site") -> None:
@@ -184,7 +184,7 @@ class AtSites(Extension):
 def _is_gain(pairs: ClientPairs, name: str) -> bool:
     """Whether both models' scores are possible and differ by the gain."""
     metric, values = DECIDING[name], (pairs.value, pairs.local)
-    paired_rows({0: pairs}, name, 0.0, [""])  # what cannot be computed fails here, for this site alone
+    paired_rows({0: pairs}, name, 0.0, [""])  # fails here if it cannot be computed, for this site only
     rounding = 1e-6 * (1 + sum(map(abs, values)))
     possible = all(metric.low - rounding <= each <= metric.high + rounding for each in values)
     return possible and abs(metric.gain(*values) - pairs.evidence.gain) <= rounding
@@ -225,28 +225,28 @@ def ask_sites(
 ) -> Answer:
     """``comity.ask`` with the clients of a server whose plan has `AtSites` as its first extension.
 
-    A site whose answer cannot be used is named by ``say`` and left out; the answer is then that of a federation without
-    it. Masked, a site that drops out ends it: two sums with and without this site would reveal its own.
+    A site without a usable answer is reported by ``say`` and left out. With masks, a site that drops out ends the
+    question: two sums with and without this site would reveal its own.
     """
     check(federation)
     return _Inquiry(server, federation, seeds if federation.folds else 1, say).answer()
 
 
-class _Left(Exception):
-    """A site dropped out."""
+class _SiteLeft(Exception):
+    """Raised if a site dropped out."""
 
 
 class _Inquiry:
-    """The server's side."""
+    """The server's side of ``ask_sites``."""
 
     def __init__(self, server: Server, federation: Federation, seeds: int, say: Callable[[str], None]) -> None:
         self.server, self.federation, self.seeds, self.say = server, federation, seeds, say
         self.began, self.asked = time.perf_counter(), 0
         self.schema, self.classes = _schema_of(federation), federation.classes
         self.known: dict[int, Known] = {}
-        """What each site that takes part said first."""
+        """The first answer of each participating site."""
         self.moments: Array | None = None
-        """Masked, the total over all sites."""
+        """The total over all sites, if masked."""
 
     def answer(self) -> Answer:
         if self.server.config.masked and not self.schema.min_count:
@@ -262,12 +262,12 @@ class _Inquiry:
                 raise ComityError(f"{len(self.known)} sites are left, and there is nobody to join")
             try:
                 return self._answered()
-            except _Left:
+            except _SiteLeft:
                 self.__dict__.pop("scalers", None)
 
     @cached_property
     def scalers(self) -> Tensor:
-        """(seeds, 2, features)."""
+        """(seeds, 2, features) means and factors."""
         if self.moments is not None:
             each = [Moments(*fold) for fold in self.moments.reshape(self.seeds, 4, -1)]
         else:
@@ -304,7 +304,7 @@ class _Inquiry:
         return answered(sums, self.server.config, names, found, self.began)
 
     def _left_out(self, clients: Sequence[int], common: Trial, start: Array) -> dict[int, Trial]:
-        """The question to each site, with a model of the sites of other groups than its own."""
+        """The question to each site, with a model of the sites in other groups."""
         groups = disagreement.groups_of(len(clients)).tolist()
         member = dict(zip(clients, groups, strict=True))
         others = [[cid for cid in clients if member[cid] != group] for group in range(max(groups) + 1)]
@@ -322,7 +322,7 @@ class _Inquiry:
     def _fitted(
         self, folds: Sequence[int], clients: Sequence[Sequence[int]], start: Array | None = None
     ) -> list[Array]:
-        """A model for each fold, of these clients."""
+        """One model per fold, of these clients."""
         one: Fit = partial(fit, features=len(self.schema.features), classes=self.classes, start=start)
         return side_by_side(partial(self._summed, folds, clients), [one] * len(folds))
 
@@ -341,29 +341,29 @@ class _Inquiry:
             return dict(zip(weights, total, strict=True))
         if gone := self.known.keys() - replies.keys():
             self.known = {cid: known for cid, known in self.known.items() if cid not in gone}
-            raise _Left
+            raise _SiteLeft
         sums = {cid: _floats(slopes.bits)[:, 0] for cid, slopes in replies.items()}
         return {k: np.asarray(sum(sums[cid][i] for cid in clients[k])) for i, k in enumerate(weights)}
 
     def _ask(
         self, verb: str, questions: Mapping[int, Payload], rows: int = 0, columns: Sequence[str] = ()
     ) -> tuple[dict[int, Any], Array | None]:
-        """Answers by client and, where extensions hide what single clients say, its total, (rows, columns)."""
-        desk = self.server.serving(self.server.link, BESIDE + self.asked)
+        """Answers by client and, if extensions hide single answers, their total (rows, columns)."""
+        asking = self.server.serving(self.server.link, BESIDE + self.asked)
         self.asked += 1
-        replies = desk.ask_clients(verb, questions)
+        replies = asking.ask_clients(verb, questions)
         question = next(iter(questions.values()))
-        hidden = (each.total(desk, verb, question, replies, rows, columns) for each in desk.extensions if columns)
+        hidden = (each.total(asking, verb, question, replies, rows, columns) for each in asking.extensions if columns)
         total = next((sums for sums in hidden if sums is not None), None)
-        for cid, why in desk.record.failed.items():
+        for cid, why in asking.record.failed.items():
             self.say(f"{self.federation.client_names[cid]} is left out: {why}")
-        if total is not None and desk.record.failed:
+        if total is not None and asking.record.failed:
             raise ComityError("a site dropped out of a masked question; ask again with another seed")
         return replies, None if total is None else total.numpy()
 
 
 def metrics_of(config: Config) -> list[str]:
-    """The metric that decides, and accuracy, by which similar clients are found."""
+    """The metric that decides, and accuracy, which similar clients are found by."""
     return list(dict.fromkeys([config.metric or ACCURACY, ACCURACY]))
 
 

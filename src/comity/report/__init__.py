@@ -1,4 +1,4 @@
-"""The report: whether to join, who gains and who loses, and why, as one self-contained HTML file.
+"""The report: one self-contained HTML file on whether to join, which clients gain or lose, and why.
 
 It reads run folders, and imports neither the engine nor torch.
 """
@@ -30,12 +30,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Plots:
-    """Pictures of a study for a notebook."""
+    """Figures of a study for a notebook."""
 
     study: LoadedStudy
 
     def gain(self, configuration: str | None = None) -> "Figure":
-        """Each client's gain over local training with its 95 % interval; by default of the recommended one."""
+        """Each client's gain over local training with its 95 % interval; default: the recommended configuration."""
         from comity.report._figures import gain
 
         cells = [cell for cell in self.study.cells if cell.clients]
@@ -56,12 +56,12 @@ def write(
     say: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """Write the report on the runs at or below ``paths`` as one HTML file.
+    """Write the report on the runs in ``paths`` as one HTML file.
 
     ``base`` is the label of the rule that others are compared with, by default the plain mean. ``figures`` is a folder
-    for four figures as PDF and PNG. With ``watch`` a run is waited for, and the page is written again while runs
-    continue. ``say`` gets the conclusions in words, and ``warn`` a line for each damaged run, which is left out. Bad
-    input is rejected before anything is written.
+    for four figures as PDF and PNG. With ``watch`` the function waits for a run, and rewrites the page while runs
+    continue. ``say`` gets the conclusions as text, and ``warn`` one line per damaged run, which is left out. Bad input
+    is rejected before anything is written.
     """
     file = _output(output)
     folder = None if figures is None else _figures_folder(figures)
@@ -93,7 +93,7 @@ def _progress(study: LoadedStudy) -> str:
 
 
 def _output(path: str | Path) -> Path:
-    """Where the page goes; any other ending is probably a mistake that would overwrite a file."""
+    """The output file; another extension is rejected, because it is probably a mistake that would overwrite a file."""
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise ComityError(f"output must end in .html, got {file}")

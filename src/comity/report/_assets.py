@@ -1,4 +1,4 @@
-"""What the page is made of beside its numbers: styles, scripts and colours."""
+"""Assets of the page: styles, scripts and colours."""
 
 import json
 from importlib.resources import files
@@ -12,7 +12,7 @@ _STYLES = ("page.css", "tables.css", "plots.css", "narrow.css")
 
 
 def script() -> str:
-    """The page's whole script; nothing of it is visible from outside."""
+    """The page's whole script, without global names."""
     return "".join(("(() => {\n'use strict';\n", *map(_asset, _SCRIPTS), "\n})();"))
 
 
@@ -21,7 +21,7 @@ def styles() -> str:
 
 
 def themes() -> dict[str, Any]:
-    """The colours of plots, light and dark, for the page and for figures."""
+    """The colours of plots, light and dark, for page and figures."""
     palette: dict[str, Any] = json.loads(_asset("palette.json"))
     return palette
 

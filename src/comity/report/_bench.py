@@ -1,4 +1,4 @@
-"""The page of a benchmark: ranks, one row per configuration, one column per federation, and every client below."""
+"""The page of a benchmark: ranks, one row per configuration, one column per federation, and all clients below."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,15 +29,15 @@ from comity.report._assets import styles
 from comity.report._page import templates
 
 FOLDS = 3
-"""Seeds that test each sample once: a configuration with fewer is not shown yet."""
+"""Number of seeds that test each sample once: configurations with fewer are not shown yet."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 STRONG = 0.6
-"""Of a colour, where a gain or loss is the largest of its table."""
+"""Colour strength of the largest gain or loss of a table."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The leaderboard of a benchmark's folder, and its clients."""
+    """The leaderboard of a benchmark's folder, with its clients."""
 
     board: Leaderboard
     clients: list[FederationClients]
@@ -46,7 +46,7 @@ class Benchmark:
 
 
 def read_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequence[str] = ()) -> Benchmark:
-    """What the studies in a benchmark's folder hold so far, beside the stored results of an earlier one."""
+    """The results so far of the studies in a benchmark's folder, next to the stored results of an earlier one."""
     results: list[Result] = []
     clients: list[FederationClients] = []
     setup: dict[str, dict[str, None]] = {}
@@ -75,7 +75,7 @@ def read_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequenc
 
 
 def write_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequence[str] = ()) -> Benchmark:
-    """Write ``leaderboard.html``, ``.md``, ``.csv`` and, with matplotlib, ``.png`` into a benchmark's folder."""
+    """Write ``leaderboard.html``, ``.md``, ``.csv`` and, with matplotlib, ``.png`` to a benchmark's folder."""
     folder, found = Path(out), read_benchmark(out, stored, remarks)
     write_text(folder / "leaderboard.csv", results_csv(found.board.results.values()))
     write_text(folder / "clients.csv", benchmark_clients_csv(found.clients))
@@ -87,14 +87,14 @@ def write_benchmark(out: str | Path, stored: Path | None = None, remarks: Sequen
 
 
 def draw_benchmark(found: Benchmark, file: Path, beside: str | None = None) -> None:
-    """Draw each client's gain by federation as a PNG: FedAvg ``beside`` another configuration; needs matplotlib."""
+    """Draw each client's gain by federation as PNG: FedAvg next to the configuration ``beside``; needs matplotlib."""
     from comity.report._bench_figure import draw_clients
 
     draw_clients(found.board, found.clients, file, beside)
 
 
 def _title(ranked: Sequence[Row]) -> str:
-    """The winner, if there is one: the first row, and no other within the critical difference of it."""
+    """The winner, if there is one: the first row, if no other is within the critical difference."""
     if len(ranked) < 2:
         return "Benchmark"
     if sum(row.close for row in ranked) > 1:
@@ -136,7 +136,7 @@ def _clients(results: Mapping[tuple[str, str], Result]) -> int:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where ranks are drawn, in percent of the width."""
+    """Positions of ranks, in percent of the width."""
 
     count: int
     critical: float
@@ -151,13 +151,13 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Heat:
-    """One row per client, one column per configuration: gains over local training, coloured."""
+    """Heat map of gains over local training: one row per client, one column per configuration."""
 
     name: str
     metric: Metric
     configurations: list[str]
     rows: list[tuple[str, str, str, list[dict[str, str] | None]]]
-    """Client, samples, local score, and a cell for each configuration."""
+    """Client, samples, local score, and one cell per configuration."""
 
     @classmethod
     def of(cls, each: FederationClients) -> "_Heat":

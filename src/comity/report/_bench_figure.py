@@ -1,4 +1,4 @@
-"""The picture of a benchmark: each client's gain over local training by federation, harmed clients marked."""
+"""The figure of a benchmark: each client's gain over local training by federation, with harmed clients marked."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ THEME = themes()["light"]
 COLOURS = {"undecided": THEME["faint"], "not worse": THEME["gain"], "worse": THEME["harm"]}
 FIRST = "FedAvg"
 LIMIT = 30.0
-"""Points at which gains are cut off, so that one client does not flatten all others."""
+"""Points at which gains are clipped, so that one client does not flatten all others."""
 
 
 def draw_clients(
     board: Leaderboard, clients: Sequence[FederationClients], file: Path, beside: str | None = None
 ) -> Path:
-    """Draw FedAvg beside another configuration; federations by FedAvg's mean gain.
+    """Draw FedAvg next to another configuration; federations are sorted by FedAvg's mean gain.
 
     The other one is ``beside``, by default the one with the best mean rank.
     """

@@ -1,4 +1,4 @@
-"""Of two classes: sensitivity, specificity, predictive value, ROC and calibration curve of each client's model."""
+"""Binary classification: sensitivity, specificity, predictive value, ROC and calibration curve per client."""
 
 import math
 from typing import Any
@@ -15,17 +15,17 @@ from comity.report._words import client_name
 from comity.results import ClientScores
 
 POINTS = 60
-"""Thresholds of a ROC curve that the page draws."""
+"""Number of thresholds of a ROC curve on the page."""
 GROUP = 10
-"""Groups of a calibration curve at most, and predictions in each at least."""
+"""Maximum groups of a calibration curve, and minimum predictions per group."""
 MOST = 200
-"""Clients, the worst ones, that the page has curves of."""
+"""Number of clients (the worst ones) with curves on the page."""
 
 Bools = npt.NDArray[np.bool]
 
 
 def binary(cell: Cell) -> dict[str, Any]:
-    """A configuration's clients, the predictions of all runs together; no clients where probabilities were not kept."""
+    """A configuration's clients with the predictions of all runs; empty if probabilities were not stored."""
     classes = next((run.partition.class_names for run in cell.finished if run.partition is not None), [])
     clients = [
         {"name": client_name(row)} | two_classes(*_joined(parts, cell.setting.deciding))
@@ -42,7 +42,7 @@ def _scores(cell: Cell, row: ClientRow) -> list[ClientScores]:
 
 
 def _joined(parts: list[ClientScores], metric: str) -> tuple[Bools, Floats, Bools]:
-    """Whether each test is positive, its probability, and whether the model calls it positive."""
+    """Whether each test is positive, its probability, and whether the model predicts positive."""
     label, probability, score = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("label", "probability", "score")
     )
@@ -52,7 +52,7 @@ def _joined(parts: list[ClientScores], metric: str) -> tuple[Bools, Floats, Bool
 
 
 def two_classes(positive: Bools, p: Floats, called: Bools) -> dict[str, Any]:
-    """The numbers of one client. A share of nothing is ``None``, such as the sensitivity without positive samples."""
+    """The numbers of one client. An undefined share is ``None``, such as the sensitivity without positive samples."""
     return {
         "n": len(p),
         "positive": int(positive.sum()),
@@ -69,7 +69,7 @@ def _share(part: Bools, whole: Bools) -> float | None:
 
 
 def roc(positive: Bools, p: Floats) -> list[list[float]] | None:
-    """False and true positive rate at falling thresholds, from (0, 0) to (1, 1); ``None`` with a single class."""
+    """False and true positive rate at decreasing thresholds, from (0, 0) to (1, 1); ``None`` with a single class."""
     if positive.all() or not positive.any():
         return None
     order = np.argsort(-p, kind="stable")
@@ -81,7 +81,7 @@ def roc(positive: Bools, p: Floats) -> list[list[float]] | None:
 
 
 def calibration(positive: Bools, p: Floats) -> list[list[float]]:
-    """Mean predicted probability, share of positives and samples, of groups of similar predictions."""
+    """Mean predicted probability, share of positives and number of samples, for groups of similar predictions."""
     if not len(p):
         return []
     groups = np.array_split(np.argsort(p, kind="stable"), min(GROUP, math.ceil(len(p) / GROUP)))

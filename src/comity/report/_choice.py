@@ -1,4 +1,4 @@
-"""What a rule that chooses among others (Auto) chose in each round, and what the clients reported about it."""
+"""The choices of a rule that chooses among others (Auto) by round, and the clients' reports on them."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -11,12 +11,12 @@ from comity.report._maps import COLUMNS, digits, pack
 from comity.report._series import thin
 from comity.results import LoadedRun, Verdict
 
-MOST_TOLD = 4
-"""Spans of rounds that the sentence lists one by one."""
+MOST_LISTED_SPANS = 4
+"""Maximum spans of rounds that the sentence lists individually."""
 
 
 def choices(run: LoadedRun) -> dict[str, Any] | None:
-    """The weight of each choice by round (0 to 250 stand for 0 to 1), the choice that made the step, and a sentence."""
+    """The weight of each choice by round (0 to 250 for 0 to 1), the choice that made the step, and a sentence."""
     noted = {record.round: record.rule for record in run.records if record.rule and record.rule.choice}
     if not noted:
         return None
@@ -42,11 +42,11 @@ def choices(run: LoadedRun) -> dict[str, Any] | None:
 
 
 def _spans(taken: Mapping[int, str]) -> str:
-    """Which choice from which round to which, or how often where there are many changes."""
+    """The choices with their spans of rounds, or their frequency if there are many changes."""
     spans = [(name, list(rounds)) for name, rounds in groupby(taken, key=lambda round: taken[round])]
     if len(spans) == 1:
         return f"{spans[0][0]} in every round"
-    if len(spans) <= MOST_TOLD:
+    if len(spans) <= MOST_LISTED_SPANS:
         return ", then ".join(f"{name} in {_rounds(rounds)}" for name, rounds in spans)
     names = list(taken.values())
     most = max(names, key=names.count)
@@ -59,7 +59,7 @@ def _rounds(rounds: Sequence[int]) -> str:
 
 
 def _last_verdict(taken: Mapping[int, str], verdicts: Mapping[int, Mapping[str, Verdict]]) -> str:
-    """What the clients reported when they were last asked."""
+    """The clients' reports when they were last asked."""
     asked = max(verdicts, default=0)
     effects, chosen = verdicts.get(asked, {}), taken.get(asked, "")
     if chosen not in effects:

@@ -1,4 +1,4 @@
-"""Numbers that the page draws over rounds: those of metrics, of extensions too, and of the rounds themselves."""
+"""Numbers over rounds that the page draws: metrics, including those of extensions, and numbers of the rounds."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from comity.results import LoadedRun
 
 class Curve(NamedTuple):
     label: str
-    """Empty for a curve that the menu does not have."""
+    """Empty for a curve that is not in the menu."""
     share: bool
     """Whether it is drawn in percent."""
     number: RoundNumber
     rarely: bool = False
-    """Whether it may be measured in the last round only, and is no curve then."""
+    """Whether it may be measured only in the last round, and then has no curve."""
     key: str = ""
-    """That of its metric."""
+    """The key of its metric."""
 
 
 def _of(each: Metric, rarely: bool = False) -> Curve:
@@ -44,7 +44,7 @@ CURVES = {
 
 
 def curve_of(each: Metric) -> str:
-    """The curve of a metric by its name on the page; accuracy's where the metric has none."""
+    """The name of a metric's curve on the page; that of accuracy if the metric has none."""
     return next((name for name, curve in CURVES.items() if curve.key == each.key), "acc")
 
 

@@ -1,4 +1,4 @@
-"""The page of a deployed model: weights, evidence and losses over the labels so far, drawn without a script."""
+"""The page of a deployed model: weights, evidence and losses over the labels so far, without a script."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -27,15 +27,15 @@ class Panel:
     title: str
     caption: str
     span: tuple[float, float]
-    """The values at the bottom and at the top."""
+    """Values at the bottom and at the top."""
     last: int
-    """Labels at the right edge."""
+    """Number of labels at the right edge."""
     lines: list[tuple[str, str, str]] = field(default_factory=list)
     """Kind, name and points."""
     ticks: list[tuple[float, str]] = field(default_factory=list)
     """Height and text."""
     limit: float | None = None
-    """The height of a line that means something when it is crossed."""
+    """Height of a threshold line."""
 
     def y(self, value: float) -> float:
         low, high = self.span
@@ -51,15 +51,15 @@ class Panel:
 
     @property
     def below(self) -> list[tuple[float, str, str]]:
-        """Ticks of the labels: place, text, anchor."""
-        step = max(1.0, _step(self.last, 4))  # there is no half label
+        """Ticks of the labels: position, text, anchor."""
+        step = max(1.0, _step(self.last, 4))  # no half labels
         *places, last = (k * step for k in range(int(self.last / step) + 1))
         ticks = [(self.x(place), f"{place:,.0f}", "middle" if place else "start") for place in places]
         return [*ticks, (self.x(last), f"{last:,.0f} labels", "end" if self.x(last) > WIDTH - 50 else "middle")]
 
 
 def feedback_page(guard: "OnlineGuard", title: str = "Deployed model") -> str:
-    """What a deployed model's online guard knows, as one self-contained HTML page, light or dark."""
+    """The state of a deployed model's online guard as one self-contained HTML page, light or dark."""
     state, report = guard.record, guard.report()
     first, *facts = str(report).splitlines()
     answer, _, evidence = first.partition(": ")
@@ -128,20 +128,20 @@ def _panels(guard: "OnlineGuard") -> list[Panel]:
 
 
 def _step(length: float, most: int) -> float:
-    """The least of 1, 2 and 5 times a power of ten of which at most so many fit into a length."""
+    """The smallest step of 1, 2 or 5 times a power of ten with at most ``most`` steps in a length."""
     power = 10 ** math.floor(math.log10(max(length, 1e-12) / most))
     return float(next(power * k for k in (1, 2, 5, 10) if length <= most * power * k * (1 + 1e-9)))
 
 
 def _power(exponent: int) -> str:
-    """1,000 and 0.01 as people write them; greater and smaller ones as powers of ten."""
+    """Powers of ten from 0.001 to 1,000 in decimal notation, others with an exponent."""
     if abs(exponent) <= 3:
         return f"{10**exponent:,}" if exponent >= 0 else f"{10.0**exponent:.{-exponent}f}"
     return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _events(state: "OnlineState") -> Iterator[tuple[str, int, str]]:
-    """Kind, labels before it, and words."""
+    """Kind, number of labels before it, and text of each event."""
     for each in state.versions:
         if each.since:
             yield "version", each.since, each.name

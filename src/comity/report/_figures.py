@@ -1,4 +1,4 @@
-"""Four figures for a paper as PDF and PNG, without titles; the page saves every other plot as SVG.
+"""Four figures for a paper as PDF and PNG, without titles; the page can save all other plots as SVG.
 
 convergence  the metric that decides over rounds
 some         accuracy on their own and some other clients' tests over rounds (FedPG, Figures 1 and 2)
@@ -31,14 +31,14 @@ from comity.results import LoadedRun
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a two-column paper, and both
 WEIGHT_ROUNDS = 500  # columns of a heat map
-ENDS = 3  # layers drawn at either end of a deep net
+ENDS = 3  # layers drawn at either end of a deep network
 THEME = themes()["light"]
 DASHES = {"plain": (0, (4, 2.5)), "local": (0, (1, 1.5)), "rules": ["-", (0, (1, 1.8)), "-.", (0, (7, 2))]}
 DPI = 300
 
 
 def draw(study: LoadedStudy, folder: Path) -> list[Path]:
-    """Draw the figures that the study has numbers for, and return the PDFs; weights of the recommended cell."""
+    """Draw the figures that the study has data for, and return the PDFs; weights are those of the recommended cell."""
     folder.mkdir(parents=True, exist_ok=True)
     opened, drawn = opened_at(study), []
     with style.context("comity.report.assets.paper"):
@@ -60,7 +60,7 @@ def draw(study: LoadedStudy, folder: Path) -> list[Path]:
 
 
 class Picture(Figure):
-    """A figure that a notebook shows."""
+    """A figure that a notebook displays."""
 
     def _repr_png_(self) -> bytes:
         made = io.BytesIO()
@@ -111,7 +111,7 @@ def _save(figure: Figure, file: Path) -> Path:
 
 
 def _style(cell: Cell) -> dict[str, Any]:
-    """Colour and dashes as on the page: a colour per line while there are enough, else per method; dashes per rule."""
+    """Colour and dashes as on the page: a colour per line if there are enough, else per method; dashes per rule."""
     if cell.local:
         return {"color": THEME["local"], "linestyle": DASHES["local"]}
     others = [other for other in cell.setting.cells if not other.local]
@@ -126,7 +126,7 @@ def _style(cell: Cell) -> dict[str, Any]:
 
 
 def _whole(*axes: Axis) -> None:
-    """Ticks at whole numbers: there is no round 2.5."""
+    """Ticks at integers: there is no round 2.5."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator("auto", integer=True))
 

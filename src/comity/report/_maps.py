@@ -1,4 +1,4 @@
-"""The page's matrices, one byte per entry and within a budget: cosines, coefficients, and conflict by layer."""
+"""The page's matrices, one byte per entry and within a size budget: cosines, coefficients, and conflict by layer."""
 
 import base64
 import math
@@ -22,13 +22,13 @@ from comity.report._why import Agreement
 from comity.results import LoadedRun
 
 COLUMNS = 120  # rounds of a heat map
-WEIGHTS = 4_000_000  # bytes for all rules' coefficients together, before base64
+WEIGHTS = 4_000_000  # bytes for the coefficients of all rules, before base64
 COSINES = 2_000_000  # bytes for all cosine matrices together
-ENDS = 3  # layers kept at either end where all of them are too many, as in FedCALM's Figure 7
+ENDS = 3  # layers kept at either end if there are too many, as in FedCALM's Figure 7
 
 
 def digits(value: float | None, places: int = 4) -> float | None:
-    """Rounded; null for NaN and infinity, which JSON does not have."""
+    """Round a number; None for NaN and infinity, which JSON does not have."""
     return None if value is None or not math.isfinite(value) else round(value, places)
 
 
@@ -45,7 +45,7 @@ def _rivals(study: LoadedStudy) -> list[Cell]:
 
 
 def layers(cell: Cell) -> dict[str, Any] | None:
-    """Conflict rate of each layer over rounds, averaged over seeds; 0 to 250 stand for 0 to 1, 255 for not measured."""
+    """Conflict rate of each layer by round, averaged over seeds; 0 to 250 for 0 to 1, 255 if not measured."""
     runs = [run for run in cell.shown_runs if layer_names(run)]
     if not runs:
         return None
@@ -58,7 +58,7 @@ def layers(cell: Cell) -> dict[str, Any] | None:
 
 
 class CosineMaps:
-    """Cosines of updates: of all runs where they fit, else of one seed of each cell, as many as fit."""
+    """Cosines of updates: of all runs if they fit, otherwise of one seed per cell, as many as fit."""
 
     def __init__(self, study: LoadedStudy) -> None:
         cells = _rivals(study)
@@ -70,7 +70,7 @@ class CosineMaps:
         whole = sum(map(_matrix_size, runs))
         self.held = {id(run) for run in runs}
         self.single_rounds = min(12, COSINES // whole - 1) if whole else 0
-        """Rounds of each run that are kept beside their mean."""
+        """Number of single rounds per run that are kept beside their mean."""
 
     def of(self, cell: Cell, run: LoadedRun) -> dict[str, Any]:
         agreement = None if cell.local else Agreement.of(run)
@@ -96,12 +96,12 @@ def _matrix_size(run: LoadedRun) -> int:
 
 
 def _pack_cosines(matrix: Floats) -> str:
-    """0 to 240 stand for -1 to 1, 255 for a pair that was not there."""
+    """Bytes 0 to 240 for −1 to 1, 255 for a missing pair."""
     return pack(np.where(np.isnan(matrix), 255, np.round(120 + 120 * np.clip(np.nan_to_num(matrix), -1, 1))))
 
 
 class WeightMaps:
-    """Rules' coefficients. Where they are too many: fewer rounds, then one seed of each cell, then fewer layers."""
+    """Coefficients of rules. If they are too many: fewer rounds, then one seed per cell, then fewer layers."""
 
     def __init__(self, study: LoadedStudy) -> None:
         cells = _rivals(study)
@@ -135,7 +135,7 @@ class WeightMaps:
 
 
 def _shares(maps: Coefficients) -> Floats:
-    """Each client's share of the total weight, averaged over layers and the rounds that it took part in."""
+    """Each client's share of the total weight, averaged over layers and the rounds it took part in."""
     parts = []
     for values in maps.layers.values():
         total = np.nansum(np.abs(values), axis=0, keepdims=True)
@@ -144,7 +144,7 @@ def _shares(maps: Coefficients) -> Floats:
 
 
 def _pack_weights(values: Floats) -> list[Any]:
-    """The largest size and a byte each: 255 absent, otherwise 127 ± the square root, so that small ones stay exact."""
+    """The largest magnitude, and a byte per entry: 255 absent, otherwise 127 ± its square root."""
     known = values[~np.isnan(values)]
     top = float(np.abs(known).max()) if len(known) else 0.0
     scaled = np.nan_to_num(values) / (top or 1.0)

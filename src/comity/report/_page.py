@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, safe whatever the names in the run folders are."""
+"""The report page: one self-contained HTML file, safe for any names in the run folders."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ from comity.report._words import effects, notes, opened_at, progress
 from comity.results import CONFIG, show
 
 MOST_COLUMNS = 7
-"""Of the table, its names included, unless the reader asks for all."""
+"""Maximum columns of the table including names, unless the reader asks for all."""
 
 
 def page(study: LoadedStudy, *, live: float | None = None) -> str:
@@ -30,7 +30,7 @@ def page(study: LoadedStudy, *, live: float | None = None) -> str:
     columns, first = _columns(table)
     code = script()
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    # Only this very script may run, and nothing may be fetched: a second lock behind the escaping.
+    # only this script may run, and nothing may be fetched: a second defence behind the escaping
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -79,7 +79,7 @@ def templates() -> Environment:
 
 
 def _columns(table: Table) -> tuple[list[Any], int]:
-    """All columns, and how many of them the page shows unless all are asked for."""
+    """All columns, and how many of them the page shows by default."""
     names = 1 if len(table.blocks) < 2 else 2  # of the line, and of its setting
     first = table.shown[: MOST_COLUMNS - names]
     return [*first, *(column for column in table.columns if column not in first)], len(first)
@@ -91,7 +91,7 @@ def _title(study: LoadedStudy) -> str:
 
 
 def _conditions(study: LoadedStudy) -> str:
-    """What all runs have in common, in a line."""
+    """The common conditions of all runs, in one line."""
 
     def common(key: str) -> Any:
         values = [setting.options.get(key) for setting in study.settings]
@@ -138,7 +138,7 @@ def _versions(study: LoadedStudy) -> dict[str, str]:
         if run.result is not None:
             machine = {"Python": "python", "system": "system", "cores": "cores"}
             parts = run.result.versions | {name: run.result.machine.get(key) for name, key in machine.items()}
-            for key, value in (parts | {"models judged as": run.info.moment}).items():
+            for key, value in (parts | {"models evaluated as": run.info.moment}).items():
                 if value is not None:
                     seen.setdefault(key, {})[str(value)] = None
     return {key: ", ".join(values) for key, values in seen.items()} or {"": "no run is finished yet"}

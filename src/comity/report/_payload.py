@@ -1,4 +1,4 @@
-"""What the page's plots are drawn from: one JSON value, rounded, thinned and packed to stay small."""
+"""The data of the page's plots: one JSON value, rounded, thinned and packed to stay small."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from comity.report._why import overlap
 from comity.report._words import client_name
 from comity.results import LoadedRun, PartitionTable, Result, show
 
-POINTS = 160  # of a curve; more than a screen shows
+POINTS = 160  # points per curve; more than a screen shows
 
 NUMBERS = {"acc": (OWN.key, "mean"), "S": (SOME.key, "mean"), "G": (ALL.key, "mean"), "worst": (OWN.key, "worst10")}
 COSTS: dict[str, Callable[[Result], float]] = {
@@ -32,11 +32,11 @@ COSTS: dict[str, Callable[[Result], float]] = {
 }
 """Seconds and megabytes per round."""
 ROW = {"train": 0, "tests": 0, "value": 4, "local": 4, "gain": 6, "low": 6, "high": 6, "detectable": 4}
-"""Numbers of a client's row, with their places."""
+"""Numbers of a client's row, with their decimal places."""
 
 
 def payload(study: LoadedStudy) -> dict[str, Any]:
-    """Everything for the plots. ``cells``, ``runs`` and ``partitions`` refer to each other by index."""
+    """The data for all plots. ``cells``, ``runs`` and ``partitions`` refer to each other by index."""
     weights, cosines = WeightMaps(study), CosineMaps(study)
     partitions: dict[str, dict[str, Any]] = {}
     cells: list[dict[str, Any]] = []
@@ -49,7 +49,7 @@ def payload(study: LoadedStudy) -> dict[str, Any]:
             runs.append(_run(run) | cosines.of(cell, run) | {"cell": len(cells), "w": weights.of(run)})
             if run.partition is not None:
                 table = _partition(run.partition)
-                partitions.setdefault(str(table), table)  # each one once, however many runs have it
+                partitions.setdefault(str(table), table)  # each partition once, however many runs have it
                 part = list(partitions).index(str(table))
                 runs[-1] |= {"part": part, "overlap": several(overlap(run.partition), 3)}
         cells.append(entry)
@@ -74,7 +74,7 @@ def payload(study: LoadedStudy) -> dict[str, Any]:
 
 
 def _metric(metric: Metric) -> dict[str, Any]:
-    """The metric that decides; where it is a share, the page shows percent, and gains in points."""
+    """The metric that decides; the page shows a share in percent, and its gains in points."""
     share = metric.unit == "%"
     return {
         "label": metric.label,
@@ -95,7 +95,7 @@ def _partition(partition: PartitionTable) -> dict[str, Any]:
 
 
 def _own_names(names: Sequence[str]) -> list[str]:
-    """Empty where the names are just the indices."""
+    """Names, or empty if they are just the indices."""
     own = ["" if name == str(i) else one_line(name, 40) for i, name in enumerate(names)]
     return own if any(own) else []
 
@@ -132,7 +132,7 @@ def _cell(cell: Cell, varying: Sequence[str]) -> dict[str, Any]:
 
 
 def _mean(cell: Cell) -> dict[str, Any] | None:
-    """What joining changes for the mean client, as a client's row has it."""
+    """The effect of joining on the mean over clients, in the form of a client's row."""
     if cell.gain is None:
         return None
     numbers = {name: digits(getattr(cell.gain, name), 6) for name in ("gain", "low", "high", "detectable")}
@@ -157,7 +157,7 @@ def _value(option: Any, key: str) -> Any:
 
 
 def curves(cell: Cell) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, over the rounds that all of them have done."""
+    """Mean and standard deviation over seeds, for the rounds that all of them have finished."""
     runs = [run for run in cell.shown_runs if run.records]
     if not runs:
         return {}
@@ -203,7 +203,7 @@ def _spent(run: LoadedRun) -> dict[int, tuple[float, float]]:
 
 
 def _clients(cell: Cell) -> dict[str, list[Any]]:
-    """The verdict's numbers of each client, over all repetitions; of local training its metric alone."""
+    """The numbers of each client over all repetitions; for local training only its metric."""
     rows = cell.clients
     if rows and not cell.local:
         about = {name: [getattr(row, name) for row in rows] for name in ("seed", "state", "constant")}

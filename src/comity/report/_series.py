@@ -12,7 +12,7 @@ from comity.results import LoadedRun, RoundRecord
 
 Floats = npt.NDArray[np.float64]
 RoundNumber = Callable[[RoundRecord], float]
-"""A number of one round; NaN where that round did not measure it."""
+"""A number of one round; NaN if not measured in that round."""
 
 
 def metric(name: str, how: str = "mean") -> RoundNumber:
@@ -28,7 +28,7 @@ def conflict(record: RoundRecord) -> float:
 
 
 def against(record: RoundRecord, *, of_mean: bool = False) -> float:
-    """The share of clients whose loss the rule's step, or the plain mean, increases."""
+    """Share of clients whose loss the rule's step, or the plain mean, increases."""
     noted = record.against
     return math.nan if noted is None or not noted.clients else (noted.mean if of_mean else noted.rule) / noted.clients
 
@@ -41,7 +41,7 @@ def thin(rounds: list[int], most: int) -> list[int]:
 
 
 def mean_of_known(values: Floats, axis: int, empty: float = math.nan) -> Floats:
-    """The mean without NaNs; ``empty`` where all are NaN."""
+    """The mean without NaNs; ``empty`` if all are NaN."""
     known = ~np.isnan(values)
     total, count = np.where(known, values, 0).sum(axis), known.sum(axis)
     return np.asarray(np.where(count > 0, total / np.maximum(count, 1), empty), dtype=np.float64)
@@ -53,21 +53,21 @@ def layer_names(run: LoadedRun) -> list[str]:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """A rule's coefficients: clients × rounds for each layer, or for the whole model; NaN where a client was absent."""
+    """A rule's coefficients: clients × rounds for each layer or the whole model; NaN if a client was absent."""
 
     rounds: list[int]
     layers: dict[str, Floats]
     multipliers: dict[str, Floats]
-    """CALM's λ likewise; empty for other rules."""
+    """CALM's λ in the same form; empty for other rules."""
 
     @property
     def drawn(self) -> dict[str, Floats]:
-        """λ where there is one, as in FedCALM's Figures 6 and 7."""
+        """λ if there is one, as in FedCALM's Figures 6 and 7, otherwise the coefficients."""
         return self.multipliers or self.layers
 
 
 def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
-    """In at most ``most`` of the run's rounds; only these lines of a large file are parsed."""
+    """Coefficients in at most ``most`` of the run's rounds; only their lines of a large file are parsed."""
     rounds = thin([record.round for record in run.records], most)
     place = {number: i for i, number in enumerate(rounds)}
     clients, names = number_of_clients(run), layer_names(run)
@@ -84,13 +84,13 @@ def coefficients(run: LoadedRun, most: int) -> Coefficients | None:
 
 
 def coefficient_rows(run: LoadedRun) -> int:
-    """The number of layers that have coefficients of their own."""
+    """Number of layers with their own coefficients."""
     first = next(run.coefficients(), None)
     return 0 if first is None else len(first.coefficients)
 
 
 def _row_names(layers: list[str], group: str, rows: int) -> list[str]:
-    """What the rows of a coefficient matrix stand for: the group's layers, or the whole model."""
+    """Names of the rows of a coefficient matrix: the group's layers, or the whole model."""
     prefix = f"{group}/" if group else ""
     if rows == 1:
         return [f"{prefix}whole model"]
@@ -99,13 +99,13 @@ def _row_names(layers: list[str], group: str, rows: int) -> list[str]:
 
 
 def _clients_among(ids: list[Any], clients: int) -> tuple[list[int], list[int]]:
-    """Positions and ids of the clients; updates that a rule remembers from earlier rounds have names instead of ids."""
+    """Positions and ids of clients; remembered updates of earlier rounds have names instead of ids."""
     places = [i for i, name in enumerate(ids) if isinstance(name, int) and 0 <= name < clients]
     return places, [ids[i] for i in places]
 
 
 def cosines(run: LoadedRun) -> dict[int, Floats]:
-    """Cosines of the clients' updates, clients × clients by round; NaN where one of the two was absent."""
+    """Cosines of the clients' updates, clients × clients by round; NaN if one of the two was absent."""
     clients = number_of_clients(run)
     by_round: dict[int, Floats] = {}
     for record in run.cosines():

@@ -1,6 +1,6 @@
-"""What the page says beside the verdict: what guards and rules change, how far unfinished runs are, and notes.
+"""Texts of the page beside the verdict: effects of guards and rules, progress of unfinished runs, and notes.
 
-Its numbers are those of the table, by the metric that decides; positive differences are improvements.
+Numbers are those of the table, by the metric that decides; positive differences are improvements.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from comity.compare import Cell, ClientRow, Difference, LoadedStudy, Table, holm
 
 
 def effects(study: LoadedStudy) -> list[str]:
-    """What each guard and each rule changes in a sentence, after the number of rules whose effect is significant."""
+    """One sentence on the effect of each guard and rule, after the number of rules with a significant effect."""
     compared = [cell for cell in study.cells if cell.difference is not None]
     several = len(study.settings) > 1
     guards = [sentence for cell in study.cells if (sentence := _guard(cell, several))]
@@ -45,7 +45,7 @@ def _rule(cell: Cell, several: bool) -> str:
 
 
 def _tally(compared: Sequence[Cell]) -> list[str]:
-    """How many rules differ significantly from their base, corrected for the number of comparisons."""
+    """Number of rules that differ significantly from their base, corrected for the number of comparisons."""
     p_values = [cell.difference.p_value for cell in compared if cell.difference and cell.difference.p_value is not None]
     if len(p_values) < 2:
         return []
@@ -56,13 +56,13 @@ def _tally(compared: Sequence[Cell]) -> list[str]:
 
 
 def client_name(row: ClientRow) -> str:
-    """“Basel”, or “client 6”, with its seed where each seed has its own clients."""
+    """“Basel”, or “client 6”, with the seed if each seed has its own clients."""
     name = f"client {row.client}" if row.name in ("", str(row.client)) else one_line(row.name, 40)
     return name if row.seed is None else f"{name}, seed {row.seed}"
 
 
 def opened_at(study: LoadedStudy) -> Cell:
-    """The configuration that the page opens with: the recommended one, or the one that has done most rounds."""
+    """The configuration that the page opens with: the recommended one, or the one with most rounds."""
     if study.verdict.cell is not None:
         return study.verdict.cell
     rivals = [cell for cell in study.cells if not cell.local] or study.cells
@@ -70,7 +70,7 @@ def opened_at(study: LoadedStudy) -> Cell:
 
 
 def progress(study: LoadedStudy) -> str:
-    """How far the study is, before any of its runs is finished; empty afterwards."""
+    """Progress of the study before any of its runs is finished; empty afterwards."""
     if any(run.finished and not run.local for run in study.runs):
         return ""
     cell = opened_at(study)
@@ -81,7 +81,7 @@ def progress(study: LoadedStudy) -> str:
 
 
 def notes(study: LoadedStudy, table: Table) -> list[str]:
-    """What a reader has to know to trust or doubt the numbers."""
+    """What a reader must know to trust or doubt the numbers."""
     found = list(table.remarks)
     if failures := sum(len(record.failed) for run in study.runs for record in run.records):
         found.append(f"{failures} replies of clients failed or were not finite and were left out; see the runs below.")

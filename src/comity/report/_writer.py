@@ -1,4 +1,4 @@
-"""Writes the page: once, or again whenever a run folder has changed, until all runs are finished."""
+"""Write the page once, or whenever a run folder changes, until all runs are finished."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +11,23 @@ from comity.compare import LoadedStudy, NoRun
 from comity.report._page import page
 from comity.results import CONFIG, RESULT, ROUNDS, DamagedRun, LoadedRun
 
-EVERY = 3.0  # seconds between looks
-PATIENCE = 20.0  # seconds without news after the last run finished: a study may be about to start another one
-REST = 10  # the pause between looks is at least this many times the processor time of making the page
+CHECK_SECONDS = 3.0  # seconds between checks
+QUIET_SECONDS = 20.0  # seconds without news after the last run finished: a study may be about to start another one
+PAUSE_FACTOR = 10  # the pause between checks is at least this multiple of the processor time of making the page
 
 
 def wait_for_run(make: Callable[[], "Writer"], say: Callable[[str], None]) -> "Writer":
-    """The writer that ``make`` makes, as soon as each of its folders holds a run; meanwhile ``say`` gets a line."""
+    """The writer from ``make``, once each of its folders has a run; until then ``say`` gets a line."""
     while True:
         try:
             return make()
         except NoRun as error:
             say(f"Waiting for a run: {str(error).partition(';')[0]}. Ctrl-C ends.")
-            time.sleep(EVERY)
+            time.sleep(CHECK_SECONDS)
 
 
 class Writer:
-    """The page of some runs; ``warn`` gets a line for each damaged run, once."""
+    """The page of some runs; ``warn`` gets one line per damaged run, once."""
 
     def __init__(self, paths: Sequence[str | Path], file: Path, base: str | None, warn: Callable[[str], None]) -> None:
         self.paths, self.file, self.base, self.warn = paths, file, base, warn
@@ -37,7 +37,7 @@ class Writer:
         self.study = self._load()
 
     def read(self, path: Path) -> LoadedRun:
-        """A run folder is read again only when it has changed."""
+        """Read a run folder, again only if it has changed."""
         state = [_stamp(path / name) for name in (CONFIG, ROUNDS, RESULT)]
         if path not in self._runs or self._runs[path][0] != state:
             self._runs[path] = (state, LoadedRun(path))
@@ -54,7 +54,7 @@ class Writer:
         return study
 
     def look(self) -> bool:
-        """Read the runs again; whether there is news."""
+        """Read the runs again; returns whether anything changed."""
         study = self._load()
         if self._state == self._rendered:
             return False
@@ -62,7 +62,7 @@ class Writer:
         return True
 
     def render(self, live: float | None = None) -> str:
-        """The page, without runs that turn out to be damaged in files that only the page reads."""
+        """The page, without runs that prove damaged in files that only the page reads."""
         while True:
             try:
                 text = page(self.study, live=live)
@@ -83,26 +83,26 @@ class Writer:
             raise OSError(error.errno, f"could not be written: {error.strerror}", str(self.file)) from error
 
     def watch(self, tell: Callable[[LoadedStudy], None]) -> None:
-        """Write the page whenever there is news, and call ``tell``; at the end once more, without live reloading.
+        """Write the page and call ``tell`` on every change; at the end once more, without live reloading.
 
         It ends when all runs have been finished for a while, or with Ctrl-C.
         """
         news, work = time.monotonic(), 0.0
         try:
-            while not (self.study.over and time.monotonic() - news >= PATIENCE):
-                started = time.process_time()  # by the clock a page takes long where runs keep all cores busy
+            while not (self.study.over and time.monotonic() - news >= QUIET_SECONDS):
+                started = time.process_time()  # not by the clock: runs may keep all cores busy
                 try:
-                    text = self.render(EVERY) if self.look() else ""
+                    text = self.render(CHECK_SECONDS) if self.look() else ""
                 except ComityError:
                     if not self._rendered:
                         raise
-                    text = ""  # a folder that is just being replaced; the next look sees it whole
+                    text = ""  # a folder that is just being replaced; the next check sees it complete
                 if text:
                     self.write(text)
                     tell(self.study)
                     news = time.monotonic()
                     work = time.process_time() - started
-                time.sleep(max(EVERY, REST * work))  # the runs need the machine more than the page does
+                time.sleep(max(CHECK_SECONDS, PAUSE_FACTOR * work))  # the runs need the machine more than the page does
         except KeyboardInterrupt:
             pass
         self.write(self.render())

@@ -1,4 +1,4 @@
-"""Run and study folders: writing them, reading them back and checking what was read. None of it needs torch.
+"""Run and study folders: write, read and check them. Needs no torch.
 
 samples   the score of each test sample
 transfer  what joining changed for each client
@@ -33,7 +33,7 @@ __all__ = [
     # names of files and columns
     "CELLS", "CHECKPOINT", "CONFIG", "FALL", "FALLEN_TESTS", "LOG", "RESULT", "ROUNDS", "RUNS", "SCHEMA",
     "TEST_SAMPLES", "TRAINING_SAMPLES", "TUNING", "ZERO",
-    # what records are made of
+    # types of records
     "Count", "Fixed", "Real", "Share", "from_json", "require", "to_json",
     # records
     "Against", "Best", "ClientScores", "Columns", "Conflict", "Cosines", "Evaluation", "Gain", "MetricInfo", "Metrics",

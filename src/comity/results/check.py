@@ -1,7 +1,7 @@
-"""Whether the content of a run folder can be true.
+"""Checks on the content of a run folder.
 
-Reading a record checks types and ranges. Here is what needs several fields or files: rounds that go up, the same
-clients everywhere, metrics in their range. A damaged or forged folder must not become a number in a table.
+Reading a record checks types and ranges. The checks here need several fields or files: increasing rounds, the same
+clients everywhere, metrics in range. A damaged or forged folder must not become a number in a table.
 """
 
 import math
@@ -21,7 +21,7 @@ from comity.results.schema import Columns, Metrics, PartitionTable, Result, Roun
 
 
 class DamagedRun(ComityError):
-    """A run folder that cannot be read, or whose content cannot be true."""
+    """A run folder that cannot be read, or has impossible content."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(message)

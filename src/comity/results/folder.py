@@ -1,6 +1,6 @@
-"""Run folders and study folders: the only place that writes them or reads them back.
+"""Run folders and study folders: the only code that writes or reads them.
 
-Reading needs no torch. The checkpoint's tensors are the engine's own (``comity.engine``); here is only where they lie.
+Reading needs no torch. The engine reads and writes the checkpoint's tensors (``comity.engine``).
 """
 
 import csv
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rows = list[dict[str, float | None]]
 Marks = dict[str, tuple[int, int]]
-"""How far each of the LOGS had been written at a checkpoint: its bytes and their CRC-32."""
+"""Length of each of the LOGS at a checkpoint: bytes and their CRC-32."""
 
 LOGS = (schema.ROUNDS, schema.WEIGHTS, schema.COSINES, schema.CLIENTS)
 """Files that grow with the rounds."""
@@ -41,15 +41,15 @@ ANEW = "give --overwrite, or remove the folder, to start anew"
 
 MB = 10**6
 LARGEST = {schema.INFO: MB, schema.CLIENTS: 1000 * MB}
-"""Bytes of files that are read as a whole."""
+"""Maximum bytes of files that are read as a whole."""
 LARGEST_OTHER, LONGEST_LINE = 256 * MB, 64 * MB
-"""The same for other files, and of a line in those that grow with the rounds."""
+"""Maximum bytes of other files, and of a line in files that grow with the rounds."""
 
 _ROUND = re.compile(rb'\{"round": (\d{1,9})[,}]')
 
 
 class _Folder:
-    """A folder with records in files of JSON. Every path in it is checked here: others may have put links there."""
+    """A folder with JSON records. Every path in it is checked here, because others may have placed links there."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -58,7 +58,7 @@ class _Folder:
         return inside(self.path, name)
 
     def _has(self, name: str) -> bool:
-        """Whether something of this name is there; reading it says if it is what it should be."""
+        """Whether an entry with this name exists; reading it checks its kind."""
         return os.path.lexists(self.path / name)
 
     def _read(self, record: type[T], name: str) -> T:
@@ -69,7 +69,7 @@ class _Folder:
 
 
 class RunFolder(_Folder):
-    """What one run has written so far."""
+    """The files of one run."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
@@ -85,7 +85,7 @@ class RunFolder(_Folder):
 
     @property
     def in_use(self) -> bool:
-        """Whether a run is at work in it."""
+        """Whether a run is active in it."""
         return is_locked(self / schema.LOCK)
 
     # Reading.
@@ -99,11 +99,11 @@ class RunFolder(_Folder):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of ``clients.csv`` between round and name: those that every run has, then metrics of extensions."""
+        """Columns of ``clients.csv`` between round and name: those of every run, then metrics of extensions."""
         return (*schema.CLIENT_COLUMNS, *(metric.key for metric in self.info().metrics))
 
     def options(self) -> dict[str, Any]:
-        """The configuration in plain values, as ``config.yaml`` has it."""
+        """The configuration as plain values, as in ``config.yaml``."""
         file = self / schema.CONFIG
         entries = read_yaml(file, allow_code=True)  # nothing is built here
         if not isinstance(entries.get("method"), dict):
@@ -119,7 +119,7 @@ class RunFolder(_Folder):
         return self._read(Result, schema.RESULT)
 
     def samples(self) -> "Samples | None":
-        """The score of each test; ``None`` where the clients were elsewhere."""
+        """Score of each test sample; ``None`` if the clients ran on other machines."""
         from comity.results.samples import read_samples  # lists and errors do not wait for numpy
 
         return read_samples(self / schema.SAMPLES)
@@ -128,14 +128,14 @@ class RunFolder(_Folder):
         return list(_records(RoundRecord, self / schema.ROUNDS))
 
     def weights(self, wanted: Callable[[int], bool] | None = None) -> Iterator[Weights]:
-        """Of the rounds that are ``wanted``; only their lines are parsed."""
+        """Coefficients of the ``wanted`` rounds; only their lines are parsed."""
         return _records(Weights, self / schema.WEIGHTS, wanted)
 
     def cosines(self) -> Iterator[Cosines]:
         return _records(Cosines, self / schema.COSINES)
 
     def client_rows(self) -> Rows:
-        """Numbers of ``clients.csv``: one row for each client and evaluation; ``None`` for what was not measured."""
+        """Numbers of ``clients.csv``: one row per client and evaluation; ``None`` if not measured."""
         file = self / schema.CLIENTS
         if not file.is_file():
             return []
@@ -148,7 +148,7 @@ class RunFolder(_Folder):
             raise ComityError(f"{file} is damaged: {one_line(error, 200)}") from error
 
     def newest_evaluation(self) -> Columns:
-        """The last whole evaluation in ``clients.csv``, as ``result.json`` would have it."""
+        """The last complete evaluation in ``clients.csv``, in the form of ``result.json``."""
         by_round: dict[float | None, Rows] = {}
         for row in self.client_rows():
             by_round.setdefault(row.get("round"), []).append(row)
@@ -160,7 +160,7 @@ class RunFolder(_Folder):
     # Writing.
 
     def locked(self, stop: Callable[[], bool] | None = None) -> AbstractContextManager[bool]:
-        """Nobody else writes here meanwhile. Rejected if another run does; with ``stop`` its end is waited for."""
+        """Lock the folder for writing. Raises an error if another run holds it; with ``stop``, waits for its end."""
         if self.path.exists() and not self.path.is_dir():
             raise ComityError(f"out {self.path} is a file, not a folder")
         taken = f"another run is at work in {self.path}; wait for its end, or give another --out"
@@ -168,7 +168,7 @@ class RunFolder(_Folder):
 
     @contextmanager
     def new(self, rounds: Callable[[], int]) -> Iterator[None]:
-        """Leave no file behind of a run that fails before its first round in an empty folder. It must be locked."""
+        """Remove all files if a run fails before its first round in an empty folder. It must be locked."""
         empty = all(file.name == schema.LOCK for file in self.path.iterdir())
         try:
             yield
@@ -178,7 +178,7 @@ class RunFolder(_Folder):
             raise
 
     def open(self, info: RunInfo, options: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
-        """Make the folder ready for a run, or raise an error before anything is written."""
+        """Prepare the folder for a run, or raise an error before anything is written."""
         for name in (*LOGS, schema.INFO, schema.CONFIG, schema.PARTITION, schema.RESULT, schema.SAMPLES):
             _ = self / name
         if self.started and resume:
@@ -200,7 +200,7 @@ class RunFolder(_Folder):
         write_text(self / schema.CONFIG, yaml.safe_dump(dict(options), sort_keys=False))
 
     def _check_same(self, info: RunInfo, options: Mapping[str, Any]) -> None:
-        """Reject resuming a run of another configuration or of other data."""
+        """Reject resuming a run with another configuration or other data."""
         before = self.info()
         if before.key != info.key:
             different = Config.of(self.options()).differences(Config.of(options))
@@ -214,7 +214,7 @@ class RunFolder(_Folder):
             warnings.warn_explicit(words, UserWarning, "comity", 1)
 
     def clear(self) -> None:
-        """Remove everything but the lock."""
+        """Remove everything except the lock."""
         for path in self.path.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -222,13 +222,13 @@ class RunFolder(_Folder):
                 path.unlink()
 
     def move(self, to: Path) -> None:
-        """To another place, which its configuration then names."""
+        """Move the folder, and update its path in the configuration."""
         to.parent.mkdir(parents=True, exist_ok=True)
         self.path = self.path.rename(to)
         write_text(self / schema.CONFIG, yaml.safe_dump(self.options() | {"out": str(to)}, sort_keys=False))
 
     def add_partition(self, table: PartitionTable, columns: str = "") -> None:
-        """``columns``: the text of ``schema.yaml``, where the data are a table."""
+        """``columns``: the text of ``schema.yaml``, if the data are a table."""
         self._write(schema.PARTITION, table, indent=None)
         if columns:
             write_text(self / schema.COLUMNS, columns)
@@ -238,7 +238,7 @@ class RunFolder(_Folder):
             self._append(name, "".join(to_json(entry) + "\n" for entry in entries))
 
     def add_clients(self, round: int, columns: Columns, names: Sequence[str] = ()) -> None:
-        """One row a client, with its name last. What this evaluation did not measure stays empty."""
+        """One row per client, with its name last. Metrics that were not measured stay empty."""
         stream = io.StringIO(newline="")
         writer, written = csv.writer(stream), self.columns
         if not (self / schema.CLIENTS).exists():
@@ -257,7 +257,7 @@ class RunFolder(_Folder):
             self._written[name] = length + len(content), zlib.crc32(content, checksum)
 
     def _mark(self, name: str) -> tuple[int, int]:
-        """How much of a log there is."""
+        """Length and checksum of a log."""
         if name not in self._written:
             file = self / name
             content = file.read_bytes() if file.is_file() else b""
@@ -265,7 +265,7 @@ class RunFolder(_Folder):
         return self._written[name]
 
     def secure(self) -> Marks:
-        """Have the logs on disk; how long they are, for a checkpoint that counts on them."""
+        """Sync the logs to disk and return their lengths, for a checkpoint that relies on them."""
         marks = {name: self._mark(name) for name in LOGS if (self / name).is_file()}
         for name in marks:
             to_disk(self / name)
@@ -281,7 +281,7 @@ class RunFolder(_Folder):
         self._write(schema.RESULT, result)
 
     def rewind(self, marks: Marks) -> list[RoundRecord]:
-        """Forget what the logs got after a checkpoint; the records that stay. Nothing is cut if one was damaged."""
+        """Truncate the logs to a checkpoint and return the remaining records. Nothing is cut if a log is damaged."""
         for name in LOGS:
             file, (length, checksum) = self / name, marks.get(name, (0, 0))
             size = file.stat().st_size if file.is_file() else 0
@@ -300,10 +300,10 @@ class RunFolder(_Folder):
 
 
 class StudyFolder(_Folder):
-    """What one study has written beside its run folders."""
+    """The files of a study beside its run folders."""
 
     def planned(self) -> list[PlannedRun]:
-        """The runs that the study consists of, in its order; none in a folder that no study made."""
+        """The runs of the study in order; empty if the folder is not a study."""
         planned, path = self._read(list[PlannedRun], schema.CELLS) if (self / schema.CELLS).is_file() else [], self.path
         for run in planned:
             if not real(path / run.folder).is_relative_to(real(path)):
@@ -338,7 +338,7 @@ def other_data(folder: Path, data: object) -> ComityError:
 
 
 def _of_a_killed_start(file: Path) -> bool:
-    """Whether a run that was killed before it had begun left this file, or it is the lock of the one that begins."""
+    """Whether this file is left from a run that was killed before it started, or is the lock of the starting one."""
     return file.name in (schema.INFO, schema.LOCK) or is_part(file)
 
 

@@ -1,4 +1,4 @@
-"""Records of files as JSON and back. Reading checks the type and the range of each field."""
+"""Records as JSON. Reading checks the type and range of each field."""
 
 import json
 import math
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     Size = float
     Share = float
     Cosine = float
-else:  # as files have them, with room for rounding
+else:  # as in files, with tolerance for rounding
     Real, Size, Share, Cosine = _number(), _number(ge=0), _number(ge=-1e-9, le=1 + 1e-9), _number(ge=-1.001, le=1.001)
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Cost = Annotated[float, Meta(ge=0, lt=1e18)]
 
 
 def require(true: bool, otherwise: str) -> None:
-    """Reject what cannot be true; msgspec and ``LoadedRun`` say of which file."""
+    """Raise an error if a condition does not hold; msgspec and ``LoadedRun`` add the file name."""
     if not true:
         raise ValueError(otherwise)
 
 
 class _WithNaN:
-    """JSON has null where a number is not finite; records have NaN. Texts are printable: they will be shown."""
+    """JSON null becomes NaN in records. Texts are made printable, because they will be shown."""
 
     __slots__ = ()
 
@@ -55,28 +55,28 @@ class _WithNaN:
 
 
 class Record(_WithNaN, Struct, kw_only=True, forbid_unknown_fields=True):
-    """A record of a file."""
+    """A mutable record of a file."""
 
 
 class Fixed(_WithNaN, Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """A record of a file that does not change."""
+    """An immutable record of a file."""
 
 
 @cache
 def _numbers(record: type) -> dict[str, bool]:
-    """Fields with numbers that are null in a file where they are not finite, and whether the field itself may be."""
+    """Fields with numbers that are null in a file if not finite, and whether the field itself may be None."""
     hints = get_type_hints(record, include_extras=True)
     return {name: type(None) in get_args(hint) for name, hint in hints.items() if _NAN in str(hint)}
 
 
 @cache
 def _texts(record: type) -> list[str]:
-    """Fields with texts that are shown."""
+    """Text fields that are shown."""
     return [name for name, hint in get_type_hints(record).items() if "str" in str(hint) and name != "traceback"]
 
 
 def _shown(value: Any) -> Any:
-    """The same value where all its texts are printable."""
+    """The same value with all texts printable."""
     if isinstance(value, str):
         return value if value.isprintable() else one_line(value, len(value))
     if isinstance(value, list):
@@ -102,17 +102,17 @@ def _with_nan(value: Any) -> Any:
 
 
 def to_json(record: Any, indent: int | None = None) -> str:
-    """JSON with null for a number that is not finite."""
+    """JSON, with null for numbers that are not finite."""
     return json.dumps(plain(record), indent=indent)
 
 
 def plain(record: Any) -> Any:
-    """A record in dictionaries, lists, texts and numbers, as JSON has them."""
+    """A record as dictionaries, lists, texts and numbers."""
     return json.loads(msgspec.json.encode(record, enc_hook=_basic))
 
 
 def _basic(item: Any) -> Any:
-    """NumPy's floats, and subclasses of what JSON has."""
+    """Convert NumPy floats and subclasses of JSON types."""
     kinds: tuple[tuple[type, Any], ...] = ((float, float), (int, int), (str, str), (list, list), (Mapping, dict))
     for base, kind in kinds:
         if isinstance(item, base):
@@ -121,7 +121,7 @@ def _basic(item: Any) -> Any:
 
 
 def from_json(record: type[T], content: bytes, where: str) -> T:
-    """A record, or a list of records, from JSON; ``where`` names the file in the error."""
+    """Parse a record, or a list of records, from JSON; ``where`` names the file in errors."""
     try:
         return msgspec.json.decode(content, type=record)
     except msgspec.ValidationError as error:

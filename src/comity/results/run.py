@@ -1,4 +1,4 @@
-"""One run back from its folder, for tables, reports and notebooks. Only vectors need torch, which they import."""
+"""Load a run from its folder, for tables, reports and notebooks. Only tensors need torch."""
 
 import csv
 import importlib
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 MOST_UNKNOWN = 10_000
-"""Clients of a run that has neither a partition nor an evaluation to count them by."""
+"""Maximum clients of a run without partition and evaluation, which would show their number."""
 Flat = dict[str, Any]
 """Options of a run, flat: ``rule`` is a name and ``rule.c`` an option of the rule."""
 _UNDECISIVE = {option.name for option in declared(Config).values() if not option.decides} | {"seed", "training_seed"}
 
 
 def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
-    """The options that decide the numbers, apart from the seed.
+    """The options that affect results, without the seed.
 
-    ``own_rule``: no rule can be chosen, so the configured one decides nothing. Local sends no updates to any rule, and
-    its models are the same at every evaluation point.
+    ``own_rule``: no rule can be chosen, so the configured one has no effect. Local sends no updates to a rule, and its
+    models are the same at every evaluation point.
     """
     flat = Overlay(options).without(_UNDECISIVE)
     idle = LOCAL_OPTIONS.keys() - {"method"} if flat.get("method") == LOCAL else {"rule"} if own_rule else set()
@@ -45,7 +45,7 @@ def flatten(options: Mapping[str, Any], *, own_rule: bool = False) -> Flat:
 
 
 def show(value: Any, key: str = "") -> str:
-    """The value of an option in words."""
+    """The value of an option as text."""
     if value is None and key == "guard":
         return "none"
     if isinstance(value, (list, tuple)):
@@ -54,7 +54,7 @@ def show(value: Any, key: str = "") -> str:
 
 
 class LoadedRun:
-    """One run, read when it is asked for. What is not there yet, because the run continues, is empty."""
+    """One run, read on access. Parts that do not exist yet, because the run continues, are empty."""
 
     def __init__(self, path: Path | str) -> None:
         self.folder = RunFolder(path)
@@ -64,7 +64,7 @@ class LoadedRun:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Whatever is wrong with a file of this run says so as ``DamagedRun``."""
+        """Turn any error in a file of this run into ``DamagedRun``."""
         try:
             yield
         except DamagedRun:
@@ -73,12 +73,12 @@ class LoadedRun:
             raise DamagedRun(self.path, str(error)) from error
         except OSError as error:
             raise DamagedRun(self.path, f"{self.path} could not be read: {error.strerror}") from error
-        # Of the files' content: no text, a number too large, brackets too deep, a line that is no row.
+        # content of files: not text, a number too large, nested too deeply, a malformed row
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, csv.Error) as error:
             raise DamagedRun(self.path, f"{self.path} is damaged: {error}") from error
 
     def check(self, thorough: bool = False) -> None:
-        """Reject a run that a table would need numbers of that are not there, or not true; ``thorough``: or a page."""
+        """Raise an error if data for the table are missing or impossible; ``thorough``: also data for the report."""
         _ = self.options, self.decisive, self.result, self.partition, self.samples
         if thorough:
             _ = self.records, self.evaluation
@@ -95,7 +95,7 @@ class LoadedRun:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """The configuration in plain values, as ``config.yaml`` has it."""
+        """The configuration as plain values, as in ``config.yaml``."""
         with self._reading():
             options = self.folder.options()
             check.check_options(options)
@@ -103,13 +103,13 @@ class LoadedRun:
 
     @cached_property
     def config(self) -> Config:
-        """Not where it names classes that do not come with comity; ``Config.load`` may be allowed to import them."""
+        """The configuration; an error if it names your own classes: use ``Config.load`` with ``allow_code``."""
         refuse_code(self.options, str(self.path))
         return Config.of(self.options)
 
     @cached_property
     def decisive(self) -> Flat:
-        """The options that decide its numbers, apart from the seed."""
+        """The options that affect results, without the seed."""
         return flatten(self.options, own_rule=self.info.own_rule)
 
     @property
@@ -118,14 +118,14 @@ class LoadedRun:
 
     @property
     def local(self) -> bool:
-        """Whether each client trained alone."""
+        """Whether this is a local baseline."""
         return bool(self.options["method"]["name"] == LOCAL)
 
     # Numbers.
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
-        """What is known of each metric: those of the table, and those of this run's extensions."""
+        """All metrics of this run by key, including those of its extensions."""
         return metrics.by_key() | {each.key: each.metric for each in self.info.metrics}
 
     @property
@@ -134,7 +134,7 @@ class LoadedRun:
 
     @cached_property
     def result(self) -> Result | None:
-        """``None`` until the run is finished."""
+        """The result; ``None`` until the run is finished."""
         if not self.folder.finished:
             return None
         with self._reading():
@@ -155,7 +155,7 @@ class LoadedRun:
 
     @cached_property
     def evaluation(self) -> Columns:
-        """The newest evaluation: a list over clients for each metric."""
+        """The newest evaluation: one list over clients per metric."""
         if self.result is not None:
             return self.result.clients
         with self._reading():
@@ -166,7 +166,7 @@ class LoadedRun:
 
     @cached_property
     def samples(self) -> "Samples | None":
-        """The score of each test; ``None`` where the clients were elsewhere, or the run is not finished."""
+        """Score of each test sample; ``None`` if clients ran on other machines, or the run is not finished."""
         with self._reading():
             found = self.folder.samples() if self.finished else None
             require(found is None or found.keys() <= set(self.client_ids), f"{schema.SAMPLES} has unknown clients")
@@ -174,12 +174,12 @@ class LoadedRun:
 
     @property
     def deciding(self) -> str:
-        """The name of the metric that decides."""
+        """Name of the metric that decides."""
         return str(self.options.get("metric") or ACCURACY)
 
     @property
     def repeats_local(self) -> bool:
-        """Whether this is local training repeated with another training seed."""
+        """Whether this is a repeated local baseline (another training seed)."""
         return self.local and self.options.get("training_seed") is not None
 
     @property
@@ -187,11 +187,11 @@ class LoadedRun:
         return [int(client) for client in self.evaluation.get(schema.CLIENT, ())]
 
     def by_client(self, column: str) -> dict[int, float]:
-        """One column of the newest evaluation by client; empty where it was not measured."""
+        """One column of the newest evaluation by client; empty if not measured."""
         return dict(zip(self.client_ids, self.evaluation.get(column, ()), strict=False))
 
     def metric(self, name: str, how: str = "mean") -> float:
-        """A metric of the last round, ``how`` as in ``Summary``; NaN where it was not measured or the run continues."""
+        """A metric of the last round; ``how`` is mean, std, samples or worst10. NaN if not measured or not finished."""
         summary = self.result.last.metrics.get(name) if self.result is not None else None
         return math.nan if summary is None else float(getattr(summary, how))
 
@@ -208,37 +208,37 @@ class LoadedRun:
         return table
 
     def coefficients(self, wanted: Callable[[int], bool] = lambda _: True) -> Iterator[Weights]:
-        """The rule's coefficients in the rounds that are ``wanted``; only their lines are parsed."""
+        """The rule's coefficients in the ``wanted`` rounds; only their lines are parsed."""
         with self._reading():
             for record in self.folder.weights(wanted):
                 if wanted(record.round):
                     yield record
 
     def cosines(self) -> Iterator[Cosines]:
-        """The cosines between clients' updates, round by round."""
+        """Cosines between clients' updates, by round."""
         with self._reading():
             yield from self.folder.cosines()
 
-    # For a notebook.
+    # For notebooks.
 
     @cached_property
     def rounds(self) -> Any:
-        """One row a round: a pandas data frame where pandas is installed (``seconds.train``), else a list of dicts."""
+        """One row per round, as a pandas data frame (columns like ``seconds.train``), or a list without pandas."""
         return _frame([plain(record) for record in self.records])
 
     @cached_property
     def clients(self) -> Any:
-        """One row for each client and evaluation, as ``rounds``."""
+        """One row per client and evaluation, in the same form as ``rounds``."""
         return _frame(self.folder.client_rows())
 
     @cached_property
     def weights(self) -> list[Weights]:
-        """The rule's coefficients round by round."""
+        """The rule's coefficients, by round."""
         return list(self.coefficients())
 
     @cached_property
     def state(self) -> "dict[str, Tensor]":
-        """Everything in the checkpoint by name: ``server/theta``, ``client/3/method/personal``, ..."""
+        """All tensors of the checkpoint by name: ``server/theta``, ``client/3/method/personal``, ..."""
         missing = "this run has no checkpoint, or its study did not keep it (--keep-checkpoints)"
         return _tensors(self.folder / schema.CHECKPOINT, missing)
 
@@ -248,9 +248,9 @@ class LoadedRun:
         return self.state["server/theta"]
 
     def model(self, cid: int) -> "dict[str, Tensor]":
-        """A client's federated model under the network's own names: ``net.load_state_dict(run.model(3))``.
+        """A client's federated model with the network's own names: ``net.load_state_dict(run.model(3))``.
 
-        ``comity.load_model`` has all that the client uses, ready to predict.
+        ``comity.load_model`` returns everything that the client uses, ready to predict.
         """
         models = self.folder / schema.MODELS
         place = next(models.glob(f"{cid:03d}-*"), models / f"{cid:03d}")

@@ -1,4 +1,4 @@
-"""The score of each test sample in one run, by the metric that decides. Needs no torch."""
+"""Score of each test sample in one run, by the metric that decides. Needs no torch."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ _TYPES |= {"probability": np.float32}
 
 
 class Samples(Mapping[int, ClientScores]):
-    """The scores of all clients by client."""
+    """Scores of all clients, by client."""
 
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         lengths = {len(column) for column in columns.values()}
@@ -47,7 +47,7 @@ class Samples(Mapping[int, ClientScores]):
 
 
 def write_samples(file: Path, scores: Mapping[int, ClientScores]) -> None:
-    """Write the scores of all clients; a column that some client does not have is left out."""
+    """Write the scores of all clients; a column that a client lacks is left out."""
     clients = sorted(scores)
     columns: dict[str, list[Any]] = {"client": [np.full(len(scores[client].id), client) for client in clients]}
     columns |= {name: [getattr(scores[client], name) for client in clients] for name in _TYPES if name != "client"}
@@ -57,7 +57,7 @@ def write_samples(file: Path, scores: Mapping[int, ClientScores]) -> None:
 
 
 def read_samples(file: Path) -> Samples | None:
-    """The scores in a run folder; ``None`` where a run has none, such as one whose clients are elsewhere."""
+    """The scores in a run folder; ``None`` if there are none, for example if clients run on other machines."""
     if not file.is_file():
         return None
     if file.stat().st_size > LARGEST_FILE:

@@ -1,9 +1,9 @@
-"""Files of run and study folders: their names, and the records in them.
+"""Files of run and study folders: their names and records.
 
-A change that makes old folders unreadable raises ``SCHEMA``.
+Increase ``SCHEMA`` for a change that makes old folders unreadable.
 """
 
-# ruff: noqa: RUF012  # msgspec gives each record a list or a dictionary of its own
+# ruff: noqa: RUF012  # msgspec creates a new list or dictionary per record
 
 import math
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ INFO = "run.json"
 CONFIG = "config.yaml"
 PARTITION = "partition.json"
 COLUMNS = "schema.yaml"
-"""The schema of the table that the run learnt from."""
+"""Schema of the table that the run was trained on."""
 ROUNDS = "rounds.jsonl"
 WEIGHTS = "weights.jsonl"
 COSINES = "cosines.jsonl"
@@ -34,7 +34,7 @@ MODELS = "models"
 TENSORS = "model.safetensors"
 """In the folder of each client's model."""
 LOCAL_CACHE = ".local"
-"""Beside run folders: the runs of Local that they are compared with."""
+"""Beside run folders: their local baselines."""
 
 # Files of a study folder.
 STUDY = "study.yaml"
@@ -55,16 +55,16 @@ CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, CLIENT_NAME = "client", "n_train", "n_te
 CLIENT_COLUMNS = (CLIENT, TRAINING_SAMPLES, TEST_SAMPLES, *by_key())
 
 FALL, FALLEN_TESTS = 0.2, 5
-"""Training is not stable where a client's accuracy falls by more than this, and by so many tests or more."""
+"""Training is unstable if a client's accuracy drops by more than this share, and by at least so many tests."""
 
 ZERO = 1e-9
-"""Smaller differences of accuracies are float rounding: no test set is large enough to show them."""
+"""Smaller differences of accuracies are rounding: no test set is large enough to show them."""
 
 Printable = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u200e-\u202e]*\Z")]
 Dropped = Any | msgspec.UnsetType
-"""A field of earlier versions: files may have it, and nothing reads or writes it."""
+"""A field of earlier versions, accepted in files but not used."""
 Columns = dict[str, list[Real]]
-"""One evaluation: a list over clients for each of CLIENT_COLUMNS that was measured."""
+"""One evaluation: one list over clients for each measured one of CLIENT_COLUMNS."""
 
 
 class Version(Struct):
@@ -72,7 +72,7 @@ class Version(Struct):
 
 
 class MetricInfo(Fixed, kw_only=True, frozen=True):
-    """A metric of this run that is not in the table of metrics: an extension measured it."""
+    """A metric of an extension, which is not in the table of metrics."""
 
     key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}\Z")]
     label: Printable
@@ -85,37 +85,37 @@ class MetricInfo(Fixed, kw_only=True, frozen=True):
 
     @classmethod
     def of(cls, metric: Metric) -> "MetricInfo":
-        told = {name: getattr(metric, name) for name in cls.__struct_fields__}
-        return cls(**{name: value for name, value in told.items() if value not in (-math.inf, math.inf)})
+        known = {name: getattr(metric, name) for name in cls.__struct_fields__}
+        return cls(**{name: value for name, value in known.items() if value not in (-math.inf, math.inf)})
 
     @property
     def metric(self) -> Metric:
-        """For tables and pages; its values are in files, and it computes none."""
-        told = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        return Metric(**told, compute=lambda _: None, optional=True)
+        """The metric for tables and pages; it reads values from files and computes none."""
+        known = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return Metric(**known, compute=lambda _: None, optional=True)
 
 
 class RunInfo(Fixed, kw_only=True, frozen=True, omit_defaults=True):
-    """What a run is, written before its first round."""
+    """Description of a run, written before its first round."""
 
     schema: int
     comity: str
     """The version that wrote the folder."""
     title: str
     key: str
-    """The same for two configurations that give the same numbers."""
+    """Hash of the options that affect results."""
     own_rule: bool
-    """Whether no rule could be chosen: Local has none, some methods bring their own."""
+    """Whether the option ``rule`` has no effect: Local has no rule, and some methods bring their own."""
     moment: Literal["received", "fitted"]
-    """When models are judged: with the newest shared part, or as fitting left them."""
+    """Evaluation point: with the newest shared part (received), or after local training (fitted)."""
     data: str = ""
-    """The fingerprint of the samples and labels; empty in folders of earlier versions."""
+    """Fingerprint of samples and labels; empty in folders of earlier versions."""
     id: str = ""
-    """Drawn when the run began, and the same when it is resumed: no other run has it."""
+    """Unique id, drawn at the start and kept when the run is resumed."""
     trainer: Annotated[str, Meta(max_length=100)] = ""
-    """How local training was computed: ``autograd``, ``chain``, ``compiled AVX512``; last digits depend on it."""
+    """How local training was computed: ``autograd``, ``chain``, ``compiled AVX512``; it affects rounding."""
     metrics: list[MetricInfo] = []
-    """Metrics of extensions, which the table of metrics does not have."""
+    """Metrics of extensions, which are not in the table of metrics."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,21 +124,21 @@ class RunInfo(Fixed, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class PartitionTable(Fixed, kw_only=True, frozen=True):
-    """Who holds how many samples of which class."""
+    """Number of samples per client and class."""
 
     name: str
     partition: str
     classes: Count
     counts: list[list[Count]]
     client_names: list[str] = []
-    """Of each client, and of each class; empty in runs of an earlier comity."""
+    """Names of clients (and of classes); empty in runs of earlier versions."""
     class_names: list[str] = []
     tests_drawn: bool = False
-    """Whether each seed draws its own tests from a client's samples."""
+    """Whether each seed draws its own test samples."""
     folds: Count = 0
-    """Number of consecutive seeds that together test each sample once; 0 where there are no folds."""
+    """Number of consecutive seeds that together test each sample once; 0 without folds."""
     is_uneven: bool = False
-    """Whether balanced accuracy decides by default."""
+    """Whether balanced accuracy is the default metric."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,16 +154,16 @@ class Summary(Fixed, kw_only=True, frozen=True):
     mean: Real
     std: Size
     samples: Real
-    """The mean over samples rather than over clients."""
+    """Mean over samples instead of clients."""
     worst10: Real
-    """The mean over the worst tenth of the clients."""
+    """Mean over the worst tenth of the clients."""
 
 
 Metrics = dict[str, Summary]
 
 
 class Traffic(Record, kw_only=True):
-    """Bytes of tensors; evaluation is not counted."""
+    """Bytes of tensors, without evaluation."""
 
     down: Cost = 0
     up: Cost = 0
@@ -176,55 +176,55 @@ class Seconds(Record, kw_only=True):
 
 
 class Conflict(Record, kw_only=True):
-    """Share of pairs of clients whose updates point against each other."""
+    """Share of client pairs whose updates conflict (negative inner product)."""
 
     rate: Share = 0.0
     layers: dict[str, Share] = {}
     error: Share = 0.0
-    """Share of the pairs and layers that are expected to be judged wrongly, where sketches tell; else 0."""
+    """Expected share of pairs and layers that sketches misjudge; 0 if products are exact."""
     loss_change: Real = 0.0
-    """Of all clients together under the plain mean, to first order (ConFREE, Equation 8)."""
+    """First-order change of the clients' summed loss under the plain mean (ConFREE, Equation 8)."""
     loss_change_by_others: Real = 0.0
-    """The same without what a client's own update does for it (FedCALM, Equation 10); above 0 others harm."""
+    """The same without the effect of each client's own update (FedCALM, Equation 10); positive if others harm."""
 
 
 class Against(Record, kw_only=True):
-    """Clients whose own update a step points against (a negative inner product): it undoes what they have learnt."""
+    """Clients whose update has a negative inner product with a step, so that their loss increases to first order."""
 
     clients: Count = 0
-    """Of so many."""
+    """Total number of clients."""
     mean: Count = 0
     rule: Count = 0
-    """By the plain mean of the updates, and by the rule's step."""
+    """Number under the rule's step (``mean``: under the plain mean of the updates)."""
     mean_ids: list[int] = []
-    """Who they are, the first of them where they are many."""
+    """Ids of these clients; only the first ones if there are many."""
     rule_ids: list[int] = []
 
 
 class Verdict(Fixed, kw_only=True, frozen=True):
-    """What clients say that a step would do to them."""
+    """Effect of a step as reported by clients."""
 
     change: Real
-    """Of their mean loss."""
+    """Change of their mean loss."""
     harmed: Count
-    """Clients whose loss it would raise, of those with enough samples to tell."""
+    """Number of clients with enough samples whose loss it would raise."""
 
 
 class RuleNote(Record, kw_only=True):
-    """What the rule's solver says of its own step."""
+    """The solver's report on the rule's step."""
 
     certificate: str
     residual: Real = 0.0
     stretch: dict[str, Real] = {}
-    """By layer: the length of the step over that of the plain mean."""
+    """Length ratio by layer: length of the step divided by that of the plain mean."""
     choice: dict[str, Real] = {}
-    """Of a rule that chooses among others: each with its weight. The heaviest made the step."""
+    """Weights of the candidates of a rule that chooses among others. The heaviest made the step."""
     verdicts: dict[str, Verdict] = {}
-    """In rounds in which clients were asked: what they said of each choice."""
+    """In rounds in which clients were asked: their verdict on each candidate."""
 
 
 class ByClient(Fixed, kw_only=True, frozen=True):
-    """Numbers of one round with a column for each client."""
+    """Numbers of one round with one column per client."""
 
     round: Count
     group: str
@@ -236,11 +236,11 @@ class ByClient(Fixed, kw_only=True, frozen=True):
 
 
 class Weights(ByClient, kw_only=True, frozen=True):
-    """The rule's coefficients in one round: a row for the whole model, or one for each layer."""
+    """The rule's coefficients in one round: one row for the whole model, or one per layer."""
 
     coefficients: list[list[Real]]
     multipliers: list[list[Real]] | None = None
-    """CALM's λ: what each client's constraint adds to its coefficient."""
+    """CALM's λ: the part of each client's coefficient that comes from its constraint."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -248,11 +248,11 @@ class Weights(ByClient, kw_only=True, frozen=True):
 
 
 class Cosines(ByClient, kw_only=True, frozen=True):
-    """The cosine between every two clients' updates in one round."""
+    """Cosines between all pairs of clients' updates in one round."""
 
     cosines: list[list[Cosine]]
     error: Annotated[float, Meta(ge=0, le=2)] = 0.0
-    """The standard error of those near 0, where sketches tell; else 0."""
+    """Standard error of cosines near 0 if sketches estimate them, otherwise 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -266,27 +266,27 @@ class RoundRecord(Record, kw_only=True):
     round: Count
     cohort: list[int] = []
     lost: list[int] = []
-    """Those that trained and never answered."""
+    """Clients that trained and then dropped out."""
     failed: dict[int, str] = {}
-    """Those whose answers were left out, and why."""
+    """Clients whose answers were left out, with the reason."""
     warnings: list[str] = []
-    """What deserves a look though nothing was left out: nodes without a seat, seats that changed, sizes out of line."""
+    """Warnings without consequences: nodes without a seat, seats that changed, suspicious sizes."""
     train_loss: Real = math.nan
     bytes: Traffic = msgspec.field(default_factory=Traffic)
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     metrics: Metrics = {}
-    """Empty where this round was not evaluated."""
+    """Empty if this round was not evaluated."""
     fell: dict[int, Real] = {}
-    """Clients whose accuracy fell by more than FALL since the evaluation before, and by how much."""
+    """Drop in accuracy of clients that fell by more than FALL (20 points) since the previous evaluation."""
     general_error: Real = 0.0
-    """At most so large is the standard error of each client's S-acc and G-acc; 0 where every test was tried."""
+    """Upper bound of the standard error of each client's S-acc and G-acc; 0 if all tests were used."""
     conflict: Conflict | None = None
     rule: RuleNote | None = None
     method: dict[str, Any] = {}
-    """What the method notes of its own."""
+    """Additional values recorded by the method."""
     against: Against | None = None
     epsilon: float | None = None
-    """Of differential privacy so far, where noise is added: of the client that took part in most rounds."""
+    """Epsilon of differential privacy so far, for the client with most rounds; None without noise."""
     step_cosines: Dropped = msgspec.UNSET
 
 
@@ -298,27 +298,27 @@ class Evaluation(Fixed, kw_only=True, frozen=True):
 
 class Best(Evaluation, kw_only=True, frozen=True):
     chosen_by: Literal["validation", "test"]
-    """Methods must not be compared by a best round that test accuracy chose."""
+    """Do not compare methods by a best round that test accuracy chose."""
 
 
 class Newcomers(Fixed, kw_only=True, frozen=True):
-    """Clients that were held out of training and joined after it."""
+    """Clients that were held out of training and joined afterwards."""
 
     clients: Columns
     metrics: Metrics
     transfer: Transfer | None
-    """Against Local for as many rounds as the others trained."""
+    """Compared with Local for as many rounds as the other clients trained."""
     failed: dict[int, str]
-    """Those that could not be served, and why."""
+    """Clients that could not be served, with the reason."""
 
 
 class Result(Fixed, kw_only=True, frozen=True):
-    """Last and best round, who gained and who was harmed, what it cost, and on what it ran."""
+    """Last and best round, gains and harm per client, cost, and machine."""
 
     last: Evaluation
     best: Best
     transfer: Transfer | None
-    """``None`` without a Local to compare with."""
+    """``None`` without a local baseline."""
     clients: Columns
     """The last evaluation."""
     malicious: list[int]
@@ -328,25 +328,25 @@ class Result(Fixed, kw_only=True, frozen=True):
     seconds: Seconds
     failures: Count
     diverged: list[int] = []
-    """Clients that ended with a loss that is not finite, or whose update in the last round was rejected for that."""
+    """Clients whose final loss, or whose update in the last round, is not finite."""
     written: str
     versions: dict[str, str]
     machine: dict[str, Any]
     unstable: list[int] = []
-    """Clients whose accuracy fell by more than FALL between two evaluations."""
+    """Clients whose accuracy dropped by more than FALL between two evaluations."""
     newcomers: Newcomers | None = None
     mean_against: Share | None = None
     rule_against: Share | None = None
-    """Mean over rounds of the share of clients whose own update the plain mean, and the rule's step, points against."""
+    """Mean share of clients whose loss the rule's step increases (``mean_against``: the plain mean)."""
     epsilon: float | None = None
-    """What all rounds come to, with the option dp_delta, where noise is added."""
+    """Total epsilon at delta = dp_delta; None without noise."""
     conflict_error: Share = 0.0
-    """The largest of a round."""
+    """Largest conflict error of any round."""
     contributions: Dropped = msgspec.UNSET
 
 
 class PlannedRun(Fixed, kw_only=True, frozen=True):
-    """One run of a study, as ``cells.json`` has it."""
+    """One run of a study, in ``cells.json``."""
 
     folder: str
     title: str
@@ -360,7 +360,7 @@ class Trial(Fixed, kw_only=True, frozen=True):
 
 
 class Tuned(Fixed, kw_only=True, frozen=True):
-    """One search for an option's value, as ``tuning.json`` has it."""
+    """One search for an option's value, in ``tuning.json``."""
 
     cell: str
     option: str
@@ -373,7 +373,7 @@ class Tuned(Fixed, kw_only=True, frozen=True):
 
     @property
     def at_an_end(self) -> bool:
-        """Whether the chosen number is the smallest or the largest of several that were tried."""
+        """Whether the chosen number is the smallest or largest of those tried."""
         values = [trial.value for trial in self.tried]
         numbers = len(values) > 1 and all(isinstance(value, (int, float)) for value in values)
         return numbers and self.chosen in (min(values), max(values))

@@ -1,4 +1,4 @@
-"""What joining changed for each client: records of ``result.json`` and ``samples.safetensors``."""
+"""The effect of joining on each client: records of ``result.json`` and ``samples.safetensors``."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,57 +12,57 @@ State = Literal["worse", "not worse", "undecided"]
 
 
 class Gain(Fixed, kw_only=True, frozen=True):
-    """What joining changed for one client, or for a federation: positive where the joined model is better."""
+    """The effect of joining on one client, or on a federation: positive if the joined model is better."""
 
     gain: Real
     low: Real
     high: Real
-    """The 95 % interval; null where it is not known."""
+    """Upper end of the 95 % interval (``low``: lower end); null if unknown."""
     state: State
     detectable: Real
-    """The smallest loss that would be found with a power of 80 %; null where no loss would be."""
+    """Smallest loss that would be detected with 80 % power; null if no loss would be."""
 
 
 class Transfer(Fixed, kw_only=True, frozen=True):
-    """What joining changed for each client, against the local baseline under the same conditions, in this run."""
+    """The effect of joining on each client in this run, compared with the local baseline under the same conditions."""
 
     metric: Literal["accuracy", "balanced", "log-loss", "brier", "auc"]
     """The metric that decides."""
     margin: Size
     """The largest loss that still counts as not worse."""
     local: Real
-    """The metric's mean over clients in the local baseline."""
+    """Mean of the metric over clients in the local baseline."""
     relative_accuracy: Real
-    """Mean over clients of gain over the local baseline's value; null for metrics that are not shares."""
+    """Relative gain: mean over clients of gain / local value; null for metrics that are not shares."""
     positive_transfer: Share
     """Share of the clients that gain."""
     mean: Gain
-    """Of the mean over clients."""
+    """Gain of the mean over clients."""
     clients: dict[int, Gain]
     local_on: Literal["all", "train"] = "all"
-    """Whether the local baseline learnt from all samples of a client, or not from its validation samples."""
+    """Whether the local baseline was trained on all samples of a client, or without its validation samples."""
 
     @property
     def gain(self) -> dict[int, float]:
-        """By client."""
+        """Gain of each client."""
         return {client: each.gain for client, each in self.clients.items()}
 
     @property
     def worse(self) -> list[int]:
-        """The clients for which harm is shown."""
+        """The clients with a significant loss."""
         return [client for client, each in self.clients.items() if each.state == "worse"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:
-    """One client's tests, as ``samples.safetensors`` has them; the arrays have an entry for each test."""
+    """One client's tests, as in ``samples.safetensors``: arrays with one entry per test."""
 
     id: "NDArray[Any]"
-    """The sample's index in the data set."""
+    """Index of the sample in the data set."""
     label: "NDArray[Any]"
     score: "NDArray[Any]"
-    """By the metric that decides, higher is better; their mean is the client's metric, or minus it for a loss."""
+    """Score by the metric that decides, higher is better; their mean is the client's metric, or minus it for a loss."""
     mixed: "NDArray[Any] | None" = None
-    """Of two local models mixed, where the run repeats local training."""
+    """Score of a mixture of two local models, if the run repeats local training."""
     probability: "NDArray[Any] | None" = None
-    """That the client's model gives the second class, where there are two."""
+    """Predicted probability of the second class, if there are two classes."""

@@ -1,4 +1,4 @@
-"""Rules: how the updates of clients become one, from their Gram matrix and with a certificate.
+"""Rules: combine client updates into one update, computed from their Gram matrix and with a certificate.
 
 >>> import torch
 >>> from comity.rules import ConFREE
@@ -53,31 +53,31 @@ RULES: dict[str, type[Rule]] = {
     "TorchJD": TorchJD,
     "Auto": Auto,
 }
-"""By the name on the command line."""
+"""Rules by their command-line name."""
 
 # fmt: off
 __all__ = [
-    # what goes in and what comes out
+    # inputs and outputs
     "Updates", "Combination", "Outcome", "DroppedWarning", "SolverWarning",
     # the rules
     "Mean", "Projection", "ConFREE", "CALM", "MGDA", "FedMGDAPlus", "FedFV", "FairDescent", "TorchJD",
     "ConFREELength", "ReleasedConFREE", "UPGrad", "CAGrad", "GeometricMedian", "TaskArithmetic", "TIES", "Auto",
     "RULES",
-    # what the server does with a rule's update
+    # the server's step with a rule's update
     "ServerStep",
-    # how much a stranger counts
+    # bounds on one client's weight
     "capped",
-    # who hurts whom
+    # diagnosis: which client hurts which
     "conflict_rate", "ConflictRate", "cosines", "harm", "improvement", "against", "loss_change", "COSINE_ROUNDING",
     # personal directions
     "protected_directions",
     # for a rule of your own
     "Rule", "GramBlock", "Solution", "min_norm", "evening",
-    # ranges of its options
+    # ranges for options
     "Count", "CountOrZero", "NonNegative", "Positive", "Share", "Range",
-    # for updates that are held in another form
+    # updates held in another form
     "ClientUpdates", "Members", "TriedSteps", "lower_products", "mirrored", "piece_width", "LONGEST_SQUARE",
-    # for rules that see sketches of updates
+    # rules on sketches of updates
     "Sketch", "LayerSketch", "SketchedUpdates", "check_sketch", "advice_on_products",
 ]
 # fmt: on

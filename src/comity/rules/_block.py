@@ -1,4 +1,4 @@
-"""What a rule sees of the updates: their Gram matrix, or what it is made of where there are many clients."""
+"""The view of the updates that a rule gets: their Gram matrix, or a low-rank factor of it if there are many clients."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from comity.rules.solvers import gram, root
 
 By = Literal["size", "uniform"]
 
-_TILE = 512  # clients whose products lie in the cache while they are added up
+_TILE = 512  # clients per tile, so that the products of a tile stay in the cache while they are summed
 
 
 @dataclass(frozen=True)
 class GramBlock:
-    """What a rule sees of one layer, or of the whole model: the n members whose updates are not 0 there."""
+    """Input of a rule for one layer or the whole model: products of the n updates that are not 0 there."""
 
-    A: Array  # its columns are the members' updates, turned into few dimensions: AᵀA = G
-    unit: float  # the length of an update that has length 1 in G
-    present: int  # how many clients are present, those whose update is 0 included: a mean divides by this number
-    shares: Array  # of the samples of all clients present; 0 for absent clients
-    losses: Array  # nan for absent clients, and for all if the rule does not need losses and none were given
-    ages: Integers  # how many rounds ago each update was sent, 0 for those present
-    layer: int  # which layer; 0 for the whole model
-    sketched: bool = False  # whether A is of sketches of many clients: their products are estimates
-    threads: int | None = None  # for what takes long; they change no bit
+    A: Array  # (r, n) factor of the Gram matrix: AᵀA = G, one column per member
+    unit: float  # length of an update that has length 1 in G
+    present: int  # number of clients present, including those whose update is 0: a mean divides by it
+    shares: Array  # share of the samples of all clients present; 0 for absent clients
+    losses: Array  # nan for absent clients, and for all clients if no losses were given
+    ages: Integers  # rounds since each update was sent, 0 for clients present
+    layer: int  # index of the layer; 0 for the whole model
+    sketched: bool = False  # whether A comes from sketches of many clients, so that products are estimates
+    threads: int | None = None  # threads for long computations; the result does not depend on them
 
     def __len__(self) -> int:
         return int(self.A.shape[1])
@@ -43,16 +43,16 @@ class GramBlock:
 
     @property
     def products(self) -> Array | Factored:
-        """G, for solvers: with many members it is not made, and what G does goes through A."""
+        """G for solvers; with many members a `Factored` that multiplies by A and never forms G."""
         return Factored(self.A) if len(self) > MANY else self.G
 
     def scaled(self, r: Array) -> Array | Factored:
-        """The products of the updates divided by ``r``."""
+        """Gram matrix of the updates after division by ``r`` (n,)."""
         return Factored(self.A / r) if len(self) > MANY else self.G / r / r[:, None]
 
     @cached_property
     def squares(self) -> Array:
-        """(n,) the squared length of each update."""
+        """(n,) squared length of each update."""
         return np.asarray((self.A * self.A).sum(0) if len(self) > MANY else self.G.diagonal())
 
     @property
@@ -60,7 +60,7 @@ class GramBlock:
         return np.sqrt(self.squares)
 
     def bands(self) -> Iterator[tuple[slice, Array]]:
-        """G in bands of rows, and which: all at once, or with many members some at a time."""
+        """Row slices and the matching bands of G: all rows at once, or blocks of rows with many members."""
         if len(self) <= MANY:
             yield slice(0, len(self)), self.G
         else:
@@ -70,7 +70,7 @@ class GramBlock:
                 yield rows, np.asarray((A[:, rows].mT @ A).numpy())
 
     def opposition(self, weights: Array) -> Array:
-        """(n,) Σᵢ wᵢ [−Gᵢⱼ]₊ in float32, which is far more exact than sketches are, half of G in tiles."""
+        """(n,) Σᵢ wᵢ [−Gᵢⱼ]₊, computed in tiles over half of G, in float32: far more exact than sketches are."""
         A, w = torch.from_numpy(self.A).mT.float().contiguous(), torch.from_numpy(weights).float()
         starts = range(0, len(self), _TILE)
 
@@ -86,12 +86,12 @@ class GramBlock:
         return np.asarray(sum(in_order(add, starts, self.threads), torch.zeros(len(self), dtype=torch.float64)).numpy())
 
     def weights(self, by: By) -> Array:
-        """How much each member counts in a mean, as a multiple of what it counts in a uniform one."""
+        """(n,) weight of each member in a mean, as a multiple of its weight in a uniform mean."""
         return self.shares * self.present if by == "size" else np.where(self.ages == 0, 1.0, 0.0)
 
 
 def factored(updates: ClientUpdates, layer: int | None) -> tuple[Array, Callable[[Integers, float], Array]]:
-    """The squared lengths of all updates in a layer or in the model, and what makes A of some at a unit of length."""
+    """Squared lengths of all updates in a layer or the model, and a function (indices, unit of length) → A."""
     flat = updates.flat(layer)
     if flat is not None:
         rows = flat.numpy()

@@ -1,4 +1,4 @@
-"""Sketches of many updates whose rows are here: each layer is folded into k buckets, and nothing has to be hidden."""
+"""Fast sketches of many updates in memory: each layer is folded into k buckets, without hiding anything."""
 
 import hashlib
 import threading
@@ -15,15 +15,15 @@ from comity.rules._sketch import LayerSketch
 
 T = TypeVar("T")
 
-_TILE, _LARGEST = 64, 2**22  # rows that are read at once, and numbers: they stay in the cache while they are used
-_WIDEST = 2**14  # columns of a float32 product
-_NEAR = 1e-4  # of a cosine: products that are nearer to 0 are computed in float64, so that each sign is right
+_TILE, _LARGEST = 64, 2**22  # rows and numbers read at once, so that they stay in the cache
+_WIDEST = 2**14  # columns per float32 product
+_NEAR = 1e-4  # cosines closer to 0 are recomputed in float64, so that every sign is correct
 
 
 class Fold(LayerSketch):
-    """The first half of a sketch: k buckets in place of 16 k, and no Gaussian matrix, which only hides updates.
+    """CountSketch of one layer with k buckets instead of 16 k, without the Gaussian matrix that hides updates.
 
-    Products of folded updates are unbiased too, with at most the standard error of the whole sketch.
+    Products of folded updates are unbiased, with at most the standard error of the full sketch.
     """
 
     def __init__(self, k: int, place: int, layer: Layer, key: bytes) -> None:
@@ -32,16 +32,16 @@ class Fold(LayerSketch):
         self._drawn = [
             LayerSketch._signs(self, block) for block in range(-((layer.start - layer.stop) // self.buckets))
         ]
-        self.offset = int.from_bytes(self._bytes("model", 8), "little") % k  # where it begins in a sketch of the model
+        self.offset = int.from_bytes(self._bytes("model", 8), "little") % k  # this layer's place in the model's sketch
 
     def _signs(self, block: int) -> tuple[Tensor, int]:
         return self._drawn[block]
 
 
 class Folds:
-    """The folded layers of many updates, their lengths and their plain mean, from one pass over the rows.
+    """Folded layers of many updates, their lengths and their plain mean, from one pass over the rows.
 
-    Reads some whole rows at a time: to cut thousands of rows into columns takes longer than to multiply them.
+    Whole rows are read a few at a time: cutting thousands of rows into columns takes longer than multiplying them.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Folds:
         key: bytes,
         threads: int | None,
     ) -> None:
-        """Where there is a ``base``, the first ``present`` rows are models that began there."""
+        """If ``base`` is given, the first ``present`` rows are models that started from it; the others are updates."""
         self._rows, self._base, self._present = rows, base, present if base is not None else 0
         self._layout, self._k, self._threads = layout, k, threads
         self._maps = [Fold(k, place, layer, key) for place, layer in enumerate(layout.layers)]
         kind = at_least_float32(rows[0][:0]).dtype
         self._layers = [torch.zeros(len(rows), one.buckets, dtype=kind) for one in self._maps]
-        self._made: tuple[Tensor, Tensor] | None = None
+        self._cached: tuple[Tensor, Tensor] | None = None
         lengths = torch.zeros(len(rows), dtype=torch.float64)
 
         def fold(places: slice, U: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Folds:
         self.squares = lengths**2
 
     def flat(self, layer: int | None) -> Tensor:
-        """(N, r) with r at most k, of a layer, or of the whole model: the sum of its layers' buckets."""
+        """(N, r) sketch with r ≤ k of one layer, or of the whole model (the sum of its layers' buckets)."""
         if layer is not None:
             return self._layers[layer]
         if sum(one.buckets for one in self._maps) <= self._k:
@@ -87,8 +87,8 @@ class Folds:
         return whole
 
     def combine(self, coefficients: Tensor, places: Sequence[int]) -> Tensor:
-        """(P,) these rows with coefficients (1, N), or (L, N) with its own for each layer; the last is kept."""
-        if self._made is None or not torch.equal(self._made[0], coefficients):
+        """(P,) rows combined with coefficients (1, N), or (L, N) with one row per layer; the last result is cached."""
+        if self._cached is None or not torch.equal(self._cached[0], coefficients):
 
             def combine(some: slice, U: Tensor) -> Tensor:
                 x = coefficients[:, some].to(U)
@@ -97,11 +97,11 @@ class Folds:
                 layers = zip(x, self._layout.layers, strict=True)
                 return torch.cat([own @ U[:, layer.start : layer.stop] for own, layer in layers])
 
-            self._made = coefficients.clone(), self._sum(combine, places)
-        return self._made[1].clone()
+            self._cached = coefficients.clone(), self._sum(combine, places)
+        return self._cached[1].clone()
 
     def gains(self, step: Tensor, places: Sequence[int]) -> Tensor:
-        """(N,) float64, the product of each of these rows with a step (P,)."""
+        """(N,) float64 product of each of these rows with a step (P,)."""
 
         def multiply(_: slice, U: Tensor) -> Tensor:
             pieces = zip(torch.split(U, _WIDEST, dim=1), torch.split(step.to(U), _WIDEST), strict=True)
@@ -114,14 +114,14 @@ class Folds:
         return torch.cat(list(self._tiles(multiply, places)))
 
     def _sum(self, work: Callable[[slice, Tensor], Tensor], places: Sequence[int]) -> Tensor:
-        """(P,) in the type of the rows, added up in float64."""
+        """(P,) sum over all tiles, added up in float64 and returned in the type of the rows."""
         total = torch.zeros(self._layout.size, dtype=torch.float64, device=self._rows[0].device)
         for part in self._tiles(work, places):
             total += part
         return total.to(self._rows[0].dtype)
 
     def _tiles(self, work: Callable[[slice, Tensor], T], places: Sequence[int]) -> Iterator[T]:
-        """``work`` on some of these rows at a time, and which of them; the same for any number of threads."""
+        """Apply ``work`` to tiles of these rows and their slice; the tiles do not depend on the number of threads."""
         count = max(1, min(_TILE, _LARGEST // max(1, self._layout.size)))
         own = threading.local()
 

@@ -1,4 +1,4 @@
-"""What solvers do with many clients: Gram matrices that are never made, and problems with few of the columns."""
+"""Solvers for many clients: Gram matrices that are never formed, and problems solved on a subset of columns."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-MANY = 400  # clients above which a solver goes this way: no factorisation of a matrix with a row for each
-FEWEST_ADDED = 64  # columns that join at once, or half as many as already count
+MANY = 400  # clients above which solvers never factorise a matrix with one row per client
+FEWEST_ADDED = 64  # columns added at once, unless half the active columns are more
 
-NEXT_TO_NOTHING = 1e-3  # of a diagonal, beside a Gram matrix of updates about 1 long
+TINY_DIAGONAL = 1e-3  # diagonal entries below this count as 0, for updates of length about 1
 
 
 class Factored(NamedTuple):
-    """AᵀA for a flat A: products go through A, and so do solutions of equations."""
+    """AᵀA for an A with few rows; multiplication and linear systems use A only."""
 
     A: Array
 
@@ -29,19 +29,19 @@ class Factored(NamedTuple):
         return np.asarray((A.mT @ (A @ torch.from_numpy(x))).numpy())
 
     def only(self, places: Integers) -> "Array | Factored":
-        """The rows and columns of these places."""
+        """The submatrix with these rows and columns."""
         A = self.A[:, places]
         T = torch.from_numpy(A)
         return Factored(A) if len(places) > len(A) else np.asarray((T.mT @ T).numpy())
 
     def shifted(self, diagonal: Array) -> Callable[[Array], Array] | None:
-        """What solves (AᵀA + D)x = b for a positive diagonal D, or None if rounding forbids it.
+        """A function that solves (AᵀA + D)x = b for a positive diagonal D, or None if rounding makes that impossible.
 
-        y = Ax has few numbers (Woodbury): x = (b − Aᵀy)/D. Where D is next to nothing that is rounding over rounding;
-        these places are solved for themselves, after the others have been eliminated.
+        y = Ax has few numbers (Woodbury): x = (b − Aᵀy)/D. Where D is close to 0 this divides rounding errors by
+        rounding errors, so these entries are solved directly after the others have been eliminated.
         """
         smallest = np.sort(np.argsort(diagonal, kind="stable")[: 2 * len(self.A)])
-        small = torch.from_numpy(smallest[diagonal[smallest] < NEXT_TO_NOTHING])
+        small = torch.from_numpy(smallest[diagonal[smallest] < TINY_DIAGONAL])
         A, D = torch.from_numpy(self.A), torch.from_numpy(diagonal)
         rest = torch.ones(len(D), dtype=torch.bool)
         rest[small] = False
@@ -65,17 +65,17 @@ class Factored(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A solution on some of the columns, judged on all."""
+    """A solution on some of the columns, checked on all of them."""
 
-    x: Array  # (n,) 0 for all others
+    x: Array  # (n,) 0 for columns that were left out
     residual: float
-    slack: Array  # (n,) below 0 where a column is violated: with it the solution would be another
+    slack: Array  # (n,) negative for violated columns, which would change the solution
 
 
 def from_few(attempt: Callable[[Integers], Attempt], first: Array, target: float) -> Attempt:
-    """The solution of a problem with many columns from solutions with few of them: those violated most join.
+    """Solve a problem with many columns by column generation: the most violated columns are added.
 
-    It begins with the columns that are lowest in ``first``. A column that counts stays; one that does not may leave.
+    Starts from the columns with the lowest values in ``first``. Active columns stay; inactive ones may be removed.
     """
     places = np.sort(np.argsort(first, kind="stable")[:FEWEST_ADDED])
     best, stalled = Attempt(np.zeros_like(first), np.inf, first), 0

@@ -1,4 +1,4 @@
-"""Updates in any form that a caller may have them in, as matrices."""
+"""Convert updates in any form that callers use (matrix, vectors, state dicts) to matrices."""
 
 import warnings
 from collections import Counter
@@ -16,7 +16,7 @@ Rows = Tensor | np.ndarray[Any, Any] | Sequence[Tensor] | Sequence[Mapping[str, 
 
 
 def read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, dict[int, str]]:
-    """Matrices of those rows that have the layout, the layout, and why the others do not have it, by their place."""
+    """Matrices of the rows that fit the layout, the layout, and by index the reason why a row does not fit."""
     if isinstance(rows, np.ndarray | Tensor):
         matrix = _tensor(rows)
         if matrix.ndim != 2:
@@ -45,18 +45,18 @@ def read(rows: Rows, layout: Layout | None) -> tuple[Sequence[Tensor], Layout, d
                 vectors.append(tensor)
             else:
                 misshaped[i] = f"it has shape {tuple(tensor.shape)}, not {(layout.size,)}"
-    alike = [vector.to(vectors[0])[None] for vector in vectors]
-    return alike or [torch.zeros(0, layout.size)], layout, misshaped
+    same_type = [vector.to(vectors[0])[None] for vector in vectors]
+    return same_type or [torch.zeros(0, layout.size)], layout, misshaped
 
 
 def _floating(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without BatchNorm's counters and other whole numbers, which no rule combines."""
+    """Drop BatchNorm's counters and other integers, which no rule combines."""
     floating = {name: values for name, values in row.items() if torch.as_tensor(values).is_floating_point()}
     return {name: _tensor(values) for name, values in (floating or row).items()}
 
 
 def _tensor(values: Any) -> Tensor:
-    with warnings.catch_warnings():  # torch warns of arrays that are mapped read-only; nothing here writes to them
+    with warnings.catch_warnings():  # torch warns about read-only memory-mapped arrays; nothing here writes to them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensor = torch.as_tensor(values).detach()
     if not tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""Rules that remember the last update of absent clients."""
+"""Rules that remember the last updates of absent clients."""
 
 import json
 from typing import Any
@@ -14,22 +14,22 @@ from comity.rules._updates import NO_ROWS, ClientUpdates, Id
 
 
 class Remembering(Rule):
-    """A rule that sees, beside the updates, the last ones of clients that took part a short while ago.
+    """A rule that also uses the last updates of clients that took part recently.
 
-    The state refers to every remembered row, so what it keeps alive is as large as the updates of ``reach`` rounds.
-    Rows of the last round are as they were given, and none is copied: models, where ``base`` is what they began with.
+    The state references every remembered row, so it keeps the updates of ``reach`` rounds in memory. Rows of the last
+    round are stored as given, without a copy: as models if ``base``, the model that they started from, is set.
     """
 
     def window(self, present: int, seen: int) -> int:
-        """How many rounds back an absent client's update still counts.
+        """For how many rounds an absent client's update still counts.
 
-        It may depend on how many clients are present now and how many were ever seen.
+        It may depend on the number of clients that are present now and that were ever seen.
         """
         raise NotImplementedError
 
     @property
     def reach(self) -> float:
-        """The largest window that may come; older updates are forgotten."""
+        """The largest possible window; older updates are forgotten."""
         return torch.inf
 
     @property
@@ -70,7 +70,7 @@ class Remembering(Rule):
             self.state["base"] = updates.base
 
     def _row(self, i: int) -> Tensor:
-        """(P,) the update that was remembered in place ``i``."""
+        """(P,) the remembered update at index ``i``."""
         row, fresh = self.state[f"row/{i}"], int(self.state["last"][i]) == int(self.state["round"]) - 1
         return row - self.state["base"] if fresh and "base" in self.state else row
 

@@ -1,4 +1,4 @@
-"""What every rule is: coefficients from Gram matrices, and the step that they make."""
+"""Base class of rules: coefficients from Gram matrices, and the resulting step."""
 
 import inspect
 import math
@@ -31,20 +31,20 @@ from comity.rules.solvers import Solution
 Scope = Literal["model", "layer"]
 
 CAUTIONED = "cautioned"
-"""In a rule's state after its first ``caution``."""
-STILL = 1e-15  # an update that is shorter counts as 0: its square is lost in float32
+"""Key in a rule's state after its first ``caution``."""
+ZERO_LENGTH = 1e-15  # shorter updates count as 0: their square underflows in float32
 
 
 MANY_COMPARED = 1_000
-"""Clients per round from which on exact products take several times as long as all else in a round of a small net."""
+"""Clients per round from which exact products take several times as long as the rest of a round of a small network."""
 
 
 class SolverWarning(UserWarning):
-    """A rule's certificate misses its target: the coefficients are not the optimum that they should be."""
+    """A solver missed its target accuracy: the coefficients may not be the optimum."""
 
 
 class Weighed(NamedTuple):
-    """Coefficients (B, N), the residual (B,) of each row, and what else a rule notes of each row or coefficient."""
+    """Coefficients (B, N), the residual (B,) of each row, and the rule's notes per row or coefficient."""
 
     coefficients: Tensor
     residuals: Tensor
@@ -53,36 +53,36 @@ class Weighed(NamedTuple):
 
 @dataclass(frozen=True)
 class Combination:
-    """Who counts how much in a step, and how good that choice is."""
+    """Coefficients of a step, and the certificate of their accuracy."""
 
     coefficients: Tensor
     """(B, N) float64: B is 1, or the number of layers."""
     ids: tuple[Id, ...]
-    """Whose they are: the clients present, then absent ones that the rule remembers."""
+    """Ids of the columns: clients present, then absent clients that the rule remembers."""
     residual: float
-    """The certificate of the worst row."""
+    """Certificate of the worst row."""
     certificate: str
-    """What the residual measures."""
+    """Name of the quantity that the residual measures."""
     notes: dict[str, Tensor]
-    """What else the rule says: (B,), or (B, N) where it says it of each client."""
+    """Further values that the rule reports: (B,), or (B, N) if they are per client."""
     updates: ClientUpdates
-    """What the coefficients weigh: the updates given, then those of absent clients."""
+    """The updates that the coefficients weigh: those given, then those of absent clients."""
 
     @property
     def dropped(self) -> dict[Id, str]:
-        """Who was left out, and why."""
+        """Ids of the clients that were left out, with the reason."""
         return self.updates.dropped
 
 
 @dataclass(frozen=True)
 class Outcome(Combination):
-    """One step of a rule: the update, and what it is made of."""
+    """Result of one step of a rule: the combined update and how it was computed."""
 
     updates: Updates
     update: Tensor
     """(P,)"""
     length_ratio: Tensor
-    """(L,) the length of each layer's update over that of the plain mean's, nan where the mean is 0."""
+    """(L,) length of each layer's update divided by that of the plain mean, nan where the mean is 0."""
 
 
 @dataclass_transform(field_specifiers=(field,))
@@ -95,31 +95,31 @@ class _Declared:
 
 
 class Rule(_Declared):
-    """How the updates of clients become one update.
+    """A rule that combines client updates into one update.
 
-    A rule of your own gives ``solve``, which takes a `GramBlock` and returns coefficients with their residual. Its
-    annotated attributes are its options: ``power: Positive = 1.0`` becomes ``--rule.power``.
+    To write a rule, implement ``solve``, which takes a `GramBlock` and returns coefficients with their residual.
+    Annotated attributes are options: ``power: Positive = 1.0`` becomes ``--rule.power``.
 
     Options:
         scope: the whole model at once, or each layer by itself
-        length: of the step: the rule's own, that of the plain mean, a factor on the rule's own, what FedExP gives the
-            mean, or what clients find best when they are asked (search)
+        length: length of the step: the rule's own, that of the plain mean, a factor on the rule's own, FedExP's length
+            for the mean, or the length that clients report as best (search)
     """
 
     certificate: ClassVar[str] = "none needed: a closed formula"
     target: ClassVar[float] = math.inf
-    """A residual above it is warned of."""
+    """Accuracy that the residual should reach; above it a `SolverWarning` is given."""
     needs_losses: ClassVar[bool] = False
-    """Whether clients must say how the received model does on their data."""
+    """Whether clients must report the loss of the received model on their data."""
     has_coefficients: ClassVar[bool] = True
-    """Whether the step is a combination of updates. A run needs one; files are merged without."""
+    """Whether the step is a combination of updates. Runs need it; merging files does not."""
 
     _: KW_ONLY
     scope: Scope = "model"
     length: Length = "own"
     state: dict[str, Tensor] = field(default_factory=dict, init=False)
-    """What the rule remembers between rounds: saved and set again, it continues as if it had never stopped."""
-    _drew = False
+    """State between rounds: a rule with a saved and restored state continues exactly."""
+    _drew_random = False
 
     def __post_init__(self) -> None:
         check(self, "rule")
@@ -131,39 +131,39 @@ class Rule(_Declared):
 
     @property
     def tries_steps(self) -> bool:
-        """Whether clients are asked what a step would do to their losses."""
+        """Whether clients are asked how a step would change their losses."""
         return self.length == "search"
 
     @property
     def choice(self) -> dict[str, float]:
-        """What a rule that chooses among others has to choose from, with weights; the heaviest made the last step."""
+        """Weights of the choices of a rule that chooses among others; the heaviest made the last step."""
         return {}
 
     @property
     def verdicts(self) -> dict[str, tuple[float, int]]:
-        """If clients judged these choices in the last step: the mean change of their losses, and how many it harms."""
+        """Mean loss change and number of harmed clients per choice, if clients judged the choices in the last step."""
         return {}
 
     @property
     def remembers(self) -> bool:
-        """Whether it compares updates with those of earlier rounds, of which sketches say nothing."""
+        """Whether the rule compares updates with earlier rounds, which sketches do not allow."""
         return False
 
     def coefficients(self, updates: ClientUpdates) -> Combination:
-        """Recall absent clients, weigh all members, judge the certificate and set the length.
+        """Recall absent clients, compute coefficients, check the certificate and set the length.
 
-        A rule that draws random numbers draws others the next time. Updates are not remembered: `apply` does that.
+        A rule that draws random numbers draws new ones on each call. Updates are not remembered: `apply` does that.
         """
         updates = self.recall(updates)
         if self.needs_losses and updates.members.losses is None:
             name = type(self).__name__
             raise ComityError(f"{name} needs the clients' losses: {name}()(updates, losses=[...])")
         if self.needs_gram and len(updates.members) <= MANY:
-            updates.measure()  # needed in any case, and tells who cannot be used without a pass of its own
-        self._drew = False
+            updates.measure()  # needed anyway, and finds unusable updates without another pass
+        self._drew_random = False
         coefficients, residuals, notes = self.weigh(updates)
         self._judge(residuals, updates.layout)
-        if self._drew:
+        if self._drew_random:
             self.state["calls"] = torch.tensor(self._calls + 1)
         return Combination(
             coefficients=with_length(self.length, coefficients, self.scope, updates),
@@ -175,7 +175,7 @@ class Rule(_Declared):
         )
 
     def apply(self, updates: Updates) -> Outcome:
-        """The whole step: coefficients, the update that they make, and what the rule remembers for the next round."""
+        """Compute the whole step: coefficients, the combined update, and the state for the next round."""
         chosen = self.coefficients(updates)
         used = chosen.updates
         assert isinstance(used, Updates)
@@ -198,21 +198,21 @@ class Rule(_Declared):
         ids: Sequence[Id] | None = None,
         layout: Layout | None = None,
     ) -> Any:
-        """An (N, P) matrix or a list of vectors in, a vector out; a list of state dicts in, a state dict out."""
+        """Combine an (N, P) matrix or a list of vectors into a vector, or a list of state dicts into a state dict."""
         u = Updates(updates, layout=layout, sizes=sizes, losses=losses, ids=ids)
         update = self.apply(u).update
         return u.layout.state_dict(update) if isinstance(updates[0], Mapping) else update
 
-    # What a rule says of its own.
+    # What a subclass may override.
 
     def solve(self, block: GramBlock) -> Solution:
-        """Coefficients (n,) of one block's members, their residual, and notes if there are any."""
+        """Coefficients (n,) of one block's members, their residual, and optional notes."""
         raise NotImplementedError
 
     def weigh(self, updates: ClientUpdates) -> Weighed:
-        """Coefficients (B, N) for the whole model, or for each of its layers.
+        """Coefficients (B, N) of the whole model or per layer.
 
-        Each block is solved by itself, without the members whose update is 0 there; their coefficient is 0.
+        Each block is solved separately, without the members whose update is 0 there; their coefficient is 0.
         """
         layers = range(len(updates.layout)) if self.scope == "layer" else [None]
         coefficients = torch.zeros(len(layers), len(updates), dtype=torch.float64)
@@ -223,7 +223,7 @@ class Rule(_Declared):
         present = ages == 0
         for layer, place in enumerate(layers):
             squares, factor = factored(updates, place)
-            moved = np.flatnonzero(squares > STILL**2)
+            moved = np.flatnonzero(squares > ZERO_LENGTH**2)
             if not present[moved].any():
                 continue
             unit = float(np.sqrt(squares[moved].mean()))
@@ -251,29 +251,29 @@ class Rule(_Declared):
         return Weighed(coefficients, residuals, notes)
 
     def caution(self, outcome: Combination) -> str:
-        """What a user should know of a step that is not what the rule promises; empty where it is."""
+        """Warning for the user if the step does not have the properties that the rule promises; otherwise empty."""
         return ""
 
     def caution_once(self, outcome: Combination) -> str:
-        """The first ``caution`` of a run."""
+        """The first ``caution`` of a run; empty after it."""
         words = "" if CAUTIONED in self.state else self.caution(outcome)
         if words:
             self.state[CAUTIONED] = torch.tensor(True)
         return words
 
     def recall(self, updates: ClientUpdates) -> ClientUpdates:
-        """The updates, followed by those of absent clients if the rule remembers any."""
+        """The updates, followed by those of absent clients that the rule remembers."""
         return updates
 
     def remember(self, updates: Updates, update: Tensor) -> None:
-        """Keep in ``state`` what the next round needs."""
+        """Store in ``state`` what the next round needs."""
 
     def random(self, *key: str | int) -> np.random.Generator:
-        """Random numbers of this call, from the option ``seed`` if there is one, the calls so far and ``key``.
+        """Random generator for this call, seeded by the option ``seed`` (if any), the number of calls and ``key``.
 
-        ``state`` counts the calls in which a rule draws random numbers.
+        ``state`` counts the calls in which the rule drew random numbers.
         """
-        self._drew = True
+        self._drew_random = True
         return numpy_generator(getattr(self, "seed", 0), type(self).__name__, self._calls, *key)
 
     @property
@@ -304,13 +304,13 @@ class Rule(_Declared):
 
 
 def check_sketch(sketch: Sketch | None, rule: Rule) -> None:
-    """Reject a sketch for a rule that compares updates with those of earlier rounds."""
+    """Reject a sketch for a rule that compares updates with earlier rounds."""
     if sketch is not None and rule.remembers:
         raise ComityError(f"{type(rule).__name__} remembers updates, and {NOT_OF_ONE_ROUND}: leave sketch out")
 
 
 def advice_on_products(rule: Rule, clients: int, layers: int) -> str:
-    """What to do where a rule would compare so many clients exactly; empty where that is sensible."""
+    """Advice if a rule would compare too many clients exactly; otherwise empty."""
     if not rule.needs_gram or clients < MANY_COMPARED:
         return ""
     instead = (

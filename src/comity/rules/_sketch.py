@@ -1,8 +1,8 @@
-"""Sketches: a few random measurements of an update, from which products with other updates are estimated.
+"""Sketches: short random projections of updates, from which products between updates are estimated.
 
 A layer of n numbers is folded into 16 k buckets with random signs (a CountSketch), then multiplied by a Gaussian matrix
-to k numbers. Products of sketches are unbiased estimates of the products of updates, and whoever does not know the key
-learns nothing from the sketches of several clients but these products: a Gaussian matrix has no preferred direction.
+to k numbers. Products of sketches are unbiased estimates of the products of updates. Without the key, the sketches of
+several clients reveal only these products, because a Gaussian matrix has no preferred direction.
 """
 
 import hashlib
@@ -19,20 +19,20 @@ from comity._layout import Layer, Layout
 from comity._options import Count, ShareBetween, convert
 from comity._threads import in_order
 
-Take = Callable[[slice, slice], Tensor]  # some rows of the updates, and of these some columns
+Take = Callable[[slice, slice], Tensor]  # (rows, columns) of the updates
 
-BUCKETS = 16  # times k: to fold a layer adds 1/16 to the variance of the estimates
-_TILE = 64  # rows multiplied at once, always so many: a client's sketch has the same bits alone and among others,
+BUCKETS = 16  # times k: folding a layer adds 1/16 to the variance of the estimates
+_TILE = 64  # rows multiplied at once, always this number: a sketch has the same bits by itself and among others,
 _STEP = 16  # for matrices whose sides are multiples of this
-_DRAWN = 1024  # rows of the Gaussian matrix that are drawn at once
+_DRAWN = 1024  # rows of the Gaussian matrix drawn at once
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A random linear map from the numbers of each layer to k, drawn from a key: the same key, the same map.
+    """A random linear map from each layer to k numbers; the same key gives the same map.
 
-    The product of two sketches over the lengths of the two updates has the standard error √((1+ρ²)/k), ρ being the
-    cosine between the updates. A layer of at most k numbers is only turned, and its products are exact.
+    The product of two sketches, divided by the lengths of the two updates, has standard error √((1+ρ²)/k), where ρ is
+    the cosine between the updates. A layer of at most k numbers is only rotated, and its products are exact.
     """
 
     k: Count = 1024
@@ -42,29 +42,29 @@ class Sketch:
 
     @classmethod
     def of(cls, size: float) -> "Sketch":
-        """A sketch of ``size`` numbers, or if it is below 1, of as many as give cosines near 0 this standard error."""
+        """A sketch with ``size`` numbers per layer, or for ``size`` < 1 with this standard error of cosines near 0."""
         size = convert(size, Count | ShareBetween, "sketch")
         return cls(size if isinstance(size, int) else math.ceil(1 / size**2))
 
     def error(self, cosine: float = 0.0) -> float:
-        """The standard error of a cosine that comes from sketches; one of the whole model has at most this."""
+        """Standard error of an estimated cosine per layer; that of the whole model is at most this."""
         return math.sqrt((1 + cosine**2) / self.k)
 
     def exact(self, layout: Layout) -> list[bool]:
-        """For each layer, whether its products are exact."""
+        """Whether the products are exact, for each layer."""
         return [layer.stop - layer.start <= self.k for layer in layout.layers]
 
     def needs(self, layout: Layout, count: int) -> int:
-        """How many bytes at most: the widest layer's folded updates, and the matrix that they go through."""
+        """Upper bound in bytes: the folded updates of the widest layer and its matrix."""
         wide = [layer.stop - layer.start for layer in layout.layers if layer.stop - layer.start > self.k]
         return 8 * min(max(wide, default=0), BUCKETS * self.k) * (count + self.k)
 
     def sketch(self, update: Tensor, layout: Layout, key: bytes) -> Tensor:
-        """(L, k) float64 of one update (P,), linear in it; no more memory than for it and the map of one layer."""
+        """(L, k) float64 sketch of one update (P,), linear in the update; memory for the map of one layer at a time."""
         return self.sketches(lambda _, columns: update[None, columns], 1, layout, key)[0]
 
     def sketches(self, take: Take, count: int, layout: Layout, key: bytes, threads: int | None = None) -> Tensor:
-        """(N, L, k) float64 of ``count`` updates, which are taken in pieces."""
+        """(N, L, k) float64 sketches of ``count`` updates, which ``take`` reads in pieces."""
         result = torch.zeros(count, len(layout), self.k, dtype=torch.float64)
         for place in range(len(layout)):
             drawn = LayerSketch(self.k, place, layout.layers[place], key, threads)
@@ -73,19 +73,19 @@ class Sketch:
 
 
 class LayerSketch:
-    """The map of one layer, drawn: columns may come in pieces, which `fold` adds up for `finish` to multiply."""
+    """The map of one layer. Columns may come in pieces: `fold` adds them to the buckets, `finish` multiplies."""
 
     def __init__(self, k: int, place: int, layer: Layer, key: bytes, threads: int | None = None) -> None:
         self.layer, self._seed = layer, hashlib.sha256(key).digest() + place.to_bytes(4, "little")
         n = layer.stop - layer.start
-        self.buckets = min(n, BUCKETS * k)  # how many numbers of an update are left after folding
+        self.buckets = min(n, BUCKETS * k)  # numbers per update after folding
         self.folds = n > self.buckets
         matrix = self._gaussian(k, threads) / math.sqrt(k) if n > k else self._rotation()
-        self.numbers = min(n, k)  # how many there are after the multiplication
+        self.numbers = min(n, k)  # numbers per update after the multiplication
         self._matrix = pad(matrix, (0, -self.numbers % _STEP, 0, -self.buckets % _STEP))
 
     def sketched(self, take: Take, count: int, threads: int | None = None) -> Tensor:
-        """(N, k) of ``count`` updates, or fewer numbers for a layer that has fewer."""
+        """(N, k) sketches of ``count`` updates, or fewer columns for a smaller layer."""
 
         def some(start: int) -> Tensor:
             rows = slice(start, min(start + _TILE, count))
@@ -97,13 +97,13 @@ class LayerSketch:
         return torch.cat(list(in_order(some, range(0, count, _TILE), threads)))
 
     def start(self, like: Tensor) -> Tensor:
-        """(M, buckets) of M updates like these, of which nothing is folded yet."""
+        """(M, buckets) empty buckets for M updates with the type of ``like``."""
         exact = self._matrix.dtype == torch.float64
         precise = torch.float64 if exact else torch.promote_types(like.dtype, torch.float32)
         return torch.zeros(len(like), self.buckets, dtype=precise)
 
     def fold(self, folded: Tensor, piece: Tensor, start: int) -> None:
-        """Add the columns from ``start`` on to the buckets; no bucket takes two numbers of one block."""
+        """Add the columns from ``start`` on to the buckets; a bucket gets at most one number per block."""
         for columns in self._blocks(start, start + piece.shape[1]):
             part = piece[:, columns.start - start : columns.stop - start].to(folded)
             first = columns.start - self.layer.start
@@ -116,7 +116,7 @@ class LayerSketch:
             folded[:, : part.shape[1] - fits] += part[:, fits:]
 
     def finish(self, folded: Tensor) -> Tensor:
-        """(M, k) float64, or fewer numbers for a layer that has fewer."""
+        """(M, k) float64 sketches of folded updates, or fewer columns for a smaller layer."""
         matrix, parts = self._matrix.to(folded.dtype), []
         for tile in torch.split(folded, _TILE):
             whole = pad(tile, (0, -self.buckets % _STEP, 0, _TILE - len(tile)))
@@ -124,14 +124,14 @@ class LayerSketch:
         return torch.cat(parts)
 
     def _blocks(self, start: int, stop: int) -> Iterator[slice]:
-        """The columns from ``start`` to ``stop``, cut where a new block of buckets begins."""
+        """Slices of the columns from ``start`` to ``stop``, cut at the boundaries of blocks."""
         while start < stop:
             end = min(stop, start + self.buckets - (start - self.layer.start) % self.buckets)
             yield slice(start, end)
             start = end
 
     def _signs(self, block: int) -> tuple[Tensor, int]:
-        """±1 for each column of a block, and by how many buckets the block is shifted (64 bits: none is preferred)."""
+        """±1 for each column of a block, and the block's shift in buckets (from 64 bits, so practically uniform)."""
         drawn = self._bytes(f"fold {block}", 8 + -(-self.buckets // 8))
         bits = np.unpackbits(np.frombuffer(drawn, np.uint8, offset=8))[: self.buckets]
         return torch.from_numpy(2 * bits.astype(np.float32) - 1), int.from_bytes(drawn[:8], "little") % self.buckets
@@ -151,7 +151,7 @@ class LayerSketch:
         return torch.cat(list(in_order(draw, range(0, self.buckets, _DRAWN), threads)))
 
     def _rotation(self) -> Tensor:
-        """(n, n) a random rotation or reflection of the layer, none more likely than another."""
+        """(n, n) uniformly distributed random rotation or reflection of the layer."""
         Q, R = torch.linalg.qr(self._gaussian(self.buckets, 1).double())
         return torch.as_tensor(Q * R.diagonal().sign())
 

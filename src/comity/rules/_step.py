@@ -1,4 +1,4 @@
-"""How long a step is, and the server's learning rate and momentum: choices beside the direction of a rule."""
+"""Step length, and the server's learning rate and momentum: choices beside a rule's direction."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -11,16 +11,16 @@ from comity.rules._updates import ClientUpdates, TriedSteps, combined_lengths
 
 Length = Literal["own", "mean", "fedexp", "search"] | Positive
 
-FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0)  # the multiples of a rule's own step that a search tries
-FEW = 30  # with fewer samples than so many, whether a step harms a client is noise; its loss still counts in the mean
+FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0)  # multiples of a rule's own step that a search tries
+FEW = 30  # with fewer samples, whether a step harms a client is noise; its loss still counts in the mean
 LEAST_MEAN = 1e-3
-"""FedExP's ε over the mean squared length of the updates: it bounds the step where the mean is next to nothing."""
+"""FedExP's ε relative to the mean squared length of the updates; it bounds the step where the mean is close to 0."""
 
 
 def with_length(
     length: Length, coefficients: Tensor, scope: Literal["model", "layer"], updates: ClientUpdates
 ) -> Tensor:
-    """The coefficients (B, N), rescaled in each row so that the step has the length that the option asks for."""
+    """Rescale each row of the coefficients (B, N) so that the step has the requested length."""
     if length == "own" or not len(updates):
         return coefficients
     if length == "search":
@@ -39,12 +39,12 @@ def with_length(
 
 
 def harmed(tried: TriedSteps) -> Tensor:
-    """(S, F) how many clients each step harms, of those with enough samples to tell."""
+    """(S, F) number of clients that each step harms, counting clients with at least 30 samples."""
     return (tried.after > tried.before[:, None, None])[tried.samples >= FEW].sum(0)
 
 
 def best_step(tried: TriedSteps, usual: int) -> int:
-    """The length with the lowest mean loss, of those that harm no more clients than the ``usual`` one does."""
+    """Index of the length with the lowest mean loss, among those that harm no more clients than ``usual`` does."""
     count, loss = harmed(tried)[0], tried.after.mean(0)[0]
     allowed = [step for step in range(len(loss)) if count[step] <= count[usual]]
     return min(allowed, key=lambda step: (float(loss[step]), step != usual))
@@ -66,7 +66,7 @@ class ServerStep:
     lr: Positive = 1.0
     momentum: Annotated[float, Range(least=0, below=1)] = 0.0
     state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-    """What it remembers between rounds: saved and set again, it continues as if it had never stopped."""
+    """State between rounds: a saved and restored state continues exactly."""
 
     def __post_init__(self) -> None:
         check(self, "server")

@@ -13,25 +13,25 @@ from comity.rules._updates import ClientUpdates, TriedSteps
 
 
 class Auto(Rule):
-    """The one of several rules, and the step length, that clients find best: learned while the model is.
+    """Choose among several rules and step lengths during training, by the losses that clients report.
 
     Paper: the exponential weights are those of FedEx, Khodak et al., NeurIPS 2021.
 
-    Equation: every few rounds clients say what the step of each arm would do to their losses, at five lengths. What a
-    choice j loses is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before its step and Lⱼ
-    after it, and hⱼ is how many of n clients it harms; * is the least over all choices. Its score is
-    s ← memory·s + ℓ, its weight exp(−rate·s), and the heaviest one makes the steps until the next trial. A trial
-    that changes nothing doubles the rounds to the next one.
+    Equation: every few rounds clients report the loss after the step of each arm at five lengths. The regret of
+    choice j is ℓⱼ = min(1, (Lⱼ − L*)/(L₀ − L*)) + (hⱼ − h*)/n, where L₀ is the mean loss before the step, Lⱼ the mean
+    loss after it, and hⱼ the number of the n clients that it harms; * is the smallest over all choices. The score is
+    s ← memory·s + ℓ, the weight exp(−rate·s), and the choice with the largest weight makes the steps until the next
+    trial. A trial that leaves the choice unchanged doubles the number of rounds to the next trial.
 
     Departures:
-        - One arm alone is that rule exactly: nobody is asked.
-        - Clients with fewer than 30 samples to try steps on are not counted as harmed; their losses count.
+        - With a single arm the result is exactly that rule, and clients are not asked.
+        - Clients with fewer than 30 samples for trials are not counted as harmed; their losses count.
 
     Options:
-        arms: rules to choose from, with commas between them; a rule's options follow its name, as in ConFREE c=0.3
-        every: rounds from a trial that changed the choice to the next one
-        memory: how much of a score is left at the next trial
-        rate: how fast the weight of what loses falls
+        arms: rules to choose from, separated by commas; options follow a rule's name, as in ConFREE c=0.3
+        every: rounds from a trial that changed the choice to the next trial
+        memory: factor on a score at each later trial
+        rate: how fast a choice with regret loses weight
     """
 
     arms: tuple[str, ...] = ("Mean", "ConFREE", "CALM scale=layer")
@@ -40,7 +40,7 @@ class Auto(Rule):
     memory: ShareAboveZero = 0.8
     rate: Positive = 5.0
     scope: Scope = field(default="model", init=False)  # each arm has its own
-    length: Length = field(default="own", init=False)  # that of the arm, times what clients choose
+    length: Length = field(default="own", init=False)  # that of the arm, times the factor that clients choose
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +97,7 @@ class Auto(Rule):
             known = {place: rule.coefficients(updates) for place, rule in enumerate(self.rules)}
             steps = [arm.updates.combine(arm.coefficients) for arm in known.values()]
             self._tried = updates.try_steps(steps, FACTORS)
-            before, scores = scores, self.memory * scores + _lost(self._tried)
+            before, scores = scores, self.memory * scores + _regret(self._tried)
             wait = left = 2 * wait if wait and before.argmin() == scores.argmin() else self.every
         left = max(0, left - 1)
         self.state |= {"wait": torch.tensor(wait), "left": torch.tensor(left), "scores": scores}
@@ -116,16 +116,16 @@ class Auto(Rule):
             self.state |= {f"{place}/{name}": tensor for name, tensor in rule.state.items()}
 
 
-def _lost(tried: TriedSteps) -> Tensor:
-    """(arms, lengths) what each choice loses to the best one."""
+def _regret(tried: TriedSteps) -> Tensor:
+    """(arms, lengths) regret of each choice against the best one."""
     change, harms = _change(tried), harmed(tried).double()
     best = float(change.min())
-    behind = ((change - best) / max(-best, 1e-12)).clamp(max=1.0)
-    return behind + (harms - harms.min()) / len(tried.before)
+    excess = ((change - best) / max(-best, 1e-12)).clamp(max=1.0)
+    return excess + (harms - harms.min()) / len(tried.before)
 
 
 def _change(tried: TriedSteps) -> Tensor:
-    """(arms, lengths) by how much each choice changes the mean loss."""
+    """(arms, lengths) change of the mean loss by each choice."""
     return (tried.after - tried.before[:, None, None]).mean(0)
 
 

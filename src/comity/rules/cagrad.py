@@ -9,18 +9,18 @@ from comity.rules.solvers import Solution
 
 
 class CAGrad(Rule):
-    """The update that helps the worst-off client most, within c times its length of the mean.
+    """The update that helps the worst-off client most, within a radius of c times the mean's length around the mean.
 
     Paper: Liu et al., NeurIPS 2021.
 
     Equation: d maximises minⱼ d·Δⱼ over |d − g| ≤ c|g|, where g is the mean. It is ConFREE without the projection.
 
     Departures:
-        - The update of one client alone is kept as it is; the formula would lengthen it.
+        - The update of a single client is kept as it is; the formula would lengthen it.
 
     Options:
-        c: how far from the mean to look for a better update, over its length
-        by: in that mean, all clients count equally (the paper), or by how many samples they have
+        c: radius of the search around the mean, relative to the mean's length
+        by: clients count equally in that mean (the paper), or by number of samples
     """
 
     certificate = "relative duality gap"

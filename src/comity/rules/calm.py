@@ -10,25 +10,25 @@ from comity.rules.solvers import Solution, box, times
 
 
 class CALM(Rule):
-    """The update nearest to the projected mean that helps every client by a margin, which some may miss at a price.
+    """The update closest to the projected mean that improves every client by a margin, with a price for misses.
 
     Paper: FedCALM, Zheng et al., CVPR 2025.
 
     Equation: in each layer d minimises ½|d − g|² + C Σ ξᵢ over d·Δᵢ ≥ eps|Δᵢ| − ξᵢ and ξᵢ ≥ 0, where g is the layer's
     result of Projection; so d = g + Σ λᵢ Δᵢ with λ in [0, C] minimising ½λᵀGλ − βᵀλ, βᵢ = eps|Δᵢ| − g·Δᵢ.
-    The outcome's note ``lambda`` is λ, which the paper's Figures 6 and 7 draw; coefficients have the part of g too.
+    The outcome's note ``lambda`` is λ, which the paper's Figures 6 and 7 draw; coefficients include g.
 
     Departures:
-        - The update of one client alone is kept as it is.
+        - The update of a single client is kept as it is.
         - ``scale="layer"`` takes eps relative to the layer's mean |Δᵢ|. As printed (``scale="none"``) the margin has
-          the units of a length, so the shorter the updates of a layer, the more they are stretched.
+          the units of a length, so the shorter the updates of a layer are, the more the result lengthens them.
 
     Options:
-        eps: how much every client must gain
-        C: price of a client falling short; the paper's best are 0.1, 1, 10 and 100
-        by: in the projected mean, all clients count equally (the paper), or by how many samples they have
+        eps: margin by which every client must improve
+        C: price of missing the margin; the paper's best values are 0.1, 1, 10 and 100
+        by: clients count equally in the projected mean (the paper), or by number of samples
         scope: each layer by itself (the paper), or the whole model at once
-        scale: eps as printed, or relative to the layer's updates
+        scale: eps as in the paper (none), or relative to the layer's updates (layer)
     """
 
     certificate = "relative KKT residual"
@@ -47,7 +47,7 @@ class CALM(Rule):
         a = simultaneous(block, block.weights(self.by)) / block.present
         r = block.lengths
         margin = self.eps * (r.mean() if self.scale == "layer" else 1 / block.unit)
-        beta = margin - times(block.products, a) / r  # of the updates at length 1, which is how the solver sees them
+        beta = margin - times(block.products, a) / r  # for updates scaled to length 1, as the solver uses them
         lam, residual = np.zeros_like(a), 0.0
         if self.C > 0 and beta.max() > 0:
             best = box(block.scaled(r), -beta / abs(beta).max(), self.C * r / abs(beta).max(), by_few=block.sketched)

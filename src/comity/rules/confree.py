@@ -12,7 +12,7 @@ Rescale = Literal["none", "1/(1+c²)", "1/(1+c)"]
 
 
 class ConFREE(Projection):
-    """The update that helps the worst-off client most, within c times its length of the projected mean.
+    """The update that helps the worst-off client most, within c times the projected mean's length around that mean.
 
     Paper: Zheng et al., AAAI 2025, Equations 9 to 13.
 
@@ -20,13 +20,13 @@ class ConFREE(Projection):
     with Δw = Σ wᵢ Δᵢ and w on the simplex minimising g·Δw + c|g||Δw|.
 
     Departures:
-        - The update of one client alone is kept as it is; the formula would lengthen it.
-        - Where 0 is in the convex hull of the updates, w gives no direction; d is then the update nearest to g that
-          conflicts with nobody, if it is in reach.
-        - The authors' code computes something else, which is ``ConFREE.released(c)`` here.
+        - The update of a single client is kept as it is; the formula would lengthen it.
+        - Where 0 is in the convex hull of the updates, w gives no direction; d is then the update closest to g that
+          conflicts with no client, if it is within the radius.
+        - The authors' code computes something else: ``ConFREE.released(c)``.
 
     Options:
-        c: how far from the projected mean to look for a better update, over its length; the paper starts at 0.5
+        c: radius of the search, relative to the length of the projected mean; the paper starts at 0.5
         scope: the whole model at once (the paper), or each layer by itself (the released code)
         rescale: factor on the result; the released code has 1/(1+c²)
     """
@@ -40,7 +40,7 @@ class ConFREE(Projection):
 
     @classmethod
     def released(cls, c: float = 0.5, seed: int = 0) -> "ConFREE":
-        """What the authors' released code computes."""
+        """The rule that the authors' released code computes."""
         from comity.rules.released import ReleasedConFREE
 
         return ReleasedConFREE(c, seed=seed)
@@ -54,9 +54,9 @@ class ConFREE(Projection):
 
 
 def best_near(block: GramBlock, a: Array, c: float) -> Solution:
-    """Coefficients of the update that helps the worst-off client most within c|g| of g, whose coefficients are a."""
+    """Coefficients of the update that helps the worst-off client most within c|g| of g = Σ aᵢ Δᵢ."""
     reach = c * norm(times(block.A, a))
-    if reach <= 1e-12:  # c is 0, or g is
+    if reach <= 1e-12:  # c or g is 0
         return Solution(a, 0.0)
     best = best_worst(block.A, a, reach)
     return Solution(a + best.x, best.residual)

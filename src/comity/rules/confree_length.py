@@ -6,7 +6,7 @@ from comity.rules.solvers import Solution, norm, times
 
 
 class ConFREELength(ConFREE):
-    """The uniform mean with steps as long as ConFREE's: a control that shows what their length alone does.
+    """Control for ConFREE: the uniform mean with steps of ConFREE's length, to isolate the effect of length.
 
     Paper: none; it separates the direction of ConFREE (Zheng et al., AAAI 2025) from its length.
 

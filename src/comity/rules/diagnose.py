@@ -1,4 +1,4 @@
-"""What the Gram matrices say about who helps and who hurts whom."""
+"""Diagnosis from Gram matrices: which clients help and which hurt each other."""
 
 import math
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from comity.rules.projection import COSINE_ROUNDING, conflicts
 class ConflictRate(NamedTuple):
     """Shares of conflicting pairs, 0 to 1."""
 
-    overall: float  # over all pairs and layers: FedCALM's Definition 2
+    overall: float  # over all pairs and layers (FedCALM, Definition 2)
     layers: Tensor  # (L,) over all pairs
     pairs: Tensor  # (N, N) over all layers
-    error: float = 0.0  # of what sketches say: the share of pairs and layers that they are expected to judge wrongly
+    error: float = 0.0  # expected share of pairs and layers that sketches misjudge
 
 
 def conflict_rate(u: ClientUpdates) -> ConflictRate:
-    """How often updates of two clients point against each other in a layer (a cosine above −1e-7 is no conflict)."""
+    """Share of client pairs whose updates conflict in a layer (a cosine above −1e-7 is no conflict)."""
     against = torch.from_numpy(np.stack([conflicts(G) for G in u.grams.numpy()])).double()
     pairs = max(len(u) * (len(u) - 1), 1)
     layers = against.sum((1, 2)) / pairs
@@ -29,7 +29,7 @@ def conflict_rate(u: ClientUpdates) -> ConflictRate:
 
 
 def _misjudged(u: ClientUpdates) -> float:
-    """The mean chance that a cosine, off by its standard error at random, is on the other side of 0."""
+    """Mean probability that a sketched cosine has the wrong sign."""
     if u.sketch is None:
         return 0.0
     exact = u.sketch.exact(u.original)
@@ -43,26 +43,26 @@ def _misjudged(u: ClientUpdates) -> float:
 
 
 def cosines(u: ClientUpdates) -> Tensor:
-    """(N, N) the cosine of each pair of updates over the whole model, 0 for who did not move."""
+    """(N, N) cosine of each pair of updates over the whole model, 0 for updates of length 0."""
     r = u.gram.diagonal().sqrt()
     return torch.where(r[:, None] * r > 0, u.gram / (r[:, None] * r), 0.0)
 
 
 def harm(u: ClientUpdates, lr: float) -> Tensor:
-    """(N, N) by how much i's update alone would raise j's loss, to first order: −Δᵢ·Δⱼ/lr (ConFREE, Equation 7)."""
+    """(N, N) first-order increase of client j's loss by client i's update: −Δᵢ·Δⱼ/lr (ConFREE, Equation 7)."""
     return -u.gram / lr
 
 
 class LossChange(NamedTuple):
-    """By how much the plain mean changes the clients' losses together, to first order; below 0 they fall."""
+    """First-order change of the clients' summed loss by the plain mean; negative if it falls."""
 
-    total: float  # what a client gains of its own update included: −|mean|²/lr (ConFREE, Equation 8)
-    others: float  # of all other clients' updates alone: above 0 where they conflict more than they agree
-    layers: Tensor  # (L,) the same by layer (FedCALM, Equation 10)
+    total: float  # including the effect of a client's own update: −|mean|²/lr (ConFREE, Equation 8)
+    others: float  # effect of other clients' updates only: positive if they conflict more than they agree
+    layers: Tensor  # (L,) ``others`` by layer (FedCALM, Equation 10)
 
 
 def loss_change(u: ClientUpdates, lr: float) -> LossChange:
-    """−Σ pᵢpⱼ Δᵢ·Δⱼ/lr over all pairs of clients present, and over those of two different ones."""
+    """−Σ pᵢpⱼ Δᵢ·Δⱼ/lr over all pairs of clients present, and over pairs of different clients."""
     p = u.shares
     own = (u.grams.diagonal(dim1=1, dim2=2) * p**2).sum(1)
     layers = (own - u.lengths(p) ** 2) / lr
@@ -70,15 +70,15 @@ def loss_change(u: ClientUpdates, lr: float) -> LossChange:
 
 
 def improvement(u: ClientUpdates, coefficients: Tensor) -> Tensor:
-    """(N,) by how much a combination lowers each client's loss, to first order and times its learning rate: d·Δⱼ.
+    """(N,) first-order decrease of each client's loss by a combination, times the learning rate: d·Δⱼ.
 
-    ``coefficients`` are a rule's, (N,), (1, N) or (L, N); the worst-off client's is the smallest.
+    ``coefficients`` are a rule's, (N,), (1, N) or (L, N); the worst-off client has the smallest value.
     """
     return u.gains(coefficients)
 
 
 def against(u: ClientUpdates, coefficients: Tensor) -> list[Id]:
-    """Whom a combination hurts: who is present and whose own update it points against, more so than by rounding."""
+    """Ids of clients present whose loss a combination increases to first order, beyond rounding."""
     rounding = COSINE_ROUNDING * u.lengths(coefficients).norm() * u.squares.sqrt()
     hurt = (improvement(u, coefficients) < -rounding) & (u.ages == 0)
     return [u.ids[i] for i in hurt.nonzero()[:, 0].tolist()]

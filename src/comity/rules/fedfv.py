@@ -11,7 +11,7 @@ from comity.rules.solvers import Solution, norm, times
 
 
 class FedFV(Remembering):
-    """The mean of updates projected one after the other by rising loss, then off the absent clients it conflicts with.
+    """The mean of updates, each projected off the others in order of loss, then off conflicting absent clients.
 
     Paper: Wang et al., IJCAI 2021, Algorithm 1.
 
@@ -25,7 +25,7 @@ class FedFV(Remembering):
 
     Options:
         alpha: share of the clients with the largest losses whose updates stay as they are
-        tau: how many rounds back absent clients count
+        tau: number of earlier rounds whose absent clients count
     """
 
     needs_losses = True

@@ -11,7 +11,7 @@ from comity.rules.solvers import Solution, box_sum, norm, times
 
 
 class FedMGDAPlus(Rule):
-    """The shortest combination of the normalised updates whose weights stay within eps of the clients' shares.
+    """The shortest combination of normalised updates whose weights stay within eps of the clients' shares.
 
     Paper: Hu et al., IEEE TNSE 2022.
 
@@ -23,11 +23,11 @@ class FedMGDAPlus(Rule):
         - Weights stay near nᵢ/n, where the paper has 1/N (``by="uniform"``); without sizes the two are the same.
 
     Options:
-        eps: how far a weight may be from the client's share; 0 is the mean of normalised updates, 1 is MGDA on them
-        by: a client's share is that of its samples, or all are equal (the paper)
-        lr: the length that a normalised update counts with, and so the longest that the step can be
-        lr_decay: what lr is multiplied by after each step
-        norm_restore: take the length of the uniform mean for lr
+        eps: largest difference between a weight and the client's share; 0: mean of normalised updates, 1: MGDA on them
+        by: a client's share is its share of all samples, or equal for all (the paper)
+        lr: length of a normalised update, and so the maximum length of the step
+        lr_decay: factor on lr after each step
+        norm_restore: use the length of the uniform mean as lr
     """
 
     certificate = "duality gap"

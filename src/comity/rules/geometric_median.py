@@ -7,17 +7,17 @@ from comity.rules.solvers import Solution, geometric_median
 
 
 class GeometricMedian(Rule):
-    """The point whose distances to all updates have the smallest sum: less than half of the weight cannot move it far.
+    """The point with the smallest sum of distances to all updates, which a malicious minority can move only little.
 
     Paper: RFA, Pillutla, Kakade and Harchaoui, IEEE TSP 2022.
 
     Equation: d minimises Σ pᵢ |d − Δᵢ|, where p are the clients' shares.
 
     Departures:
-        - The minimum is exact, where the paper takes a few steps of Weiszfeld's on a smoothed problem.
+        - The minimum is exact; the paper takes a few Weiszfeld steps on a smoothed problem.
 
     Options:
-        by: clients count by how many samples they have (the paper), or all equally; who lies may lie about samples too
+        by: clients count by number of samples (the paper), or equally; malicious clients may misreport their samples
     """
 
     certificate = "duality gap"
@@ -29,7 +29,7 @@ class GeometricMedian(Rule):
     def solve(self, block: GramBlock) -> Solution:
         weights = block.weights(self.by)
         still = block.present - len(weights)  # clients whose update is 0
-        missing = max(block.present - weights.sum(), 0.0)  # what they count
+        missing = max(block.present - weights.sum(), 0.0)  # their weight
         shares = np.append(weights, np.full(still, missing / max(still, 1))) / block.present
         best = geometric_median(np.hstack((block.A, np.zeros((len(block.A), still)))), shares)
         return Solution(best.x[: len(weights)], best.residual)

@@ -14,7 +14,7 @@ class Mean(Rule):
     Equation: d = Σ (nᵢ/n) Δᵢ; uniform: d = (1/N) Σ Δᵢ.
 
     Options:
-        by: clients count by how many samples they have, or all equally
+        by: clients count by number of samples, or equally
     """
 
     _: KW_ONLY

@@ -8,23 +8,23 @@ from comity.rules.solvers import Solution, box_sum, min_norm
 
 
 class MGDA(Rule):
-    """The shortest update in the convex hull of all: it helps every client by the square of its own length, or is 0.
+    """The shortest update in the convex hull of all updates: no client's loss increases to first order, or it is 0.
 
     Paper: Désidéri, Comptes Rendus Mathématique 2012; with a cap: Hu, Ho and Yu, 2026 (arXiv 2605.30452).
 
     Equation: d = Σ wᵢ Δᵢ with w on the simplex, no wᵢ above the cap, and |d|² smallest.
 
     Departures:
-        - The problem is solved exactly, where other implementations take a few steps of Frank and Wolfe.
-        - The paper has gradients at one point, federated learning has updates, and those of clients with few samples
-          or none left to learn are short. The hull's nearest point to 0 lies at them, so as it stands the rule follows
-          who has least to say in ever shorter steps: on digits with Dirichlet 0.1 it has 40 % after 30 rounds, Mean
-          84 %. ``length="mean"`` alone makes the few large (39 %); ``normalise=True, length="mean"`` has 93 %.
+        - The problem is solved exactly; other implementations take a few Frank-Wolfe steps.
+        - The paper has gradients at one point; federated learning has updates, and clients with few samples or little
+          left to learn send short ones. The point of the hull closest to 0 is near them, so the plain rule follows
+          these clients in ever shorter steps: on digits with Dirichlet 0.1 it reaches 40 % after 30 rounds, Mean 84 %.
+          ``length="mean"`` only lengthens these steps (39 %); ``normalise=True, length="mean"`` reaches 93 %.
 
     Options:
-        normalise: bring all updates to one length, the mean of theirs, before the search
-        cap: the most that one client may weigh, so that the step never rests on one alone; where the cap is too low for
-            so few clients, all weigh the same
+        normalise: scale all updates to their mean length before the search
+        cap: largest weight of one client, so that a step never depends on a single one; with too few clients for the
+            cap, all have the same weight
     """
 
     certificate = "duality gap over the mean squared length"

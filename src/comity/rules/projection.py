@@ -1,4 +1,4 @@
-"""Projection of conflicting updates: what ConFREE and CALM begin with."""
+"""Projection of conflicting updates: the first step of ConFREE and CALM."""
 
 from dataclasses import KW_ONLY
 from typing import Literal
@@ -11,11 +11,11 @@ from comity.rules.solvers import Array, Integers, Solution
 
 Order = Literal["simultaneous", "sequential"]
 
-COSINE_ROUNDING = 1e-7  # a negative cosine that is nearer to 0 is rounding of float32 and no conflict
+COSINE_ROUNDING = 1e-7  # a negative cosine closer to 0 is float32 rounding, not a conflict
 
 
 class Projection(Rule):
-    """The mean of the updates, each without its components against those it conflicts with.
+    """The mean of the updates after each is projected off the updates that it conflicts with.
 
     Paper: Zheng et al., AAAI 2025, Equation 9; one after the other: PCGrad, Yu et al., NeurIPS 2020.
 
@@ -23,9 +23,9 @@ class Projection(Rule):
     With two clients d conflicts with neither of them; with more it may.
 
     Options:
-        by: in the mean of the projected updates, all clients count equally (the paper), or by number of samples
-        order: project off all others at once, or one after the other, in a random order for each update
-        seed: of the random orders
+        by: clients count equally in the mean of the projected updates (the paper), or by number of samples
+        order: project off all others at once, or one after the other in a random order per update
+        seed: seed of the random orders
     """
 
     _: KW_ONLY
@@ -45,7 +45,7 @@ class Projection(Rule):
         return a
 
     def shuffled(self, block: GramBlock) -> Integers:
-        """A random order for each member."""
+        """(n, n) a random order for each member."""
         n = len(block)
         return self.random(block.layer).permuted(np.tile(np.arange(n), (n, 1)), axis=1)
 
@@ -62,9 +62,9 @@ def simultaneous(block: GramBlock, weights: Array) -> Array:
 
 
 def sequential(G: Array, orders: Integers, scale: Array | None = None) -> Array:
-    """Row i: coefficients of update i projected off the original updates ``orders[i]``, one after the other.
+    """Row i: coefficients of update i after projection off the original updates ``orders[i]``, one after the other.
 
-    What is taken off is (Δᵢ·Δⱼ/scaleⱼ) Δⱼ, with scaleⱼ = |Δⱼ|² unless another is given. All rows step together.
+    Each projection subtracts (Δᵢ·Δⱼ/scaleⱼ) Δⱼ, with scaleⱼ = |Δⱼ|² by default. All rows are processed together.
     """
     every, r = np.arange(len(G)), np.sqrt(G.diagonal())
     scale = G.diagonal() if scale is None else scale
@@ -79,6 +79,6 @@ def sequential(G: Array, orders: Integers, scale: Array | None = None) -> Array:
 
 
 def conflicts(G: Array) -> NDArray[np.bool_]:
-    """Which pairs of updates have a negative product, more so than by rounding."""
+    """(n, n) which pairs of updates conflict: a negative product, beyond rounding."""
     r = np.sqrt(G.diagonal())
     return np.less(G, -COSINE_ROUNDING * r * r[:, None])

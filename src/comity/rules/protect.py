@@ -1,4 +1,4 @@
-"""Personal directions that hurt nobody else."""
+"""Personal directions that conflict with no other client's update."""
 
 from typing import NamedTuple
 
@@ -8,23 +8,23 @@ from torch import Tensor
 
 from comity._options import Share, convert
 from comity._threads import one_thread
-from comity.rules._rule import STILL
+from comity.rules._rule import ZERO_LENGTH
 from comity.rules.solvers import Array, cone, root
 
 
 class Protected(NamedTuple):
-    """Coefficients, a row for each client, and the worst violation as a cosine."""
+    """Coefficients, one row per client, and the worst violation as a cosine."""
 
     coefficients: Tensor
     residual: float
 
 
 def protected_directions(G: Tensor, gamma: float = 0.0, count: int | None = None) -> Protected:
-    """For each client, or the first ``count``, the direction nearest to its update that conflicts with nobody's.
+    """For each client, or the first ``count``, the direction closest to its update that conflicts with no other update.
 
-    For FedPG's personal models: dᵢ = Δᵢ + (1 − gamma) Σμⱼ Δⱼ, where μ ≥ 0 projects Δᵢ on the cone of all d with
-    d·Δⱼ ≥ 0. With gamma 0 nobody is hurt, with gamma 1 it is the client's own update; in between dᵢ·Δⱼ is at least
-    gamma times the negative part of Δᵢ·Δⱼ.
+    For FedPG's personal models: dᵢ = Δᵢ + (1 − gamma) Σμⱼ Δⱼ, where μ ≥ 0 projects Δᵢ on the cone of all d with d·Δⱼ ≥
+    0. With gamma 0 the direction conflicts with no client; with gamma 1 it is the client's own update; in between dᵢ·Δⱼ
+    is at least gamma times the negative part of Δᵢ·Δⱼ.
     """
     convert(gamma, Share, "gamma")
     with one_thread():
@@ -33,8 +33,8 @@ def protected_directions(G: Tensor, gamma: float = 0.0, count: int | None = None
 
 
 def protect(G: Array, count: int | None = None) -> tuple[Array, float]:
-    """Row i: the μ ≥ 0 that project Δᵢ on the cone of all d with d·Δⱼ ≥ 0 (the first ``count``), and the residual."""
-    moved = np.flatnonzero(G.diagonal() > STILL**2)
+    """Row i < ``count``: the μ ≥ 0 that project Δᵢ on the cone of all d with d·Δⱼ ≥ 0; and the worst residual."""
+    moved = np.flatnonzero(G.diagonal() > ZERO_LENGTH**2)
     added, worst = np.zeros_like(G)[:count], 0.0
     if len(moved):
         r = np.sqrt(G.diagonal()[moved])

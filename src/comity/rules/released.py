@@ -10,17 +10,17 @@ from comity.rules.solvers import Array, Solution, times
 
 
 class ReleasedConFREE(ConFREE):
-    """What the released code of ConFREE computes: not what the paper says, but what made the published numbers.
+    """The rule of ConFREE's released code: it differs from the paper, but produced the published numbers.
 
     Paper: Zheng et al., AAAI 2025, in the authors' code.
 
-    Equation: ConFREE's with rescale 1/(1+c²), layer by layer, with a projection that takes off (Δᵢ·Δⱼ) Δⱼ, one j after
-    the other in random orders: without the division by |Δⱼ|² it does next to nothing to updates much shorter than 1.
-    w is what SLSQP finds at its default tolerance from the uniform start, which it often never leaves.
+    Equation: ConFREE's with rescale 1/(1+c²), layer by layer. Its projection subtracts (Δᵢ·Δⱼ) Δⱼ, one j after the
+    other in random orders; without the division by |Δⱼ|² it has almost no effect on updates much shorter than 1. w is
+    SLSQP's result at its default tolerance from the uniform start, where it often stays.
 
     Departures:
         - Random orders are seeded.
-        - The residual is the true duality gap; there is no target for it.
+        - The residual is the true duality gap; it has no target.
     """
 
     target = math.inf

@@ -1,9 +1,10 @@
-"""Small convex problems on Gram matrices, each answered with its certificate.
+"""Small convex problems on Gram matrices, each solved with a certificate.
 
-Hull and cone problems go to Lawson and Hanson's active-set method, through a square root A of the Gram matrix: AᵀA = G,
-so its columns are the updates turned into N dimensions. Problems with upper bounds go to an interior-point method.
-Neither asks for a regular G: duplicated, opposite and collinear clients are ordinary input. With many clients the
-former are solved on few of them at a time, the latter through A (`Factored`); the certificates are the same.
+Hull and cone problems are solved by Lawson and Hanson's active-set method on a square root A of the Gram matrix: AᵀA =
+G, so the columns of A are the updates rotated into N dimensions. Problems with upper bounds are solved by an
+interior-point method. Neither needs a regular G: duplicated, opposite and collinear clients are ordinary input. With
+many clients the former are solved on a few columns at a time, the latter through A (`Factored`); the certificates are
+the same.
 """
 
 import math
@@ -20,13 +21,13 @@ from comity.rules._many import FEWEST_ADDED, MANY, Attempt, Factored, from_few
 from comity.rules._many import Array as Array
 from comity.rules._many import Integers as Integers
 
-TOUCHING = 1e-10  # a distance that is rounding, over the length of what is compared
+TOUCHING = 1e-10  # relative distance below which two points are equal up to rounding
 
 
 class Solution(NamedTuple):
-    """The solution of a problem, how far from the optimum it can be at most, and what else is to be noted.
+    """The solution of a problem, an upper bound on its distance from the optimum, and optional notes.
 
-    A note is a number, or one for each member.
+    A note is a number, or one number per member.
     """
 
     x: Array
@@ -42,7 +43,7 @@ def norm(x: Array) -> float:
 
 
 def root(G: Array) -> Array:
-    """A with AᵀA = G, less the eigenvalues that are rounding (those of float32 may even be negative)."""
+    """A with AᵀA = G, without eigenvalues that are rounding errors (in float32 they may be negative)."""
     r = np.sqrt(G.diagonal())
     values, vectors = torch.linalg.eigh(torch.from_numpy(G / r / r[:, None]))
     values[values < 1e-12 * values[-1]] = 0
@@ -57,7 +58,7 @@ def gram(A: Array) -> Array:
 
 
 def min_norm(A: Array) -> Solution:
-    """w on the simplex with Aw the point of the columns' hull nearest to 0; the residual is |Aw|² − min AᵀAw."""
+    """w on the simplex such that Aw is the point of the columns' hull closest to 0; residual |Aw|² − min AᵀAw."""
     if A.shape[1] <= MANY:
         return _nearest_to_zero(A)
 
@@ -73,7 +74,7 @@ def min_norm(A: Array) -> Solution:
 
 
 def _nearest_to_zero(A: Array) -> Solution:
-    # min |Au|² + σ²(1 − Σu)² over u ≥ 0: whatever Σu is best, the direction is that of w, and a σ near |Aw| resolves it
+    # min |Au|² + σ²(1 − Σu)² over u ≥ 0: the optimal u has the direction of w for any σ, most precisely for σ near |Aw|
     best, sigma = Solution(np.full(A.shape[1], 1 / A.shape[1]), np.inf), 1.0
     while True:
         stacked = np.vstack((A, np.full(A.shape[1], sigma)))
@@ -88,7 +89,7 @@ def _nearest_to_zero(A: Array) -> Solution:
 
 
 def cone(A: Array, d: Array) -> Solution:
-    """x ≥ 0 such that d + Ax is the vector nearest to d without a negative product with any column.
+    """x ≥ 0 such that d + Ax is the vector closest to d that has no negative product with a column.
 
     The residual is the most negative product or the complementarity, whichever is larger.
     """
@@ -98,7 +99,7 @@ def cone(A: Array, d: Array) -> Solution:
         return Solution(x, max(-g.min(), abs(x @ g), 0.0))
 
     best = certified(nnls(A, -d))
-    if best.residual > 1e-12:  # columns that are perpendicular but for rounding lead the method astray
+    if best.residual > 1e-12:  # columns that are perpendicular up to rounding mislead the active-set method
         G = gram(A)
         best = min(best, certified(box(G, times(A.T, d), np.full(len(G), 1e6)).x), key=residual)
     return best
@@ -120,7 +121,7 @@ def best_worst(A: Array, a: Array, rho: float) -> Solution:
         x = np.zeros_like(a)
         x[places] = found.x
         gains = times(A.T, g + times(A, x))
-        bound = float(found.notes.get("bound", np.inf))  # on few columns the best is no worse than on all
+        bound = float(found.notes.get("bound", np.inf))  # an optimum on few columns is at least as good as on all
         return Attempt(x, (bound - float(gains.min())) / max(1.0, abs(bound)), gains - gains[places].min())
 
     best = from_few(attempt, times(A.T, g), 1e-11)
@@ -137,7 +138,7 @@ def _best_worst(A: Array, g: Array, rho: float) -> Solution:
     best = Solution(np.zeros(A.shape[1]), np.inf)
     high = 1.01 * float(np.sqrt((A * A).sum(0).max())) / rho
     low = 1e-14 * high
-    tau = _crossing(A, g, rho, low, high, norm(A.mean(1)) / rho)
+    tau = _root_of_quadratic(A, g, rho, low, high, norm(A.mean(1)) / rho)
     for attempt in range(50):
         w = min_norm(A + tau * g[:, None]).x
         reach = norm(times(A, w))
@@ -147,20 +148,21 @@ def _best_worst(A: Array, g: Array, rho: float) -> Solution:
         if attempt == 2 and best.residual > 1e-11:
             nearest = min_norm(A).x
             if norm(times(A, nearest)) <= 1e-13:
-                # 0 is in the hull: somebody gains nothing at best, so to hurt nobody is optimal, if it is in reach
+                # 0 is in the hull: the worst-off client gains at most 0, so a step without conflict is optimal, if it
+                # is within reach
                 x = cone(A, g).x
                 x = x * min(1.0, rho / max(norm(times(A, x)), 1e-300))
                 best = min(best, certified(x, float(b @ nearest + rho * norm(times(A, nearest)))), key=residual)
         if best.residual <= 1e-11:
             break
         low, high = (tau, high) if reach > rho * tau else (low, tau)
-        tau = _crossing(A[:, w > 0], g, rho, low, high, math.sqrt(low * high))
+        tau = _root_of_quadratic(A[:, w > 0], g, rho, low, high, math.sqrt(low * high))
     return best
 
 
-def _crossing(A: Array, g: Array, rho: float, low: float, high: float, otherwise: float) -> float:
+def _root_of_quadratic(A: Array, g: Array, rho: float, low: float, high: float, otherwise: float) -> float:
     """The τ in (low, high) with |Aw| = rho τ for the w, Σw = 1, that minimises |Aw + τg|."""
-    solve = factor(gram(A) + 1.0)  # Σw is fixed, so (Σw)² may be added; affinely independent columns make it regular
+    solve = factor(gram(A) + 1.0)  # Σw is fixed, so (Σw)² may be added; regular if columns are affinely independent
     if solve is not None:
         ones, turned = solve(np.ones(A.shape[1])), solve(times(A.T, g))
         p = times(A, ones / ones.sum())  # Aw = p + τq
@@ -176,18 +178,19 @@ def _crossing(A: Array, g: Array, rho: float, low: float, high: float, otherwise
 def geometric_median(A: Array, p: Array) -> Solution:
     """x on the simplex such that Ax has the least mean distance Σ pᵢ|Ax − Aᵢ| to the columns; p sums to 1.
 
-    The residual is the duality gap: any y with |yᵢ| ≤ 1 and Σ pᵢyᵢ = 0 proves that no mean distance is below Σ pᵢyᵢ·Aᵢ.
+    The residual is the duality gap: any y with |yᵢ| ≤ 1 and Σ pᵢyᵢ = 0 bounds the mean distance from below by Σ
+    pᵢyᵢ·Aᵢ.
     """
     lengths = (A * A).sum(0)
     apart = np.sqrt(np.maximum(lengths + lengths[:, None] - 2 * gram(A), 0))
-    first = int(times(apart, p).argmin())  # the best column: if any is the median, this one is
+    first = int(times(apart, p).argmin())  # the best column: if a column is the median, it is this one
     toward = A - A[:, [first]]
     distances = np.sqrt((toward * toward).sum(0))
     touching = distances <= TOUCHING * np.sqrt(lengths)
     pulls = np.where(touching, 0.0, p / np.where(touching, 1.0, distances))
     pull, mass = times(toward, pulls), p[touching].sum()
     best = _certified_median(A, p, np.where(touching, p, 0.0) / mass)
-    if norm(pull) > mass:  # the others pull it away: descend from there, by a step of Weiszfeld's and then Newton's
+    if norm(pull) > mass:  # the other columns pull it away: descend by a Weiszfeld step, then Newton steps
         z = A[:, first] + (1 - mass / norm(pull)) * pull / pulls.sum()
         for _ in range(100):
             toward = A - z[:, None]
@@ -213,7 +216,7 @@ def _certified_median(A: Array, p: Array, x: Array) -> Solution:
     distances = np.sqrt((toward * toward).sum(0))
     touched = distances <= TOUCHING * np.sqrt((A * A).sum(0))
     y = np.where(touched, 0.0, toward / np.where(touched, 1.0, distances))
-    if touched.any():  # there y is free: let it balance the others
+    if touched.any():  # y is free there: use it to balance the others
         y[:, touched] = (-times(y, p) / p[touched].sum())[:, None]
     y = y - times(y, p)[:, None]
     y = y / max(1.0, float(np.sqrt((y * y).sum(0)).max()))
@@ -223,7 +226,7 @@ def _certified_median(A: Array, p: Array, x: Array) -> Solution:
 def box(G: Array | Factored, q: Array, upper: Array, by_few: bool = False) -> Solution:
     """min ½xᵀGx + qᵀx for 0 ≤ x ≤ upper; the residual is the largest entry of the projected gradient.
 
-    ``by_few`` looks for it on few of many columns at a time before all are taken at once.
+    ``by_few`` first solves it on a few of many columns at a time.
     """
     if by_few and isinstance(G, Factored):
         best = _box_by_few(G, q, upper)
@@ -238,12 +241,12 @@ def box(G: Array | Factored, q: Array, upper: Array, by_few: bool = False) -> So
 
 
 def _projected(g: Array, x: Array, upper: Array) -> Array:
-    """The gradient g at x without what points out of the box."""
+    """The gradient g at x without the components that point out of the box."""
     return np.where(x <= 0, np.minimum(g, 0), np.where(x >= upper, np.maximum(g, 0), g))
 
 
 def _box_by_few(G: Factored, q: Array, upper: Array) -> Solution:
-    """The same: of the columns at a bound only those join that are violated most; the others stay where they are."""
+    """Solve ``box`` on a subset: of the columns at a bound, only the most violated ones are added."""
     x, best, stalled = np.zeros_like(q), Solution(np.zeros_like(q), np.inf), 0
     while True:
         g = times(G, x) + q
@@ -259,7 +262,7 @@ def _box_by_few(G: Factored, q: Array, upper: Array) -> Solution:
 
 
 def _projected_newton(G: Array | Factored, q: Array, upper: Array, x: Array) -> Solution:
-    """The same, by guessing which bounds hold: exact once the guess is right, which near the solution it is."""
+    """Solve ``box`` by guessing the active bounds: exact once the guess is right, as it is near the solution."""
     best, worse = Solution(x, np.inf), 0
     for _ in range(50):
         g = times(G, x) + q
@@ -270,7 +273,7 @@ def _projected_newton(G: Array | Factored, q: Array, upper: Array, x: Array) -> 
         best, worse = (now, 0) if now.residual < best.residual else (best, worse + 1)
         free = np.flatnonzero(((x > 0) & (x < upper)) | (off != 0))
         block = G.only(free) if isinstance(G, Factored) else G[np.ix_(free, free)]
-        solve = _shifted(block, np.full(len(free), 1e-10))  # no step where G is flat
+        solve = _shifted(block, np.full(len(free), 1e-10))  # the shift avoids steps where G is flat
         if best.residual <= 1e-15 or worse == 3 or solve is None:
             break
         x[free] = np.clip(x[free] - solve(g[free]), 0.0, upper[free])
@@ -278,20 +281,20 @@ def _projected_newton(G: Array | Factored, q: Array, upper: Array, x: Array) -> 
 
 
 def box_sum(G: Array | Factored, lower: Array, upper: Array, start: Array) -> Solution:
-    """min ½xᵀGx for lower ≤ x ≤ upper with the sum of ``start``, which lies inside; the residual is the duality gap."""
+    """min ½xᵀGx for lower ≤ x ≤ upper with Σx = Σ ``start`` (a feasible point); the residual is the duality gap."""
     room, total = upper - lower, float((start - lower).sum())
     x = lower + interior(G, times(G, lower), start - lower, room, total)
     g = times(G, x)
     order = np.argsort(g, kind="stable")
-    best = lower.copy()  # the smallest gᵀx on this set: fill up the cheapest first
+    best = lower.copy()  # the minimum of gᵀx on this set: fill the cheapest entries first
     best[order] += np.clip(total - (np.cumsum(room[order]) - room[order]), 0, room[order])
     return Solution(x, float(g @ (x - best)))
 
 
 def interior(H: Array | Factored, q: Array, x: Array, upper: Array, total: float | None = None) -> Array:
-    """min ½xᵀHx + qᵀx for 0 ≤ x ≤ upper (and Σx = total), from a point inside.
+    """min ½xᵀHx + qᵀx for 0 ≤ x ≤ upper (and Σx = total), from an interior point.
 
-    Mehrotra's predictor and corrector on the slacks S of the bounds and their multipliers Z; stops where rounding does.
+    Mehrotra's predictor-corrector on the slacks S of the bounds and their multipliers Z; stops at rounding accuracy.
     """
     sign = np.array([[1.0], [-1.0]])
     S = np.stack((x, upper - x))
@@ -328,7 +331,7 @@ def interior(H: Array | Factored, q: Array, x: Array, upper: Array, total: float
 
 
 def _shifted(H: Array | Factored, diagonal: Array) -> Callable[[Array], Array] | None:
-    """What solves (H + D)x = b."""
+    """A function that solves (H + D)x = b, or None if the matrix is not positive definite."""
     if isinstance(H, Factored):
         return H.shifted(diagonal)
     K = H.copy()
@@ -337,7 +340,7 @@ def _shifted(H: Array | Factored, diagonal: Array) -> Callable[[Array], Array] |
 
 
 def nnls(A: Array, b: Array) -> Array:
-    """x ≥ 0 that minimises |Ax − b|; 0 if the method gives up, which the certificate then tells."""
+    """x ≥ 0 that minimises |Ax − b|; 0 if the method gives up, which the certificate then shows."""
     from scipy.optimize import nnls as lawson_hanson  # 0.2 s, which most runs do without
 
     try:
@@ -347,17 +350,17 @@ def nnls(A: Array, b: Array) -> Array:
 
 
 def times(A: Array | Factored, x: Array) -> Array:
-    """Ax without BLAS, which splits larger products over every core it finds: other splits, other bits."""
+    """Ax without BLAS, which splits larger products over all cores: another split gives other bits."""
     if isinstance(A, Factored):
         return A.times(x)
     return np.asarray(np.einsum("ij,j->i", A, x))
 
 
 def factor(K: Array) -> Callable[[Array], Array] | None:
-    """What solves Kx = b, or None if K is not positive definite."""
+    """A function that solves Kx = b, or None if K is not positive definite."""
     if len(K) <= 64:
         L, wrong = dpotrf(K, lower=1)
         return None if wrong else lambda b: np.asarray(dpotrs(L, b, lower=1)[0])
-    # larger ones go to torch, the threads of which are ours to set; see `times`
+    # larger matrices go to torch, whose thread count we set; see `times`
     L, wrong = torch.linalg.cholesky_ex(torch.from_numpy(K))
     return None if wrong else lambda b: np.asarray(torch.cholesky_solve(torch.from_numpy(b)[:, None], L)[:, 0].numpy())

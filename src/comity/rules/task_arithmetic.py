@@ -15,7 +15,7 @@ class TaskArithmetic(Rule):
     Equation: d = scale · Σ Δᵢ. With scale 1/N it is the uniform mean.
 
     Options:
-        scale: what the sum is multiplied by; the paper tunes it on held-out data, often around 0.3
+        scale: factor on the sum; the paper tunes it on held-out data, often around 0.3
     """
 
     scale: NonNegative = 0.3

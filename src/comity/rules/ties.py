@@ -13,22 +13,22 @@ from comity.rules._updates import ClientUpdates
 
 
 class TIES(Rule):
-    """Trim each update to its largest numbers, elect a sign for each number, and average those that agree with it.
+    """Trim each update to its largest entries, elect a sign per entry, and average the entries that agree with it.
 
     Paper: Yadav et al., NeurIPS 2023.
 
-    Equation: τᵢ is Δᵢ with all but its ⌈density · P⌉ largest numbers set to 0. The elected sign of a number is that of
-    Σ τᵢ, and d is scale times the mean of those τᵢ that are not 0 there and have this sign; 0 where there are none.
+    Equation: τᵢ is Δᵢ with all but its ⌈density · P⌉ largest entries set to 0. The elected sign of an entry is that of
+    Σ τᵢ, and d is scale times the mean of the nonzero τᵢ that have this sign; 0 where there are none.
 
-    A number of d is not the same combination of clients as another, so there are no coefficients: those that are
-    reported belong to the plain mean. TIES is for files and for updates in memory, and a run rejects it.
+    Every entry of d may combine different clients, so there are no coefficients: the reported ones are the plain
+    mean's. TIES works on files and on updates in memory; a run rejects it.
 
     Departures:
-        - Numbers that are as large as the smallest one kept are kept too. Magnitudes are compared in float32.
+        - Entries equal to the smallest kept one are kept too. Magnitudes are compared in float32.
 
     Options:
-        density: share of its numbers that an update keeps
-        scale: what the merged update is multiplied by; the paper takes 1 without held-out data
+        density: share of entries that an update keeps
+        scale: factor on the merged update; the paper uses 1 without held-out data
         scope: trim over the whole model, as the paper does, or in each layer, as mergekit and PEFT do
     """
 
@@ -52,15 +52,15 @@ class TIES(Rule):
         return Outcome(**vars(chosen), update=update, length_ratio=torch.full((len(updates.layout),), math.nan))
 
     def kept(self, numbers: int) -> int:
-        """How many of so many numbers an update keeps."""
+        """Number of entries that an update keeps."""
         return math.ceil(self.density * numbers)
 
     def least_kept(self, U: Tensor) -> Tensor:
-        """(N,) the smallest magnitude that each update keeps."""
+        """(N,) smallest magnitude that each update keeps."""
         return U.abs().float().topk(self.kept(U.shape[1]), dim=1).values[:, -1]
 
     def merge(self, U: Tensor, least: Tensor) -> Tensor:
-        """(P,) from updates (N, P): trim, elect, and average those that agree."""
+        """(P,) merged update from updates (N, P): trim, elect signs, average entries that agree."""
         trimmed = torch.where(U.abs().float() >= least[:, None], U, 0)
         agree = (trimmed.sign() == trimmed.sum(0).sign()) & (trimmed != 0)
         return self.scale * torch.where(agree, trimmed, 0).sum(0) / agree.sum(0).clamp(min=1)

@@ -12,21 +12,21 @@ from comity.rules.solvers import Solution
 
 
 class TorchJD(Rule):
-    """A weighting of the TorchJD library, by name.
+    """A weighting of the TorchJD library, chosen by name.
 
     Paper: Quinton and Rey, 2024.
 
-    Equation: ``TorchJD("UPGrad")`` asks TorchJD's ``UPGradWeighting`` for the coefficients, giving it the Gram matrix
-    with mean diagonal 1. Further arguments are the weighting's own.
+    Equation: ``TorchJD("UPGrad")`` gets its coefficients from TorchJD's ``UPGradWeighting``, called with the Gram
+    matrix scaled to mean diagonal 1. Further arguments are passed to the weighting.
 
     Departures:
         - Random weightings are seeded.
-        - Weightings that keep a state between rounds are rejected, for a run could not save it.
-        - Some weightings make a sum and not a mean (PCGrad); ``length="mean"`` makes them comparable.
+        - Weightings with a state between rounds are rejected, because a run could not save it.
+        - Some weightings return a sum instead of a mean (PCGrad); ``length="mean"`` makes them comparable.
 
     Options:
-        weighting: which of TorchJD's weightings
-        seed: of the weighting's random numbers
+        weighting: name of the weighting in TorchJD
+        seed: seed of the weighting's random numbers
     """
 
     certificate = "none given by TorchJD"

@@ -6,7 +6,7 @@ from comity.rules.solvers import Solution
 
 
 class UPGrad(Rule):
-    """The mean of all updates, each replaced by the nearest one that conflicts with nobody.
+    """The mean of all updates, each projected so that it conflicts with no other update.
 
     Paper: Quinton and Rey, 2024.
 
@@ -14,7 +14,7 @@ class UPGrad(Rule):
     itself is in that cone.
 
     Options:
-        by: in the mean, all clients count equally (the paper), or by how many samples they have
+        by: clients count equally in the mean (the paper), or by number of samples
     """
 
     certificate = "worst violation as a cosine"

@@ -1,4 +1,4 @@
-"""Studies: grids of runs, compared. ``comity.study(...)`` and ``comity study`` are the doors.
+"""Studies: grids of runs, compared. The entry points are ``comity.study(...)`` and ``comity study``.
 
 The package is not called ``study`` because ``comity.study`` is the function.
 """

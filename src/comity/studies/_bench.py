@@ -17,7 +17,6 @@ from comity._datasets import whereabouts
 from comity._errors import ComityError
 from comity._federations import natural
 from comity._labels import slug
-from comity._natural import NaturalFederation
 from comity._overlay import as_entry
 from comity._words import counted
 from comity._write import write_text
@@ -230,7 +229,7 @@ def _without(entries: Mapping[str, Any], *names: str) -> Entries:
 def federations(names: Iterable[str] = (), data_dir: str | Path | None = None) -> dict[str, Entries]:
     """Natural federations by name with their entries; by default all that are here. A path of a table is one too."""
     known = natural()
-    chosen = list(names) or ["heart", *(name for name, each in known.items() if _is_here(each, data_dir))]
+    chosen = list(names) or ["heart", *(name for name, each in known.items() if each.path(data_dir))]
     found: dict[str, Entries] = {}
     for name in chosen:
         whereabouts(name, data_dir)  # a missing one is reported before anything runs
@@ -238,7 +237,3 @@ def federations(names: Iterable[str] = (), data_dir: str | Path | None = None) -
             {"data_dir": str(data_dir)} if data_dir is not None else {}
         )
     return found
-
-
-def _is_here(each: NaturalFederation, data_dir: str | Path | None) -> bool:
-    return each.task == "classification" and each.path(data_dir) is not None

@@ -1,7 +1,8 @@
-"""A stored cost model: about how long a run takes, from its configuration alone.
+"""A stored cost model: estimate the time of a run from its configuration.
 
-A batch takes ``ms_per_batch`` and its floating-point operations at ``gflops``, both by net; a method takes a multiple
-of FedAvg's time. ``benchmarks/costs.py`` measured these numbers on one core and wrote examples/published/costs.json.
+A batch takes ``ms_per_batch`` plus its floating-point operations at ``gflops``, both by network; a method takes a
+multiple of FedAvg's time. ``benchmarks/costs.py`` measured these numbers on one core and wrote
+examples/published/costs.json.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any
 from comity.config import Config
 
 TRAINING = 3
-"""Passes of a training step, forward and backward, in units of a forward pass."""
+"""Cost of a training step (forward and backward) in forward passes."""
 NOMINAL = {
     "mnist": (70_000, (1, 28, 28), 10),
     "fashion-mnist": (70_000, (1, 28, 28), 10),
@@ -29,7 +30,7 @@ NOMINAL = {
     "heart": (920, (25,), 2),
     "watch": (2_368, (6, 50), 7),
 }
-"""Samples, shape and classes of the data sets as the papers have them."""
+"""Samples, shape and classes of the data sets in the papers."""
 
 
 @cache
@@ -48,12 +49,12 @@ def _flops(net: str, options: str, shape: tuple[int, ...], classes: int) -> floa
 
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         made = Component.parse("model", {"name": net, **json.loads(options)}).build(shape=shape, classes=classes)
-        made(torch.empty(2, *shape))  # BatchNorm takes no single sample
+        made(torch.empty(2, *shape))  # BatchNorm rejects a single sample
     return float(counter.get_total_flops()) / 2
 
 
 def seconds(config: Config, size: tuple[int, tuple[int, ...], int] | None = None) -> float:
-    """About how long all rounds of a run take; ``size``: samples, shape and classes of its data, if known."""
+    """Estimated seconds of all rounds of a run; ``size``: samples, shape and classes of its data, if known."""
     samples, shape, classes = size or NOMINAL[config.data.name]
     if len(shape) == 3 and (pixels := config.data.options.get("size")):
         shape = (shape[0], pixels, pixels)
@@ -78,13 +79,13 @@ def seconds(config: Config, size: tuple[int, tuple[int, ...], int] | None = None
 
 
 def size_of(dataset: Any) -> tuple[int, tuple[int, ...], int] | None:
-    """Samples, shape and classes of a data set that was read."""
+    """Samples, shape and classes of a loaded data set."""
     y = getattr(dataset, "y", None)
     return None if y is None else (len(y), tuple(dataset.shape), int(dataset.classes or y.max() + 1))
 
 
 def in_words(data: str, size: tuple[int, tuple[int, ...], int]) -> str:
-    """What the files of a data set have less than the paper's; empty if nothing."""
+    """By how much the files of a data set are smaller than the paper's; empty if they are not."""
     (samples, shape, _), (usual, wanted, _) = size, NOMINAL.get(data, size)
     parts = [f"{samples:,} of {usual:,} samples"] if samples < usual else []
     parts += [f"{shape[-1]} instead of {wanted[-1]} pixels"] if math.prod(shape) != math.prod(wanted) else []

@@ -1,4 +1,4 @@
-"""Runs side by side, done by workers: processes of this machine, tasks on a Ray cluster, or this process itself."""
+"""Run jobs in parallel: in processes of this machine, as tasks on a Ray cluster, or in this process."""
 
 import traceback
 from collections import Counter
@@ -24,19 +24,19 @@ Message = dict[str, Any]
 class Job:
     config: Config
     title: str
-    needs: "tuple[Job, ...]" = ()  # the local baselines that this run is compared with, which must be done before
-    callbacks: tuple[str, ...] = ()  # dotted names of `Callback` classes, which are made where the run is done
+    needs: "tuple[Job, ...]" = ()  # local baselines that must be done before this run
+    callbacks: tuple[str, ...] = ()  # dotted names of `Callback` classes, created in the process of the run
 
     @property
     def order(self) -> dict[str, Any]:
-        """The arguments of ``work`` in plain values."""
+        """The arguments of ``work`` as plain values."""
         return {"config": self.config.plain(), "callbacks": list(self.callbacks)}
 
 
 class Worker(Protocol):
     """Does one run after another and puts messages about them into an inbox."""
 
-    tries: int  # how often a run is started whose worker dies
+    tries: int  # how often a run is started if its worker dies
 
     def tell(self, order: Any) -> None:
         """Send a run's ``order``, or ``"stop"``."""
@@ -49,7 +49,7 @@ Inbox = SimpleQueue[tuple[Worker, Message]]
 
 
 class Crew:
-    """Workers, hired when they are needed. They stay until the crew is closed, because starting one takes seconds."""
+    """A pool of workers, started when needed and kept until the crew is closed, because starting one takes seconds."""
 
     def __init__(self, hire: Callable[[Inbox], Worker]) -> None:
         self.hire, self.inbox, self.idle = hire, Inbox(), list[Worker]()
@@ -70,7 +70,7 @@ def execute(
     crew: Crew | None,
     plan_of: "Callable[[Config], RunPlan] | None" = None,
 ) -> dict[Job, Message]:
-    """Do the runs in their order, and return how each ended; those that a stop kept from starting are missing.
+    """Do the runs in order and return how each ended, without those that a stop prevented from starting.
 
     The crew does at most ``most`` at a time. Without a crew this process does them, with the plans of ``plan_of``.
     """
@@ -83,7 +83,7 @@ def execute(
         hear(job, message)
 
     def following() -> Job | None:
-        """The next run that may start; a run whose Local failed fails with it."""
+        """The next run that may start; a run whose Local failed fails too."""
         for job in list(waiting):
             before = [ends.get(needed, {"end": "waiting"}) for needed in job.needs]
             if failed := next((each for each in before if each["end"] == "failed"), None):
@@ -116,7 +116,7 @@ def execute(
                 worker, message = crew.inbox.get(timeout=0.2)
             except Empty:
                 continue
-            if worker not in busy:  # it died while it was idle
+            if worker not in busy:  # it died while idle
                 crew.idle.remove(worker)
                 worker.close()
                 continue
@@ -144,7 +144,7 @@ def work(
     stop: Callable[[], bool],
     plan_of: "Callable[[Config], RunPlan] | None" = None,
 ) -> None:
-    """Do one run, or what is left of it, and report its end whatever happens."""
+    """Do one run, or the rest of it, and report its end whatever happens."""
     from comity.engine import Callback, Run, RunPlan, run
 
     class Tell(Callback):

@@ -1,10 +1,10 @@
-"""What a study consists of: entries from YAML, the command line or Python become a list of configurations.
+"""The grid of a study: expand entries from YAML, command line or Python to a list of configurations.
 
-Entries are the options of a run, dotted ones too (``rule.c``), and ``method`` and ``rule`` may be lists. Beside them:
-``seeds``, ``sweep`` (options with several values; a product), ``grid`` (a list of entries, each a product of its own),
-``only`` (options with the values whose cells are kept), ``tune``, ``tune_by``, ``tune_seeds``, ``budget``, ``jobs``,
+Entries are options of a run, including dotted ones (``rule.c``); ``method`` and ``rule`` may be lists. Further entries:
+``seeds``, ``sweep`` (options with several values; all combinations), ``grid`` (a list of entries, each with its own
+combinations), ``only`` (values of options to keep), ``tune``, ``tune_by``, ``tune_seeds``, ``budget``, ``jobs``,
 ``most_cells``, ``callbacks``, ``keep_checkpoints``, ``about``, and the sections ``quick``, ``desk``, ``night`` and
-``paper``, of which ``--scale`` chooses one.
+``paper``, one of which ``--scale`` chooses.
 """
 
 import math
@@ -32,11 +32,11 @@ BESIDE = (
     *("seeds", "sweep", "grid", "only", "tune", "tune_by", "tune_seeds", "budget"),
     *("jobs", "most_cells", "callbacks", "keep_checkpoints", "about"),
 )
-"""Entries of a study that are no options of a run."""
+"""Entries of a study that are not options of a run."""
 
-MOST_CELLS = 10_000  # the default of `most_cells`: a slip in a sweep is reported at once, not after an hour of counting
+MOST_CELLS = 10_000  # default of `most_cells`: a slip in a sweep is reported at once
 
-TRAINING = tuple(declared(Training))  # options of local training. Where one is tuned, Local is tuned too.
+TRAINING = tuple(declared(Training))  # options of local training; if one is tuned, Local is tuned too
 
 
 def examples() -> dict[str, Path]:
@@ -45,10 +45,10 @@ def examples() -> dict[str, Path]:
 
 
 def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
-    """``options`` laid over ``entries``; sweeps, grids and listed methods lose their own values of the same options.
+    """Override ``entries`` by ``options``; sweeps, grids and listed methods lose their own values of these options.
 
-    Pixels stay in the range that the entries have (``data.centred``) if another data set is named. One data set for
-    blocks that have different ones is rejected: the nets and partitions of the blocks would not fit it.
+    If another data set is named, pixels keep the range of the entries (``data.centred``). One data set for blocks with
+    different ones is rejected: their networks and partitions would not fit it.
     """
 
     def without_options(some: Mapping[str, Any]) -> Entries:
@@ -72,7 +72,7 @@ def override(entries: Mapping[str, Any], options: Mapping[str, Any]) -> Entries:
 
 
 def _block_data(entries: Mapping[str, Any]) -> list[str]:
-    """The data sets of the blocks of ``grid``, if several blocks name their own."""
+    """The data sets of the blocks of ``grid``, if several blocks have their own."""
     swept = [
         section(block, "sweep").get("data", [block["data"]] if "data" in block else []) for block in _grids(entries)
     ]
@@ -82,14 +82,14 @@ def _block_data(entries: Mapping[str, Any]) -> list[str]:
 
 
 def layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> Entries:
-    """One layer over another; options of a component that ``below`` does not name are for whichever is named later."""
+    """Overlay ``above`` on ``below``; options of a component that ``below`` does not name apply to any named later."""
     dotted = Overlay(below)
     unnamed = {key: value for key, value in dotted.items() if "." in key and owner(key) not in dotted}
     return unnamed | Overlay(below, above)
 
 
 def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
-    """The entries with those of one scale laid over them."""
+    """The entries, overridden by those of one scale."""
     sections = {name: section(entries, name) for name in SCALES if name in entries}
     if scale is not None and scale not in sections:
         raise unknown("scale", scale, sections) if sections else ComityError(f"scale {scale}: this study has no scales")
@@ -98,7 +98,7 @@ def at_scale(entries: Mapping[str, Any], scale: str | None) -> Entries:
 
 
 def seeds_of(entries: Mapping[str, Any]) -> list[int]:
-    """``3`` means the seeds 0, 1 and 2; ``0,4,7`` and ``[0, 4, 7]`` name them."""
+    """``3`` means the seeds 0, 1 and 2; ``0,4,7`` and ``[0, 4, 7]`` list them."""
     given = entries.get("seeds")
     if given is None:
         return [convert(entries.get("seed", default("seed")), int, "seed")]
@@ -106,14 +106,14 @@ def seeds_of(entries: Mapping[str, Any]) -> list[int]:
     seeds: Sequence[int] = ()
     with suppress(ComityError):
         seeds = convert(given, list[int], "seeds") if listed else range(convert(given, int, "seeds"))
-    _few(len(seeds), entries)
+    _check_count(len(seeds), entries)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ComityError(f"seeds must be a number of seeds (3) or different seeds (0,4,7), got {given!r}")
     return list(seeds)
 
 
 def callback_names(entries: Mapping[str, Any]) -> tuple[str, ...]:
-    """Dotted names of callback classes, each of which must exist: runs may be done in other processes."""
+    """Dotted names of callback classes, which must exist: runs may be in other processes."""
     from comity.engine import callback_class
 
     given = entries.get("callbacks") or ()
@@ -141,7 +141,7 @@ def _grids(entries: Mapping[str, Any]) -> list[Entries]:
 
 
 def expand(entries: Mapping[str, Any]) -> list[Config]:
-    """Every cell of the grid once: settings outermost, then methods, rules and seeds."""
+    """Every configuration of the grid once: settings outermost, then methods, rules and seeds."""
     seeds, tuned = seeds_of(entries), bool(entries.get("tune"))
     given = {key: value for key, value in entries.items() if key not in BESIDE and key != "seed"}
     base = {"save_models": False} | given
@@ -159,19 +159,19 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
         count = math.prod(map(len, sweep.values()))
         if not sweep.keys() & {"method", "rule"}:
             count *= sum(1 for _ in _lines(conditions))
-        _few(count * len(seeds), entries)
+        _check_count(count * len(seeds), entries)
         for values in product(*sweep.values()):
             swept = dict(zip(sweep, values, strict=True))
             with_options = {key: value for key, value in swept.items() if isinstance(value, Mapping)}
             setting = Overlay(conditions, with_options) | swept
             for chosen, seed in product(_lines(setting), seeds):
                 guarded = tuned and chosen["guard"] not in (None, "none")
-                split = {"guard_split": True} if guarded else {}  # the guard's samples choose no options
+                split = {"guard_split": True} if guarded else {}  # the guard's samples must not choose options
                 config = _config(setting | chosen | {"seed": seed} | split, known)
                 if tuned and not config.val_share and not (config.is_local and config.local_on == "all"):
                     config = config.with_(val_share=SEARCHED)
                 cells.setdefault(config.key, config)
-                _few(len(cells), entries)
+                _check_count(len(cells), entries)
     for key, options in sorted(known.items()):
         kind, _, option = key.partition(".")
         if option not in options:
@@ -180,7 +180,7 @@ def expand(entries: Mapping[str, Any]) -> list[Config]:
 
 
 def select(cells: list[Config], only: Mapping[str, Any]) -> list[Config]:
-    """The cells whose options have one of the values that ``only`` gives: ``{"data": "mnist,cifar10"}``."""
+    """The cells with one of the values that ``only`` gives for its options: ``{"data": "mnist,cifar10"}``."""
     for key, given in only.items():
         texts = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
         there = [Overlay(cell.plain()).get(key) for cell in cells]
@@ -196,15 +196,15 @@ def select(cells: list[Config], only: Mapping[str, Any]) -> list[Config]:
 
 
 def is_value(value: Any, text: Any) -> bool:
-    """Whether an option's value is what was typed: ``0.10`` is 0.1, and ``Fashion_MNIST`` fashion-mnist."""
+    """Whether an option's value equals the typed one: ``0.10`` is 0.1, and ``Fashion_MNIST`` is fashion-mnist."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with suppress(ValueError, TypeError):
             return float(text) == value
     return spelling(show(value)) == spelling(str(text))
 
 
-def _few(cells: int, entries: Mapping[str, Any]) -> None:
-    """Reject more cells than a study may have."""
+def _check_count(cells: int, entries: Mapping[str, Any]) -> None:
+    """Reject more cells than allowed."""
     most = convert(entries.get("most_cells") or MOST_CELLS, Count, "most_cells")
     if cells > most:
         limit = f"at most {most}, unless most_cells (--most-cells) is larger"
@@ -212,27 +212,27 @@ def _few(cells: int, entries: Mapping[str, Any]) -> None:
 
 
 def local_of(config: Config) -> Config:
-    """Local under the same conditions. In a study it is a run like the others, and saves what they save."""
+    """The local baseline under the same conditions: in a study a run like the others, which saves what they save."""
     return config.local_baseline().with_(save_models=config.save_models, track=config.track)
 
 
 def repeated_of(config: Config) -> Config:
-    """The same local baseline with another training seed: the floor of training luck."""
+    """The same local baseline with another training seed, to measure training luck."""
     return config.local_baseline(repeat=True).with_(reference="auto" if config.reference == "auto" else "none")
 
 
 def apart_from_seeds(config: Config) -> Config:
-    """The same for the runs of all seeds, and for local training repeated as for local training."""
+    """A configuration without seeds, equal for all seeds and for repeated local training."""
     return config.with_(seed=0, training_seed=None if config.is_local else config.training_seed)
 
 
 def has_own_rule(config: Config) -> bool:
-    """Whether no rule can be chosen: for Local, and for methods that bring their own."""
+    """Whether no rule can be chosen: for Local, and for methods with their own rule."""
     return config.is_local or config.method.trait("brings_rule", False)
 
 
 def part(cells: Sequence[Config], shard: str) -> list[Config]:
-    """The cells of one shard, ``3/16``, which depend on the study only, not on which runs are done.
+    """The cells of one shard, such as ``3/16``; they depend only on the study, not on finished runs.
 
     Cells that are compared with the same Local stay together, if there are at least as many such families as shards.
     """
@@ -250,7 +250,7 @@ def part(cells: Sequence[Config], shard: str) -> list[Config]:
 
 
 def locals_of(cells: Iterable[Config]) -> list[Config]:
-    """The local baseline that each of these is compared with, and that repeated, every one once."""
+    """The local baselines of these cells, and the repeated ones, each once."""
     found: dict[str, Config] = {}
     for cell in cells:
         if cell.reference == "auto":
@@ -260,7 +260,7 @@ def locals_of(cells: Iterable[Config]) -> list[Config]:
 
 
 class Names:
-    """Names for people and folders, made only of what varies."""
+    """Titles and folder names, made only of the options that vary."""
 
     def __init__(self, cells: Iterable[Config], tuned: Iterable[str] = ()) -> None:
         self.tuned = set(tuned)
@@ -292,7 +292,7 @@ class Names:
 
 
 def _lines(entries: Entries) -> Iterator[Entries]:
-    """Every method with every rule and guard, or with those that its entry names: ``{name: FedAvg, rule: Mean}``."""
+    """Every method with every rule and guard, or with those in its entry: ``{name: FedAvg, rule: Mean}``."""
     for method in _listed("method", entries.get("method")):
         own = dict(method) if isinstance(method, Mapping) else {"name": method}
         rules, guards = (own.pop(kind, entries.get(kind)) for kind in ("rule", "guard"))
@@ -301,7 +301,7 @@ def _lines(entries: Entries) -> Iterator[Entries]:
 
 
 def _listed(kind: str, value: Any) -> list[Any]:
-    """``"FedRep,APFL"``, one entry, or a list of names and mappings; an unknown name is rejected at once."""
+    """``"FedRep,APFL"``, one entry, or a list of names and mappings; unknown names are rejected at once."""
     value = value if value is not None else default(kind) or "none"
     names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not names or "" in names:
@@ -314,7 +314,7 @@ def _listed(kind: str, value: Any) -> list[Any]:
 
 
 def _config(entries: Entries, known: dict[str, set[str]]) -> Config:
-    """Dotted options go to a component only if it has them; ``known`` collects the options of all components."""
+    """Dotted options apply to a component only if it has them; ``known`` collects the options of all components."""
     kept: Entries = {}
     for key, value in entries.items():
         kind, dot, option = key.partition(".")

@@ -1,4 +1,4 @@
-"""Should we join? A study of one table with defaults that work, from the rows to each client's model."""
+"""``comity join``: a study of one table with sensible defaults, up to each client's model."""
 
 import shutil
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from comity.studies._study import study
 from comity.studies._tune import LEARNING_RATES
 
 GRID = [{"method": ["FedAvg", "APFL"]}, {"method": "FedAvg", "guard": "mixture"}]
-"""What is compared with local training where no method is named: common, personal and guarded models."""
+"""Default comparison with local training: global, personal and guarded models."""
 SEEDS = 6
 """Two repetitions of three folds: each row is tested twice."""
 ROUNDS = 30
@@ -28,14 +28,14 @@ CHOSEN_HERE = ("method", "rule", "guard")
 
 @dataclass(frozen=True)
 class Joined:
-    """What came of it."""
+    """The result of ``join``."""
 
     study: LoadedStudy
     learning_rate: float
     models: Path
-    """One model folder per client: those of the recommended configuration, or of local training."""
+    """One model folder per client, of the recommended configuration or of local training."""
     models_of: str
-    """The configuration that the models are from."""
+    """The configuration that the models come from."""
 
 
 def join(
@@ -51,8 +51,8 @@ def join(
     """Compare joining with local training on a table of all clients' rows, and save each client's model.
 
     ``join("patients.csv", out="joined", **{"data.target": "outcome", "data.client": "hospital"})``. The learning rate
-    is the one of ``LEARNING_RATES`` at which local training and FedAvg have the best validation score on average. Any
-    option of a run may be given; ``method``, ``rule`` or ``guard`` replace the default comparison.
+    is the one of ``LEARNING_RATES`` with the best mean validation score of local training and FedAvg. Any option of a
+    run may be given; ``method``, ``rule`` or ``guard`` replace the default comparison.
     """
     show, out = show or Show(), Path(out)
     entries: Entries = {"data": str(table), "rounds": ROUNDS, "save_models": True} | options
@@ -98,13 +98,13 @@ def _choose_rate(entries: Entries, show: Show) -> float:
 
 
 def _mean(columns: Columns, key: str) -> float:
-    """Over the clients that have the metric."""
+    """Mean over the clients that have the metric."""
     known = [value for value in columns.get(key, []) if isfinite(value)]
     return fmean(known) if known else nan
 
 
 def _keep_models(done: LoadedStudy) -> tuple[Path, str]:
-    """Copy the models of the verdict's configuration, of the first seed, to the study's own folder."""
+    """Copy the models of the verdict's configuration (first seed) to the study's own folder."""
     verdict, out = done.verdict, done.paths[0]
     local = next(cell for cell in done.cells if cell.local)
     chosen = verdict.cell if verdict.cell is not None and verdict.title.startswith("Join") else local

@@ -1,4 +1,4 @@
-"""The tables and figures of the papers: which example stands for each, what was published, and what differs."""
+"""The tables and figures of the papers: their examples, published numbers, and differences."""
 
 import csv
 import json
@@ -30,11 +30,11 @@ from comity.studies._grid import (
 
 FOLDER = Path(str(files("comity"))) / "examples" / "published"
 MEASURED = ("accuracy", "S-acc", "G-acc", "global", "relative", "gaining")
-"""Columns of the files of published numbers that are results; columns of a study's table have the same names."""
+"""Result columns of the files of published numbers; columns of a study's table have the same names."""
 PEAK = "peak"
-MOST_VALUES = 5  # of the paper that a line names
-UNTOLD = ("eval_every", "general_every", "reference", "control", "metric", "device")
-"""Options of a run that say how and where it is evaluated."""
+MOST_VALUES = 5  # values of the paper that a line lists
+NOT_COMPARED = ("eval_every", "general_every", "reference", "control", "metric", "device")
+"""Options of a run about how and where it is evaluated, not listed as differences."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Item:
 
     item: str
     example: str = ""
-    """The example that stands for it; empty for a figure that is no experiment."""
+    """The example that reproduces it; empty for a figure that is not an experiment."""
     what: str = ""
     published: tuple[str, ...] = ()
     """The files with its numbers."""
     differs: tuple[str, ...] = ()
-    """What differs from the paper at every scale."""
+    """Differences from the paper at every scale."""
 
 
 @cache
@@ -69,7 +69,7 @@ class Published:
 
     source: str
     options: Mapping[str, str]
-    """The options that say which configuration it is."""
+    """The options that identify the configuration."""
     results: Mapping[str, float]
 
     def fits(self, options: Mapping[str, Any]) -> bool:
@@ -78,7 +78,7 @@ class Published:
 
 @cache
 def published(name: str) -> tuple[Published, ...]:
-    """The rows of a file: a line that names its source, then CSV."""
+    """The rows of a file: a line with its source, then CSV."""
     source, *lines = (FOLDER / f"{name}.csv").read_text().splitlines()
     rows = []
     for row in csv.DictReader(lines):
@@ -93,7 +93,7 @@ def _is_option(key: str) -> bool:
 
 
 def beside(study: LoadedStudy, example: str) -> str:
-    """Published numbers beside those of a study, as a Markdown table; empty if no cell is one of the paper's."""
+    """Published numbers next to those of a study, as a Markdown table; empty if no cell is in the paper."""
     names = list(dict.fromkeys(name for each in items() if each.example == example for name in each.published))
     found = [
         (cell, row)
@@ -128,14 +128,14 @@ def _options_of(cell: Cell) -> Mapping[str, Any]:
 
 
 def data_of(entries: Mapping[str, Any]) -> list[str]:
-    """The data sets that a study reads, without making its cells."""
+    """The data sets that a study reads, without expanding its cells."""
     blocks = [entries, *(entries.get("grid") or [])]
     found = [value for block in blocks for value in (section(block, "sweep").get("data") or [block.get("data")])]
     return list(dict.fromkeys(str(as_entry(each)["name"]) for each in found if each))
 
 
 def missing(names: Iterable[str], data_dir: Path | None = None) -> dict[str, str]:
-    """Of these data sets those that are not here, and how to get each."""
+    """The data sets that are missing, and how to get each."""
     found = {}
     for name in names:
         try:
@@ -146,13 +146,13 @@ def missing(names: Iterable[str], data_dir: Path | None = None) -> dict[str, str
 
 
 def states() -> dict[str, dict[str, Any]]:
-    """What came of each item, and how long its example takes; docs/make_results.py writes it."""
+    """The state of each item, and the time of its example; written by docs/make_results.py."""
     stored: dict[str, dict[str, Any]] = json.loads((FOLDER / "states.json").read_text())
     return stored
 
 
 def overview(data_dir: Path | None = None) -> list[tuple[str, ...]]:
-    """One row per table and figure: its name, command, data sets, time and state."""
+    """One row per table and figure: name, command, data sets, time and state."""
     known = states()
     rows: list[tuple[str, ...]] = []
     for each in items():
@@ -170,8 +170,8 @@ def overview(data_dir: Path | None = None) -> list[tuple[str, ...]]:
 
 
 def differences(cells: Sequence[Config], paper: Sequence[Config], hidden: Iterable[str] = ()) -> list[list[str]]:
-    """For each cell what no cell of the paper has, as ``rounds 50 (paper: 500)``; without the ``hidden`` options."""
-    left_out = (*UNTOLD, *hidden)
+    """For each cell the options that differ from every paper cell: ``rounds 50 (paper: 500)``; without ``hidden``."""
+    left_out = (*NOT_COMPARED, *hidden)
 
     def options(config: Config) -> dict[str, str]:
         flat = flatten(config.plain(), own_rule=has_own_rule(config))
@@ -194,7 +194,7 @@ def differences(cells: Sequence[Config], paper: Sequence[Config], hidden: Iterab
 
 
 def searched(tune: Mapping[str, Any], paper: Mapping[str, Any], cells: Sequence[Config]) -> list[str]:
-    """Options that are chosen by validation here, and not among the same values in the paper."""
+    """Options that are tuned here, and not among the same values in the paper."""
     texts = []
     for key, values in tune.items():
         if values != (known := paper.get(key)):
@@ -207,7 +207,7 @@ def searched(tune: Mapping[str, Any], paper: Mapping[str, Any], cells: Sequence[
 def report_differences(
     example: str, entries: Entries, cells: Sequence[Config], names: Names, say: Callable[[str], None]
 ) -> None:
-    """Say what differs from the paper: in all cells, in some of them, and at every scale."""
+    """Report differences from the paper: in all cells, in some of them, and at every scale."""
     ours = [each for each in items() if each.example == example]
     if not ours:
         return

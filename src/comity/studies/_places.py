@@ -1,4 +1,4 @@
-"""Where the runs of a study are."""
+"""The folders of a study's runs."""
 
 import shutil
 from collections.abc import Callable
@@ -12,28 +12,28 @@ from comity.studies._grid import Names
 
 
 class Places:
-    """The folder of each run that is there, or will be. Runs are known by key: names change when a study grows."""
+    """The folder of each existing or future run. Runs are identified by key: names change when a study grows."""
 
     def __init__(
         self, out: Path, names: Names, fingerprint: Callable[[Config], str | None], overwrite: bool = False
     ) -> None:
-        """``fingerprint``: of the data as they are now; ``overwrite``: runs that are in the way are replaced."""
+        """``fingerprint``: of the current data; ``overwrite``: replace conflicting runs."""
         self.out, self.names, self.fingerprint, self.overwrite = out, names, fingerprint, overwrite
         there = sorted(folder for room in (schema.RUNS, schema.TRIALS) for folder in (out / room).glob("*"))
         self.folders = {RunFolder(folder).info().key: folder for folder in there if RunFolder(folder).started}
-        self.ours: set[str] = set()  # keys of the runs that belong to the study as it is now
+        self.ours: set[str] = set()  # keys of the runs that belong to the current study
 
     def home(self, config: Config, tried: str = "") -> Path:
         return inside(self.out, f"{schema.TRIALS if tried else schema.RUNS}/{self.names.slug(config, tried)}")
 
     def place(self, config: Config, tried: str = "") -> Path:
-        """The folder that holds this run already, or the one it will have: in ``.tuning`` while a value is tried."""
+        """The folder of this run, existing or future: in ``.tuning`` while a value is tried."""
         if self._outdated(config):
             shutil.rmtree(self.folders.pop(config.key))
         if config.key not in self.folders:
             folder = self.home(config, tried)
             there = next((key for key, other in self.folders.items() if other == folder), None)
-            if there in self.ours:  # names that differ by their case only
+            if there in self.ours:  # names that differ only in case
                 folder = folder.with_name(f"{folder.name}-{config.key[:6]}")
             elif there is not None:  # left by an earlier study
                 if not self.overwrite:
@@ -51,14 +51,14 @@ class Places:
         return folder is not None and RunFolder(folder).finished and not self._outdated(config)
 
     def move_in(self, config: Config) -> None:
-        """Move a run that a search has done already among the others."""
+        """Move a run that a search has already done to the other runs."""
         tried = self.folders.get(config.key)
         if tried is not None and tried.parent.name == schema.TRIALS:
             del self.folders[config.key]
             RunFolder(tried).move(self.place(config))
 
     def _outdated(self, config: Config) -> bool:
-        """Whether the run was done with other data than there are now; an error unless it may be replaced."""
+        """Whether the run was done with other data than the current ones; an error unless it may be replaced."""
         folder = self.folders.get(config.key)
         if folder is None or not RunFolder(folder).started:
             return False

@@ -1,4 +1,4 @@
-"""The plan of a study: its cells, how they are named and tuned, and how many run side by side. Nothing is written."""
+"""The plan of a study: its cells, their names and searches, and the number of parallel runs. Nothing is written."""
 
 import os
 import sys
@@ -25,17 +25,17 @@ class StudyPlan:
         on: str | None = None,
         before_torch: Callable[[], object] = lambda: None,
     ) -> None:
-        """``before_torch`` is called when all that needs no torch is checked."""
+        """``before_torch`` is called after all checks that need no torch."""
         self.entries, self.shard, self.on_ray, self.address = entries, shard, on is not None, ray_address(on)
         self.out = Path(entries["out"])
         if self.out.is_file() or (not (self.out / schema.STUDY).exists() and any(self.out.glob("[!.]*"))):
             raise ComityError(f"out {self.out} is not empty and holds no study; give another --out")
         tune = section(entries, "tune")
         training = any(key in TRAINING for key in tune)
-        if training:  # Local is tuned too, for which it needs validation samples
+        if training:  # Local is tuned too, so it needs validation samples
             entries = {"local_on": "train"} | entries
         cells = expand(entries | {"out": None})
-        self.skipped: list[str] = []  # a sentence for each data set that is missing
+        self.skipped: list[str] = []  # a sentence per missing data set
         cells = self._with_data(cells)
         before_torch()
 
@@ -64,7 +64,7 @@ class StudyPlan:
         self.most, self.workers = self._split()
 
     def _with_data(self, cells: list[Config]) -> list[Config]:
-        """The cells whose data set is there. A missing one is an error if no cell is left, or if nobody knows it."""
+        """The cells whose data set is available. Raises an error if no cell is left, or if a data set is unknown."""
         missing: dict[tuple[str, Path | None], ComityError] = {}
         for data, folder in dict.fromkeys((cell.data.name, cell.data_dir) for cell in cells):
             try:
@@ -82,22 +82,22 @@ class StudyPlan:
         return kept
 
     def _split(self) -> tuple[int, int]:
-        """Runs side by side, one per core, and the workers of each, as many as fit.
+        """Number of parallel runs, one per core, and workers per run, as many as fit.
 
-        The same for all runs of the study, so that their seconds can be compared.
+        Equal for all runs of the study, so that their times are comparable.
         """
         first, most = self.cells[0], convert(self.entries.get("jobs"), Count | None, "jobs")
-        if self.on_ray:  # which lets runs wait until there is room
+        if self.on_ray:  # Ray lets runs wait until there is room
             return most or sys.maxsize, max(1, first.workers)
-        # What this process may use: Slurm gives an array's tasks some of a node's cores.
+        # the cores of this process: Slurm gives an array's tasks some of a node's cores
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        usual = cores // max(1, first.workers) if first.device == "cpu" else 1  # a GPU is for one run at a time
+        usual = cores // max(1, first.workers) if first.device == "cpu" else 1  # one run at a time per GPU
         most = most or max(1, min(usual, len(self.asked)))
         return most, first.workers or max(1, cores // most)
 
 
 def ray_address(on: str | None) -> str | None:
-    """Where Ray is: nowhere in particular for ``ray``, or as in ``ray:10.0.0.1:6379`` or ``ray://10.0.0.1:10001``."""
+    """Ray's address: None for ``ray``, or as in ``ray:10.0.0.1:6379`` or ``ray://10.0.0.1:10001``."""
     name, _, address = (on or "ray").partition(":")
     if name != "ray":
         raise ComityError(f"on must be ray or ray:ADDRESS, got {on!r}")

@@ -1,7 +1,7 @@
-"""A worker that is a process of this machine, and with ``python -m comity.studies._process`` its other end.
+"""A worker in a process of this machine; ``python -m comity.studies._process`` is its other end.
 
-The process reads orders from its standard input and answers in JSON lines. When the study is killed, that input ends
-and the process ends with it; its run can be resumed like any that was killed.
+The process reads orders from standard input and answers in JSON lines. When the study is killed, that input ends and
+the process ends too; its run can be resumed like any killed one.
 """
 
 import json
@@ -20,7 +20,7 @@ from comity.studies._crew import Inbox, Message, work
 
 
 class Process:
-    """The study's end."""
+    """The study's end of the process."""
 
     tries = 1  # a process that dies (out of memory?) would die again
 
@@ -51,12 +51,12 @@ class Process:
         inbox.put((self, {"end": "failed", "gone": True, "error": error, "traceback": f"see {LOG}"}))
 
     def tell(self, order: Any) -> None:
-        with suppress(BrokenPipeError):  # it is gone, and _listen reports that
+        with suppress(BrokenPipeError):  # it is gone, which _listen reports
             self.orders.write(json.dumps(order) + "\n")
             self.orders.flush()
 
     def close(self) -> None:
-        """End the process by ending its input."""
+        """End the process by closing its input."""
         with suppress(BrokenPipeError):
             self.orders.close()
         self.process.wait()
@@ -65,7 +65,7 @@ class Process:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a method prints must not come between the answers
+    os.dup2(2, 1)  # output of a method must not mix with the answers
     orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
     stop = Event()
 
@@ -76,7 +76,7 @@ def main() -> None:
                 stop.set()
             else:
                 orders.put(order)
-        os._exit(0)  # the study is over, or was killed: its runs must stop writing
+        os._exit(0)  # the study is over or was killed: its runs must stop writing
 
     def tell(message: Message) -> None:
         answers.write(json.dumps(message) + "\n")

@@ -1,7 +1,7 @@
-"""Runs on the nodes of a Ray cluster: each is a task, and one whose node is lost is tried again on another.
+"""Runs on the nodes of a Ray cluster: each is a task, retried on another node if its node is lost.
 
-Nodes that share the study's folder write into it, like processes of this machine. Others work under the same path on
-their own disk, and send the folder of a finished run back.
+Nodes that share the study's folder write to it, like processes of this machine. Other nodes use the same path on their
+own disk, and send back the folder of a finished run.
 """
 
 import logging
@@ -27,13 +27,13 @@ from comity.results import RunFolder, schema
 from comity.studies._crew import Inbox, Message, work
 
 VERSIONS = (__version__, torch.__version__)
-"""Of comity and torch, which must be equal on all nodes for numbers to be equal."""
-Files = dict[str, bytes]  # a folder's files, by their path in it
+"""Versions of comity and torch, which must agree on all nodes for equal results."""
+Files = dict[str, bytes]  # a folder's files, by relative path
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the study is, and how a node knows whether it sees the same folder: by the token in a file there."""
+    """Where the study is, and a token in its folder by which a node recognises the same folder."""
 
     cwd: str
     study: str
@@ -47,10 +47,10 @@ class Place:
 
 
 class Cluster:
-    """The Ray cluster at an address, or the one that Ray finds, or else a new one on this machine."""
+    """The Ray cluster at an address, one that Ray finds, or a new local one."""
 
     def __init__(self, address: str | None, study: Path, workers: int, gpu: bool) -> None:
-        """``workers``: the CPUs that a run needs; it needs a GPU too if ``gpu``."""
+        """``workers``: CPUs per run; ``gpu``: whether it needs a GPU."""
         try:
             import ray
         except ImportError:
@@ -70,7 +70,7 @@ class Cluster:
             num_cpus=workers,
             num_gpus=int(gpu),
             num_returns="streaming",
-            max_retries=0,  # the study tries a run again, which resumes from its checkpoint
+            max_retries=0,  # the study retries a run, which resumes from its checkpoint
             runtime_env={"env_vars": {"PYTHONPATH": own, "OMP_NUM_THREADS": "1"}},
         )(run_remote)
 
@@ -84,7 +84,7 @@ class Cluster:
 
 
 class RayWorker:
-    """Does a run as a task somewhere on the cluster."""
+    """Does a run as a task on the cluster."""
 
     tries = 4
 
@@ -117,19 +117,19 @@ class RayWorker:
             self.inbox.put((self, {"end": "failed", "gone": True, "error": f"its node was lost: {what}"}))
 
     def close(self) -> None:
-        """Stop the run, which must not continue writing; it can be resumed like any that was killed."""
+        """Stop the run, which must not continue writing; it can be resumed like any killed one."""
         if self._task is not None:
             with suppress(self.cluster.ray.exceptions.RayError, ValueError, TypeError):
                 self.cluster.ray.cancel(self._task, force=True)
 
 
 def baselines_of(order: dict[str, Any]) -> list[str]:
-    """The folders of the local baselines that a run is compared with."""
+    """Folders of the local baselines of a run."""
     return [path for name in ("reference", "control") if (path := str(order["config"][name])) not in ("auto", "none")]
 
 
 def run_remote(order: dict[str, Any], place: Place, baselines: dict[str, Files] | None) -> Iterator[Message]:
-    """On a node: do one run under the study's path and yield its messages, the last one with its files if need be."""
+    """On a node: do one run under the study's path and yield its messages, the last one with its files if necessary."""
     if place.versions != VERSIONS:
         differ = "a node has comity {} and torch {}, the study {} and {}".format(*VERSIONS, *place.versions)
         yield {"end": "failed", "error": differ, "traceback": ""}
@@ -161,7 +161,7 @@ def packed(folder: Path) -> Files:
 
 
 def unpack(files: Files, folder: Path, study: Path) -> None:
-    """Make a folder of these files, whole or not at all: it is put together elsewhere in the study's folder."""
+    """Create a folder with these files atomically: they are first written elsewhere in the study's folder."""
     with TemporaryDirectory(dir=study, prefix=schema.FETCHED) as temporary:
         for name, content in files.items():
             path = Path(temporary, "run", name)

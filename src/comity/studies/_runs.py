@@ -1,4 +1,4 @@
-"""A study's runs before they are done: settled, checked and timed. Each data set is read once for all of them."""
+"""Prepare a study's runs: settle, check and time them. Each data set is read once for all runs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from comity._errors import ComityError
 from comity._threads import one_thread
+from comity._words import counted
 from comity.config import MLP, Config
 from comity.engine import RunPlan, run
 from comity.studies._cost import in_words, seconds, size_of
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from comity.studies._plan import StudyPlan
 
 OVERHEAD = 0.1
-"""Seconds of a round below which it is mostly overhead."""
-QUICK = 1.0
-"""A run that has not taken so many seconds is timed by the fastest of three rounds: the first one warms up."""
+"""Seconds of a round below which most of it is overhead."""
+QUICK_RUN = 1.0
+"""A run shorter than this many seconds is timed by the fastest of three rounds, because the first one warms up."""
 
 
 def _about(config: Config) -> str:
-    """What decides the data set."""
+    """Key of the data set."""
     return repr((config.data, config.data_dir, config.data_limit))
 
 
 class SharedPlan(RunPlan):
-    """A run's plan whose data set other runs have read, or will use."""
+    """A run's plan that shares its data set with other runs."""
 
     def __init__(self, config: Config, datasets: dict[str, Any]) -> None:
         self.datasets = datasets
@@ -47,7 +48,7 @@ class SharedPlan(RunPlan):
 
 
 class Runs:
-    """The plans of a study's runs, which share their data sets."""
+    """The plans of a study's runs, which share data sets."""
 
     def __init__(self) -> None:
         self.datasets: dict[str, Any] = {}
@@ -57,15 +58,15 @@ class Runs:
         return SharedPlan(config, self.datasets)
 
     def next_plan(self, config: Config) -> RunPlan:
-        """The plan of a run after which those before it are over: only its own data set stays in memory."""
+        """The plan of the next run in sequence: only its own data set stays in memory."""
         if _about(config) not in self.datasets:
             self.datasets.clear()
         return self.plan(config)
 
     def settled(self, cells: Iterable[Config]) -> list[Config]:
-        """The cells with the device, clients and model that they get where none is named.
+        """The cells with default device, clients and model filled in.
 
-        Where one method needs an mlp for the data, all methods get it, so that they share their local baselines.
+        If one method needs an mlp for the data, all methods get it, so that they share local baselines.
         """
         cells = list(cells)
         found = [self.plan(cell).config for cell in cells]
@@ -77,14 +78,14 @@ class Runs:
         ]
 
     def fingerprint(self, config: Config) -> str | None:
-        """The fingerprint of the data as they are now; ``None`` for synthetic data."""
+        """Fingerprint of the current data; ``None`` for synthetic data."""
         about = repr((config.data, config.data_dir))
         if about not in self._fingerprints:
             self._fingerprints[about] = self.plan(config).fingerprint
         return self._fingerprints[about]
 
     def check(self, cells: Iterable[Config]) -> None:
-        """Reject what cannot run, before anything is written: data, partition, method and rule of each cell."""
+        """Reject invalid runs before anything is written: data, partition, method and rule of each cell."""
         settings: dict[str, dict[str, Config]] = {}
         for cell in cells:  # other seeds would fail in the same way
             data = (cell.data, cell.data_dir, cell.partition, cell.clients, cell.newcomers)
@@ -100,7 +101,7 @@ class Runs:
         quiet = {"track": (), "guard": None, "reference": "none", "control": "none", "out": None, "eval_every": 1}
         asked, started = count(), perf_counter()
         plan = self.plan(config.with_(**quiet))
-        done = run(plan=plan, stop=lambda: next(asked) > (0 if perf_counter() - started > QUICK else 2))
+        done = run(plan=plan, stop=lambda: next(asked) > (0 if perf_counter() - started > QUICK_RUN else 2))
         seconds = copy(min((record.seconds for record in done.records), key=lambda each: each.train + each.aggregate))
         if any(config.general_in(round) for round in range(1, config.last_round + 1) if config.evaluates_in(round)):
             done.server.evaluate(general=True)
@@ -108,10 +109,10 @@ class Runs:
 
 
 def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, *, quick: bool = False) -> float:
-    """Report how many runs there are to do and about how many seconds they take together.
+    """Report the number of runs and return the estimated seconds of all.
 
-    ``quick``: by the stored cost model, which one round of the cheapest cell refines. Otherwise, and where the model
-    does not know the data or the net, one round of each cell is tried.
+    ``quick``: by the stored cost model, refined by one round of the cheapest cell. Otherwise, or if the model does not
+    know the data or the network, one round of each cell is timed.
     """
     every = [*locals_of(plan.asked), *plan.asked]
     runs = Counter({config.key: 1 for config in every if not finished(config)})
@@ -120,7 +121,7 @@ def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, 
     configs = {config.key: config for config in every if runs[config.key]}
     show.say(
         f"{sum(runs.values())} runs to do{', at most' * any(group.searches for group in plan.groups)}; "
-        f"{plan.most} side by side, workers in each: {plan.workers}."
+        f"{plan.most} in parallel, {counted(plan.workers, 'worker')} each."
     )
     modelled = _modelled(plan, configs, runs, show) if quick and configs else {}
     plan.runs.check(configs.values())
@@ -135,7 +136,7 @@ def estimate(plan: "StudyPlan", finished: Callable[[Config], bool], show: Show, 
             title = plan.names.title(config).rpartition(", seed")[0]
             show.say(f"  a round of {title}: {sum(measured[similar][:2]):.2f} s, {config.last_round} rounds")
         total += runs[key] * _whole(config, measured[similar])
-    show.say(f"About {duration(total / plan.most)} in all.")
+    show.say(f"Estimate for this machine: {duration(total / plan.most)}.")
     return total / plan.most
 
 
@@ -156,7 +157,7 @@ def _whole(config: Config, measured: Sequence[float]) -> float:
 
 
 def _modelled(plan: "StudyPlan", configs: Mapping[str, Config], runs: Counter[str], show: Show) -> dict[str, float]:
-    """Seconds of each run by the stored cost model; empty where it does not know a data set or a net."""
+    """Seconds of each run by the stored cost model; empty if it does not know a data set or a network."""
     found: dict[str, float] = {}
     by_data: dict[str, float] = {}
     sizes: dict[str, Any] = {}
@@ -167,22 +168,22 @@ def _modelled(plan: "StudyPlan", configs: Mapping[str, Config], runs: Counter[st
                 show.say(f"  {config.data}: {less}")
         try:
             found[key] = seconds(config, sizes[about])
-        except Exception:  # a net of one's own that cannot be built without data, or data that has no fixed size
+        except Exception:  # a user's network that cannot be built without data, or data without a fixed size
             return {}
         by_data[str(config.data)] = by_data.get(str(config.data), 0.0) + runs[key] * found[key]
     listed = ", ".join(f"{data} {duration(each / plan.most)}" for data, each in by_data.items())
     total = sum(by_data.values()) / plan.most
-    show.say(f"About {duration(total)} by the stored cost model{f': {listed}' if len(by_data) > 1 else ''}.")
+    show.say(f"First estimate, from stored costs: {duration(total)}{f' ({listed})' if len(by_data) > 1 else ''}.")
     return found
 
 
 def _refined(
     plan: "StudyPlan", configs: Mapping[str, Config], runs: Counter[str], modelled: Mapping[str, float], show: Show
 ) -> float:
-    """Time one round of the cheapest run. What it takes more than the model says, each run takes more.
+    """Time one round of the cheapest run, and correct the model for all runs by the difference.
 
-    A round below ``OVERHEAD`` seconds is mostly overhead, which each round of the others has too; a longer one says how
-    fast this machine computes.
+    A round below ``OVERHEAD`` seconds is mostly overhead, which every round has; a longer one measures the speed of
+    this machine.
     """
     config = configs[min(modelled, key=lambda key: modelled[key])]
     measured = _first_round(plan, config)
@@ -193,6 +194,6 @@ def _refined(
     else:
         total = here / stored * sum(runs[key] * modelled[key] for key in configs)
     title = plan.names.title(config).rpartition(", seed")[0]
-    show.say(f"  a round of the cheapest cell, {title}: {sum(measured[:2]):.2f} s, {config.last_round} rounds")
-    show.say(f"About {duration(total / plan.most)} in all.")
+    show.say(f"  measured: a round of the cheapest run, {title}, {sum(measured[:2]):.2f} s, {config.last_round} rounds")
+    show.say(f"Estimate for this machine: {duration(total / plan.most)}.")
     return total / plan.most

@@ -11,13 +11,13 @@ from comity.studies._crew import Job, Message
 
 
 class Show:
-    """Bars on a terminal, a line for each finished run elsewhere; ``Show()`` without a console prints nothing."""
+    """Progress bars in a terminal, otherwise one line per finished run; ``Show()`` without a console prints nothing."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console, self.silent = console, True
 
     def say_first(self) -> None:
-        """A line before torch is imported, unless there was one."""
+        """Print a line before torch is imported, unless there was one."""
         if self.silent:
             self.say("Reading data …")
 
@@ -27,7 +27,7 @@ class Show:
             self.console.print(text, highlight=False)
 
     def begin(self, jobs: Sequence[Job], done: int) -> None:
-        """``jobs`` are to do, ``done`` runs were done before."""
+        """``jobs`` are to be done, ``done`` runs were done before."""
         self.total, self.done = done + len(jobs), done
         self.left = {job: job.config.last_round for job in jobs}
         self.rounds, self.started = 0, time.monotonic()
@@ -60,7 +60,7 @@ class Show:
         self.bars.update(self.overall, description=name, completed=self.rounds, total=total, note=note)
 
     def _time(self) -> str:
-        """What the rounds that are left take, if each takes as long as those so far."""
+        """Estimated time of the remaining rounds, at the mean speed so far."""
         seconds = (time.monotonic() - self.started) / max(1, self.rounds) * sum(self.left.values())
         return f" · about {duration(seconds)} left" if self.rounds and seconds >= 1 else ""
 

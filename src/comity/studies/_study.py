@@ -1,4 +1,4 @@
-"""A study from its entries to its table."""
+"""A study, from its entries to its table."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from comity.studies._plan import StudyPlan
 from comity.studies._show import Show
 from comity.studies._tune import Group, Search, spelled_out
 
-LONG = 1000  # rounds of all runs together, from which on a study first tries one round of each of its cells
+LONG = 1000  # total rounds of all runs above which a study first tries one round of each cell
 
 
 def study(
@@ -40,15 +40,14 @@ def study(
     on: str | None = None,
     **options: Any,
 ) -> LoadedStudy:
-    """Run every cell of a grid that is not done yet, and Local for each seed and setting; then write the table.
+    """Run all unfinished configurations of a grid, and their local baselines; then write the table.
 
     ``study(method=["FedRep", "APFL"], rule=["Mean", "ConFREE"], seeds=3, sweep={"partition.alpha": [0.1, 1]},
-    data="digits", out="studies/x")``, or ``study("study.yaml")`` with options over it; dotted options as
-    ``**{"rule.c": 0.4}``. ``callbacks`` are dotted names of ``comity.engine.Callback`` classes, made once for each run
-    in the process that does it. ``allow_code``: the file may name classes that do not come with comity, whose code is
-    then run. ``overwrite`` replaces runs of another configuration that are in the way; ``stop``
-    is asked after every round. ``shard="3/16"`` does the third of 16 parts; ``on="ray"`` does the runs on a Ray cluster
-    (``on="ray:ADDRESS"`` on the one there).
+    data="digits", out="studies/x")``, or ``study("study.yaml")`` with overriding options; dotted options as
+    ``**{"rule.c": 0.4}``. ``callbacks`` are dotted names of ``comity.engine.Callback`` classes, created once per run in
+    the worker process. ``allow_code``: the file may name your own classes, whose code is then executed. ``overwrite``
+    replaces runs with another configuration; ``stop`` is called after every round. ``shard="3/16"`` runs the third of
+    16 parts; ``on="ray"`` runs on a Ray cluster, ``on="ray:ADDRESS"`` on the cluster at ADDRESS.
     """
     show = show or Show()
     plan = StudyPlan(_entries(config, scale, allow_code, options), shard, on, show.say_first)
@@ -65,9 +64,9 @@ def dry_run(
     example: str | None = None,
     **options: Any,
 ) -> float:
-    """About how many seconds ``study`` would take with the same arguments, by a cost model. Nothing is written.
+    """Estimated seconds that ``study`` would take with the same arguments, by a cost model. Nothing is written.
 
-    ``example``: the name of the example that the entries are from; what differs from its paper is reported too.
+    ``example``: name of the example that the entries come from; differences from its paper are reported too.
     """
     plan = StudyPlan(_entries(config, scale, allow_code, options))
     show = show or Show()
@@ -89,7 +88,7 @@ def _entries(
 
 
 class _Study:
-    """Does the runs of a plan, and writes down the plan, the searches and the table."""
+    """Does the runs of a plan, and writes the plan, the searches and the table."""
 
     def __init__(self, plan: StudyPlan, overwrite: bool, show: Show, stop: Callable[[], bool]) -> None:
         self.plan, self.out, self.show, self.stop = plan, plan.out, show, stop
@@ -110,18 +109,18 @@ class _Study:
         known = [*locals_of(plan.asked), *(plan.asked if plan.shard else untuned)]
         to_do = {cell.key: cell for cell in (*known, *plan.asked) if not self.places.finished(cell)}.values()
         if sum(config.last_round for config in to_do) >= LONG:
-            self.estimate()  # what fails in its first round must not fail in the last hour
+            self.estimate()  # a failure in the first round must not appear in the last hour
         else:
             plan.runs.check(to_do)
         with self.held(), self.hired() as self.crew:
             self.places.ours = {config.key for config in known}
             for config in known:
-                self.places.place(config)  # rejects what is in the way
+                self.places.place(config)  # rejects conflicting runs
             self.show.say(
                 f"{f'Shard {plan.shard}: ' if plan.shard else ''}{len(plan.asked)} cells and "
                 f"{counted(len(locals_of(plan.asked)), 'local baseline')}, "
-                + ("on Ray, " if plan.on_ray else f"{plan.most} runs side by side, ")
-                + f"workers in each: {plan.workers}."
+                + ("on Ray, " if plan.on_ray else f"{plan.most} runs in parallel, ")
+                + f"workers per run: {plan.workers}."
             )
             self.note()
             if plan.most > 1 or plan.on_ray:
@@ -137,7 +136,7 @@ class _Study:
         return LoadedStudy(self.out)
 
     def held(self) -> AbstractContextManager[bool]:
-        """Two studies in one folder would write over each other; two shards share only the study's own files."""
+        """Lock the folder: two studies in it would overwrite each other; shards share only the study's own files."""
         if (shard := self.plan.shard) is None:
             return locked(self.folder / schema.LOCK, f"another study is running in {self.out}")
         name = f"{schema.LOCK}-{shard.replace('/', '-of-')}"
@@ -165,7 +164,7 @@ class _Study:
                 log.unlink()
 
     def perform(self, cells: Sequence[Config]) -> None:
-        """Do these runs that are not finished, Local before those that are compared with it."""
+        """Do the unfinished ones of these runs, local baselines first."""
         plan, wanted = self.plan, {config.key: config for config in (*locals_of(cells), *cells)}
         jobs: dict[str, Job] = {}
         for key, config in wanted.items():
@@ -190,7 +189,7 @@ class _Study:
         self.ends |= {job.config.key: end for job, end in ends.items()}
 
     def search(self) -> None:
-        """Try values until every search is over, and write down the scores."""
+        """Try values until every search is finished, and write the scores."""
         groups = self.plan.groups
         searches = [(group, search) for group in groups for search in group.searches]
         if not searches:
@@ -218,9 +217,9 @@ class _Study:
             self.folder.write_tuning([self.tuned(*pair) for pair in searches])
 
     def validation(self, config: Config) -> tuple[Metric, float]:
-        """What a run is judged by on validation samples, and its value, higher is better; NaN for one that failed.
+        """The validation metric of a run and its value, higher is better; NaN for a failed run.
 
-        ``tune_by`` where the run has it; Local, and a method without a common model, by the metric that decides.
+        It is ``tune_by`` if the run has it; for Local, and methods without a global model, the metric that decides.
         """
         metric = VALIDATED[config.metric or ACCURACY]
         if not self.places.finished(config):
@@ -257,7 +256,7 @@ class _Study:
                     write_text(self.folder / f"{schema.TABLE}.{ending}", text)
 
     def planned(self) -> list[PlannedRun]:
-        """All runs in their order, with the errors of those that failed, also in other shards."""
+        """All runs in order, with the errors of failed ones, also of other shards."""
         plan, places = self.plan, self.places
         before = {run.folder: run for run in self.folder.planned()} if plan.shard else {}
         planned: dict[tuple[str, str], PlannedRun] = {}

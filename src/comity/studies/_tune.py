@@ -1,4 +1,4 @@
-"""The search for an option's value by validation, never by test."""
+"""Search for an option's value by validation, never by test."""
 
 import math
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from comity.studies._grid import TRAINING, apart_from_seeds, has_own_rule, secti
 
 Value = Any
 TuneBy = Literal["S-acc", "G-acc", "global-acc"]
-"""What values may be chosen by, on validation samples, in place of the metric that decides on the client's own."""
-MOST_STEPS = 1000  # of a walk, where its range is much wider than its step
-LEARNING_RATES = [0.003, 0.01, 0.03, 0.1, 0.3]  # what `lr: auto` tries, for every method and Local
+"""Metrics on validation samples that values may be chosen by, instead of the deciding metric."""
+MOST_STEPS = 1000  # maximum steps of a walk, if its range is much wider than its step
+LEARNING_RATES = [0.003, 0.01, 0.03, 0.1, 0.3]  # values that `lr: auto` tries, for every method and Local
 
 
 def spelled_out(entries: Entries) -> Entries:
-    """The entries with ``lr: auto`` as the search that it stands for."""
+    """Replace ``lr: auto`` by the search that it stands for."""
     if entries.get("lr") != AUTO:
         return entries
     tune = section(entries, "tune")
@@ -29,7 +29,7 @@ def spelled_out(entries: Entries) -> Entries:
 
 @dataclass(frozen=True)
 class Walk:
-    """From the middle in both directions while the score improves, as ConFREE (Zheng et al., AAAI 2025) tunes c."""
+    """Walk from the middle in both directions while the score improves, as ConFREE (Zheng et al., 2025) tunes c."""
 
     low: float
     high: float
@@ -52,13 +52,13 @@ class Walk:
 
 @dataclass(frozen=True)
 class Ladder:
-    """All values, then further ones in the same ratio while the best lies at an end, at most ``beyond`` of them."""
+    """All values, then up to ``beyond`` further ones in the same ratio while the best is at the border."""
 
     values: list[float]
     beyond: int = 4
 
     def after(self, tried: Mapping[float, float], best: float) -> float | None:
-        """The next value if ``best`` is at an end and better than its neighbour, which must not have failed."""
+        """The next value if ``best`` is at the border and better than its neighbour, which must not have failed."""
         for known in (sorted(tried), sorted(tried, reverse=True)):
             if best == known[0] and tried[best] > tried[known[1]]:
                 ratio = known[1] / known[2] if len(known) > 2 else best / known[1]
@@ -73,9 +73,9 @@ Candidates = Walk | Ladder | list[Value]
 
 
 def candidates(key: str, given: Any) -> Candidates:
-    """``0.1:0.9`` (or ``0.1:0.9:0.2`` for another step) walks; ``0.1,1,10`` and ``[0.1, 1, 10]`` are all tried.
+    """``0.1:0.9`` (or ``0.1:0.9:0.2`` with a step) walks; ``0.1,1,10`` and ``[0.1, 1, 10]`` are all tried.
 
-    A list that ends in ``...`` is continued in the same ratio while the best value lies at an end.
+    A list that ends in ``...`` is extended in the same ratio while the best value is at the border.
     """
     if key not in TRAINING and not key.startswith(("method.", "rule.")):
         raise ComityError(
@@ -105,18 +105,18 @@ def candidates(key: str, given: Any) -> Candidates:
 
 @dataclass
 class Search:
-    """One option, for one method with one rule in one setting, over all seeds."""
+    """The search for one option, for one configuration in one setting, over all seeds."""
 
     key: str
     candidates: Candidates
-    most: int  # how many values may be tried
+    most: int  # maximum number of values
     tried: dict[Value, float] = field(default_factory=dict)
-    """Validation, higher is better, mean over clients and seeds; NaN where a run failed."""
+    """Validation score, higher is better, mean over clients and seeds; NaN if a run failed."""
     by: Metric = VALIDATED[ACCURACY]
-    """What the values were judged by."""
+    """The metric that the values were judged by."""
 
     def wanted(self) -> list[Value]:
-        """The values to try next; empty when the search is over."""
+        """The values to try next; empty if the search is finished."""
         if not isinstance(self.candidates, Walk):
             given = self.candidates.values if isinstance(self.candidates, Ladder) else self.candidates
             new = [value for value in given if value not in self.tried]
@@ -135,27 +135,27 @@ class Search:
 
     @property
     def chosen(self) -> Value | None:
-        """The best, the earliest tried among equals; ``None`` if every run failed."""
+        """The best value, the earliest one in a tie; ``None`` if every run failed."""
         known = [value for value, score in self.tried.items() if not math.isnan(score)]
         return max(known, key=lambda value: self.tried[value], default=None)
 
 
 @dataclass
 class Group:
-    """Cells that differ only by their seed, and the searches that they need, one after another."""
+    """Cells that differ only in their seed, and their searches, one after another."""
 
     cells: list[Config]
     searches: list[Search]
-    seeds: int | None = None  # on how many of them, the first ones, values are tried; on all where it is `None`
+    seeds: int | None = None  # number of seeds (the first ones) that values are tried on; None: all
 
     @property
     def tried(self) -> list[Config]:
-        """The cells that values are tried on; local training repeated takes what is chosen for local training."""
+        """The cells that values are tried on; repeated local training takes the values of local training."""
         return [cell for cell in self.cells if not cell.repeats_local][: self.seeds]
 
     @property
     def current(self) -> Search | None:
-        """The search that is under way; ``None`` when all are over, or every run of one failed."""
+        """The current search; ``None`` if all are finished, or every run of one failed."""
         for search in self.searches:
             if search.wanted():
                 return search
@@ -168,15 +168,15 @@ class Group:
         return next((search for search in self.searches if search.tried and search.chosen is None), None)
 
     def trials(self, search: Search, value: Value) -> list[Config]:
-        """The runs by which a value is judged, with what earlier searches chose."""
+        """The runs by which a value is judged, with the values that earlier searches chose."""
         earlier = self.searches[: self.searches.index(search)]
         chosen = {each.key: each.chosen for each in earlier} | {search.key: value}
         tried = [config.with_(**chosen) for config in self.tried]
-        # Rounds on all samples leave none for validation; under a guard they follow when all is chosen.
+        # refit rounds use all samples, so none are left for validation; under a guard they follow after the search
         return [config.with_(refit=0) if config.guard is not None else config for config in tried]
 
     def settled(self) -> list[Config]:
-        """The cells as the searches leave them."""
+        """The cells with the chosen values."""
         chosen = {search.key: search.chosen for search in self.searches}
         return [config.with_(**chosen) for config in self.cells] if chosen else self.cells
 
@@ -184,9 +184,9 @@ class Group:
 def groups(
     cells: list[Config], tune: Mapping[str, Any], budget: int | None = None, seeds: int | None = None
 ) -> list[Group]:
-    """All cells by group, in their order. A budget of runs is shared equally among the searches.
+    """All cells by group, in order. A budget of runs is divided equally among the searches.
 
-    ``seeds``: on how many of them values are tried; on all where it is ``None``.
+    ``seeds``: number of seeds that values are tried on; ``None`` means all.
     """
     spaces = {key: candidates(key, given) for key, given in tune.items()}
     found: dict[str, Group] = {}
@@ -208,7 +208,7 @@ def groups(
 
 
 def _typed(config: Config, key: str, space: Candidates) -> Candidates:
-    """Values as the option has them, wherever they were written: ``"10"`` as ``10.0``."""
+    """Values in the type of the option: ``"10"`` becomes ``10.0``."""
     if not isinstance(space, list):
         return space
     return list(dict.fromkeys(Overlay(vars(config.with_(**{key: value})))[key] for value in space))

@@ -1,4 +1,4 @@
-"""Ways to share a data set out among clients."""
+"""Partitions: ways to divide a data set among clients."""
 
 from comity.data.partitions.base import Partition
 from comity.data.partitions.columns import ByColumn, Natural

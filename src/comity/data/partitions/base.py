@@ -1,4 +1,4 @@
-"""What a partition is: samples in, one share a client out."""
+"""Base class of partitions: a data set in, one share per client out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from comity.data._dataset import Dataset, Ints
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """What one client gets: the indices of its samples and, if any, what is done to its images.
+    """One client's share: the indices of its samples and an optional transform of its images.
 
-    ``transform`` takes and returns the client's (n, C, H, W) float images. ``test`` holds the indices of samples that
-    are test samples by the data set's own word; without it the federation splits ``index`` into train and test.
-    ``name`` is the client's, by default its number.
+    ``transform`` takes and returns the client's (n, C, H, W) float images. ``test`` holds the indices of test samples
+    if the data set marks them; otherwise the federation splits ``index`` into train and test. ``name`` is the client's
+    name, by default its index.
     """
 
     index: Ints
@@ -29,25 +29,25 @@ class Share:
 
 
 class Partition(ABC):
-    """How a data set is shared out among clients; a subclass is a frozen dataclass whose fields are its options."""
+    """A way to divide a data set among clients; subclasses are frozen dataclasses whose fields are their options."""
 
     def __post_init__(self) -> None:
         check(self, "partition")
 
     @abstractmethod
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> Sequence[Share]:
-        """One share a client, no sample in two shares, every random number from ``random``."""
+        """One share per client; no sample in two shares, all random numbers from ``random``."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{key}={value}' for key, value in self._set_options().items())})"
 
     def _set_options(self) -> dict[str, object]:
-        """The options that do something, for titles."""
+        """The options that have an effect, for titles."""
         return {key: value for key, value in vars(self).items() if not (value is None or value is False or value == ())}
 
 
 def deal(dataset: Dataset, counts: Ints, random: np.random.Generator) -> list[Share]:
-    """Shares that hold ``counts[client, class]`` samples, drawn without replacement."""
+    """Shares with ``counts[client, class]`` samples, drawn without replacement."""
     dealt = []
     for label in range(dataset.classes):
         shuffled = random.permutation(np.flatnonzero(dataset.y == label))
@@ -56,7 +56,7 @@ def deal(dataset: Dataset, counts: Ints, random: np.random.Generator) -> list[Sh
 
 
 def apportion(total: int, weights: NDArray[Any]) -> Ints:
-    """Whole numbers in proportion to ``weights`` that sum to ``total`` (largest remainders)."""
+    """Integers in proportion to ``weights`` that sum to ``total`` (largest remainders)."""
     exact = total * weights / weights.sum()
     whole: Ints = np.floor(exact).astype(np.int64)
     missing = total - int(whole.sum())

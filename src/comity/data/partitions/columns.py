@@ -1,4 +1,4 @@
-"""Clients by a column of the data: the split that the world made."""
+"""Partitions by a column of the data."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from comity.data.partitions.base import Partition, Share
 
 @dataclass(frozen=True, kw_only=True)
 class ByColumn(Partition):
-    """Generalised shift: clients differ by a column of the data, such as a domain or a year.
+    """Clients by the values of a column, such as a domain or a year.
 
     With at least as many clients as values, no client mixes two values: value k goes to the clients k, k + values,
     k + 2·values, ..., in equal random parts. With more values than clients (years), the samples are sorted by the
     column and cut into runs of equal size, so that neighbouring clients are similar (FEDORA's Yearbook).
 
     Options:
-        column: which of the data set's columns
+        column: name of the column
     """
 
     column: str = "domain"
@@ -43,7 +43,7 @@ class ByColumn(Partition):
 
 @dataclass(frozen=True, kw_only=True)
 class Natural(Partition):
-    """The data set's own partition: who owns what is written in it (a column, site folders, PFLlib, synthetic)."""
+    """The data set's own partition: clients as given in the data (a column, site folders, PFLlib, synthetic)."""
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         if dataset.owner is None:
@@ -55,7 +55,7 @@ class Natural(Partition):
         names = [one_line(value, 40) for value in values]
         if clients != len(names):
             raise ComityError(
-                f"clients must be {len(names)}, got {clients}: {dataset.name} is already shared out among {len(names)}"
+                f"clients must be {len(names)}, got {clients}: {dataset.name} comes with {len(names)} clients"
             )
         order = np.argsort(owner, kind="stable")
         indices = zip(names, np.split(order, np.cumsum(np.bincount(owner)))[:-1], strict=True)

@@ -1,4 +1,4 @@
-"""Label skew: clients that differ by the classes of their samples."""
+"""Label skew: clients differ in the classes of their samples."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from comity.data._dataset import Dataset, Ints
 from comity.data.partitions.base import Partition, Share, apportion, deal
 from comity.data.partitions.sizes import Sized
 
-LEAST = 2  # of each class a client holds, so that it is both trained on and tested
+LEAST = 2  # samples of each class that a client holds, for training and testing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +22,15 @@ class Dirichlet(Partition):
 
     Paper: Yurochkin et al., ICML 2019; Hsu et al., 2019
 
-    It is drawn once: where others draw again until every client has ``min_partition_size`` samples, here those below
-    it take what they lack from the largest client, out of its largest class. That always ends, and changes nothing
-    when the draw is large enough already.
+    It is drawn once. Other implementations draw again until every client has ``min_partition_size`` samples; here
+    clients below it take the missing samples from the largest class of the largest client. This always terminates, and
+    changes nothing if the draw is large enough.
 
     Options:
-        alpha: small for few classes per client and unequal sizes, large for nearly IID
-        min_partition_size: samples that every client has at least
-        self_balancing: give no more of the next classes to a client that has its average share already, as the code
-            of Yurochkin et al. and PFLlib does
+        alpha: small values give few classes per client and unequal sizes, large values nearly IID
+        min_partition_size: minimum number of samples per client
+        self_balancing: give no further classes to a client that already has its average share, as the code of
+            Yurochkin et al. and PFLlib does
     """
 
     alpha: Positive = 0.1
@@ -47,20 +47,20 @@ class Dirichlet(Partition):
         counts = np.zeros((clients, dataset.classes), np.int64)
         samples = np.bincount(dataset.y, minlength=dataset.classes)
         for label in np.flatnonzero(samples):
-            # beyond 1e12 all clients get the same, and the largest numbers would overflow
+            # above 1e12 all clients get equal shares, and the largest numbers would overflow
             p = random.dirichlet(np.full(clients, min(self.alpha, 1e12)))
             if self.self_balancing:
                 p = _leave_out(p, counts.sum(1) >= len(dataset) / clients)
-            # cutting at rounded cumulative sums, as is common, hands the remainder of every class to the last client
+            # cutting at rounded cumulative sums, as is common, gives the remainder of every class to the last client
             counts[:, label] = apportion(int(samples[label]), p)
         _fill_up(counts, self.min_partition_size)
         return deal(dataset, counts, random)
 
 
 def _leave_out(p: NDArray[np.float64], full: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Proportions among the clients that are not full yet."""
+    """Proportions among the clients that are not full."""
     p = np.where(full, 0.0, p)
-    if p.sum() < 1e-12:  # what the draw gave to the others is nothing: 0/0 otherwise
+    if p.sum() < 1e-12:  # the draw gave almost 0 to the others; avoids 0/0
         p = np.where(full, 0.0, 1.0)
     return np.asarray(p / p.sum())
 
@@ -85,23 +85,24 @@ def _fill_up(counts: Ints, least: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Pathological(Partition):
-    """Every client holds exactly so many classes, in unequal amounts by default; no sample is used twice.
+    """Label skew: every client holds a fixed number of classes, in unequal amounts by default.
 
     Paper: McMahan et al., AISTATS 2017; unequal sizes as in Shamsian et al., ICML 2021
 
-    Classes are dealt so that the numbers of clients that hold them differ by at most one; a class's samples are
-    divided among its holders in proportions drawn uniformly from [0.1, 1]. With fewer places (clients × classes per
-    client) than classes, the classes that no client holds are left out.
+    Classes are dealt so that the numbers of clients per class differ by at most one; a class's samples are divided
+    among its holders in proportions drawn uniformly from [0.1, 1]. If clients × classes per client is below the number
+    of classes, classes that no client holds are left out. No sample is used twice.
 
-    In ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes per client /
-    classes⌉ clients that lack one, so that neighbours hold the same classes; the last block may hold fewer. Without
-    ``equal`` all holders but the last get a number drawn uniformly from a tenth of the average up to it, and the last
-    one, often by far the largest, gets the rest. Which samples they are is random here, and their order in PFLlib.
+    With ``blocks`` classes are dealt as in PFLlib: each class in turn goes to the first ⌈clients × classes per client /
+    classes⌉ clients that still need one, so that neighbours hold the same classes; the last block may hold fewer.
+    Without ``equal`` all holders but the last get a number drawn uniformly between a tenth of the average and the
+    average, and the last one, often by far the largest, gets the rest. The samples are chosen at random; PFLlib takes
+    them in order.
 
     Options:
-        num_classes_per_partition: classes of each client
-        equal: divide a class's samples equally among its holders, as FedPG's Pat-2
-        blocks: give the same classes to blocks of neighbouring clients, as PFLlib and FedPG's Pat-2 do
+        num_classes_per_partition: number of classes per client
+        equal: divide a class's samples equally among its holders, as in FedPG's Pat-2
+        blocks: give the same classes to blocks of neighbouring clients, as in PFLlib and FedPG's Pat-2
     """
 
     num_classes_per_partition: Count = 2
@@ -123,7 +124,7 @@ class Pathological(Partition):
                 lacking = np.flatnonzero(held.sum(1) < each)
                 held[lacking[: math.ceil(clients * each / len(present))], place] = True
         else:
-            for client in range(clients):  # the classes held least so far, ties at random
+            for client in range(clients):  # the least held classes so far, ties at random
                 held[client, np.lexsort((random.random(len(present)), held.sum(0)))[:each]] = True
 
         counts = np.zeros((clients, dataset.classes), np.int64)
@@ -140,7 +141,7 @@ class Pathological(Partition):
         return deal(dataset, counts, random)
 
     def _amounts(self, samples: int, holders: int, random: np.random.Generator) -> Ints:
-        """How many of a class's samples each of its holders gets; at least LEAST."""
+        """Number of a class's samples that each holder gets; at least LEAST."""
         if self.equal or not self.blocks:
             proportions = np.ones(holders) if self.equal else random.uniform(0.1, 1.0, holders)
             return LEAST + apportion(samples - LEAST * holders, proportions)
@@ -152,15 +153,15 @@ class Pathological(Partition):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelShift(Sized):
-    """Label shift: every client its own class mix, all classes present, equal sizes.
+    """Label shift: each client has its own class proportions, with all classes present and equal sizes.
 
-    The other samples come from all classes as they occur in the data set: q = (1 - shift)·p + shift·p(· | favourites).
-    Favourites: the classes are shuffled and dealt out evenly, one per client (in turn) or, with fewer clients than
-    classes, several. Unlike ``Dirichlet`` nothing but the
-    class mix differs between clients: not the size, and no class is missing. Samples that do not fit are left out.
+    A share ``shift`` of a client's samples comes from its favourite classes, the rest from all classes: q = (1 -
+    shift)·p + shift·p(· | favourites). The classes are shuffled and dealt evenly as favourites, one per client in turn
+    or, with fewer clients than classes, several. Unlike with ``Dirichlet``, clients differ only in their class
+    proportions, not in size, and no class is missing. Samples that do not fit are left out.
 
     Options:
-        shift: share of a client's samples that come from its favourite classes
+        shift: share of a client's samples that comes from its favourite classes
     """
 
     shift: ShareBelowOne = 0.5
@@ -173,7 +174,7 @@ class LabelShift(Sized):
             sizes = self.sizes(len(dataset), clients)
             counts = _counts(sizes, mixes)
         else:
-            # the largest common size that no class is too small for; rounding can ask for a few samples too many
+            # the largest common size for which every class has enough samples; rounding can ask for a few too many
             demand = weights @ mixes
             each = math.ceil((samples[demand > 0] / demand[demand > 0]).min())
             while True:
@@ -196,7 +197,7 @@ class LabelShift(Sized):
         return deal(dataset, counts, random)
 
     def _mixes(self, samples: Ints, clients: int, random: np.random.Generator) -> NDArray[np.float64]:
-        """Each client's class proportions, (clients, classes)."""
+        """(clients, classes) class proportions of each client."""
         p = samples / samples.sum()
         present = random.permutation(np.flatnonzero(samples))
         turns = np.array_split(present, min(clients, len(present)))

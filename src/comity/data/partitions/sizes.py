@@ -1,4 +1,4 @@
-"""Clients that hold random samples of the whole: of equal sizes, of one big client, or each at its own angle."""
+"""Partitions into random samples: equal sizes, big clients, or a rotation per client."""
 
 import math
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from comity.data.partitions.base import Partition, Share, apportion
 
 @dataclass(frozen=True, kw_only=True)
 class Sized(Partition):
-    """Clients of one size, but for those that are named as big.
+    """Clients of equal size, except those listed as big.
 
     Options:
-        samples_per_client: samples of an ordinary client, train, validation and test together; by default the whole
+        samples_per_client: samples of an ordinary client (train, validation and test together); by default the whole
             data set is used
-        big: the client, or the clients, that get more samples than the others
-        factor: how many times as many samples they get
+        big: index of the client, or clients, that get more samples than the others
+        factor: size of a big client as a multiple of an ordinary one
     """
 
     samples_per_client: Annotated[int, Range(least=2)] | None = None
@@ -35,7 +35,7 @@ class Sized(Partition):
         return {key: value for key, value in super()._set_options().items() if key != "factor" or self.big != ()}
 
     def weights(self, clients: int) -> NDArray[np.float64]:
-        """How large each client is, an ordinary one being 1."""
+        """(clients,) relative size of each client; an ordinary one is 1."""
         if self.big and max(self.big) >= clients:
             raise ComityError(f"partition.big must be at most {clients - 1}, the last client, got {max(self.big)}")
         weights = np.ones(clients)
@@ -43,7 +43,7 @@ class Sized(Partition):
         return weights
 
     def sizes(self, samples: int, clients: int) -> Ints:
-        """The number of samples of every client."""
+        """(clients,) number of samples of each client."""
         weights = self.weights(clients)
         each = self.samples_per_client
         if each is None:
@@ -59,7 +59,7 @@ class Sized(Partition):
 
 @dataclass(frozen=True, kw_only=True)
 class IID(Sized):
-    """Every client draws from the same distribution: the samples are shuffled and cut."""
+    """Every client draws from the same distribution: samples are shuffled and cut into equal parts."""
 
     def share(self, dataset: Dataset, clients: int, random: np.random.Generator) -> list[Share]:
         sizes = self.sizes(len(dataset), clients)
@@ -68,9 +68,9 @@ class IID(Sized):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity(IID):
-    """Quantity imbalance: IID, but one client (or several) holds ten times (factor) as many samples.
+    """Quantity imbalance: IID, but one or more clients hold ten times (factor) as many samples.
 
-    The same two options, ``big`` and ``factor``, make big clients in ``Rotated`` and ``LabelShift``.
+    The options ``big`` and ``factor`` also exist in ``Rotated`` and ``LabelShift``.
     """
 
     big: tuple[CountOrZero, ...] = (0,)
@@ -78,7 +78,7 @@ class Quantity(IID):
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turn images anticlockwise by ``degrees``, bilinear, with black corners."""
+    """Rotate images anticlockwise by ``degrees``, bilinear, with black corners."""
 
     degrees: float
     black: float = -1.0
@@ -89,7 +89,7 @@ class Rotation:
         height, width = x.shape[-2:]
         angle = math.radians(self.degrees)
         cos, sin = math.cos(angle), math.sin(angle)
-        # the grid runs from -1 to 1 on both sides, so the aspect ratio keeps pixels square
+        # the grid runs from -1 to 1 on both axes, so the aspect ratio keeps pixels square
         inverse = torch.tensor([[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]], dtype=x.dtype)
         grid = F.affine_grid(inverse[None], [1, 1, height, width], align_corners=False)
         turned = F.grid_sample(x - self.black, grid.expand(len(x), -1, -1, -1), mode="bilinear", align_corners=False)
@@ -98,14 +98,14 @@ class Rotation:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotated(IID):
-    """Feature shift: equal IID shares, each client's images turned by its own angle.
+    """Feature shift: equal IID shares, with each client's images rotated by its own angle.
 
     Paper: Wu et al., KDD 2023
 
-    There (FEDORA) 36 clients, client k turned by 10·k degrees; here client k of N by 360·k/N degrees.
+    FEDORA has 36 clients and rotates client k by 10·k degrees; here client k of N is rotated by 360·k/N degrees.
 
     Options:
-        groups: number of different angles, spread evenly: client k is in group k mod groups; by default each its own
+        groups: number of different angles, evenly spaced: client k is in group k mod groups; by default one per client
     """
 
     groups: Count | None = None

@@ -1,1 +1,1 @@
-"""Where samples come from, one file a format."""
+"""Readers of data sets, one file per format."""

@@ -11,7 +11,7 @@ from comity.data._dataset import Dataset
 from comity.data.sources.reading import Budget, array_bytes, reading
 from comity.data.sources.unpickle import arrays_of, unpickle
 
-# folder, its batches, the key of the labels, classes
+# folder, batches, key of the labels, classes
 LAYOUTS = (
     ("cifar-10-batches-py", [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], "labels", 10),
     ("cifar-100-python", ["train", "test"], "fine_labels", 100),
@@ -30,7 +30,7 @@ def read_cifar(name: str, folder: Path, budget: Budget) -> Dataset | None:
 
 def _batch(path: Path, key: str, budget: Budget) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     with reading(path):
-        budget.check(3 * path.stat().st_size, path)  # the file, its copy in the unpickler, the array
+        budget.check(3 * path.stat().st_size, path)  # the file, its copy in the unpickler, and the array
         x, y = arrays_of(unpickle(path.read_bytes(), path), path, "data", key)
         if x.ndim != 2 or x.shape[1] != 3 * 32 * 32 or x.dtype != np.uint8:
             raise ComityError(f"{path}: got data of shape {x.shape}, type {x.dtype}; expected (n, 3072) of uint8")

@@ -1,4 +1,4 @@
-"""The columns of a table, whatever file they are in: delimited text, also compressed, Excel sheets and Parquet."""
+"""Read the columns of a table from any supported file: delimited text, also compressed, Excel sheets and Parquet."""
 
 import bz2
 import csv
@@ -19,26 +19,26 @@ from comity.data.schema import is_blank
 from comity.data.sources.reading import Budget, reading
 
 TEXT = 20
-"""How many times a file's size its cells take as Python's text while they are read; those of two letters take most."""
+"""Memory of the cells as Python text, as a multiple of the file size; two-letter cells take most."""
 XML = 5
-"""The same of the XML in an .xlsx file, where each cell is wrapped in 15 letters at least."""
+"""The same for the XML in an .xlsx file, where each cell has at least 15 letters of markup."""
 CHUNK = 2**20
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 class Columns(dict[str, list[Any]]):
-    """Cells by the name of their column, with the line of each row in the file and what was made of the file."""
+    """Cells by column name, with the line of each row in the file and notes about the file."""
 
     def __init__(self, cells: dict[str, list[Any]], lines: Sequence[int] = (), notes: Sequence[str] = ()) -> None:
         super().__init__(cells)
         self.lines, self.notes = lines, tuple(notes)
 
     def place(self, row: int) -> str:
-        """Where a row is, as a person counts: by lines of the file, or by rows where the file has no lines."""
+        """The position of a row in the file: its line, or its row number if the file has no lines."""
         return f"line {self.lines[row]}" if self.lines else f"row {row + 1}"
 
     def select(self, rows: Sequence[int]) -> "Columns":
-        """Some of the rows, which keep their lines."""
+        """Some of the rows, with their line numbers."""
         cells = {name: [column[row] for row in rows] for name, column in self.items()}
         return Columns(cells, [self.lines[row] if self.lines else row + 1 for row in rows], self.notes)
 
@@ -50,9 +50,9 @@ def is_table(path: Path) -> bool:
 def read_columns(path: Path, limit: int | str | None = None, sheet: str | None = None) -> Columns:
     """Read the cells of a table: text, numbers, dates, None.
 
-    .csv and .tsv (commas, semicolons, tabs or bars; UTF-8, UTF-16 or Latin-1), the same as .gz, .bz2, .xz or the one
-    file of a .zip, .xlsx (the first sheet, or ``sheet``) and .parquet. Numbers in text get a decimal point.
-    ``limit`` is the most memory that the table may take, such as ``"2GB"``.
+    .csv and .tsv (separated by commas, semicolons, tabs or bars; UTF-8, UTF-16 or Latin-1), the same as .gz, .bz2, .xz
+    or the only file of a .zip, .xlsx (the first sheet, or ``sheet``) and .parquet. Numbers in text get a decimal point.
+    ``limit`` is the maximum memory of the table, such as ``"2GB"``.
     """
     return columns_of(path, Budget(limit), sheet)
 
@@ -68,7 +68,7 @@ def columns_of(path: Path, budget: Budget, sheet: str | None = None) -> Columns:
 
 
 def _unpacked(path: Path, budget: Budget) -> bytes:
-    """The bytes of a file of text. The limit is checked before each piece is unpacked, whatever the file promises."""
+    """The content of a text file. The limit is checked before each piece is unpacked, whatever the file declares."""
     suffix = path.suffix.lower()
     if suffix == ".zip":
         with ZipFile(path) as archive:
@@ -96,7 +96,7 @@ def _text(path: Path, content: bytes) -> Columns:
     if "\0" in text:
         raise ComityError(f"{path}: not a text file")
     lines, chosen = 0, re.match(r"sep=(.)\r?\n", text)
-    if chosen:  # what Excel writes before the header
+    if chosen:  # Excel writes it before the header
         text, lines = text[chosen.end() :], 1
     unquoted = re.sub(r'"[^"]*"', "", text[:CHUNK]).lstrip()
     delimiter = chosen[1] if chosen else max(",;\t|", key=re.split(r"[\r\n]", unquoted, maxsplit=1)[0].count)
@@ -131,20 +131,20 @@ def _sheet(path: Path, budget: Budget, sheet: str | None) -> Columns:
         from openpyxl import load_workbook
     except ImportError as error:
         raise ComityError(f"{path}: .xlsx needs openpyxl: {install('tables')}") from error
-    with ZipFile(path) as archive:  # which reads no more of a member than the size that is counted here
+    with ZipFile(path) as archive:  # reads no more of a member than the size counted here
         budget.check(XML * sum(member.file_size for member in archive.infolist()), path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of styles and other things that are not read
+        warnings.simplefilter("ignore")  # about styles and other parts that are not read
         book = load_workbook(path, read_only=True, data_only=True, keep_links=False)
     try:
         if sheet is not None and sheet not in book.sheetnames:
             raise unknown("sheet, data.sheet", sheet, book.sheetnames)
         chosen = book[sheet or book.sheetnames[0]]
-        chosen.reset_dimensions()  # a file may promise any size
+        chosen.reset_dimensions()  # the file's own dimensions may be wrong
 
         def rows() -> Iterator[tuple[int, list[Any]]]:
             for line, row in enumerate(chosen.iter_rows(values_only=True), 1):
-                budget.take(8 * len(row), path)  # one cell far to the right stands for thousands
+                budget.take(8 * len(row), path)  # one cell far to the right implies thousands of empty ones
                 yield line, [each.strip() if isinstance(each, str) else each for each in row]
 
         found = _gather(path, rows(), "", ragged=True)
@@ -165,7 +165,7 @@ def _parquet(path: Path, budget: Budget) -> Columns:
     columns: dict[str, list[Any]] = {}
     with parquet.ParquetFile(path) as file:
         budget.check(TEXT * file.metadata.num_rows * file.metadata.num_columns, path)
-        for batch in file.iter_batches(batch_size=1024):  # a page of a few bytes may stand for any number of values
+        for batch in file.iter_batches(batch_size=1024):  # a page of a few bytes may hold any number of values
             budget.take(TEXT * batch.nbytes, path)
             for name, cells in batch.to_pydict().items():
                 columns.setdefault(one_line(name, 100), []).extend(cells)
@@ -173,7 +173,7 @@ def _parquet(path: Path, budget: Budget) -> Columns:
 
 
 def _gather(path: Path, rows: Iterable[tuple[int, list[Any]]], delimiter: str, *, ragged: bool = False) -> Columns:
-    """Columns from rows and their lines: the first row that is not blank is the header."""
+    """Columns from rows and their lines; the first row that is not blank is the header."""
     filled = ((line, row) for line, row in rows if any(cell not in ("", None) for cell in row))
     top, first = next(filled, (1, []))
     header = [one_line("" if cell is None else cell, 100) for cell in first]
@@ -215,11 +215,11 @@ _GROUPS = {mark: re.compile(rf"[1-9]\d{{0,2}}(\{mark}\d{{3}})+") for mark in ".,
 
 
 def with_decimal_points(cells: list[Any], delimiter: str) -> list[Any]:
-    """A column with its numbers written as 1234.5, if at least half of its cells are numbers.
+    """Write a column's numbers as 1234.5 if at least half of its cells are numbers.
 
-    1.234,5 and 12,5, 1,234.5 and 1'234 can be read in one way only. What 1,234 is, is decided by the other cells of the
-    column, else by the delimiter: a file with semicolons has decimal commas, one with commas has none. Where neither
-    decides, it is left as it is, and is no number.
+    1.234,5 and 12,5, 1,234.5 and 1'234 are unambiguous. The meaning of 1,234 follows from the other cells of the
+    column, otherwise from the delimiter: a file with semicolons has decimal commas, one with commas does not. If
+    neither decides, the cell stays as it is and is not a number.
     """
     if not _ODD.search("\n".join(cell for cell in cells if isinstance(cell, str))):
         return cells
@@ -244,7 +244,7 @@ def with_decimal_points(cells: list[Any], delimiter: str) -> list[Any]:
 
 
 def _decimal_mark(digits: str) -> str | None:
-    """The decimal mark of a number, "" if it has none, "?" if its one mark may be either, None if it is no number."""
+    """The decimal mark of a number; "" if it has none, "?" if its mark is ambiguous, None if it is not a number."""
     if _SPACED.search(digits):
         if not re.fullmatch(rf"\d{{1,3}}({_SPACED.pattern}\d{{3}})+([.,]\d+)?", digits):
             return None

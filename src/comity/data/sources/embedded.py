@@ -1,4 +1,4 @@
-"""The data sets that come with comity; their sources and licences are in digits.txt and heart.txt."""
+"""The data sets that are part of comity; their sources and licences are in digits.txt and heart.txt."""
 
 from pathlib import Path
 from typing import Literal
@@ -14,17 +14,17 @@ DIGITS, HEART = (Path(__file__).with_name(name) for name in ("digits.npz", "hear
 
 
 def read_digits() -> Dataset:
-    """1,797 handwritten digits, 8×8 grey (Alpaydin and Kaynak, UCI 1998)."""
+    """1,797 handwritten digits, 8×8 grey pixels (Alpaydin and Kaynak, UCI 1998)."""
     with np.load(DIGITS) as file:
         pixels = np.round(file["pixels"] * (255 / 16)).astype(np.uint8)
         return Dataset("digits", pixels, file["labels"], classes=10)
 
 
 def read_heart(missing: Literal["mean", "marked"] = "mean") -> Dataset:
-    """920 patients of four hospitals, each a client; is an artery of the heart narrowed? (Detrano et al., UCI 1989).
+    """920 patients; client: one of four hospitals; target: coronary artery disease (Detrano et al., UCI 1989).
 
     Options:
-        missing: a missing value stands at the mean of the training samples; `marked` adds a feature that says so, by
-            which a model knows the hospital, since each left out other examinations
+        missing: a missing value becomes the mean of the training samples; `marked` also adds a feature that marks it,
+            which identifies the hospital, because each one left out other examinations
     """
     return read_table("heart", HEART, Budget(), DataFiles(target="disease", client="hospital", missing=missing))

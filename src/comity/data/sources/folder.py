@@ -1,4 +1,4 @@
-"""Image folders: one subfolder a class."""
+"""Image folders with one subfolder per class."""
 
 import io
 import os
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGES = {".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
-# Pillow goes by a file's content, not by its name, and hands some formats to other programs: EPS to Ghostscript.
+# Pillow looks at a file's content, not its name, and passes some formats to other programs (EPS to Ghostscript).
 FORMATS = ("PNG", "JPEG", "PPM", "BMP", "GIF", "WEBP", "TIFF")
 SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
-YEAR = re.compile(r"(1[89]|20)\d\d(?!\d)")  # at the start of a file's name, as in Yearbook
+YEAR = re.compile(r"(1[89]|20)\d\d(?!\d)")  # at the start of a file name, as in Yearbook
 
 
 def read_folder(name: str, folder: Path, budget: Budget, size: int | None = None) -> Dataset | None:
     """``<class>/<image>``, or ``<split>/<class>/<image>`` (pooled), or ``<site>/<class>/<image>``.
 
-    Sites make the column ``domain``; file names that all begin with a year give the column ``year``. Images of
-    different sizes need ``size``: they are scaled to size × size. Hidden files and folders are left out.
+    Sites become the column ``domain``; if all file names begin with a year, it becomes the column ``year``. Images of
+    different sizes need ``size``: they are scaled to size × size. Hidden files and folders are skipped.
     """
     files = sorted(image_files(folder))
     if not files:
@@ -74,7 +74,7 @@ def read_images(
 ) -> NDArray[np.uint8]:
     """``count`` images as one array: grey if all are grey, RGB otherwise.
 
-    Of an animation the first image counts, and transparency does not.
+    Only the first image of an animation is used; transparency is ignored.
     """
     images: list[NDArray[np.uint8]] = []
     for number, file in enumerate(files):
@@ -82,7 +82,7 @@ def read_images(
         with reading(named):
             images.append(read_image(file, size, budget, named))
         image = images[-1]
-        if number == 0:  # all will be of this size
+        if number == 0:  # all images will have this size
             budget.check(array_bytes((count, *image.shape), image.dtype), where)
         budget.take(array_bytes(image.shape, image.dtype), where)
         if image.shape[:2] != images[0].shape[:2]:
@@ -96,19 +96,19 @@ def read_images(
 
 
 def read_image(file: Path | bytes, size: int | None, budget: Budget, named: object) -> NDArray[np.uint8]:
-    """The pixels of one image, grey (H, W) or RGB (H, W, 3)."""
+    """Pixels of one image, grey (H, W) or RGB (H, W, 3)."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ComityError(f"data: image folders need Pillow: {install('hub')}") from error
     if isinstance(file, Path):
-        budget.check(2 * file.stat().st_size, named)  # Pillow reads some parts of a file whole
+        budget.check(2 * file.stat().st_size, named)  # Pillow reads some parts of a file at once
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of broken metadata, which nothing reads
+        warnings.simplefilter("ignore")  # about broken metadata, which is not used
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
-                budget.check(8 * image.width * image.height, named)  # decoded and converted
+                budget.check(8 * image.width * image.height, named)  # decoded and converted copies
                 plain = _eight_bits(image, named)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise ComityError(f"{named}: a larger image than Pillow takes: {error}") from error
@@ -120,19 +120,19 @@ def read_image(file: Path | bytes, size: int | None, budget: Budget, named: obje
 
 
 def _eight_bits(image: "Image", named: object) -> "Image":
-    """The image in grey or RGB with 8 bits a channel."""
+    """Convert an image to grey or RGB with 8 bits per channel."""
     from PIL.Image import fromarray
 
     if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
         raise ComityError(f"{named}: an image of 32 bits a pixel, whose range is not known; allowed: 8 or 16 bits")
     image.load()
-    if image.mode in SIXTEEN_BITS:  # Pillow would cut all that is brighter than 255 off
+    if image.mode in SIXTEEN_BITS:  # Pillow would clip values above 255
         return fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """The images under ``folder``, at any depth and through links, but no folder twice."""
+    """All images under ``folder``, at any depth and through links, visiting no folder twice."""
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_fail):
         state = os.stat(place)
@@ -150,9 +150,9 @@ def _fail(error: OSError) -> None:
 
 
 def _are_domains(places: Sequence[tuple[str, ...]]) -> bool:
-    """Whether the folders are sites: all images are two folders deep, and sites have classes in common.
+    """Whether the top folders are sites: all images are two levels deep, and sites share class names.
 
-    A site may lack a class; folders of classes have at most one folder in common, such as ``images``.
+    A site may lack a class; class folders share at most one subfolder name, such as ``images``.
     """
     if any(len(place) < 3 for place in places):
         return False

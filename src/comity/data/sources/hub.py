@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, through the extra ``hub``."""
+"""Data sets of the Hugging Face hub (needs the extra ``hub``)."""
 
 from collections.abc import Iterator
 from itertools import takewhile
@@ -17,16 +17,16 @@ LABELS = ("label", "labels", "fine_label", "y")
 
 
 def read_hub(name: str, repository: str, budget: Budget, size: int | None = None) -> Dataset:
-    """The train, validation and test splits pooled; further columns of numbers or short text are kept."""
+    """Pool the train, validation and test splits; further columns of numbers or short text are kept."""
     where = f"data hub:{repository}"
     import datasets
 
     try:
         splits = datasets.load_dataset(repository)
-    # the hub's client raises errors of half a dozen packages: no network, no such data set, a broken file
+    # the hub's client raises errors of many packages: no network, no such data set, a broken file
     except Exception as error:
         raise ComityError(f"{where}: could not be loaded: {type(error).__name__}: {error}".splitlines()[0]) from error
-    # others, such as the corrupted copies in tanganke/gtsrb, are no part of the data set
+    # other splits, such as the corrupted copies in tanganke/gtsrb, are not part of the data set
     wanted = [split for split in splits if split in SPLITS] or list(splits)
     features = splits[wanted[0]].features
     image = next((key for key, kind in features.items() if type(kind).__name__ == "Image"), None)
@@ -35,14 +35,14 @@ def read_hub(name: str, repository: str, budget: Budget, size: int | None = None
         raise ComityError(f"{where}: needs an image and a label column; it has {', '.join(features)}")
 
     def column(key: str, *kind: object) -> Iterator[Any]:
-        """A column of all splits, row by row: it need not fit into memory."""
+        """A column of all splits, row by row, so that it need not fit into memory."""
         for split in wanted:
             rows = splits[split].select_columns([key])
             for row in rows.cast_column(key, *kind) if kind else rows:
                 yield row[key]
 
     def files() -> Iterator[Path | bytes]:
-        """The images as they are stored, for our own reader: the hub's would take every format."""
+        """The stored image files, for our own reader: the hub's reader accepts every format."""
         for number, stored in enumerate(column(image, datasets.Image(decode=False))):
             if stored is None:
                 raise ComityError(f"{where}: row {number} has no image")
@@ -64,5 +64,5 @@ def read_hub(name: str, repository: str, budget: Budget, size: int | None = None
 
 
 def _is_short(value: object) -> bool:
-    """Whether it is a number or a text to share samples out along; numpy gives all texts the room of the longest."""
+    """Whether a value is a number or a short text that a partition could use; numpy pads all texts to the longest."""
     return isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 100)

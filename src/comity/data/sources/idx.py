@@ -22,7 +22,7 @@ def read_idx(name: str, folder: Path, budget: Budget) -> Dataset | None:
     x, y = [], []
     for split in ("train", "t10k"):
         images, labels = (_find(folder, f"{split}-{kind}") for kind in ("images", "labels"))
-        if images is None:  # of t10k
+        if images is None:  # only possible for t10k
             continue
         if labels is None:
             raise ComityError(f"data {name}: {folder} lacks {split}-labels-idx-ubyte(.gz)")

@@ -19,19 +19,19 @@ from comity.data.schema import Cells, Column, Schema, days, fits, is_blank, labe
 ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|index|number|nr|no)$|^unnamed", re.IGNORECASE)
 MOST_CATEGORIES = 50
 MANY_NUMBERS = 10
-"""From so many different whole numbers a target may be a quantity."""
-ROWS_A_CLASS = 20
-"""Whole numbers of more than MOST_CATEGORIES values that have fewer rows each are a quantity, as an age is."""
+"""With so many different integers a target may be a quantity."""
+ROWS_PER_CLASS = 20
+"""Integers with more than MOST_CATEGORIES values and fewer rows per value are a quantity, such as an age."""
 MIN_COUNT = 10
-"""Known values that a site must have of a feature to send sums of it."""
+"""Minimum number of known values of a feature for a site to send sums of it."""
 RARE = 5
-"""Of a column with more than MOST_CATEGORIES values, those in fewer rows are one category, "(other)".
+"""In a column with more than MOST_CATEGORIES values, rarer values form one category, "(other)".
 
-A schema that leaves the site does not list a category of fewer rows at all.
+A schema that leaves the site does not list a category with fewer rows.
 """
 NUMBERS_ROWS = "numbers the rows"
 DOUBTFUL = ("none", "na", "-")
-"""Marks of blank cells that are often values of a column of text: no pain, North America, a negative test."""
+"""Blank markers that are often real values in a text column: no pain, North America, a negative test."""
 _WITH_UNIT = re.compile(r"[+-]?[\d.]+(?:e[+-]?\d+)?(?:\s*([%°]\S{0,15})|\s+([^\W\d]\S{0,15}))", re.IGNORECASE)
 _SHORT_YEAR = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}")
 
@@ -39,9 +39,9 @@ _SHORT_YEAR = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}")
 def infer_schema(
     columns: Mapping[str, Cells], target: str, client: str | None, *, marked: bool = False, text: str | None = None
 ) -> tuple[Schema, tuple[str, ...]]:
-    """The schema of a table whose rows all have a target and a client, and questions where they must be asked.
+    """Infer the schema of a table whose rows all have a target and a client; also returns questions for the user.
 
-    ``text``: the column whose words are learnt from.
+    ``text``: the column whose words become features.
     """
     classes, questions = _classes(target, columns[target])
     found: dict[str, Column] = {}
@@ -52,19 +52,21 @@ def infer_schema(
         column = Column("text") if name == text else infer_column(name, cells, marked)
         if isinstance(column, Column):
             found[name] = column
-            questions += [f"The column {name} holds {pair}: are they the same?" for pair in alike(column.categories)]
+            questions += [
+                f"The column {name} holds {pair}: are they the same?" for pair in similar_names(column.categories)
+            ]
         else:
             ignored[name] = column
     names_rows = [name for name, why in ignored.items() if why == NUMBERS_ROWS]
     names_rows += [name for name in ignored if ID.search(name) and len(set(columns[name])) == len(columns[name])]
     clients = () if client is None else tuple(map(str, np.unique(client_names(columns[client]))))
-    questions += [f"The clients are called {pair}: are they the same?" for pair in alike(clients)]
+    questions += [f"The clients are called {pair}: are they the same?" for pair in similar_names(clients)]
     schema = Schema(target, tuple(classes), found, client, clients, next(iter(names_rows), None), ignored)
     return schema, tuple(map(one_line, questions))
 
 
 def infer_column(name: str, cells: Cells, marked: bool) -> Column | str:
-    """What a column holds, or why nothing can be learnt from it."""
+    """The description of a column, or the reason why it cannot be used."""
     marked = marked and any(map(is_blank, cells))
     known = [cell for cell in cells if not is_blank(cell)]
     if not known:
@@ -107,10 +109,10 @@ def infer_column(name: str, cells: Cells, marked: bool) -> Column | str:
 
 
 def marks_in_doubt(table: Mapping[str, Cells], schema: Schema) -> tuple[str, ...]:
-    """Ask whether a mark of blank cells is a value in columns of text.
+    """Ask whether a blank marker is a value in text columns.
 
-    It is not asked about where the mark is in fewer than ``RARE`` rows, or also in a column of numbers, dates or
-    booleans, where it can only mean a blank cell.
+    It is not asked if the marker is in fewer than ``RARE`` rows, or also in a column of numbers, dates or booleans,
+    where it can only mean a blank cell.
     """
     own = [name for name in (schema.target, schema.client) if name is not None]
     held = {
@@ -135,10 +137,10 @@ def marks_in_doubt(table: Mapping[str, Cells], schema: Schema) -> tuple[str, ...
 
 
 def for_others(schema: Schema, columns: Mapping[str, Cells], *, all_categories: bool = False) -> Schema:
-    """The schema of a site as it may be handed on: with ranges, without values that only a few rows hold.
+    """The schema of a site in a form that may be shared: with ranges, without values of few rows.
 
-    Ranges are rounded outwards to one significant digit. A category of fewer than ``RARE`` rows is not listed unless
-    ``all_categories``: it belongs to "(other)".
+    Ranges are rounded outwards to one significant digit. A category with fewer than ``RARE`` rows is not listed unless
+    ``all_categories`` is set: it becomes part of "(other)".
     """
     return replace(
         schema,
@@ -166,8 +168,8 @@ def outwards(value: float, direction: int) -> float:
     return float(exact.quantize(place, ROUND_FLOOR if direction < 0 else ROUND_CEILING))
 
 
-def alike(names: Iterable[str]) -> list[str]:
-    """Pairs of names that differ by case, accents and spaces only, in words."""
+def similar_names(names: Iterable[str]) -> list[str]:
+    """Pairs of names that differ only in case, accents and spaces, as text."""
     by_letters: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -180,7 +182,7 @@ def alike(names: Iterable[str]) -> list[str]:
 
 
 def client_names(cells: Cells) -> NDArray[Any]:
-    """Names of clients or classes, none of them blank: whole numbers, or text without the blanks around it."""
+    """Names of clients or classes (no blanks): integers, or stripped text."""
     numbers = numbers_of(cells)
     if numbers is not None and (numbers == np.round(numbers)).all() and np.abs(numbers).max() < 2**53:
         return numbers.astype(np.int64)
@@ -188,7 +190,7 @@ def client_names(cells: Cells) -> NDArray[Any]:
 
 
 def _units(known: Cells) -> dict[str, None]:
-    """The units that numbers are followed by; empty if one has none."""
+    """The units after the numbers; empty if one number has no unit."""
     units: dict[str, None] = {}
     for cell in known:
         found = _WITH_UNIT.fullmatch(cell) if isinstance(cell, str) else None
@@ -199,9 +201,9 @@ def _units(known: Cells) -> dict[str, None]:
 
 
 def _classes(target: str, cells: Cells) -> tuple[list[str], list[str]]:
-    """The names of the classes, and a question where they look like a quantity."""
+    """The class names, and a question if they look like a quantity."""
     names = np.unique(client_names(cells))
-    quantity = len(names) > MOST_CATEGORIES and len(cells) < ROWS_A_CLASS * len(names)
+    quantity = len(names) > MOST_CATEGORIES and len(cells) < ROWS_PER_CLASS * len(names)
     if numbers_of(cells) is not None and (names.dtype.kind == "U" or quantity):
         raise ComityError(
             f"data.target: {target} holds {len(names)} different numbers such as {names[0]}, and classes are predicted "
@@ -218,5 +220,5 @@ def _classes(target: str, cells: Cells) -> tuple[list[str], list[str]]:
             "as low, normal and high, and give its name as the target."
         ]
     return list(map(str, names)), [
-        f"The classes are called {pair}: are they the same?" for pair in alike(map(str, names))
+        f"The classes are called {pair}: are they the same?" for pair in similar_names(map(str, names))
     ]

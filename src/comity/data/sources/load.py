@@ -1,4 +1,4 @@
-"""A data set by its name, wherever it is, or from what Python gives."""
+"""Load a data set by name or from Python objects."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,16 +28,16 @@ from comity.data.sources.table import read_table, table_of
 from comity.data.sources.watch import read_watch
 
 GIVEN = "given"
-"""The name of data that Python gives, in a configuration."""
+"""Name of data passed from Python, in a configuration."""
 
 
 def load(
     name: str, data_dir: str | Path | None = None, limit: int | str | None = None, **options: Any
 ) -> Dataset | Synthetic:
-    """The data set ``name``: embedded, synthetic, in ``data_dir`` (default ``$COMITY_DATA``), a path, or on the hub.
+    """Load data set ``name``: embedded, synthetic, in ``data_dir`` (default ``$COMITY_DATA``), a path, or on the hub.
 
-    ``limit`` is the most memory that it may take, such as ``"20GB"``; default three quarters of what the machine has.
-    The options are those that ``comity run --data NAME --help`` shows.
+    ``limit`` is the maximum memory, such as ``"20GB"``; the default is three quarters of the machine's memory. ``comity
+    run --data NAME --help`` lists the options.
     """
     chosen = Component.parse("data", {"name": name, **options})
     info = DATASETS.get(chosen.name, UNKNOWN)
@@ -59,7 +59,7 @@ def load(
 
 
 def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | None) -> Dataset:
-    """The data set in a file or folder. Each reader but that of tables returns None where it finds nothing to read."""
+    """The data set in a file or folder. Each reader except that of tables returns None for another format."""
     size = files.size
     if is_table(path):
         if size is not None:
@@ -86,7 +86,7 @@ def _read(name: str, path: Path, budget: Budget, files: DataFiles, usual: int | 
 
 
 def dataset_of(data: Any, options: Mapping[str, Any]) -> Dataset | Federation:
-    """From ``(x, y)`` or ``(x, y, client)``, a data frame or a mapping of columns, a data set or a federation.
+    """Convert ``(x, y)``, ``(x, y, client)``, a data frame or a mapping of columns to a data set; pass others through.
 
     ``options`` are those of a table: target, client, missing, schema.
     """

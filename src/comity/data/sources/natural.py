@@ -1,6 +1,7 @@
 """Natural federations: one table or npz file each, as ``comity._federations`` describes them."""
 
 import hashlib
+from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from comity._errors import ComityError
 from comity._natural import NaturalFederation, NaturalOptions
 from comity._words import counted
 from comity.data._dataset import Dataset, Ints
+from comity.data.schema import is_blank
 from comity.data.sources.columns import columns_of
 from comity.data.sources.npz import open_archive, plain_member, read_npz
 from comity.data.sources.reading import Budget, array_bytes, reading
@@ -60,8 +62,14 @@ def _read_table(natural: NaturalFederation, path: Path, budget: Budget, options:
         if CLIENT not in columns:
             raise ComityError(f"{path}: no column {CLIENT}")
         columns = columns.select(chosen(np.array(columns[CLIENT]), options).tolist())
+    if natural.thresholds and TARGET in columns:
+        columns[TARGET] = [_band(natural, cell) for cell in columns[TARGET]]
     text = TEXT if natural.kind == "text" else None
     return table_of(natural.name, columns, DataFiles(target=TARGET, client=CLIENT, text=text), budget)
+
+
+def _band(natural: NaturalFederation, cell: Any) -> Any:
+    return cell if is_blank(cell) else natural.bands[bisect_left(natural.thresholds, float(cell))]
 
 
 def _read_arrays(natural: NaturalFederation, path: Path, budget: Budget, options: NaturalOptions) -> Dataset:

@@ -1,4 +1,4 @@
-"""One npz file with samples and labels."""
+"""An npz file with samples and labels."""
 
 import io
 import itertools
@@ -24,7 +24,7 @@ LARGEST_DIRECTORY = 1 << 20
 
 SAMPLES = ("x", "images", "data", "features")
 LABELS = ("y", "labels", "label", "targets")
-"""What they are called, the first that is there."""
+"""Accepted key names; the first one present is used."""
 SPLITS = ("", "train", "val", "test")
 KEY = re.compile(r"(?:(train|val|test)_)?(.+?)(?:_(train|val|test))?")
 """``x_train`` is x of train, ``test_images`` images of test."""
@@ -33,8 +33,8 @@ KEY = re.compile(r"(?:(train|val|test)_)?(.+?)(?:_(train|val|test))?")
 def read_npz(name: str, path: Path, budget: Budget) -> Dataset | None:
     """``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``train_images``, ``train_labels``, …
 
-    Train, validation and test are pooled. Any further key of single values in these splits is a column. Nothing else
-    in the file is read, and nothing is unpacked before all of it is known to fit.
+    Train, validation and test are pooled. Any further key with single values in these splits is a column. Nothing else
+    is read, and nothing is unpacked before everything is known to fit.
     """
     if not path.is_file():
         return None
@@ -78,7 +78,7 @@ def read_npz(name: str, path: Path, budget: Budget) -> Dataset | None:
 
 
 class _ArchiveFile(io.FileIO):
-    """A zip file whose table of contents is small: Python reads it whole, entry by entry."""
+    """A zip file with a limit on its table of contents, which Python reads at once."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > LARGEST_DIRECTORY:
@@ -91,13 +91,13 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     if not zipfile.is_zipfile(path):
         raise ComityError(f"{path}: corrupt, truncated or not an npz file")
     with _ArchiveFile(path) as file, zipfile.ZipFile(file) as archive, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers that Python 2 wrote, or that are not Python
+        warnings.simplefilter("ignore")  # about headers that Python 2 wrote, or that are not Python
         yield archive
 
 
 @dataclass(frozen=True)
 class Member:
-    """An npy file in an archive: what its header says, and where its values begin."""
+    """An npy file in an archive: its header and the offset of its values."""
 
     info: zipfile.ZipInfo
     shape: tuple[int, ...]
@@ -111,18 +111,18 @@ def _joined(members: Sequence[Member], word: str) -> str:
 
 
 def read_header(file: IO[bytes], where: object) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape, type and length of an npy header; ``file`` is then anywhere."""
+    """Shape, type and length of an npy header; the position of ``file`` is undefined afterwards."""
     start = io.BytesIO(file.read(LONGEST_HEADER))
     try:
         version = npy.read_magic(start)
         shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(start)
-    except Exception as error:  # the header is evaluated as a Python literal, which fails in any way there is
+    except Exception as error:  # the header is evaluated as a Python literal, which can raise anything
         raise ComityError(f"{where} has no readable npy header: {error or type(error).__name__}") from error
     return shape, dtype, start.tell()
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Member:
-    """The header of one file of the archive, packed in a way that can be unpacked a piece at a time."""
+    """The header of one file in the archive; rejects compression that cannot be unpacked piece by piece."""
     if info.flag_bits & 1:
         raise ComityError(f"{path}: {info.filename} is encrypted")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -132,7 +132,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> 
 
 
 def plain_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Member:
-    """An array of numbers or text, whose size is that of the file in the archive."""
+    """The header of an array of numbers or text; rejects a size that differs from the file's in the archive."""
     member = read_member(archive, info, path)
     if member.dtype.hasobject:
         raise ComityError(

@@ -1,4 +1,4 @@
-"""Columns of a Parquet file, whose pages are counted before any of them is unpacked."""
+"""Columns of a Parquet file; the page sizes are added up before any page is unpacked."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -10,17 +10,17 @@ from comity._errors import ComityError, install
 from comity.data.sources.reading import Budget
 
 CELL = 20
-"""Bytes of a cell as Python's, at least."""
+"""Minimum bytes of a cell as a Python object."""
 COPIES = 8
-"""How often the bytes of a page are held while it is read: unpacked, in Arrow's column, as Python's text."""
+"""How often the bytes of a page are held while reading: unpacked, in Arrow's column, as Python text."""
 LONGEST_HEADER = 1 << 16
-"""Bytes of a page's header."""
+"""Maximum bytes of a page header."""
 _I32, _BINARY, _LIST, _SET, _MAP, _STRUCT = 5, 8, 9, 10, 11, 12
-"""Types of Thrift's compact protocol, which headers are written in."""
+"""Types of Thrift's compact protocol, the format of headers."""
 
 
 def read_parquet(path: Path, budget: Budget) -> dict[str, list[Any]]:
-    """All columns of a file by name."""
+    """All columns of a file, by name."""
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -34,7 +34,7 @@ def read_parquet(path: Path, budget: Budget) -> dict[str, list[Any]]:
             for chunk in map(group.column, range(group.num_columns)):
                 packed, unpacked = chunk.total_compressed_size, sum(_pages(raw, chunk))
                 budget.check(COPIES * unpacked, path, packed)
-        for batch in file.iter_batches(batch_size=1024):  # a page of a few bytes may stand for any number of values
+        for batch in file.iter_batches(batch_size=1024):  # a page of a few bytes may hold any number of values
             budget.take(CELL * batch.num_rows * batch.num_columns + COPIES * batch.nbytes, path)
             for name, cells in batch.to_pydict().items():
                 columns.setdefault(name, []).extend(cells)
@@ -42,9 +42,7 @@ def read_parquet(path: Path, budget: Budget) -> dict[str, list[Any]]:
 
 
 def _pages(raw: IO[bytes], chunk: Any) -> Iterator[int]:
-    """The size of each page of a column chunk, unpacked, as its own header has it: what the file says of the whole
-    chunk may be less.
-    """
+    """Unpacked size of each page of a column chunk, by the page's own header: the chunk may declare less."""
     place = min(offset for offset in (chunk.dictionary_page_offset, chunk.data_page_offset) if offset)
     end = place + chunk.total_compressed_size
     while place < end:
@@ -58,7 +56,7 @@ def _pages(raw: IO[bytes], chunk: Any) -> Iterator[int]:
 
 
 def _fields(stream: IO[bytes]) -> Iterator[tuple[int, int]]:
-    """Whole numbers of a struct in Thrift's compact protocol, by their number; everything else is skipped."""
+    """Integer fields of a struct in Thrift's compact protocol, by field number; other fields are skipped."""
     number = 0
     while kind := _byte(stream):
         number = number + (kind >> 4) if kind >> 4 else _zigzag(stream)
@@ -68,10 +66,10 @@ def _fields(stream: IO[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _value(stream: IO[bytes], kind: int, depth: int) -> int:
-    """Read one value, and return it if it is a whole number."""
+    """Read one value; return it if it is an integer."""
     if depth > 8:
         raise ValueError("a page's header is nested too deeply")
-    if kind in (1, 2):  # true and false are in the type
+    if kind in (1, 2):  # true and false are part of the type
         return 0
     if kind == 3:
         return _byte(stream)

@@ -19,16 +19,16 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Config(msgspec.Struct):
-    """What is read of config.json."""
+    """The fields of config.json that are read."""
 
     num_clients: AtLeastOne
     num_classes: AtLeastOne
 
 
 def read_pfllib(name: str, folder: Path, budget: Budget) -> Dataset | None:
-    """The data and the exact partition of a paper that ships on PFLlib (Zhang et al., JMLR 2025).
+    """Data and exact partition of a paper that PFLlib ships (Zhang et al., JMLR 2025).
 
-    Images there are floats, channels first, already normalised.
+    Images are floats, channels first, and already normalised.
     """
     if not ((folder / "config.json").is_file() and (folder / "train" / "0.npz").is_file()):
         return None

@@ -1,4 +1,4 @@
-"""Samples without labels, to predict: npz files and images."""
+"""New samples without labels, for prediction: npz files and images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,19 +15,19 @@ from comity.data.sources.reading import Budget, array_bytes, reading
 
 
 class NewSamples(NamedTuple):
-    """Samples as a data set holds them."""
+    """Samples in the format of a data set."""
 
     x: NDArray[Any]
     names: list[str] | None
-    """Of images: their paths; ``None`` for samples that have only a number."""
+    """Paths of images; ``None`` for samples that have only an index."""
     problems: dict[int, str]
-    """By sample: why it cannot be used."""
+    """Reason why a sample cannot be used, by index."""
 
 
 def read_samples(path: Path, shape: Sequence[int], limit: int | str | None = None) -> NewSamples:
-    """The array ``x`` of an npz file, an image, or all images in a folder, for a model of samples of this ``shape``.
+    """Read the array ``x`` of an npz file, an image, or all images in a folder, for a model with this input ``shape``.
 
-    Images are scaled to the model's size, as training data are with ``data.size``.
+    Images are scaled to the model's size, like training data with ``data.size``.
     """
     budget = Budget(limit)
     if path.suffix.lower() == ".npz":
@@ -51,7 +51,7 @@ def read_samples(path: Path, shape: Sequence[int], limit: int | str | None = Non
 
 
 def _fitting(image: NDArray[np.uint8], shape: Sequence[int]) -> NDArray[np.uint8]:
-    """An image with the channels of a model."""
+    """Convert an image to the channels of a model."""
     channels, height, width = shape
     if image.shape[:2] != (height, width):
         raise ComityError(f"an image of {image.shape[0]}×{image.shape[1]} pixels; the model takes {height}×{width}")

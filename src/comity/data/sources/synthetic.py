@@ -1,4 +1,4 @@
-"""Images made for the purpose, with each kind of shift set by a number."""
+"""Synthetic images with label shift, feature shift and concept shift of a given strength."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,22 +13,22 @@ from comity._random import numpy_generator
 from comity.data._dataset import Dataset, Ints
 
 AtLeastTwo = Annotated[int, Range(least=2)]
-COARSE = 4  # images are drawn on a 4×4 grid and smoothed up, so that difficulty does not depend on their size
+COARSE = 4  # images are drawn on a 4×4 grid and interpolated, so that the difficulty does not depend on their size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Class-conditional Gaussian images, made client by client; client k is the same however many clients there are.
+    """Class-conditional Gaussian images, drawn per client; client k does not depend on the number of clients.
 
     Options:
-        samples: samples of each client
+        samples: samples per client
         classes: number of classes
-        channels: channels of an image
+        channels: channels per image
         size: pixels per side
-        label_shift: share of a client's samples that come from its favourite class
-        feature_shift: length of a style added to all of a client's images; at 1 clients differ as much as classes do
-        concept_shift: share of the classes whose labels a client swaps around
-        noise: spread within a class
+        label_shift: share of a client's samples that comes from its favourite class
+        feature_shift: size of a client's own pattern, added to all of its images; at 1 clients differ like classes
+        concept_shift: share of the classes whose labels a client permutes
+        noise: standard deviation within a class
     """
 
     samples: AtLeastTwo = 100
@@ -50,7 +50,7 @@ class Synthetic:
         return self.channels, self.size, self.size
 
     def draw(self, clients: int, seed: int) -> Dataset:
-        """The samples of ``clients`` clients, with the column ``client``."""
+        """Draw the samples of ``clients`` clients, with the column ``client``."""
         side = min(COARSE, self.size)
         means = numpy_generator(seed, "synthetic").standard_normal((self.classes, self.channels * side * side))
         enlarge = _enlarge(side, self.size)
@@ -69,7 +69,7 @@ class Synthetic:
     def _client(
         self, means: NDArray[np.float64], random: np.random.Generator
     ) -> tuple[NDArray[np.float64], Ints, Ints]:
-        """One client's style, the class that made each image, and the label the client gives it."""
+        """One client's style, the true class of each image, and the label that the client gives it."""
         style = np.asarray(self.feature_shift * random.standard_normal(means.shape[1]))
         favourite = random.integers(self.classes)
         cause = random.integers(self.classes, size=self.samples)
@@ -81,7 +81,7 @@ class Synthetic:
 
 
 def _enlarge(side: int, size: int) -> NDArray[np.float64]:
-    """The matrix (side², size²) that smooths a coarse grid up to an image."""
+    """(side², size²) interpolation matrix from a coarse grid to an image."""
     cells = torch.eye(side * side, dtype=torch.float64).reshape(-1, 1, side, side)
     images = F.interpolate(cells, (size, size), mode="bilinear", align_corners=True)
     return np.asarray(images.flatten(1).numpy())

@@ -1,4 +1,4 @@
-"""Tables: one row a sample; columns of numbers and of categories, with blanks, ids and whatever else people have."""
+"""Tables: one sample per row; columns of numbers and categories, possibly with blanks and ids."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,21 +19,21 @@ from comity.data.sources.reading import Budget, array_bytes, reading
 
 TARGETS = ("target", "label", "outcome", "class", "diagnosis", "disease", "y")
 CLIENTS = ("client", "hospital", "site", "centre", "center", "clinic", "institution", "user", "device")
-"""Names of columns that say plainly what they are, the first that is there."""
+"""Column names that are recognised as target or client; the first one present is used."""
 TOTALS = {"total", "totals", "sum", "mean", "average", "median", "summe", "gesamt", "mittelwert"}
-"""What a last row begins with that sums up the others."""
-NAMED = 5
-"""Lines that a note names one by one."""
+"""First cell of a last row that summarises the others."""
+MOST_LISTED_LINES = 5
+"""Number of lines that a note lists individually."""
 
 
 def read_table(name: str, path: Path, budget: Budget, about: DataFiles) -> Dataset:
-    """The samples of a table in a file."""
+    """Read the samples of a table in a file."""
     with reading(path):
         return table_of(name, columns_of(path, budget, about.sheet), about, budget)
 
 
 def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: Budget) -> Dataset:
-    """Samples from columns, by the schema that is given or by the one that the cells suggest."""
+    """Samples from columns, with the given schema or an inferred one."""
     table = _without_totals(name, columns)
     if about.schema is None:
         target, client = _own_columns(f"data {name}", table, about.target, about.client, "data.")
@@ -53,14 +53,14 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
     budget.take(array_bytes((rows, len(schema.features) + 1), np.dtype(np.float32)), f"data {name}")
     encoded, problems = _encoded(schema, known)
     if problems and about.schema is None:
-        raise ComityError(f"data {name}: {_said(known, problems[0])}")
+        raise ComityError(f"data {name}: {_problem_text(known, problems[0])}")
     bad = sorted({problem.row for problem in problems})
     keep = np.setdiff1d(np.arange(rows), bad)
     if not len(keep):
-        raise ComityError(f"data {name}: no row fits the schema: {_said(known, problems[0])}")
+        raise ComityError(f"data {name}: no row fits the schema: {_problem_text(known, problems[0])}")
     notes = [*table.notes, *_notes(schema, known, len(table[schema.target]) - rows)]
     if bad:
-        named = ", ".join(known.place(row) for row in bad[:NAMED]) + ", …" * (len(bad) > NAMED)
+        named = ", ".join(known.place(row) for row in bad[:MOST_LISTED_LINES]) + ", …" * (len(bad) > MOST_LISTED_LINES)
         notes.append(f"left out: {counted(len(bad), 'row')} that do not fit {about.schema} ({named})")
     assert encoded.y is not None
     return Dataset(
@@ -79,23 +79,23 @@ def table_of(name: str, columns: Mapping[str, Cells], about: DataFiles, budget: 
 def site_schema(
     path: Path, target: str | None, client: str | None, *, all_categories: bool = False, sheet: str | None = None
 ) -> tuple[Schema, tuple[str, ...]]:
-    """The schema of a site's table as it may be handed on, and questions about the table."""
+    """The shareable schema of a site's table, and questions about the table."""
     table = _without_totals(str(path), read_columns(path, sheet=sheet))
     target, client = _own_columns(str(path), table, target, client, "--")
     known = _with_values(str(path), table, target, client)
     schema, questions = infer_schema(known, target, client)
     problems = _encoded(schema, known)[1] if schema.used else []
     if problems:
-        raise ComityError(f"{path}: {_said(known, problems[0])}")
+        raise ComityError(f"{path}: {_problem_text(known, problems[0])}")
     return for_others(schema, known, all_categories=all_categories), questions + marks_in_doubt(table, schema)
 
 
 class Checked(NamedTuple):
-    """How a table fits a schema."""
+    """Result of checking a table against a schema."""
 
     rows: int
     blank: int
-    """Rows without a target or a client, which are left out."""
+    """Rows without a target or client, which are left out."""
     problems: list[str]
     """One line per cell that does not fit."""
     bad_rows: int
@@ -115,28 +115,28 @@ def check_table(path: Path, schema: Schema, sheet: str | None = None) -> Checked
     known = _with_values(str(path), table, schema.target, schema.client)
     problems = _encoded(schema, known)[1]
     bad = len({problem.row for problem in problems})
-    said = [_said(known, problem) for problem in problems]
+    said = [_problem_text(known, problem) for problem in problems]
     return Checked(rows, rows - len(known[schema.target]), said, bad, [], extra)
 
 
 def _encoded(schema: Schema, table: Columns) -> tuple[Encoded, list[Problem]]:
-    """The table as arrays, and its problems, also those of clients that the schema does not name."""
+    """The table as arrays, and its problems, including clients that the schema does not name."""
     encoded = schema.encode(table)
     names = set(schema.clients)
-    strangers = [
+    unknown_clients = [
         Problem(row, schema.client or "", f"unknown client {one_line(name, 40)}")
         for row, name in enumerate(encoded.clients or ())
         if names and name not in names
     ]
-    return encoded, sorted(encoded.problems + strangers)
+    return encoded, sorted(encoded.problems + unknown_clients)
 
 
-def _said(table: Columns, problem: Problem) -> str:
+def _problem_text(table: Columns, problem: Problem) -> str:
     return f"{table.place(problem.row)}, column {one_line(problem.column, 40)}: {problem.reason}"
 
 
 def _without_totals(name: str, columns: Mapping[str, Cells]) -> Columns:
-    """The table without a last row that sums up the others."""
+    """The table without a last row of totals."""
     if len({len(cells) for cells in columns.values()}) != 1:
         raise ComityError(f"data {name}: no columns, or columns of different lengths")
     table = columns if isinstance(columns, Columns) else Columns({key: list(cells) for key, cells in columns.items()})
@@ -152,7 +152,7 @@ def _without_totals(name: str, columns: Mapping[str, Cells]) -> Columns:
 def _own_columns(
     where: str, columns: Mapping[str, Cells], target: str | None, client: str | None, prefix: str
 ) -> tuple[str, str | None]:
-    """The columns of target and client; ``prefix``: what their options begin with."""
+    """The names of the target and client columns; ``prefix`` is that of their options in messages."""
     chosen = _chosen(f"{prefix}target", target, columns, TARGETS)
     owner = _chosen(f"{prefix}client", client, columns, CLIENTS)
     if chosen is None:
@@ -163,7 +163,7 @@ def _own_columns(
 
 
 def _chosen(option: str, given: str | None, columns: Iterable[str], usual: Sequence[str]) -> str | None:
-    """The column that is named, or one whose name says plainly what it is."""
+    """The given column, or one with a usual name."""
     by_name = {column.lower(): column for column in columns}
     if given is None:
         found = next((by_name[name] for name in usual if name in by_name), None)
@@ -177,7 +177,7 @@ def _chosen(option: str, given: str | None, columns: Iterable[str], usual: Seque
 
 
 def _with_values(where: str, table: Columns, target: str, client: str | None) -> Columns:
-    """The rows that have a target and, where there is such a column, a client."""
+    """The rows that have a target and, if there is a client column, a client."""
     owned = [name for name in (target, client) if name is not None and name in table]
     known = [row for row in range(len(table[target])) if not any(is_blank(table[own][row]) for own in owned)]
     if not known:
@@ -186,7 +186,7 @@ def _with_values(where: str, table: Columns, target: str, client: str | None) ->
 
 
 def _given_schema(about: DataFiles) -> Schema:
-    """The schema file of the options, which may not contradict it."""
+    """The schema file given as an option; rejects options that contradict it."""
     assert about.schema is not None
     schema = read_schema(Path(about.schema))
     for option, own in (("target", schema.target), ("client", schema.client)):
@@ -207,15 +207,15 @@ def _require_columns(name: str, schema: Schema) -> None:
 
 
 def _notes(schema: Schema, columns: Mapping[str, Cells], blank_rows: int) -> list[str]:
-    """What was made of a table, in sentences."""
+    """Sentences for the user about how the table was read."""
     names = [schema.target] if schema.client is None else [schema.target, schema.client]
     kinds = Counter[str](column.kind for column in schema.used.values())
     filled = [name for name, column in schema.used.items() if column.kind != "text"]
     blanks = sum(is_blank(cell, schema.columns[name].categories) for name in filled for cell in columns[name])
     marked = any(column.marked for column in schema.used.values())
-    made = [f"{kinds['number']} numbers"]
-    made += [f"{kinds[kind]} {kind}s" for kind in ("date", "boolean", "text") if kinds[kind]]
-    made += [f"{kinds['category'] + kinds['ordered']} categories"]
+    made = [f"{kinds['number']} numeric"]
+    made += [f"{kinds[kind]} {kind}" for kind in ("date", "boolean", "text") if kinds[kind]]
+    made += [f"{kinds['category'] + kinds['ordered']} categorical"]
     units = [f"{one_line(name, 40)} in {column.unit}" for name, column in schema.used.items() if column.unit]
     grouped = [one_line(name, 40) for name, column in schema.used.items() if column.other]
     reasons = schema.left_out
@@ -223,10 +223,10 @@ def _notes(schema: Schema, columns: Mapping[str, Cells], blank_rows: int) -> lis
     left_out += [f"{counted(blank_rows, 'row')} without {' or '.join(names)}"] if blank_rows else []
     made = [", ".join(made[:-1]), made[-1]]
     return [
-        f"{schema.target} is to be predicted, "
+        f"target: {schema.target}; "
         + (f"each {schema.client} is a client" if schema.client in columns else "no column names the clients"),
-        f"{len(columns[schema.target]):,} rows; {' and '.join(made)} make {len(schema.features)} features"
-        + (f"; {blanks:,} blank cells stand at the mean of the training samples" if blanks else "")
+        f"{len(columns[schema.target]):,} rows; {' and '.join(made)} columns make {len(schema.features)} features"
+        + (f"; {blanks:,} missing values are replaced by the training mean" if blanks else "")
         + (", each marked by a feature" if blanks and marked else "")
         + ("; dates count days since 2000-01-01" if kinds["date"] else "")
         + (f"; numbers with units: {', '.join(units)}" if units else "")

@@ -14,25 +14,25 @@ from comity._errors import ComityError
 from comity.data.sources.reading import reading
 
 MOST_STEPS = 1_000_000
-"""Instructions of a pickle. One of a single byte can make an object of 200; CIFAR-100 has 250,000."""
+"""Maximum instructions of a pickle. One byte can create an object of 200 bytes; CIFAR-100 has 250,000 instructions."""
 MOST_TUPLES = 10_000
-"""Hashing a nested tuple takes C stack per level, and a file can choose tuples of one hash as keys."""
+"""Hashing a nested tuple needs C stack per level, and a file can choose tuples with equal hashes as keys."""
 PLAIN_TYPE = re.compile(r"[biufSUO]\d{0,6}")
 """Numbers, text and lists of allowed objects; no records, whose offsets a file could forge."""
 
-# CIFAR and numpy need no other ways to call things, no sets, whose members a file could give the same hash, and no
-# buffers of protocol 5, which are reserved before they are read.
+# CIFAR and numpy need no other calls, no sets (a file could choose members with equal hashes) and no buffers of
+# protocol 5, which are allocated before they are read.
 NOT_PLAIN = "INST OBJ NEWOBJ NEWOBJ_EX EXT1 EXT2 EXT4 PERSID BINPERSID EMPTY_SET ADDITEMS FROZENSET"
 LAST_PROTOCOL = 4
 FRAME_HEADER = 9  # bytes
 
 
 class Rejected(pickle.UnpicklingError):
-    """The pickle holds something that is not plain data."""
+    """The pickle contains something other than plain data."""
 
 
 class _StandIn:
-    """Takes the place of a name in a pickle. Its methods are out of a file's reach: BUILD finds ``__setstate__``."""
+    """Replaces a name in a pickle. A file cannot reach its methods: BUILD finds ``__setstate__``."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class _StandIn:
 
 
 class _DType(_StandIn):
-    """numpy.dtype while loading, so that numpy never sees a state from the file."""
+    """Replaces numpy.dtype while loading, so that numpy never gets a state from the file."""
 
     __slots__ = ("dtype",)
 
@@ -52,12 +52,12 @@ class _DType(_StandIn):
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: Any) -> None:
-        # of the whole state only the byte order is believed
+        # only the byte order of the state is trusted
         self.dtype = self.dtype.newbyteorder(">" if state[1] in (">", b">") else "<")
 
 
 class _Array(_StandIn):
-    """An array while loading: numpy's own ``__setstate__`` crashes on forged states."""
+    """Replaces an array while loading: numpy's own ``__setstate__`` crashes on forged states."""
 
     __slots__ = ("array", "objects")
 
@@ -78,7 +78,7 @@ class _Array(_StandIn):
 
 
 class _Scalar(_StandIn):
-    """A single number."""
+    """Replaces a numpy scalar while loading."""
 
     def __new__(cls, kind: _DType, content: bytes) -> Any:
         if kind.dtype.kind not in "biuf":
@@ -87,7 +87,7 @@ class _Scalar(_StandIn):
 
 
 class _Bytes(_StandIn):
-    """How protocol 2 spells bytes: empty, or as text and its encoding. ``left`` bounds what one text can make."""
+    """Bytes as protocol 2 writes them: empty, or text with its encoding. ``left`` bounds the total size."""
 
     __slots__ = ("left",)
 
@@ -108,7 +108,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(content), encoding="bytes")
         encode = _Bytes(len(content))
         self.allowed: dict[tuple[str, str], object] = {
-            ("numpy", "ndarray"): "ndarray",  # an argument, never called
+            ("numpy", "ndarray"): "ndarray",  # only an argument, never called
             ("numpy", "dtype"): _DType,
             ("_codecs", "encode"): encode,
             ("__builtin__", "bytes"): encode,
@@ -123,9 +123,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _scan(content: bytes) -> None:
-    """Reject a stream before it is loaded by its instructions: which, how many, and the numbers in them."""
+    """Check the instructions of a stream before loading it: which, how many, and their numbers."""
     not_plain = NOT_PLAIN.split()
-    memo: dict[int, bool] = {}  # whether a numbered object is a tuple
+    memo: dict[int, bool] = {}  # by memo index: whether the object is a tuple
     tuples = frame_end = before = 0
     top_is_tuple = False
     stream: Iterator[tuple[pickletools.OpcodeInfo, Any, Any]] = pickletools.genops(content)
@@ -139,20 +139,20 @@ def _scan(content: bytes) -> None:
         if isinstance(value, int) and not -(2**63) <= value < (MOST_STEPS if numbers else 2**64):
             raise Rejected(f"instruction {name} with a number of {value.bit_length()} bits")
         if before < frame_end < place or (name == "FRAME" and place < frame_end):
-            # the unpickler would read on at another place than this loop does
+            # the unpickler would continue at another place than this loop
             raise Rejected("a frame that ends inside an instruction or inside another frame")
         before, frame_end = place, place + FRAME_HEADER + value if name == "FRAME" else frame_end
         if numbers:
             memo[len(memo) if value is None else value] = top_is_tuple
             continue
         tuples += name.startswith("TUPLE") or (name.endswith("GET") and memo.get(value, False))
-        tuples -= name == "REDUCE" and top_is_tuple  # used up: the bytes of protocol 2, numpy's single values
+        tuples -= name == "REDUCE" and top_is_tuple  # consumed: the bytes of protocol 2, numpy's scalars
         top_is_tuple = name.startswith("TUPLE")
 
 
 def unpickle(content: bytes, path: object) -> Any:
-    """The plain data in ``content``, arrays as ``as_array`` takes them; bytes written by Python 2 stay bytes."""
-    with reading(path):  # a forged or cut stream makes the unpickler itself fail in any way there is
+    """Load the plain data in ``content``; use ``as_array`` for its arrays. Bytes written by Python 2 stay bytes."""
+    with reading(path):  # a forged or truncated stream can make the unpickler raise anything
         try:
             _scan(content)
             return _Unpickler(content).load()
@@ -161,7 +161,7 @@ def unpickle(content: bytes, path: object) -> Any:
 
 
 def unpickle_object(content: bytes, path: object) -> Any:
-    """The one object in a pickled array of objects, which is how numpy saves what is not an array."""
+    """The only object in a pickled array of objects, which is how numpy saves non-arrays."""
     array = unpickle(content, path)
     if not isinstance(array, _Array) or len(array.objects) != 1:
         count = len(array.objects) if isinstance(array, _Array) else 0
@@ -170,7 +170,7 @@ def unpickle_object(content: bytes, path: object) -> Any:
 
 
 def as_array(value: object, path: object, name: str) -> NDArray[Any]:
-    """An array, or a list of numbers. A list of lists is rejected: it may be one list, a million million times."""
+    """Convert to an array; accepts a list of numbers, but no list of lists, which may repeat one list many times."""
     if isinstance(value, _Array) and value.array is not None:
         return value.array
     if isinstance(value, list) and all(isinstance(entry, int | float | np.number) for entry in value):
@@ -179,7 +179,7 @@ def as_array(value: object, path: object, name: str) -> NDArray[Any]:
 
 
 def arrays_of(data: object, path: object, *names: str) -> list[NDArray[Any]]:
-    """The arrays of these names in a dictionary, whose keys are bytes if Python 2 wrote them."""
+    """The arrays with these names in a dictionary, whose keys are bytes if Python 2 wrote them."""
     entries = data if isinstance(data, dict) else {}
     entries = {key.decode() if isinstance(key, bytes) else key: value for key, value in entries.items()}
     if not entries.keys() >= set(names):

@@ -1,4 +1,4 @@
-"""Twenty arms with a smartwatch: the recordings that the package seglearn ships."""
+"""Smartwatch recordings of 20 arms, from the package seglearn."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from comity.data.sources.reading import Budget, reading
 from comity.data.sources.unpickle import arrays_of, as_array, unpickle_object
 
 WINDOW = 100
-"""Samples of a window at 50 Hz: two seconds. Every second one is taken: 25 Hz."""
+"""Samples per window at 50 Hz: two seconds. Every second sample is used: 25 Hz."""
 
 
 def read_watch(name: str, path: Path, budget: Budget) -> Dataset | None:
-    """Windows of 140 recordings, 10 people × 2 arms × 7 shoulder exercises (Burns et al., 2018); an arm is a client."""
+    """Windows of 140 recordings, 10 people × 2 arms × 7 shoulder exercises (Burns et al., 2018); one client per arm."""
     if path.name != "watch_dataset.npy":
         return None
     with reading(path):

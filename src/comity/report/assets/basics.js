@@ -58,7 +58,7 @@ function logarithmic(low, high, from, to) {
   return scale;
 }
 
-// A domain with some air, that never leaves [floor, ceiling].
+// A domain with some padding, within [floor, ceiling].
 function roomy(values, { floor = -Infinity, ceiling = Infinity, air = 0.06 } = {}) {
   const [low, high] = extent(values);
   if (!Number.isFinite(low)) return [0, 1];
@@ -103,10 +103,10 @@ function fill(node, attributes, children) {
 const html = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
-// A box that scrolls, also by the keyboard.
+// A box that can be scrolled, also with the keyboard.
 const scrolling = (name) => ({ class: "scroll", tabindex: 0, role: "region", "aria-label": name });
 
-// A table, and a row of it that begins with its name.
+// A table, and a row whose first cell is its name.
 const tableOf = (kind, labels, rows, ...more) => {
   const headings = labels.map((label) => html("th", { scope: "col" }, label));
   return html("table", { class: kind }, html("thead", {}, html("tr", {}, headings)), html("tbody", {}, rows), ...more);

@@ -72,7 +72,7 @@ class Frame {
     return this.add("circle", { cx: round(x), cy: round(y), r: round(r), fill, ...more }, parent);
   }
 
-  // A mark is what carries data, as against axes and letters.
+  // A mark carries data, unlike axes and letters.
   bar(...shape) {
     this.marks++;
     return this.rect(...shape);
@@ -138,7 +138,7 @@ class Frame {
       });
   }
 
-  // Values along x under the pointer: a rule, and a tip with what `describe` says of the nearest one.
+  // Values along x under the pointer: a vertical line, and a tooltip from `describe` for the nearest one.
   follow(area, xs, describe) {
     const rule = this.line(0, area.top, 0, area.bottom, this.theme.faint, {
       "stroke-dasharray": "2 3",
@@ -179,7 +179,7 @@ class Frame {
     this.values.push(() => xs.map((_, at) => describe(at)));
   }
 
-  // A mark that tells about itself.
+  // A mark with a tooltip.
   tell(node, describe) {
     node.addEventListener("pointermove", (event) => {
       const { title, rows } = describe();
@@ -190,7 +190,7 @@ class Frame {
     return node;
   }
 
-  // Rows × columns as one image: `colour(row, column)` is an RGB triple, or null for nothing there.
+  // Rows × columns as one image: `colour(row, column)` is an RGB triple, or null for an empty cell.
   heat(area, rows, columns, colour) {
     const width = area.right - area.left,
       height = area.bottom - area.top;
@@ -223,7 +223,7 @@ class Frame {
     });
   }
 
-  // Rows × columns that tell about themselves under the pointer.
+  // Rows × columns with tooltips.
   cells(area, rows, columns, describe) {
     const width = (area.right - area.left) / columns,
       height = (area.bottom - area.top) / rows;
@@ -251,7 +251,7 @@ class Frame {
     );
   }
 
-  // What the colours of a heat map mean.
+  // The colour scale of a heat map.
   scaleBar(x, y, width, colour, [low, middle, high], label) {
     const steps = 48;
     for (let i = 0; i < steps; i++) {
@@ -298,8 +298,8 @@ class Frame {
   }
 }
 
-// What marks tell, as tables: rows of one title are one where they tell different things, and tables are of rows that
-// tell the same things. `[{ labels, rows: [[title, values]] }]`.
+// The tooltips of marks as tables: tooltips with one title and different labels become one row, and rows with the same
+// labels one table. `[{ labels, rows: [[title, values]] }]`.
 function tabled(told) {
   const lines = [],
     last = new Map();
@@ -322,7 +322,7 @@ function tabled(told) {
   return [...tables.values()];
 }
 
-// Which labels of a dense axis fit: every one, every second, fifth, tenth, ...
+// How many labels of a dense axis fit: every one, every second, fifth, tenth, ...
 const every = (step, room) => [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((n) => n * step >= room) || 2000;
 
 function pathOf(xs, ys) {

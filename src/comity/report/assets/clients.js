@@ -1,4 +1,4 @@
-// Every client: what joining changes for it, over all repetitions. Its numbers and states are those of the verdict.
+// Every client: the effect of joining, over all repetitions. Numbers and states are those of the verdict.
 
 const MOST_ROWS = 12;
 
@@ -7,7 +7,7 @@ PLOTS.push({
   section: "clients",
   wide: true,
   title: () => `${focus().label} against local training${here()}`,
-  how: "Dot and line: the gain with its 95 % confidence interval. Worse: a significant loss. Not worse: a loss above the margin is excluded. Undecided: neither; a loss is detected only from the size given.",
+  how: "Dot and line: the gain with its 95 % confidence interval. Worse: the loss is significant. Not worse: a loss above the margin is ruled out. Undecided: neither; smaller losses than the size given would not be detected.",
   there: anyGains,
   choices: () => [choose.setting(), choose.cell()],
   note() {
@@ -49,7 +49,7 @@ PLOTS.push({
   },
 });
 
-// The button that shows the rows of all clients, or the first ones again.
+// The button that switches between all clients and the first ones.
 function foldOf(count) {
   if (count <= MOST_ROWS) return "";
   const turn = () => {
@@ -64,7 +64,7 @@ function clientRow(row, x, width) {
   const small = (words, kind) => (words ? html("small", { class: kind }, words) : null);
   const size = row.id === undefined ? "" : `${brief(row.train)} samples, ${brief(row.tests)} tests`;
   const unseen = !known(row.detectable) || (deciding().share && row.detectable >= 1),
-    power = unseen ? "too few tests" : `detects losses ≥ ${inGain(row.detectable)}`;
+    power = unseen ? "too few tests" : `would detect a loss of ${inGain(row.detectable)}`;
   return rowOf(
     [row.name, small(size)],
     [
@@ -109,7 +109,7 @@ PLOTS.push({
   wide: true,
   title: () =>
     `${state.box === "gain" ? "Gain over local training" : upper(deciding().label)} of every client${here()}`,
-  how: "A dot is a client, over all repetitions; red ones are worse. The box holds the middle half of them with the median, the whiskers reach to the last client within one and a half boxes.",
+  how: "A dot is a client, over all repetitions; red ones are worse. The box holds the middle half of them with the median, the whiskers reach to the last client within 1.5 times its length.",
   there: () => cellsHere().some((cell) => clientsOf(cell).length),
   choices: () => [
     choose.setting(),

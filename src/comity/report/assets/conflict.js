@@ -1,4 +1,4 @@
-// Why: updates that pull against each other.
+// Reasons: conflicting updates.
 
 const REASONS = {
   agree: [
@@ -23,7 +23,7 @@ const REASONS = {
   local: ["local training", "metric of local training", (_, { local }) => local, inMetric],
 };
 
-// Spearman's: whether two things rise together, whatever their scales.
+// Spearman's rank correlation.
 function rankCorrelation(pairs) {
   const count = (values, test) => values.filter(test).length;
   const ranks = (values) => values.map((v) => count(values, (w) => w < v) + (count(values, (w) => w === v) + 1) / 2);
@@ -38,7 +38,7 @@ PLOTS.push({
   id: "against",
   section: "conflict",
   title: () => `Clients whose loss ${state.against === "against" ? "the step" : "the plain mean"} increases${here()}`,
-  how: "Share of a round's clients whose own update the aggregated step points against (a negative inner product). Compare the rule's step with the plain mean of the same updates.",
+  how: "Share of a round's clients whose update has a negative inner product with the aggregated step. Compare the rule's step with the plain mean of the same updates.",
   there: () => cellsHere().some((cell) => cell.curves.against),
   choices: () => [choose.setting(), choose.of("step", "against", STEPS, Object.keys(STEPS))],
   draw: (frame) => lines(frame, state.against, { across: "r", label: "clients", share: true }),
@@ -47,8 +47,8 @@ PLOTS.push({
 PLOTS.push({
   id: "reasons",
   section: "conflict",
-  title: () => `What goes with the gain: ${REASONS[state.reason][0]}`,
-  how: "A dot is a client, its size the training samples. Dots that rise to the right: clients with more of it gain more.",
+  title: () => `Gain against ${REASONS[state.reason][0]}`,
+  how: "A dot is a client, its size the training samples. If the dots rise to the right, clients with a larger value gain more.",
   there: anyGains,
   choices: () => [
     ...choose.run(),
@@ -109,7 +109,7 @@ PLOTS.push({
   },
 });
 
-// Clients that agree side by side: each next one is the most like the last three.
+// Order clients so that similar ones are neighbours: each next one is the most similar to the last three.
 function alike(cosines) {
   const left = new Set(Array.from({ length: cosines.n }, (_, i) => i)),
     order = [];
@@ -127,7 +127,7 @@ PLOTS.push({
   id: "cosines",
   section: "conflict",
   title: () => `Who pulls against whom: ${aboutRun()}`,
-  how: "Cosine of two clients' updates. Blue: similar updates. Red: opposed updates. No colour: unrelated, or never in the same round. Numbers of worse clients are red.",
+  how: "Cosine of two clients' updates. Blue: similar updates. Red: opposed updates. No colour: unrelated, or never in the same round. Labels of worse clients are red.",
   there: () => data.runs.some((run) => run.cos),
   note: () =>
     focusRun().cos?.error ? `From sketches: one standard error is ± ${fixed(focusRun().cos.error, 3)}.` : "",
@@ -225,7 +225,7 @@ PLOTS.push({
   id: "conflict",
   section: "conflict",
   title: () => `How often updates conflict${here()}`,
-  how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. They partly cancel in the plain mean, which by itself harms no client.",
+  how: "Share of the pairs of clients whose updates point against each other (negative cosine), a mean over layers. Such updates partly cancel in the plain mean, which by itself harms no client.",
   there: () => cellsHere().some((cell) => cell.curves.conflict),
   note: misjudged,
   choices: () => [choose.setting()],
@@ -236,7 +236,7 @@ PLOTS.push({
   id: "layers",
   section: "conflict",
   title: () => `Where they conflict: ${focus().label}${here()}`,
-  how: "Share of pairs in conflict in each layer (row, input first) over the rounds. Rows of strong colour are the layers that clients disagree about.",
+  how: "Share of pairs in conflict in each layer (row, input first) over the rounds. In rows with a strong colour, clients' updates disagree.",
   there: () => rivals().some((cell) => cell.layers),
   choices: () => [choose.setting(), choose.cell()],
   draw(frame) {

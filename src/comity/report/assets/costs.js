@@ -15,7 +15,7 @@ PLOTS.push({
   id: "general",
   section: "general",
   title: () => `Own tests against ${state.general === "G" ? "all clients'" : "some others'"} tests${here()}`,
-  how: "Up: accurate on the client's own data. Right: also accurate on other clients' data. The dotted line joins the configurations that no other one beats in both. Crosses are standard deviations over seeds.",
+  how: "Up: accurate on the client's own data. Right: also accurate on other clients' data. Dotted line: the Pareto front, configurations that no other one beats in both. Crosses are standard deviations over seeds.",
   there: () => generalCells().length > 0,
   choices: () => [
     choose.setting(),
@@ -170,7 +170,7 @@ PLOTS.push({
   id: "bytes",
   section: "cost",
   title: () => `Megabytes per round${here()}`,
-  how: "What all clients of a round receive (down) and send (up) together.",
+  how: "Sum over all clients of a round: received (down) and sent (up).",
   there: () => cellsHere().some((cell) => known(cell.numbers.up)),
   choices: () => [choose.setting()],
   draw: (frame) =>

@@ -1,4 +1,4 @@
-// How learning goes: curves over rounds, and over the values of an option.
+// Learning curves over rounds, and results over the values of an option.
 
 const CURVES = data.curves; // by key: label, whether it is a share
 const ACROSS = {
@@ -63,7 +63,7 @@ function lines(frame, what, { across, label, share }) {
   return all.map((cell) => keyOf(cell, theme));
 }
 
-// Cells that differ by the swept option alone, under the chosen conditions, are a curve.
+// Cells that differ only in the swept option, under the chosen conditions, form a curve.
 function sweptCurves(swept = state.sweep) {
   const conditions = data.settings[state.setting].options,
     curves = new Map();
@@ -90,7 +90,7 @@ function sweptCurves(swept = state.sweep) {
   return list;
 }
 
-// Options that some method and rule was run with several values of; tuning alone leaves one value for each.
+// Options with several values for some method and rule; tuning alone leaves one value for each.
 function sweepable() {
   const several = ({ at }) => new Set(at.map(([value]) => value).filter((value) => value !== undefined)).size > 1;
   return data.varying.filter((option) => sweptCurves(option.key).some(several));
@@ -101,7 +101,7 @@ PLOTS.push({
   section: "learning",
   wide: true,
   title: () => `${upper(CURVES[state.curve][0])} by ${ACROSS[state.across][0]}${here()}`,
-  how: "Each line is a mean over seeds, its band one standard deviation. Dashed is the plain mean, grey is local training. Click a name to hide or show it.",
+  how: "Each line is a mean over seeds, its band one standard deviation. Dashed: configurations with the rule Mean. Grey: local training. Click a name to hide or show it.",
   there: () => cellsHere().some((cell) => Object.keys(CURVES).some((key) => cell.curves[key])),
   choices: () => [
     choose.setting(),

@@ -1,12 +1,12 @@
 // The page itself: figures with their choices and legends, the sortable table, light and dark, following a run.
 
-// ---- what the reader chose, kept over a reload --------------------------------------------------------------------
+// ---- the reader's choices, kept over a reload ---------------------------------------------------------------------
 
-// The history entry outlives a reload on file:// too, where storage may not.
+// The history entry survives a reload also on file://, where storage may not.
 const kept = history.state?.comity ? history.state : null;
 if (kept) {
   Object.assign(state, kept.state);
-  // by name: a run that came in between has moved the places
+  // by name: a new run may have changed the indices
   state.setting = Math.max(
     0,
     data.settings.findIndex((setting) => setting.label === kept.setting),
@@ -72,7 +72,7 @@ function build() {
       canvas = html("div", { class: "canvas" }),
       legend = html("div", { class: "legend" }),
       note = html("p", { class: "quiet" }),
-      values = html("details", { class: "values", hidden: Boolean(plot.write) }, html("summary", {}, "Values"));
+      values = html("details", { class: "values", hidden: Boolean(plot.write) }, html("summary", {}, "Show numbers"));
     const node = html(
       "figure",
       { id: `plot-${plot.id}`, class: plot.wide ? "wide" : null },
@@ -88,7 +88,7 @@ function build() {
     document.querySelector(`#${plot.section} .plots`).append(node);
     figures.push(figure);
   }
-  // Without any plot a section says nothing.
+  // A section without plots is hidden.
   for (const section of document.querySelectorAll("section[data-plots]")) {
     const empty = !PLOTS.some((plot) => plot.section === section.id && plot.there());
     section.hidden = empty;
@@ -122,7 +122,7 @@ function paint(figure) {
   listValues(figure);
 }
 
-// Names that are folded wait behind one button.
+// Folded names are shown by a button.
 function legend(figure, key) {
   const folded = (key || []).filter(({ label }) => state.hidden[label] === "folded");
   const open = (key || []).filter((entry) => !folded.includes(entry));
@@ -134,7 +134,7 @@ function legend(figure, key) {
   figure.legend.replaceChildren(...open.map(legendEntry), ...(folded.length ? [more] : []));
 }
 
-// What the marks of a plot tell, as a table: for the keyboard and for screen readers. It is made when it is opened.
+// The tooltips of a plot as a table, for the keyboard and for screen readers, built when it is opened.
 const MOST_VALUES = 1000;
 function listValues({ plot, values, frame }) {
   while (values.children.length > 1) values.lastChild.remove();
@@ -163,7 +163,7 @@ function refresh() {
   keep();
 }
 
-// Few short choices are buttons side by side, many are a list.
+// A few short choices are buttons, many are a list.
 function control(choice) {
   const now = String(choice.value ?? state[choice.key]);
   const set = (value) => {
@@ -299,7 +299,7 @@ document
 
 // ---- start --------------------------------------------------------------------------------------------------------
 
-// Curves open with local training, the recommended configuration and those nearest to it.
+// Initial curves: local training, the recommended configuration and the closest ones.
 const MOST_LINES = 5;
 if (!kept) {
   const reached = (cell) => cell.mean?.gain ?? cell.numbers.value?.[0] ?? Infinity,
@@ -321,7 +321,7 @@ if (kept) {
 addEventListener("scrollend", keep);
 addEventListener("pagehide", keep);
 
-// On paper: light, and as wide as A4 leaves room; the table as large as fits.
+// On paper: light, with the width of A4; the table as large as fits.
 function print(on) {
   paper = on ? 640 : 0;
   document.documentElement.classList.toggle("paper", on); // the tables are now as narrow as they can be

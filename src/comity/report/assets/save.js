@@ -1,4 +1,4 @@
-// Saving a plot: always light, with title and legend, whatever the page looks like.
+// Save a plot: always light, with title and legend.
 
 function picture(plot) {
   const theme = THEMES.light,

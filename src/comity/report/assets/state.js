@@ -1,4 +1,4 @@
-// What Python put into the page, what the reader chose, and how a method and its rule look everywhere.
+// Data from Python, the reader's choices, and the style of each method and rule.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const THEMES = data.themes;
@@ -40,13 +40,13 @@ function nameOf(client, run) {
   const name = partitionOf(run)?.clients[client];
   return `client ${client}${name ? `, ${name}` : ""}${run.bad.includes(client) ? " (malicious)" : ""}`;
 }
-// A name where there is room for it, else the number.
+// A name if there is room, otherwise the index.
 const fitting = (name, number, width) => (name && 6.5 * name.length < width ? name : String(number));
 const here = () => (data.settings.length > 1 ? ` (${data.settings[state.setting].label})` : "");
 const aboutRun = () => `${focus().label}, seed ${focusRun().seed}${here()}`;
 
-// As long as there are enough, every line has a colour of its own; more lines share their method's. Dashes and shape
-// say the rule in any case. `line`, `method` and `rule` are their places in `lines`, `methods` and `rules`.
+// If there are enough colours, every line has its own; otherwise one per method. Dashes and shape always show the rule.
+// `line`, `method` and `rule` are indices in `lines`, `methods` and `rules`.
 function looks(theme, cell, { line, lines, method, methods, rule, rules }) {
   if (cell.ref) return { colour: theme.local, dash: DASHES.local, shape: SHAPES.local };
   const own = lines.length <= theme.series.length || methods.length === 1;
@@ -70,7 +70,7 @@ function styleOf(cell, theme) {
 
 const keyOf = (cell, theme, more = {}) => ({ cell, label: cell.label, ...styleOf(cell, theme), ...more });
 
-// Choices that several plots share: what is chosen in one holds in all.
+// Choices that several plots share.
 const choose = {
   setting: () =>
     data.settings.length > 1 && {
@@ -93,7 +93,7 @@ const choose = {
   of: (label, key, table, keys) => ({ label, key, options: keys.map((name) => [name, table[name][0]]) }),
 };
 
-// ---- what is known of a run's clients -----------------------------------------------------------------------------
+// ---- a run's clients ----------------------------------------------------------------------------------------------
 
 // The rows of a cell's clients, worse ones first: the numbers of the verdict, over all repetitions.
 function clientsOf(cell) {
@@ -103,7 +103,7 @@ function clientsOf(cell) {
   return cell.rows;
 }
 
-// Those of one run whose gain is known.
+// The clients of one run with a known gain.
 const gains = (run) =>
   clientsOf(data.cells[run.cell]).filter(({ seed, gain }) => known(gain) && (seed ?? run.seed) === run.seed);
 const worseIn = (run) => new Set(gains(run).flatMap(({ id, state: found }) => (found === "worse" ? [id] : [])));
@@ -122,7 +122,7 @@ const gainTick = (value) => (deciding().share ? minus(`${+(100 * value).toFixed(
 const interval = ({ low, high }) => (known(low) ? `[${inGain(low)}, ${inGain(high)}]` : "");
 const STATES = { worse: "harm", "not worse": "gain", undecided: "local" }; // their colours in a theme
 
-// Letters of a client's number: worse ones stand out.
+// Style of a client's label: worse ones stand out.
 const idStyle = (theme, worse, step) => ({
   size: step < 14 ? 9.5 : 10.5,
   colour: worse ? theme.harm : theme.soft,
@@ -151,14 +151,14 @@ function weightsOf(run) {
   return { layer: run.w.names[at], rounds: run.w.rounds, columns, clients: bytes.length / columns, of };
 }
 
-// How much more a client counts than its samples would make it count.
+// A client's weight relative to its share of samples.
 function pullOf(run, id) {
   const part = partitionOf(run);
   if (!run.w || !part || !known(run.w.share[id])) return null;
   return (run.w.share[id] * sum(part.counts.map(sum))) / sum(part.counts[id]);
 }
 
-// ---- shapes that several plots have -------------------------------------------------------------------------------
+// ---- shared shapes ------------------------------------------------------------------------------------------------
 
 const PLOTS = [];
 
@@ -170,7 +170,7 @@ function nothing(frame, words = "This run has not recorded it.") {
 
 const inPercent = (value) => `${+(100 * value).toFixed(1)} %`;
 
-// Rows with a label each: beside them where there is room, above them on a phone.
+// Rows with labels: beside them if there is room, above them on a phone.
 function rowsOf(frame, cells, { wide, narrow }) {
   const widest = Math.max(30, ...cells.map((cell) => widthOf(cell.label, 12)));
   const left = frame.narrow ? 0 : Math.min(230, 16 + widest),
@@ -187,7 +187,7 @@ function rowsOf(frame, cells, { wide, narrow }) {
   return { left, top, bottom: top + step * cells.length, middle };
 }
 
-// The rounds under a heat map whose columns may leave some out.
+// The round axis of a heat map, whose columns may skip rounds.
 function roundsBelow(frame, area, rounds) {
   const step = (area.right - area.left) / rounds.length;
   const wanted = new Set(ticks(rounds[0], rounds[rounds.length - 1], frame.narrow ? 4 : 8));

@@ -6,7 +6,7 @@ PLOTS.push({
   wide: true,
   title: () =>
     `How much each client counts: ${aboutRun()}${weightsOf(focusRun()) ? `, ${weightsOf(focusRun()).layer}` : ""}`,
-  how: "The rule's coefficient for each client (row) in each round (for CALM λ, what the client's constraint adds to it); stronger colour is more weight, blank was not in that round's cohort. Bars are means over rounds, ticks the share of the samples, which is the plain mean's weight.",
+  how: "The rule's weight of each client (row) in each round; for CALM, λ of the client's constraint. Stronger colour: more weight. Blank: not in that round's cohort. Bars are means over rounds, ticks the share of the samples, which is the plain mean's weight.",
   there: () => data.runs.some((run) => run.w),
   choices: () => {
     const names = focusRun().w?.names || [];
@@ -46,7 +46,7 @@ PLOTS.push({
     const high = Math.max(quantile(sorted, 0.995), 1e-9),
       cut = sorted[sorted.length - 1] > high * 1.001,
       colour = ramp(signed ? theme.both : theme.ramp);
-    // by the square root: the many small coefficients stay visible beside the few large ones
+    // square root: many small coefficients stay visible beside a few large ones
     const root = (value) => Math.sign(value) * Math.sqrt(Math.abs(value) / high);
     const shade = (value) => colour(signed ? 0.5 + root(value) / 2 : root(value));
     const means = rows.map((row) => mean(row.filter(known))),
@@ -94,7 +94,7 @@ PLOTS.push({
   },
 });
 
-// The run that is looked at if its rule chooses among others, or else one beside it whose rule does.
+// The selected run if its rule chooses among others, otherwise another run whose rule does.
 function choosing() {
   const runs = [focus(), ...rivals()].flatMap((cell) => [cell === focus() ? focusRun() : null, ...runsOf(cell)]);
   return runs.find((run) => run?.choice && run.seed === focusRun().seed) || runs.find((run) => run?.choice);
@@ -105,7 +105,7 @@ PLOTS.push({
   section: "weights",
   wide: true,
   title: () => `What the rule chose: ${data.cells[choosing().cell].label}, seed ${choosing().seed}${here()}`,
-  how: "The rules and step lengths that it chooses from (rows) over the rounds; stronger colour is more weight, the line is the choice that made the step. Marks above: rounds in which clients reported what each step would do to their losses.",
+  how: "The rules and step lengths to choose from (rows) over the rounds. Stronger colour: more weight. Line: the choice that made the step. Marks above: rounds in which clients reported the effect of each step on their losses.",
   there: () => Boolean(choosing()),
   choices: () => choose.run(),
   note: () => choosing().choice.words,
