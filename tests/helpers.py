@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from comity import Config
 from comity.__main__ import main
 from comity.data import Federation
 from comity.engine import Client, Links, Run, RunPlan, Server, Site, run, threads
+from comity.engine._trainer import TrainerName
 from comity.rules import ClientUpdates, Mean, Outcome
 
 Options = dict[str, Any]
@@ -61,11 +62,7 @@ def federation_of(config: Config) -> Federation:
     return RunPlan(config).everyone
 
 
-def site_of(
-    config: Config,
-    federation: Federation | None = None,
-    trainer: Literal["auto", "autograd", "chain", "compiled"] = "auto",
-) -> Site:
+def site_of(config: Config, federation: Federation | None = None, trainer: TrainerName = "auto") -> Site:
     """The clients' side of a run."""
     return RunPlan(config if trainer == "auto" else config.with_(trainer=trainer), federation).site
 

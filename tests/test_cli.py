@@ -47,7 +47,7 @@ def test_a_run_from_the_command_line(capsys: Capture, tmp_path: Path) -> None:
     )
     assert (code, err) == (0, "")
     assert "Ditto + Mean" in out
-    assert "local training in accuracy (95 % CI" in " ".join(out.split())
+    assert "local training in accuracy (95 % CI of the gain" in " ".join(out.split())
     assert "local → joined" in out
     assert "Run folder: runs/x" in out
     config = Config.of(RunFolder(tmp_path / "runs" / "x").options())
@@ -118,7 +118,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--device", "0"], "unknown device '0'; did you mean cuda:0?"),
     (["--wandb"], "wandb is a value of track; give --track wandb"),
     (["--track", "wandb,excel"], "track must be wandb | mlflow | tensorboard, got 'excel'"),
-    (["--trainer", "fast"], "trainer must be auto | autograd | chain | compiled, got 'fast'"),
+    (["--trainer", "fast"], "trainer must be auto | autograd | bfloat16 | chain | compiled, got 'fast'"),
 ]
 
 
@@ -297,10 +297,10 @@ def test_a_dry_run_counts_and_measures_and_writes_nothing(capsys: Capture, tmp_p
     study = ["study", *STUDY, "--method", "FedAvg,FedRep", "--rule", "Mean,MGDA", "--seeds", "2", "--out", "x"]
     assert main([*study, "--eval-every", "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("12 runs to do; 1 side by side")
-    assert "About 90 s by the stored cost model" in out.replace("2 min", "90 s")
-    assert "a round of the cheapest cell, Local: 3.00 s, 3 rounds" in out
-    assert out.endswith("About 2 min in all.\n")
+    assert out.startswith("12 runs to do; 1 in parallel")
+    assert "First estimate, from stored costs: 90 s" in out.replace("2 min", "90 s")
+    assert "a round of the cheapest run, Local, 3.00 s, 3 rounds" in out
+    assert out.endswith("Estimate for this machine: 2 min.\n")
     assert list(tmp_path.iterdir()) == []
     assert main([*study, "--tune", "rule.scale=0.5,1", "--val-share", "0.2", "--dry-run"]) == 2
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from comity import ComityError
 from comity.__main__ import main
 from comity.compare import ClientRow, ClientTable, LoadedStudy, Table, Varying, in_words
-from comity.compare.table import KEPT, MOST_COLUMNS
+from comity.compare.table import ALWAYS_SHOWN, MOST_COLUMNS
 from comity.config import Config
 from comity.metrics import DECIDING, OWN
 from comity.results import LoadedRun, Newcomers, PlannedRun, RunFolder, StudyFolder, flatten
@@ -97,7 +97,7 @@ def test_markdown_reads_back(runs: Path) -> None:
     assert rows[5][:2] == ["+ ConFREE", "80.00 ± 6.56"]
     assert rows[5][4] == "+2.00 [−0.48, 4.48]"
     assert text.count("3 seeds. The metric that decides is accuracy") == 1
-    assert "not worse if a loss of more than 2 points is excluded" in text
+    assert "not worse if its interval rules out a loss of more than 2 points" in text
     assert all(column.meaning for column in table(runs).columns)
     assert "trainers" not in text
 
@@ -255,10 +255,10 @@ def test_who_is_worse_is_told_on_80_columns(tmp_path: Path) -> None:
 def test_which_local_is_the_reference(tmp_path: Path) -> None:
     for i, (local_on, share) in enumerate((("all", 0.2), ("train", 0.2), ("train", 0.0))):
         write(tmp_path / f"{i}", 0.8, options={"local_on": local_on, "val_share": share})
-    everything = "Local training, the reference, uses all samples of a client but its tests"
+    everything = "Local training, the baseline, uses all samples of a client except its tests"
     assert f"{everything}." in table(tmp_path / "0").reference
     assert (
-        "Local training, the reference, uses all but tests and validation samples." in table(tmp_path / "1").reference
+        "Local training, the baseline, uses all except tests and validation samples." in table(tmp_path / "1").reference
     )
     assert f"{everything}." in table(tmp_path / "2").notes  # there are none to leave out
     assert f"{everything} (2 of 3 settings)." in table(tmp_path).notes
@@ -285,13 +285,13 @@ def test_on_a_terminal(runs: Path, width: int, metric: str) -> None:
     assert max(map(len, out.splitlines())) <= width
     words = out.split()
     for line in made.lines:
-        for column in (made.shown[0], *(column for column in made.shown if column.name in KEPT)):
+        for column in (made.shown[0], *(column for column in made.shown if column.name in ALWAYS_SHOWN)):
             assert str(line.entries[column.name]) in out
         if width >= 80:
             assert set(line.name.split()) <= set(words)
     assert made.shown[0].heading == DECIDING[metric].label
     assert set(made.shown[0].heading.split()) <= set(words)
-    assert ("Too narrow for:" in out) == (width < 220)
+    assert ("Hidden, because the terminal is too narrow:" in " ".join(out.split())) == (width < 220)
     assert "…" not in out
 
 

@@ -39,8 +39,9 @@ def test_join_where_a_configuration_gains_and_no_client_is_worse(tmp_path: Path)
     found = verdict(tmp_path)
     assert found.title == "Join"
     assert found.cell.label == "FedRep + Mean"
-    assert found.evidence.startswith("FedRep + Mean is 30.0 points better than local training in accuracy (95 % CI ")
-    assert found.evidence.endswith("of 6 clients, none is shown to be worse and 6 are not worse.")
+    begins = "FedRep + Mean is 30.0 points better than local training in accuracy (95 % CI of the gain "
+    assert found.evidence.startswith(begins)
+    assert found.evidence.endswith("of 6 clients, none is significantly worse and 6 are not worse.")
     assert [advice.what for advice in found.advice] == ["Use FedRep + Mean"]
     assert str(found) == f"Join. {found.evidence}"
 
@@ -60,7 +61,7 @@ def test_train_locally_where_harm_is_shown_and_no_gain(tmp_path: Path, gains: li
     run(tmp_path / "a", gains)
     found = verdict(tmp_path)
     assert found.title == "Train locally"
-    assert " points worse than local training in accuracy (95 % CI " in found.evidence
+    assert " points worse than local training in accuracy (95 % CI of the gain " in found.evidence
     assert [advice.what for advice in found.advice][:2] == ["Keep local models", "Try --guard mixture"]
     run(tmp_path / "b", SMALL, rule="ConFREE", options=GUARD, only=([100] * 6, [100] * 6))  # which may gain, or not
     assert verdict(tmp_path).title == "Undecided"
@@ -78,7 +79,7 @@ def test_undecided_where_neither_is_shown(tmp_path: Path) -> None:
     found = verdict(tmp_path)
     assert found.title == "Undecided"
     assert [advice.what for advice in found.advice] in (["Run more seeds"], ["Collect more samples"])
-    assert "none is shown to be worse and 2 are undecided" in found.evidence
+    assert "none is significantly worse and 2 are undecided" in found.evidence
 
 
 def test_undecided_where_the_gain_of_many_is_the_harm_of_one(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_undecided_where_a_mean_gains_and_no_client_was_compared(tmp_path: Path)
         make(tmp_path / f"a{seed}", [0.8 + seed / 1000] * 4, seed=seed, options=options, same_partition=True)
     found = verdict(tmp_path)
     assert found.evidence == (
-        "FedRep + Mean is 0.302 better than local training in log-loss (95 % CI 0.299 to 0.304); "
+        "FedRep + Mean is 0.302 better than local training in log-loss (95 % CI of the gain +0.299 to +0.304); "
         "no client was compared."
     )
     assert (found.title, found.advice[0].what) == ("Undecided", "Compare each client too")
@@ -175,7 +176,7 @@ def check(found: Verdict) -> None:
     else:
         assert (stays, goes) == ([], [])
         assert what  # what would decide
-    assert ("none is shown to be worse" in found.evidence) == (not worse)
+    assert ("none is significantly worse" in found.evidence) == (not worse)
     assert f"of {len(cell.clients)} clients" in found.evidence
 
 
@@ -183,9 +184,9 @@ def test_more_seeds_are_advised_until_all_folds_are_tested(tmp_path: Path) -> No
     """One run tests a third of the samples of natural clients: other seeds then test other samples."""
     for seed in range(3):
         comity.run(data="heart", rounds=1, seed=seed, workers=1, out=tmp_path / str(seed))
-    whole = "more seeds repeat the same samples"
+    whole = "more seeds test the same samples"
     few, every = (LoadedStudy(*(tmp_path / str(seed) for seed in range(count))).verdict for count in (1, 3))
     assert few.advice[0].what == "Run more seeds"
-    assert "3 consecutive seeds test each sample once" in few.advice[0].why
+    assert "--seeds 3 tests all of them" in few.advice[0].why
     assert whole not in few.advice[0].why
-    assert not any("consecutive seeds" in advice.why for advice in every.advice)
+    assert not any("--seeds 3" in advice.why for advice in every.advice)

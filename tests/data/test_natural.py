@@ -191,7 +191,7 @@ def test_data_say_how_many_clients_and_which_model() -> None:
     config = RunPlan(Config(data="digits")).config
     assert (config.clients, config.model.name) == (20, "cnn")
     assert RunPlan(Config(data="heart", model="mlp", clients=4)).config.model.name == "mlp"
-    with pytest.raises(ComityError, match="clients must be 4, got 5: heart is already shared out among 4"):
+    with pytest.raises(ComityError, match="clients must be 4, got 5: heart comes with 4 clients"):
         comity.run(data="heart", clients=5)
 
 

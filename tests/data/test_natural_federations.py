@@ -19,9 +19,10 @@ from comity.__main__ import main
 from comity._natural import EMBEDDED, NaturalOptions
 from comity.data import Dataset, NaturalFederation, describe, federate, fingerprint, load, natural
 from comity.data.federation import split_block, split_last
+from comity.data.sources.columns import read_columns
 from comity.data.sources.natural import chosen
 
-CLASSES = [name for name, each in natural().items() if each.task == "classification"]
+BANDS = {name: each.thresholds for name, each in natural().items() if each.thresholds}
 SHIPPED = [name for name, each in natural().items() if each.embedded]
 
 
@@ -35,9 +36,9 @@ def here(name: str) -> NaturalFederation:
 # The table and the files.
 
 
-def test_nineteen_federations_of_which_three_are_regression() -> None:
+def test_nineteen_federations_of_which_three_have_thresholds() -> None:
     assert len(natural()) == 19
-    assert set(natural()) - set(CLASSES) == {"ilea_schools", "parkinsons", "traffic"}
+    assert list(BANDS) == ["ilea_schools", "parkinsons", "traffic"]
     assert SHIPPED == ["air", "covid", "shakespeare", "spoken_digits"]
     for name, each in natural().items():
         assert each.name == name
@@ -57,7 +58,7 @@ def test_embedded_files_are_small_licensed_and_all_in_the_table() -> None:
         assert "not checked" not in natural()[name].licence
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", natural())
 def test_a_federation_is_what_its_entry_says(name: str) -> None:
     each = here(name)
     path = each.path()
@@ -83,11 +84,44 @@ def test_the_table_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", ["ilea_schools", "parkinsons", "traffic"])
-def test_regression_is_rejected_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--data", name]) == 2
-    assert capsys.readouterr().err == f"comity: data {name}: regression: not supported yet\n"
-    assert not natural()[name].available
+@pytest.mark.parametrize("name", BANDS)
+def test_classes_of_a_numeric_target_are_above_their_thresholds(name: str) -> None:
+    each = here(name)
+    path = each.path()
+    assert path is not None
+    targets = np.array(read_columns(path)["target"], float)
+    above = (targets[:, None] > np.array(each.thresholds)).sum(1)
+    dataset = load(name)
+    assert isinstance(dataset, Dataset)
+    assert [dataset.class_names[label] for label in dataset.y] == [each.bands[count] for count in above]
+    if len(each.thresholds) == 1:  # the round number nearest to the median
+        assert each.thresholds == (round(np.median(targets), -1),)
+        assert each.bands == ("no", "yes")
+        assert f"above {each.thresholds[0]}" in each.about
+    else:
+        assert each.bands == ("up to 15", "15 to 20", "20 to 25", "25 to 30", "above 30")
+
+
+def test_a_blank_target_is_left_out_and_another_word_rejected(tmp_path: Path) -> None:
+    (tmp_path / "natural").mkdir()
+    file = tmp_path / "natural" / "parkinsons.csv"
+    file.write_text("\n".join(["client,target,f1", *(f"{k % 2},{k + 15},{k}.5" for k in range(12)), "0,,1.5"]))
+    found = load("parkinsons", tmp_path)
+    assert isinstance(found, Dataset)
+    classes = [found.class_names[label] for label in found.y]
+    assert classes == ["up to 15"] + ["15 to 20"] * 5 + ["20 to 25"] * 5 + ["25 to 30"]
+    file.write_text(file.read_text() + "\n1,high,2.5")
+    with pytest.raises(ComityError, match=r"parkinsons\.csv: .*'high'"):
+        load("parkinsons", tmp_path)
+
+
+def test_patients_of_one_band_are_as_many_as_the_traps_say() -> None:
+    here("parkinsons")
+    dataset = load("parkinsons")
+    assert isinstance(dataset, Dataset)
+    counts = federate(dataset).counts
+    alone = int(((counts > 0).sum(1) == 1).sum())
+    assert natural()["parkinsons"].traps.startswith(f"{alone} of {len(counts)} patients")
 
 
 def test_a_missing_file_says_where_and_how(tmp_path: Path) -> None:
@@ -125,7 +159,7 @@ def test_a_file_without_its_names_is_rejected(tmp_path: Path) -> None:
 def test_the_table_of_the_docs_is_this_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "data.md").read_text()
     for name, each in natural().items():
-        cells = [f"`{name}`", each.about, str(each.clients), f"{each.samples:,}", each.metric or "regression"]
+        cells = [f"`{name}`", each.about, str(each.clients), f"{each.samples:,}", each.metric]
         cells += ["blocks of time" if each.in_time else "at random", "yes" if each.embedded else "no"]
         assert f"| {' | '.join(cells)} |\n" in page
 
@@ -224,8 +258,9 @@ def test_validation_samples_are_the_last(size: int, share: float) -> None:
     assert abs(len(last) - share * size) <= 0.5 or len(last) in (1, size - 1)
 
 
-@pytest.mark.parametrize("name", ["air", "covid"])
+@pytest.mark.parametrize("name", ["air", "covid", "traffic"])
 def test_seeds_test_consecutive_thirds(name: str) -> None:
+    here(name)
     dataset = load(name)
     assert isinstance(dataset, Dataset)
     three = [federate(dataset, seed=seed, val_share=0.2) for seed in range(3)]
@@ -270,4 +305,3 @@ def test_list_names_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "data"]) == 0
     out = capsys.readouterr().out
     assert all(f"\n{name} " in out for name in natural())
-    assert " ".join(out.split()).count("regression: not supported yet") == 3

@@ -245,9 +245,9 @@ def test_natural_takes_the_owners_word() -> None:
     data = toy([3, 3], client=owner, test=np.array([True, True, False, False, False, True]))
     shares = Natural().share(data, 3, numpy_generator(0))
     assert [(s.index.tolist(), s.test.tolist()) for s in shares] == [([3], [1]), ([2], [0]), ([4], [5])]
-    with pytest.raises(ComityError, match=r"clients must be 3, got 4: toy is already shared out among 3"):
+    with pytest.raises(ComityError, match=r"clients must be 3, got 4: toy comes with 3 clients"):
         Natural().share(data, 4, numpy_generator(0))
-    with pytest.raises(ComityError, match=r"partition must be natural, or left out, .* already shared out"):
+    with pytest.raises(ComityError, match=r"partition must be natural, or left out, .* comes with its clients"):
         federate(data, Dirichlet(), clients=3)
 
 

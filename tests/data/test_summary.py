@@ -42,11 +42,11 @@ def test_where_accuracy_means_little() -> None:
     y, client = np.array([0] * 40 + [0, 1] * 20 + [0, 1] * 4), np.repeat(["Bern", "Basel", "Chur"], [40, 40, 8])
     data = Dataset("mine", np.zeros((88, 2)), y, columns={"client": client})
     assert federate(data).caveat == (
-        "Accuracy means little for clients Bern (1 of 3) which hold one class; and Chur (1 of 3) which have fewer "
-        "than 10 test samples in all 3 folds together, so their verdict is probably undecided."
+        "Accuracy is very uncertain for clients Bern (1 of 3) which hold one class; and Chur (1 of 3) which have fewer "
+        "than 10 test samples in all 3 folds together, so their result is very uncertain."
     )
     drawn = Dataset("mine", np.zeros((60, 2)), np.arange(60) % 2)
-    assert "fewer than 10 test samples, so their verdict" in federate(drawn, clients=3).caveat
+    assert "fewer than 10 test samples, so their result" in federate(drawn, clients=3).caveat
     whole = Dataset("mine", np.zeros((60, 2)), np.arange(60) % 2, columns={"client": np.repeat([0, 1, 2], 20)})
     assert federate(whole).caveat == ""  # 6 or 7 tests in each fold, 20 in all of them
 

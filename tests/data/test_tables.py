@@ -63,8 +63,8 @@ def test_a_messy_table(tmp_path: Path) -> None:
     assert dataset.columns["client"].tolist() == ["North", "North", "South", "South", "South", "North"]
     said = " ".join(dataset.notes)
     for words in (
-        "outcome is to be predicted, each Hospital is a client",
-        "6 rows; 1 numbers and 2 categories make 7 features; 2 blank cells",
+        "target: outcome; each Hospital is a client",
+        "6 rows; 1 numeric and 2 categorical columns make 7 features; 2 missing values",
         "patient_id (numbers the rows), country (always the same), note (text of 5 different values), "
         "2 rows without outcome or Hospital",
     ):
@@ -115,7 +115,7 @@ def test_a_schema_may_list_a_mark_of_blank_cells(tmp_path: Path) -> None:
     dataset = table_of("mine", rows(cells), DataFiles(schema=str(tmp_path / "schema.yaml")), Budget())
     blank = [np.nan, np.nan]
     assert np.array_equal(dataset.x, np.array([[0, 1], [1, 0], blank, blank] * 5, np.float32), equal_nan=True)
-    assert "10 blank cells" in " ".join(dataset.notes)
+    assert "10 missing values" in " ".join(dataset.notes)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])

@@ -52,7 +52,7 @@ def test_a_column_of_text_is_learnt_from_when_it_is_named(comments: Path) -> Non
     assert isinstance(found, Dataset)
     assert without.x.shape == (60, 1)
     assert found.x.shape == (60, TEXT_FEATURES + 1)
-    assert any("1 texts" in note and "blank" not in note for note in found.notes)
+    assert any("1 text and" in note and "missing" not in note for note in found.notes)
     train = federate(found).clients[0].train.x
     assert np.abs(train[:, :TEXT_FEATURES].numpy()).max() <= 1  # centred, not scaled
 

@@ -9,9 +9,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from comity import ComityError
+from comity import ComityError, Config
 from comity.commands import command
-from comity.engine import run
+from comity.engine import RunPlan, run
 from comity.results import RunFolder
 from helpers import Options, assert_same, contents, interrupted
 
@@ -160,3 +160,9 @@ def test_a_run_is_not_resumed_with_another_trainer(tiny: Options, cut: Path) -> 
         run(**tiny, out=cut, resume=True, trainer="autograd")
     assert contents(cut) == before
     assert_same(run(**tiny, out=cut, resume=True), run(**tiny))
+
+
+@pytest.mark.parametrize(("method", "name"), [("FedRep", "compiled"), ("APFL", "compiled+gradients")])
+def test_the_trainer_says_where_a_methods_own_steps_are_compiled(tiny: Options, method: str, name: str) -> None:
+    """Their gradients were torch's before: other last digits."""
+    assert RunPlan(Config(**tiny, method=method)).trainer.split()[0] == name

@@ -11,7 +11,7 @@ from torch import Tensor
 from comity.commands._progress import Progress
 from comity.compare import LoadedStudy
 from comity.engine import run
-from comity.engine._result import falls
+from comity.engine._result import accuracy_drops
 from comity.methods import Client, Local, Message
 from comity.results import LoadedRun
 from helpers import Options, interrupted
@@ -28,7 +28,7 @@ class Jumps(Local):
 def test_a_fall_counts_where_it_is_large_and_no_chance() -> None:
     columns = {"client": [0, 1, 2, 3, 4], "n_test": [100, 100, 100, 10, 100], "L-acc": [0.5, 0.75, 0.9, 0.5, 0.1]}
     before = {0: 0.9, 1: 0.9, 2: 0.5, 3: 0.9}  # client 3 lost four tests, client 4 was never seen
-    assert falls(before, columns) == {0: pytest.approx(0.4)}
+    assert accuracy_drops(before, columns) == {0: pytest.approx(0.4)}
 
 
 def test_a_run_names_the_clients_whose_accuracy_fell(tiny: Options, tmp_path: Path) -> None:

@@ -40,6 +40,21 @@ def test_sgd_is_torchs_own_to_the_bit(tiny: Options, options: Options) -> None:
     assert torch.equal(client.model.read(), reference.read())
 
 
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="the processor has no bfloat16")
+def test_bfloat16_rounds_gradients_and_keeps_weights_and_predictions(tiny: Options) -> None:
+    config = Config(**(tiny | {"model": "resnet4"}))
+    exact, coarse = (client_of(site_of(config, trainer=name)) for name in ("autograd", "bfloat16"))
+    start = exact.model.read()
+    assert torch.equal(exact.predict(exact.data.test), coarse.predict(coarse.data.test))
+    steps = []
+    for client in (exact, coarse):
+        client.sgd(pull=(torch.zeros_like(start), 0.1))
+        steps.append((client.model.read() - start).double())
+        assert client.model.read().dtype == torch.float32
+    difference = (steps[0] - steps[1]).norm() / steps[0].norm()
+    assert torch.finfo(torch.float32).eps ** 0.5 < difference < torch.finfo(torch.bfloat16).eps ** 0.5
+
+
 def test_pull_is_the_gradient_of_the_proximal_term(tiny: Options) -> None:
     client = client_of(site_of(Config(**tiny)))
     anchor, strength = torch.randn(client.model.size()), 0.7

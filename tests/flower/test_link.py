@@ -224,7 +224,7 @@ def test_a_seat_belongs_to_the_key_that_took_it_first(tiny: dict[str, Any]) -> N
 
     place = link.place()
     link = link_for(grid, 3, taken={}, at_least=2)
-    link.go_on(place)
+    link.resume_at(place)
     link._gather()
     assert sorted(link.nodes) == [0, 2]
     grid.contexts[real] = context  # as one with a registered key, it has its node id again
@@ -232,13 +232,13 @@ def test_a_seat_belongs_to_the_key_that_took_it_first(tiny: dict[str, Any]) -> N
     assert link.nodes[1] == real
 
     moved = link_for(grid, 3, taken={}, owners={1: b"%d" % impostor})
-    moved.go_on(place)
+    moved.resume_at(place)
     moved._gather()
     assert moved.nodes[1] == impostor
     assert f"the seat of client 1 is reassigned to node {impostor} by flower.seats" in moved.warnings
     grid.contexts.pop(impostor)
     anew = link_for(grid, 3, taken={})
-    anew.go_on(moved.place())
+    anew.resume_at(moved.place())
     anew._seats.look()
     assert 1 not in anew.nodes  # not even the one that had it before
 

@@ -131,7 +131,7 @@ def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, c
     with Deployment(tmp_path) as here:
         database, keep = ("--database", "flower.db"), f"keep='{tmp_path / 'keep'}'"
 
-        def go_on() -> None:
+        def resume_at() -> None:
             resume = f" flower.resume='{the_only(runs)}'" if runs.exists() else ""
             here.call(
                 [
@@ -150,19 +150,19 @@ def test_a_run_survives_its_server_its_superlink_and_its_sites(tmp_path: Path, c
             here.wait(f"round {round}", lambda: len(received.findall(here.log("node-1"))) >= times)
 
         start_all(here, nodes, keep, *database)
-        go_on()
+        resume_at()
         here.wait("the death in a checkpoint", died.exists)
 
-        go_on()  # from round 1: both clients are a round ahead
+        resume_at()  # from round 1: both clients are a round ahead
         at_work(3, times=1)
         assert here.kill_all("flwr-serverapp")
 
-        go_on()  # from round 2
+        resume_at()  # from round 2
         at_work(4, times=1)
         here.kill("superlink")  # whose ServerApp lives on for a while, with the run's folder in its hands
         start_superlink(here, *database)
 
-        go_on()  # from round 3
+        resume_at()  # from round 3
         at_work(4, times=2)
         here.kill("node-1")
         here.start("node-1", node(here, 1, nodes, keep))  # another id; Flower has yet to notice that the first is gone
@@ -302,9 +302,7 @@ def test_masked_tables_at_four_supernodes(tmp_path: Path, monkeypatch: pytest.Mo
     without(tmp_path / "common.yaml", tmp_path / "most.yaml", "vessels")
     options = ["--model", "logistic", "--rounds", "1", "--reference", "none", "--masked", "--min-clients", "3"]
     assert command("flower", ["new", "hearts", "--schema", "most.yaml", *options]) == 0
-    assert command("flower", ["keys", "secrets", "--clients", "4"]) == 0
-    for file in Path("secrets").glob("*.json"):
-        file.write_text(file.read_text().replace('"min_clients": 5', '"min_clients": 3'))
+    write_secrets(4)
     with Deployment(tmp_path, nodes=4, limit=2 * LIMIT) as here:
         here.env["HOME"] = str(tmp_path)
         start_superlink(here)
@@ -319,3 +317,32 @@ def test_masked_tables_at_four_supernodes(tmp_path: Path, monkeypatch: pytest.Mo
         mine = load_model(tmp_path / "comity" / "hearts" / f"client-{cid}" / "model")
         (rehearsed,) = Path("rehearsal", "models").glob(f"{cid:03d}*")
         assert np.array_equal(mine.predict_proba(new), load_model(rehearsed).predict_proba(new))
+
+
+def test_a_masked_question_to_four_supernodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With secrets of their own: the server sees masked sums, and gives the answer of the rehearsal."""
+    monkeypatch.chdir(tmp_path)
+    write_tables(tmp_path)
+    without(tmp_path / "common.yaml", tmp_path / "age.yaml", *ALL_BUT_AGE)
+    options = ["--masked", "--min-clients", "3"]
+    assert command("flower", ["new", "question", "--schema", "age.yaml", *options]) == 0
+    write_secrets(4)
+    with Deployment(tmp_path, nodes=4, limit=2 * LIMIT) as here:
+        here.env["HOME"] = str(tmp_path)
+        start_superlink(here)
+        for cid, name in enumerate(NAMES):
+            mine = f"data='{tmp_path / name / 'patients.csv'}' secrets='{tmp_path}/secrets/client-{cid}.json'"
+            here.start(f"node-{cid}", ["comity", "supernode", *node(here, cid, 4)[1:-1], mine])
+        answer = here.call(["flwr", "run", "question", "here", "--stream", "-c", "flower.ask=1"])
+    rehearsed = ask("pooled/patients.csv", seeds=1, metric="accuracy", **{"data.schema": "age.yaml"})
+    assert rehearsed.title in answer
+    for row in rehearsed.rows:
+        assert rehearsed.table.texts(row)[3] in answer  # the gain with its interval
+    assert "Columns and classes are not compared between sites" in answer
+
+
+def write_secrets(clients: int) -> None:
+    """Secrets that allow sums of three."""
+    assert command("flower", ["keys", "secrets", "--clients", f"{clients}"]) == 0
+    for file in Path("secrets").glob("*.json"):
+        file.write_text(file.read_text().replace('"min_clients": 5', '"min_clients": 3'))

@@ -63,4 +63,4 @@ def test_a_question_wakes_the_superexec() -> None:
     bell.sleep(60)
     assert time.monotonic() - started < 30
     assert called == [((1,), {"two": 2})]
-    assert not select.select([bell._heard], [], [], 0)[0]  # it was heard once
+    assert not select.select([bell._read_end], [], [], 0)[0]  # it was heard once

@@ -18,7 +18,7 @@ from helpers import client_of, site_of
 
 def client_in_float64(tiny: dict[str, Any], alpha: float = 0.5) -> tuple[Client, Model, Tensor]:
     """A client whose v is not the common initial model, a second model, and a w to be received."""
-    site = site_of(Config(**tiny, method={"name": "APFL", "alpha": alpha}))
+    site = site_of(Config(**tiny, method={"name": "APFL", "alpha": alpha}), trainer="chain")
     client = client_of(site, 1)
     train = client.data.train
     client.data = replace(client.data, train=Split(train.x.double(), train.y))

@@ -38,7 +38,7 @@ def three_batches(client: Any) -> list[tuple[Tensor, Tensor]]:
 
 def test_hessian_free_is_the_true_hessian_vector_product(tiny: dict[str, Any]) -> None:
     """(I − α ∇²f(w; B'')) ∇f(w̃; B') with the Hessian from double backward."""
-    site = site_of(Config(**tiny, method=HESSIAN_FREE))
+    site = site_of(Config(**tiny, method=HESSIAN_FREE), trainer="chain")
     batches, alpha = three_batches(client_of(site, 1)), 0.3
     model = in_float64(site.model())
     w = model.read()
@@ -97,7 +97,7 @@ def test_a_client_with_one_batch_still_learns(tiny: dict[str, Any]) -> None:
 
 def test_without_the_inner_step_the_hessian_does_not_matter(tiny: dict[str, Any]) -> None:
     """alpha 0: plain SGD that begins with the second batch, the client's own model is the common one."""
-    client, model, method = at_work(tiny, {"name": "Per-FedAvg", "alpha": 0.0})
+    client, model, method = at_work(tiny, {"name": "Per-FedAvg", "alpha": 0.0}, trainer="chain")
     first, *others = client.batches()
     assert others
     for batch in (*others, first):

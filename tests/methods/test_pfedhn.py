@@ -47,7 +47,7 @@ def test_the_step_is_the_gradient_through_the_hypernetwork(
 
     The mean gradient times as many rates as there are clients, up to a limit: a step for each, as in the paper.
     """
-    monkeypatch.setattr("comity.methods.pfedhn.TOGETHER", together)
+    monkeypatch.setattr("comity.methods.pfedhn.MOST_JOINT_STEPS", together)
     server = server_of(tiny, server_clip=clip, server_lr=0.01, server_weight_decay=0.01)
     hyper, v = twin(server)
     cids = server.clients

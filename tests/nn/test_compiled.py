@@ -14,6 +14,7 @@ from torch import nn
 
 from comity.nn import Model, Step, can_compile, chain_of, descend, outputs
 from comity.nn import _compiled as compiled
+from comity.nn._chain import Gradients
 from comity.nn._net import Net
 
 
@@ -87,6 +88,31 @@ def test_every_chain_goes_the_way_of_autograd(shape, layers, widths, classes, si
     torch.testing.assert_close(model.read(), other.read(), rtol=2e-4, atol=2e-6)
     torch.testing.assert_close(outputs(model, x), model.net(x), rtol=2e-4, atol=2e-5)
     assert loss == pytest.approx(expected, rel=1e-4)
+    for chain, names in ((chain_of(model.net), model.parts(*part)), (chain_of(model.net)[-1:], ("head",))):
+        inputs = x if len(chain) > 1 else model.features(x).detach()
+        find = compiled.CompiledGradients(model.net if len(chain) > 1 else model.net.head, chain, names)
+        for index in orders:  # also after steps with an anchor, and for batches of other sizes
+            (value, grads), (expected, wanted) = (
+                each(inputs[index], y[index]) for each in (find, Gradients(chain, names))
+            )
+            torch.testing.assert_close((value, grads), (expected, wanted), rtol=2e-4, atol=2e-6)
+
+
+def test_what_diverged_before_changes_no_bit() -> None:
+    """The memory for activations is kept from call to call."""
+    torch.manual_seed(0)
+    model = Model(AnyChain((2, 9, 9), ["conv3/5/2", "pool", "relu", "conv4/3/0"], [5], 3))
+    start, x, y = model.read(), torch.randn(7, 2, 9, 9), torch.arange(7) % 3
+
+    def train(model: Model, x: torch.Tensor) -> torch.Tensor:
+        model.write(start)
+        descend(model, (), Step(lr=0.1), None, x, y, torch.arange(7).repeat(3), [4, 3, 7, 4, 3])
+        return model.read()
+
+    expected = train(copy.deepcopy(model), x)
+    for broken in (torch.full_like(x, torch.nan), x * 1e38):
+        assert not torch.isfinite(train(model, broken)).all()
+        assert torch.equal(train(model, x), expected)
 
 
 def test_a_model_that_diverges_does_so_here_too() -> None:

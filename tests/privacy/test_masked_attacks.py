@@ -24,7 +24,7 @@ from comity.privacy import (
     REASONS,
     Collector,
     Ledger,
-    Refused,
+    Rejected,
     Secrets,
     derive,
     epsilon_of,
@@ -84,7 +84,7 @@ def test_other_survivors_for_each_client(is_checked: bool, monkeypatch: pytest.M
     cohort.share()
     cohort.mask()
     if is_checked:
-        with pytest.raises(Refused, match="agreement: "):
+        with pytest.raises(Rejected, match="agreement: "):
             words_of_the_first(cohort)
     else:
         monkeypatch.setattr("comity.privacy._parties.quorum", lambda _: 1)
@@ -111,7 +111,7 @@ def test_no_two_stories_are_opened(stories: int) -> None:
             try:
                 cohort.parties[cid].unmask(0, signatures)
                 opened.add(told[cid])
-            except Refused as why:
+            except Rejected as why:
                 assert str(why).startswith("agreement: ")  # noqa: PT017
         assert len(opened) <= 1
 
@@ -134,7 +134,7 @@ def test_clients_that_do_not_exist_take_no_weight(monkeypatch: pytest.MonkeyPatc
     for cid in unaware:
         party = cohort.parties[cid]
         party.receive(cohort.collector.sealed_for(cid))
-        with pytest.raises(Refused, match="stranger: "):
+        with pytest.raises(Rejected, match="stranger: "):
             party.mask(0, cohort.words[cid], [*real, *invented], b"all weight on client 0 and the invented ones")
 
 
@@ -144,10 +144,10 @@ def test_a_signature_counts_for_its_signer_and_story_alone() -> None:
     cohort.share()
     cohort.mask()
     signed = {cid: cohort.parties[cid].agree(0, range(6)) for cid in range(6)}
-    with pytest.raises(Refused, match="agreement: "):  # three of six, whose signatures stand twice
+    with pytest.raises(Rejected, match="agreement: "):  # three of six, whose signatures stand twice
         cohort.parties[0].unmask(0, {cid: signed[cid % 3] for cid in range(6)})
     another = Cohort(6, seed=1)
-    with pytest.raises(Refused, match="agreement: "):  # of others, who are not in its list
+    with pytest.raises(Rejected, match="agreement: "):  # of others, who are not in its list
         cohort.parties[1].unmask(0, {cid: another.secrets[cid].identity for cid in range(6)} | {1: signed[1]})
     cohort.parties[2].unmask(0, signed)
 
@@ -241,13 +241,13 @@ def test_nothing_is_answered_again_after_a_refusal(options: Options) -> None:
     refusal(server)
     honest = link.told["mask"]
     link.change = None
-    with pytest.raises(Refused, match="again: "):
+    with pytest.raises(Rejected, match="again: "):
         link.ask(server.verbs["mask"], dict.fromkeys(range(5), honest), server.round)
 
 
 def test_an_update_beyond_the_bound_is_not_sent(options: Options) -> None:
     _, server = assembled(options, lr=1e5)
-    with pytest.raises(Refused, match=f"^{re.escape('update: ' + REASONS['update'])}$"):
+    with pytest.raises(Rejected, match=f"^{re.escape('update: ' + REASONS['update'])}$"):
         server.step()
 
 
@@ -255,7 +255,7 @@ def test_one_of_many_that_ask_at_once_gets_an_answer(tmp_path: Path) -> None:
     def asked(_: int) -> bool:
         try:
             Ledger(tmp_path / "answered").claim("run", "1", "mask")
-        except Refused:
+        except Rejected:
             return False
         return True
 
@@ -298,7 +298,7 @@ def with_secrets(options: Options, folder: Path, **more: Any) -> Server:
 def test_the_same_run_again_is_rejected(options: Options, tmp_path: Path, more: Options) -> None:
     """The difference of two sums of the same updates, one client away from one of them, would be its update."""
     assert not with_secrets(options, tmp_path / "keys").step().failed
-    with pytest.raises(Refused, match="again: "):
+    with pytest.raises(Rejected, match="again: "):
         with_secrets(options, tmp_path / "keys", **more).step()
     server = with_secrets(options, tmp_path / "keys", seed=1)
     assert not server.step().failed

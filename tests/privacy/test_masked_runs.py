@@ -204,7 +204,7 @@ def test_what_cannot_run_masked_is_rejected_in_one_line(options: Options, more: 
 
 
 def test_noise_needs_masks(options: Options) -> None:
-    with pytest.raises(ComityError, match="give masked too"):
+    with pytest.raises(ComityError, match="--dp-noise needs --masked"):
         Config(**(options | {"masked": False, "dp_noise": 1.0}))
 
 

@@ -18,7 +18,7 @@ from comity.privacy import (
     BOUND,
     FixedPoint,
     Party,
-    Refused,
+    Rejected,
     Secrets,
     degree,
     join,
@@ -55,7 +55,7 @@ def test_whoever_is_lost_in_whichever_step_costs_its_own_term_alone(cohort: Coho
     if announced and told >= threshold(announced):
         assert np.array_equal(cohort.sum(), cohort.expected())
     elif announced and told:
-        with pytest.raises(Refused, match="too few"):  # they do not agree, or shares are missing
+        with pytest.raises(Rejected, match="too few"):  # they do not agree, or shares are missing
             cohort.sum()
 
 
@@ -85,7 +85,7 @@ def test_a_round_has_two_sums_that_do_not_open_each_other() -> None:
 
 def test_different_words_to_different_clients_open_nothing() -> None:
     cohort = Cohort(6, about=lambda cid: b"to some" if cid < 3 else b"to others")
-    with pytest.raises(Refused, match="agreement"):
+    with pytest.raises(Rejected, match="agreement"):
         cohort.sum()
 
 
@@ -93,16 +93,16 @@ def test_different_words_to_different_clients_open_nothing() -> None:
 @given(st.integers(4, 8) | st.integers(18, 24), st.data())
 def test_false_shares_change_nothing_and_name_their_sender(clients: int, data: st.DataObject) -> None:
     """As long as two thirds of the holders tell the truth, in cohorts of any size."""
-    liars = data.draw(st.sets(st.integers(0, clients - 1), min_size=1, max_size=clients - threshold(clients)))
+    false_sharers = data.draw(st.sets(st.integers(0, clients - 1), min_size=1, max_size=clients - threshold(clients)))
     byte = data.draw(st.integers(1, 65))
 
     def tamper(step: str, sent: dict[int, list[bytes]]) -> None:
-        for cid in liars if step == "unmask" else ():
+        for cid in false_sharers if step == "unmask" else ():
             sent[cid] = [row[:byte] + bytes([row[byte] ^ 1]) + row[byte + 1 :] for row in sent[cid]]
 
     cohort = Cohort(clients, tamper=tamper)
     assert np.array_equal(cohort.sum(), cohort.expected())
-    assert cohort.collector.liars == sorted(liars)
+    assert cohort.collector.false_sharers == sorted(false_sharers)
 
 
 def test_too_many_false_shares_name_nobody_else() -> None:
@@ -111,7 +111,7 @@ def test_too_many_false_shares_name_nobody_else() -> None:
             sent[cid] = [bytes([row[0] ^ 1]) + row[1:] for row in sent[cid]]
 
     cohort = Cohort(6, tamper=tamper)
-    with pytest.raises(Refused, match="too few") as refused:
+    with pytest.raises(Rejected, match="too few") as refused:
         cohort.sum()
     assert "client " not in str(refused.value)
 
@@ -152,36 +152,36 @@ def test_keys_of_another_round_or_client_are_not_taken() -> None:
 def test_nothing_is_told_twice_or_out_of_turn() -> None:
     cohort = Cohort(4)
     party = cohort.parties[0]
-    with pytest.raises(Refused, match="turn: "):
+    with pytest.raises(Rejected, match="turn: "):
         party.share({0: bytes(ANNOUNCEMENT)})
     cohort.announce()
-    with pytest.raises(Refused, match="turn: "):
+    with pytest.raises(Rejected, match="turn: "):
         party.mask(0, cohort.words[0], [0, 1, 2, 3], b"")
     cohort.share()
-    with pytest.raises(Refused, match="turn: "):
+    with pytest.raises(Rejected, match="turn: "):
         party.share(cohort.collector.everyone)
     stale = Party(cohort.secrets[0], place_of("run", 4), party.kept)
-    with pytest.raises(Refused, match="turn: "):
+    with pytest.raises(Rejected, match="turn: "):
         stale.receive(cohort.collector.sealed_for(0))
     other = Party(cohort.secrets[0], cohort.place, dict(party.kept))
     other.receive(cohort.collector.sealed_for(0))
     for present in ([1, 2, 3], [0, 0, 1, 2], [0, 1, 2, 3, 9]):
-        with pytest.raises(Refused, match="cohort: "):
+        with pytest.raises(Rejected, match="cohort: "):
             other.mask(0, cohort.words[0], present, b"")
     cohort.mask()
-    with pytest.raises(Refused, match="turn: "):
+    with pytest.raises(Rejected, match="turn: "):
         party.mask(0, cohort.words[0], [0, 1, 2, 3], b"another")
-    with pytest.raises(Refused, match="turn: "):
+    with pytest.raises(Rejected, match="turn: "):
         party.agree(1, [0, 1, 2, 3])
     for impossible in ([1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 1, 2]):
-        with pytest.raises(Refused, match="survivors: "):
+        with pytest.raises(Rejected, match="survivors: "):
             party.agree(0, impossible)
-    with pytest.raises(Refused, match="turn: "):
+    with pytest.raises(Rejected, match="turn: "):
         party.unmask(0, {})
     cohort.open()
-    with pytest.raises(Refused, match="turn: "):  # it would sign another story
+    with pytest.raises(Rejected, match="turn: "):  # it would sign another story
         party.agree(0, [0, 1, 2])
-    with pytest.raises(Refused, match="turn: "):  # it would be asked for a key whose seed it told
+    with pytest.raises(Rejected, match="turn: "):  # it would be asked for a key whose seed it told
         party.unmask(0, {})
 
 
@@ -270,7 +270,7 @@ def test_no_cohort_can_overflow(clients: int, values: list[float]) -> None:
 
 @pytest.mark.parametrize("value", [np.nextafter(BOUND, 2 * BOUND), -2 * BOUND, np.inf, np.nan])
 def test_what_has_no_room_is_refused(value: float) -> None:
-    with pytest.raises(Refused, match="update: "):
+    with pytest.raises(Rejected, match="update: "):
         FixedPoint(3).encode(np.array([0.0, value]))
 
 
@@ -369,5 +369,5 @@ def test_no_exact_sum_can_overflow(clients: int) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2.0**311, 2.0**-299], ids=str)
 def test_numbers_that_would_not_be_exact_are_rejected(value: float) -> None:
-    with pytest.raises(Refused, match="sums: its sums are beyond what can be masked"):
+    with pytest.raises(Rejected, match="sums: its sums are beyond what can be masked"):
         FixedPoint(3).encode_exactly(np.array([value]))

@@ -41,7 +41,7 @@ def _no_problems(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two methods × three rules × two seeds × two conditions, with clients that lose."""
+    """Two methods × three rules × two seeds × two conditions, with clients that choose_dropouts."""
     folder = tmp_path_factory.mktemp("study")
     random = np.random.default_rng(0)
     for seed in (0, 1):

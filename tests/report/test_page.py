@@ -191,7 +191,7 @@ def follow(folder: Path, monkeypatch: Patch, *meanwhile: Callable[[], object]) -
 def test_only_news_are_written_until_ctrl_c(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     run = make(tmp_path / "run", [0.5] * 3, rounds=5, done=1)
     live = follow(tmp_path, monkeypatch, lambda: None, lambda: make(run, [0.6] * 3, rounds=5, done=3), lambda: None)
-    assert live == [_writer.EVERY, _writer.EVERY, None]  # and the last page stands still
+    assert live == [_writer.CHECK_SECONDS, _writer.CHECK_SECONDS, None]  # and the last page stands still
     assert "has done 1 of 5 rounds" in (out := capsys.readouterr().out)
     assert "has done 3 of 5 rounds" in out
     text = (tmp_path / "r.html").read_text()
@@ -205,10 +205,10 @@ def test_watching_ends_some_time_after_the_last_run(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def later() -> None:
-        now[0] += _writer.PATIENCE
+        now[0] += _writer.QUIET_SECONDS
 
     steps = later, lambda: make(run, [0.6] * 3), lambda: None, later, lambda: pytest.fail("it still waits")
-    assert follow(tmp_path, monkeypatch, *steps) == [_writer.EVERY, _writer.EVERY, None]
+    assert follow(tmp_path, monkeypatch, *steps) == [_writer.CHECK_SECONDS, _writer.CHECK_SECONDS, None]
 
 
 def test_a_busy_machine_does_not_make_the_pauses_long(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -223,7 +223,7 @@ def test_a_busy_machine_does_not_make_the_pauses_long(tmp_path: Path, monkeypatc
     monkeypatch.setattr(time, "process_time", lambda: 0.0)
     monkeypatch.setattr(time, "sleep", rest)
     assert command("report", [str(tmp_path), "-o", str(tmp_path / "r.html"), "--watch"]) == 0
-    assert pauses == [_writer.EVERY]
+    assert pauses == [_writer.CHECK_SECONDS]
 
 
 def test_watching_starts_before_there_is_a_folder(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:

@@ -27,9 +27,12 @@ def study(folder: Path, gains: Mapping[str, Sequence[float]], **more: Any) -> Lo
     ("gains", "sentence"),
     [
         # mean 1.3, deviation 0.1, half width 4.3027 * 0.1 / sqrt(3)
-        ([0.012, 0.013, 0.014], "ConFREE improves FedRep by 1.30 points (95 % CI 1.05 to 1.55)."),
-        ([-0.020, -0.021, -0.022], "ConFREE worsens FedRep by 2.10 points (95 % CI 1.85 to 2.35)."),
-        ([0.02, -0.01, 0.0], "ConFREE improves FedRep by 0.33 points (95 % CI −3.46 to 4.13), not significantly."),
+        ([0.012, 0.013, 0.014], "ConFREE improves FedRep by 1.30 points (95 % CI of the gain +1.05 to +1.55)."),
+        ([-0.020, -0.021, -0.022], "ConFREE worsens FedRep by 2.10 points (95 % CI of the gain −2.35 to −1.85)."),
+        (
+            [0.02, -0.01, 0.0],
+            "ConFREE improves FedRep by 0.33 points (95 % CI of the gain −3.46 to +4.13), not significantly.",
+        ),
         ([0.013], "ConFREE improves FedRep by 1.30 points in one seed."),
     ],
 )
@@ -53,8 +56,8 @@ def test_what_a_guard_changes(tmp_path: Path) -> None:
         make(tmp_path / f"a{seed}", [0.6] * 3 + [0.1] + [0.6] * 16, options={"local_on": "all"}, **common)
         make(tmp_path / f"b{seed}", [0.6] * 20, options=guard, **common)
     assert effects(LoadedStudy(tmp_path)) == [
-        "The guard mixture improves FedRep + Mean by 2.50 points (95 % CI 2.50 to 2.50); 1 of 20 clients are worse "
-        "without it, 0 with it."
+        "The guard mixture improves FedRep + Mean by 2.50 points (95 % CI of the gain +2.50 to +2.50); 1 of 20 clients "
+        "are worse without it, 0 with it."
     ]
 
 

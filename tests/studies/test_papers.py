@@ -161,9 +161,9 @@ def test_a_dry_run_times_the_cheapest_cell_only(tmp_path: Path, monkeypatch: pyt
     lines = said(options, out=tmp_path / "x")
     assert timed == [2]  # two rounds and an evaluation take 5 s, and ten take as much more as the model says
     assert lines[0].startswith("4 runs to do")
-    assert lines[1].endswith("by the stored cost model.")
-    assert lines[2].startswith("  a round of the cheapest cell")
-    assert lines[-1].startswith("About")
+    assert lines[1].startswith("First estimate, from stored costs: ")
+    assert lines[2].startswith("  measured: a round of the cheapest run")
+    assert lines[-1].startswith("Estimate for this machine: ")
 
 
 def test_a_dry_run_of_an_example_says_what_differs_and_what_is_missing(
@@ -174,6 +174,6 @@ def test_a_dry_run_of_an_example_says_what_differs_and_what_is_missing(
     assert main(["reproduce", "confree-table3", "--dry-run"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "For ConFREE Table 3. What differs from the paper: all cells: data digits (paper: flowers102)" in out
-    assert "lr chosen by validation among 0.1, 0.2, 0.4 (paper: 0.005)" in out
+    assert "lr chosen by validation among 0.1, 0.2, 0.4, ... (paper: 0.005)" in out
     assert "at every scale: accuracy: the paper reports the largest test accuracy" in out
     assert list(tmp_path.iterdir()) == []
