@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 
 from differences import of_half
-from measured import LAST, LONGER, LONGEST, MEAN, Stored, gained_at, line, lines, read
+from measured import LAST, LONGER, LONGEST, MEAN, NotRun, Stored, gained_at, line, lines, of_clients, read
 
 from comity.compare import Difference, Spread
 
@@ -68,6 +68,7 @@ DEPTHS = ("widths=64×64×64", "widths=64")
 CONFREE = ("confree-table1", "confree-table1-clothing", "confree-table1-rates", "confree-table1-cifar10", "natural")
 MORE_CLIENTS, TRIED = "confree-table2", ("APFL", "FedRep", "FedALA")
 CALM = ("fedcalm-figure5", "natural")
+DECISIVE, DECISIVE_RUNS = "confree-decisive", 64
 FEDORA = "FEDORA (similarity=exp, neighbours=2, lam_form=exp)"
 TURNED = {"fedora-balanced": "digits", "fedora-balanced-mnist": "MNIST"}
 FEDORAS = TURNED | {"fedora-shifts": "label shift", "fedora-imbalanced": "one has more", "fedora-four": "four"}
@@ -75,8 +76,9 @@ PLAIN = ("FedAvg (personal_model=global)", "FedAvg (personal_model=finetune)")
 RIVALS = ("LG-FedAvg", "Ditto", "FedFomo")
 GAMMAS = ("FedPG (gamma=0.0)", "FedPG (gamma=0.3)", "FedPG (gamma=1.0)")
 COMMON = ("FedAvg", "FedProx", "FedFV", "FedMGDA+", "APFL", "Ditto", "pFedMe", "Per-FedAvg")
-PERSONAL = ("FedRep", "FedFomo", "FedAvg (personal_model=finetune)")
-"""Rivals of FedPG with a common model, and those whose personal models alone are compared."""
+MADE = ("FedRep", "FedFomo")
+PERSONAL = (*MADE, "FedAvg (personal_model=finetune)")
+"""Rivals of FedPG: with a common model, with one that is made for the evaluation, and those without another."""
 TUNED = "confree-tuned"
 
 
@@ -144,8 +146,11 @@ def by_share() -> dict[str, list[Stored]]:
 
 def online(what: str) -> Comparisons:
     """FedPG over all rivals with a quarter of the clients online."""
-    tuned, rivals = ("-global", COMMON) if what == "global-acc" else ("", (*COMMON, *PERSONAL))
-    return over(f"fedpg-table1{tuned}", GAMMAS[0], rivals, what)
+    if what != "global-acc":
+        return over("fedpg-table1", GAMMAS[0], (*COMMON, *PERSONAL), what)
+    ours = line("fedpg-table1-global", GAMMAS[0])
+    theirs = dict.fromkeys(COMMON, "fedpg-table1-global") | dict.fromkeys(MADE, "fedpg-table1-others")
+    return {name: ours.over(line(study, name), what) for name, study in theirs.items()}
 
 
 def more_online(what: str) -> Comparisons:
@@ -168,7 +173,7 @@ def attacked(label: str) -> Comparisons:
 
 def flipped(label: str) -> Spread:
     """The common model under sign flips over that without, by seed."""
-    dirty, clean = (line("fedpg-flip", label, f"attack={a}").by_seed("global-acc").by_seed for a in ("flip", "none"))
+    dirty, clean = (line("fedpg-table3", label, f"attack={a}").by_seed("global-acc").by_seed for a in ("flip", "none"))
     return Spread({seed: dirty[seed] - clean[seed] for seed in dirty})
 
 
@@ -180,8 +185,9 @@ def flip_of(label: str) -> Difference:
 
 
 def by_s() -> Comparisons:
-    """S-acc of S-FedPG with s 4 over that with s 1. With s 0 it never doubles a step."""
-    return over("fedpg-figure1", "S-FedPG (s=4)", ["S-FedPG (s=1)"], "S-acc")
+    """S-acc of S-FedPG with the other values of s over that with s 1, the supplement's."""
+    one = line("fedpg-figure1", "S-FedPG (s=1)")
+    return {f"s {s}": line("fedpg-figure1", f"S-FedPG (s={s})").over(one, "S-acc") for s in (0, 4)}
 
 
 def steadier() -> Comparisons:
@@ -256,3 +262,69 @@ def early(studies: Iterable[str], rule: str) -> Comparisons:
         for each in lines(study)
         if each.rule == rule
     }
+
+
+def largest_gains(what: str = LAST) -> Comparisons:
+    """ConFREE over Mean in the decisive experiment, under each method of which two seeds or more have both."""
+    found = {}
+    for method in ("APFL", "FedALA"):
+        arms = {each.rule.partition(" (")[0]: each for each in lines(DECISIVE) if each.method.startswith(method)}
+        if {"ConFREE", MEAN} <= arms.keys():
+            difference = arms["ConFREE"].over(arms[MEAN], what)
+            if difference.seeds > 1:
+                found[method] = difference
+    return found
+
+
+def tuned() -> Comparisons:
+    """ConFREE over Mean, each with its own tuned options."""
+    arms = {(each.method, each.rule.partition(" (")[0]): each for each in lines(TUNED)}
+    return {f"{m} (clothes)": arms[m, "ConFREE"].over(arms[m, MEAN]) for m in dict.fromkeys(m for m, _ in arms)}
+
+
+def by_client(study: str, label: str, others: Iterable[str]) -> Comparisons:
+    """The median client and the least one of a method over those of others."""
+    kinds = {"median": median, "least": min}
+    return {
+        f"{other}, {kind}": between([of_clients(study, label, how)], [of_clients(study, other, how)])
+        for kind, how in kinds.items()
+        for other in others
+    }
+
+
+def repaired(study: str, block: str = "") -> Comparisons:
+    """FedPG's common model with Lemma 1's repair over that without, by the share below which the term is dropped."""
+    plain, *mended = (line(study, f"FedPG (least_descent={share})", block) for share in ("0.0", "0.1", "0.5", "1.0"))
+    return {
+        f"least_descent {share}": each.over(plain, "global-acc")
+        for share, each in zip((0.1, 0.5, 1), mended, strict=True)
+    }
+
+
+def longer() -> Comparisons:
+    """By how much a round takes longer with ConFREE than with Mean, in percent of processor time."""
+    return {
+        method: of_ratio(seconds(method, "ConFREE"), seconds(method, MEAN))
+        for method in ("FedRep", "FedALA", "APFL", "FedPAC")
+    }
+
+
+def faster() -> Comparisons:
+    """By how much a round of FEDORA is shorter than that of others, in percent of theirs."""
+    rivals = ("FedFomo", "FedU", "FedAMP")
+    return contrary({rival: of_ratio(seconds("FEDORA"), seconds(rival)) for rival in rivals})
+
+
+def seconds(method: str, rule: str = "") -> Spread:
+    """Processor seconds of each round."""
+    rows = [row for row in read("paper-seconds.csv") if (row["method"], row["rule"]) == (method, rule)]
+    if not rows:
+        raise NotRun("paper-seconds")
+    return Spread({int(row["round"]): float(row["seconds"]) for row in rows})
+
+
+def of_ratio(one: Spread, other: Spread) -> Difference:
+    """By how many percent one is above the other, by round."""
+    found = Difference.over_seeds(Spread({s: 100 * (one.by_seed[s] / other.by_seed[s] - 1) for s in one.by_seed}))
+    assert found is not None
+    return found

@@ -1,4 +1,4 @@
-"""The tables of docs/how-to/ask.md, from what benchmarks/ask.py and benchmarks/ask_faults.py measured."""
+"""The tables of evidence/ask.md, from what benchmarks/ask.py and benchmarks/ask_faults.py measured."""
 
 from itertools import pairwise
 from statistics import fmean
@@ -77,7 +77,7 @@ def ask_schemes() -> str:
         ]
         for r in rows
     ]
-    return grid(["predicted by", "Brier score", "mean over federations", "right"], body)
+    return grid(["predicted by", "Brier score", "Brier score, mean over federations", "right"], body)
 
 
 def ask_correlations() -> str:

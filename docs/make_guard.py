@@ -197,4 +197,5 @@ def online_streams() -> str:
 def online_bets() -> str:
     """The same for both e-processes by themselves."""
     rows = read("online-guard-bets.csv")
-    return grid(list(rows[0]), [list(each.values()) for each in rows], left=0)
+    head = ["only the model in use errs", "only the own model errs", *list(rows[0])[2:]]
+    return grid(head, [list(each.values()) for each in rows], left=0)

@@ -1,18 +1,33 @@
 """The numbers of docs/explanation/leaderboard.md, from the committed results of ``comity bench``.
 
-python docs/make_leaderboard.py runs/leaderboard    # from the benchmark's run folders; it need not be finished
+python docs/make_leaderboard.py runs/leaderboard    # merges a benchmark's run folders; it need not be finished
 """
 
+import csv
 import json
+import math
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import measured
 
 from comity._words import counted, listed, markdown_cell, number
-from comity.compare import Leaderboard, Result, Row, benchmark_clients_csv, read_results, results_csv
+from comity.compare import (
+    ClientRow,
+    FederationClients,
+    Leaderboard,
+    Result,
+    Row,
+    benchmark_clients_csv,
+    read_results,
+    results_csv,
+)
+from comity.metrics import DECIDING
 from comity.report import draw_benchmark, read_benchmark
 from comity.studies import LEADERBOARD
 
@@ -23,17 +38,40 @@ EMPTY = "*The benchmark has not been run yet.*"
 
 
 def keep(folder: Path) -> None:
-    """Write the results, clients, setup and picture from a benchmark's folder, which is only read."""
+    """Merge a benchmark's folder, which is only read, into the committed results: its federations replace theirs."""
     found = read_benchmark(folder)
-    complete = found.board.ranked[0]  # a federation that is under way has some configurations only
-    results = [each for each in found.board.results.values() if each.federation in complete]
-    clients = [each for each in found.clients if each.federation in complete]
-    found = replace(found, board=Leaderboard(results), clients=clients)
+    old = read_results(LEADERBOARD, stored=False) if LEADERBOARD.is_file() else []
+    seeds = {each.federation: each.seeds for each in old}
+    rows = [each for each in found.board.results.values() if each.seeds >= seeds.get(each.federation, 0)]
+    new = Leaderboard(rows).ranked[0]  # a federation that is under way has some configurations, or fewer seeds
+    results = [each for each in old if each.federation not in new]
+    clients = read_clients({each.federation: each.metric for each in results})
+    results += [each for each in rows if each.federation in new]
+    clients += [each for each in found.clients if each.federation in new]
+    results.sort(key=lambda each: each.federation)
+    clients.sort(key=lambda each: each.federation)
+    # Hours and searches of results that are replaced still count, unless all of their batch are.
+    batches = json.loads(SETUP.read_text()) if SETUP.is_file() else []
+    batches = [each for each in batches if not set(each["federations"]) <= set(new)]
+    batches.append({"federations": new, **found.setup})
     LEADERBOARD.write_text(results_csv(results))
     CLIENTS.write_text(benchmark_clients_csv(clients))
-    SETUP.write_text(json.dumps(found.setup, indent=2, ensure_ascii=False) + "\n")
-    draw_benchmark(found, PICTURE, "FedAvg, guarded")
+    SETUP.write_text(json.dumps(batches, indent=2, ensure_ascii=False) + "\n")
+    draw_benchmark(replace(found, board=Leaderboard(results), clients=clients), PICTURE, "FedAvg, guarded")
     board.cache_clear()
+
+
+def read_clients(metrics: Mapping[str, str]) -> list[FederationClients]:
+    """The committed clients of some federations, whose metrics are given."""
+    found = {name: FederationClients(name, DECIDING[metric], {}) for name, metric in metrics.items()}
+    for row in csv.DictReader(CLIENTS.read_text().splitlines()) if found else ():
+        if (federation := row.pop("federation")) in found:
+            rows = found[federation].configurations.setdefault(row.pop("configuration"), {})
+            name, state = row.pop("client"), row.pop("state")
+            numbers: dict[str, Any] = {key: float(value) for key, value in row.items()}
+            more: dict[str, Any] = {"seed": None, "detectable": math.nan, "constant": False, "state": state}
+            rows[name] = ClientRow(client=len(rows), name=name, **numbers, **more)
+    return list(found.values())
 
 
 @cache
@@ -52,7 +90,7 @@ def leaderboard_ranks() -> str:
     ]
     for row in found.rows:
         seconds = [each.seconds for each in row.results.values() if each.seconds == each.seconds]
-        cost = number(sum(seconds) / len(seconds), 1) if seconds else "–"
+        cost = number(median(seconds), 1) if seconds else "–"  # some federations ran on a busier machine
         lines.append(f"| {' | '.join([*map(markdown_cell, found.row_texts(row)), cost])} |")
     return "\n".join(lines)
 
@@ -125,18 +163,24 @@ def leaderboard_setup() -> str:
     found = board()
     if found is None or not SETUP.is_file():
         return EMPTY
-    about = json.loads(SETUP.read_text())
+    batches = json.loads(SETUP.read_text())
+    for each in batches:
+        each.pop("federations")
+    hours = sum(float(each.pop("core hours")) for each in batches)
+    ends = [each.pop("rates at an end of those tried", "0 of 0").split(" of ") for each in batches]
+    at_an_end, searches = (sum(map(int, counts)) for counts in zip(*ends, strict=True))
+    known = {name: listed(sorted({each[name] for each in batches if name in each})) for name in batches[-1]}
+    again = ", with those of results that were measured again" if len(batches) > 1 else ""
     seeds = sorted({each.seeds for each in found.results.values()})
     shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     conditions = list(dict.fromkeys(each.conditions for each in found.results.values()))
-    ends = about.pop("rates at an end of those tried", "0 of 0")
     words = [
-        f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {about.pop('core hours')} core hours "
-        "without the search for learning rates; "
-        + ", ".join(f"{name} {value}" for name, value in about.items()) + ".",
+        f"{len(found.federations)} federations, {shown} seeds (3 a repetition), {number(hours, 1)} core hours "
+        f"without the search for learning rates{again} (clock time beside other programs); "
+        + ", ".join(f"{name} {value}" for name, value in known.items()) + ".",
         f"Conditions: {listed(conditions)}.",
-        f"The learning rate that validation chose is the smallest or largest that was tried in {ends} "
-        "searches: there a better one may lie beyond.",
+        "The learning rate that validation chose is the smallest or largest that was tried in "
+        f"{at_an_end} of {searches} searches: there a better one may lie beyond.",
     ]  # fmt: skip
     return "\n".join(f"- {each}" for each in words)
 

@@ -9,10 +9,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from comity._options import options
+from comity._options import Option, options
 from comity.engine import run
 from comity.methods import METHODS, Method
-from comity.rules import Mean
+from comity.rules import RULES, Mean
 
 CLIENTS, ROUNDS = 4, 2
 HEAD = """\
@@ -26,15 +26,17 @@ comity run --method FedRep --method.head_epochs 5 --rule ConFREE --rule.c 0.4
 comity run --method FedRep --help        # the options of FedRep
 ```
 
-[Which method should I use?](../how-to/which-method.md) has the recommendation and its evidence. [Equations and
-published settings](method-details.md) has each method's equations, and the settings in its paper and in public code.
-[A method of your own](../tutorials/own-method.md) is one class.
+A recommendation with its evidence is on the page [Which method should I use?](../how-to/which-method.md). Each method's
+equations, and the settings in its paper and in public code, are on the page
+[Equations and published settings](method-details.md); symbols on this page are explained there. How to write your own
+method is shown in the tutorial [A method of your own](../tutorials/own-method.md).
 
 ## Overview
 
-*Shares* lists the parts of the model that travel. *Rule acts on* lists those that the rule combines. *Kept*, *down*
-and *up* are what a client keeps between rounds, receives and sends per round, in multiples of the model size
-(measured: an MLP of {size:,} parameters, {clients} clients).
+The column *shares* lists the parts of the model that travel. The column *rule acts on* lists the parts that the rule
+combines; *own rule* means that the method brings its rule. The columns *kept*, *down* and *up* are what a client keeps
+between rounds, receives and sends per round, in multiples of the model size (measured: an MLP of {size:,} parameters,
+{clients} clients). The model of kNN-Per includes its memory, which does not travel, so its traffic is a small share.
 
 | method | paper | shares | rule acts on | kept | down | up |
 |---|---|---|---|--:|--:|--:|
@@ -43,22 +45,23 @@ DETAILS = """\
 # Methods: equations and published settings
 
 One entry per [method](methods.md): its equations, its settings in the paper, and what public code does differently.
-These settings decide how strong a method looks in a comparison. Code was read as of 2025; PFLlib, FL-bench and easyFL
-are collections of methods. ° marks settings as commonly reported: the paper was not read again for this page.
+These settings decide how strong a method looks in a comparison. Code was read as of 2025. PFLlib, FL-bench and easyFL
+are collections of methods; "the FedPG papers' platform" is the public code of FedPG's authors for their experiments,
+without FedPG itself. ° marks settings as commonly reported: the paper was not read again for this page.
 
-*Evaluated as received* means with the newest shared part, before local training; *as fitted* means after the client's
-last local training. `--moment` changes it.
+**Evaluated** says which model is tested. "As received": with the newest shared part, before local training. "As
+fitted": after the client's last local training. The option `--moment` changes it.
 
 """
 PUBLISHED = {
     "Local": (
-        "trained locally, as the lower bound of every paper here",
-        "FEDORA's trains all clients in every round, PFLlib's those that are sampled",
+        "the baseline that methods should exceed",
+        "FEDORA's code trains all clients in every round, PFLlib those that are sampled",
     ),
     "FedAvg": (
         "average by size; the global model is evaluated",
-        "FEDORA has the global model and its fine-tuning as two rows; the FedPG papers evaluate the model after "
-        "local training",
+        "FEDORA's tables have the global model and the fine-tuned one as two rows; the FedPG papers evaluate the model "
+        "after local training",
     ),
     "FedProx": (
         "° mu from {0.001, 0.01, 0.1, 1}; inexact solves allowed",
@@ -66,11 +69,11 @@ PUBLISHED = {
     ),
     "SCAFFOLD": (
         "° option II, server rate 1, unweighted averages, plain SGD",
-        "PFLlib: y by size; in the version read c moves by the sum of the changes times the share of clients "
-        "present: too far, by the number of clients present",
+        "PFLlib averages y by size; in the version that we read, c moves by the sum of the changes times the share of "
+        "clients present, which is too far by a factor equal to the number of clients present",
     ),
     "FedPer": (
-        "° head: the classifier, or with a last block",
+        "° the head is the classifier, or the classifier and the last block",
         "PFLlib and FL-bench: the classifier",
     ),
     "FedRep": (
@@ -89,13 +92,13 @@ PUBLISHED = {
     ),
     "Per-FedAvg": (
         "° alpha 0.01, beta 0.001, three independent batches per step",
-        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's trains twice per round for "
-        "this method alone; evaluated after one step on one batch",
+        "PFLlib halves one batch of double size, and so makes half the steps; ConFREE's code trains twice per round, "
+        "for this method only; public code evaluates after one step on one batch",
     ),
     "APFL": (
         "° v moves by the gradient at the mixture; alpha 0.25 to 0.75 or learnt",
-        "gradient at v itself, alpha learnt at every batch and pulled to 0, v overwritten by the mixture; PFLlib "
-        "starts at alpha 1, FL-bench mixes logits at 0.5",
+        "the gradient is taken at v itself, alpha is learnt at every batch and pulled to 0, and v is overwritten by "
+        "the mixture; PFLlib starts at alpha 1, FL-bench mixes logits at 0.5",
     ),
     "pFedMe": (
         "lam 15, K 5, 20 batches per round",
@@ -109,7 +112,7 @@ PUBLISHED = {
     ),
     "FedAMP": (
         "° lam 1, alpha 1e4 (decaying), sigma 1e6: a pull of 1e-4",
-        "in PFLlib and the FedPG papers' platform the pull has no gradient, which is Local",
+        "in PFLlib and the FedPG papers' platform the pull has no gradient, so the method equals Local",
     ),
     "FedFomo": (
         "lengths of differences in L2",
@@ -118,16 +121,16 @@ PUBLISHED = {
     ),
     "FedU": (
         "Laplacian step after local training",
-        "authors: a_kl 0.5; since May 2022 the sum over neighbours is commented out, which is Local",
+        "authors: a_kl 0.5; since May 2022 the sum over neighbours is commented out, so the method equals Local",
     ),
     "FedROD": (
-        "gamma 1; own head linear or from a hypernetwork",
-        "no code of the authors'; PFLlib's own head starts as a copy of the generic one; in FL-bench both losses "
-        "go back together",
+        "gamma 1; the personal head is linear or comes from a hypernetwork",
+        "no code of the authors; in PFLlib the personal head starts as a copy of the global one; FL-bench adds both "
+        "losses and backpropagates once",
     ),
     "FedCP": (
         "° lam 5 at learning rate 0.005",
-        "PFLlib's common default is 1; noise in tests too",
+        "PFLlib: lam 1 by default; noise is also added in evaluations",
     ),
     "FedALA": (
         "p 1 layer, rate 1, 80 % of the data, threshold 0.1",
@@ -136,8 +139,8 @@ PUBLISHED = {
     ),
     "FedAS": (
         "° the body is aligned with the client's own prototypes; clients count by their Fisher information",
-        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; evaluated "
-        "before it is received",
+        "PFLlib: one epoch at rate 0.01, in one body that all clients of a round change in turn; a client's model is "
+        "evaluated before it receives the new body",
     ),
     "FedPAC": (
         "head 1 epoch, then the body with lam 1",
@@ -145,7 +148,7 @@ PUBLISHED = {
         " both, weights below 1e-3 cut without rescaling",
     ),
     "pFedFDA": (
-        "° the classifier is made of Gaussian features, between common and own ones by cross-validation",
+        "° cross-validation chooses the weight between global and own Gaussian features",
         "FL-bench: beta by L-BFGS over two folds, of the test samples; covariances have 1 added to their diagonal",
     ),
     "SplitGP": (
@@ -249,8 +252,15 @@ def pages() -> dict[str, str]:
 def acts_on(method: Method[Any, Any]) -> str:
     own = method.own_rule()
     if own is not None:
-        return "nothing: it mixes by itself" if type(own) is Mean else type(own).__name__
+        name = next(name for name, rule in RULES.items() if rule is type(own))
+        return "nothing: it mixes by itself" if type(own) is Mean else f"{' + '.join(method.shared)}; own rule: {name}"
     return " + ".join(getattr(method, "ruled", method.shared)) or "nothing"
+
+
+def kind(option: Option) -> str:
+    """Type and range in words, "none" first where it is allowed."""
+    words, none, _ = option.kind.replace("|", "or").partition(" or none")
+    return f"none, or {words}" if none else words
 
 
 def paper(method: type) -> str:
@@ -274,11 +284,13 @@ def section(name: str, method: type) -> str:
     if "Paper" in said:
         lines.append(f"{said['Paper']} [Equation and published settings](method-details.md#{anchor(name)}).\n")
     if own:
-        lines += ["| option | type | default | |", "|---|---|---|---|"]
-        lines += [f"| `{o.name}` | {o.kind.replace('|', 'or')} | {o.default} | {o.help} |" for o in own.values()]
+        lines += ["| option | type | default | meaning |", "|---|---|---|---|"]
+        default = {None: "none"}
+        lines += [f"| `{o.name}` | {kind(o)} | {default.get(o.default, o.default)} | {o.help} |" for o in own.values()]
         lines.append("")
     if "Departures" in said:
-        lines.append(f"Differences from the paper:\n\n{said['Departures']}\n")
+        differences = re.sub(r"(?m)^( +)\+", r"\1\\+", said["Departures"])  # a sum, not a list
+        lines.append(f"{'Differences from the paper' if 'Paper' in said else 'Note'}:\n\n{differences}\n")
     return "\n".join(lines)
 
 

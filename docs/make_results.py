@@ -22,6 +22,7 @@ import make_harm
 import make_leaderboard
 import measured
 import published_numbers
+from comparisons import DECISIVE
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -38,8 +39,10 @@ FUNCTIONS = (
     *(
         measured.weighed,
         published_numbers.published_gain,
+        published_numbers.published_common,
         published_numbers.in_brief,
-        measured.ends,
+        measured.ends_by_paper,
+        measured.tuned_values,
         published_numbers.gaps,
         differences.interval,
         measured.machine,
@@ -47,8 +50,9 @@ FUNCTIONS = (
         claims.evidence,
         claims.over,
     ),
-    *(claims.counted_comparisons, claims.every_item, claims.decisive, claims.decisive_power),
-    *(claims.online, claims.more_online, claims.flip_of),
+    *(claims.counted_comparisons, claims.every_item, claims.changed_outcomes),
+    *(claims.decisive, claims.decisive_state, claims.decisive_table, claims.decisive_power),
+    *(claims.online, claims.more_online, claims.flip_of, claims.repaired, claims.tuned),
     *(make_guard.guard_states, make_guard.guard_summary, make_guard.guard_settings, make_guard.guard_mean),
     *(make_guard.guard_above_control, make_guard.guard_count, make_guard.guard_range, make_guard.guard_candidates),
     *(
@@ -99,7 +103,7 @@ def keep(name: str, folder: Path) -> None:
         make_leaderboard.keep(folder)
         return
     study = LoadedStudy(folder)
-    if study.unfinished or study.damaged:
+    if study.damaged or (study.unfinished and name != DECISIVE):  # which takes days: its finished runs are shown
         raise SystemExit(f"{folder} is not finished")
     if name == "guard":
         write("guard.csv", map(make_guard.line, study.cells))
@@ -164,12 +168,14 @@ def about(name: str, study: LoadedStudy) -> dict[str, object]:
     taken = [record.seconds for run in study.runs for record in run.records]
     seconds = sum(each.train + each.aggregate + each.evaluate for each in taken)
     tuned = {"lr": [[each.chosen, each.at_an_end] for each in study.tuning if each.option == "lr"]}
+    chosen = [[each.cell, each.option, each.chosen] for each in study.tuning if each.option != "lr"]
     return {
         "command": f"comity reproduce {measured.VARIANTS.get(name, name)}",
-        "runs": len(study.runs),
-        "seeds": len({run.seed for run in study.runs}),
+        "runs": len(results),
+        "seeds": len({run.seed for run in study.runs if run.result}),
         "core minutes": max(1, round(seconds / 60)),
         **(tuned if tuned["lr"] else {}),
+        **({"chosen": chosen} if chosen else {}),
         "versions": {key: version for key, version in last.versions.items() if key in ("comity", "torch", "python")},
         "machine": last.machine,
         "date": last.written[:10],

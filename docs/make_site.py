@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 
     up = "../" if here else ""
     glossary, questions = (f"{up}reference/{name}.md" for name in ("glossary", "faq"))
-    footer = f"A word is new to you? [Glossary]({glossary}) · [Questions]({questions})"
+    footer = f"Unknown word? See the [Glossary]({glossary}) or [Questions and answers]({questions})."
     return re.sub(r"\]\((\.\./[^)]*)\)", linked, markdown) + f"\n\n---\n\n{footer}\n"
 
 

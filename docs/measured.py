@@ -9,7 +9,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,9 @@ from comity.config import COMPONENTS, LOCAL
 FOLDER = Path(__file__).parents[1] / "evidence"
 DOCS = Path(__file__).parent
 MEAN, UNIFORM, LONGER, LONGEST = "Mean", "Mean (by=uniform)", "Mean (length=2.0)", "Mean (length=3.0)"
-LAST = "last"
+LAST, PEAK = "last", "peak"
+NEW = "2026-11-18"
+"""Studies from this date on continue their grids of rates."""
 FALLEN = 20
 """Points below its best round from which on a run has diverged."""
 VARIANTS = {
@@ -34,21 +36,27 @@ VARIANTS = {
     "--tune lr=0.05,0.1,0.2",
     "confree-table1-clothing": "confree-table1 --data fashion-mnist --partition label-shift "
     "--partition.samples_per_client 200 --partition.shift 0.8 --method FedRep,FedALA,APFL,FedPAC "
-    "--tune lr=0.02,0.05,0.1",
-    "fedora-balanced-mnist": "fedora-balanced --data mnist --data.centred true "
-    "--partition.samples_per_client 469 --clients 36 --test-share 0.5906 --tune lr=0.005,0.01,0.02,0.05",
+    "--tune lr=0.02,0.05,0.1,... --control none",
+    "fedora-balanced-mnist": "fedora-balanced --data mnist "
+    "--partition.samples_per_client 469 --clients 36 --test-share 0.5906 --tune lr=0.02,0.05,0.1,...",
     "confree-tuned": "confree-table1 --data fashion-mnist --partition label-shift --partition.samples_per_client 200 "
-    "--partition.shift 0.8 --method FedRep --rule Mean,ConFREE --tune lr=0.05,0.1,0.2,... --tune rule.length=1,2,3 "
-    "--tune rule.c=0.1:0.9",
+    "--partition.shift 0.8 --method FedRep,APFL --rule Mean,ConFREE --tune lr=0.05,0.1,0.2,... "
+    "--tune rule.length=1,2,3,... --tune rule.c=0.1:0.9 --reference none --control none",
     "fedpg-table1-global": "fedpg-table1 --tune-by global-acc",
-    "fedpg-flip": "fedpg-table3 --only attack=none,flip --tune lr=0.4 --reference none --control none",
-    "fedpg-table3": "fedpg-table3` with the example of commit `886e9ff",
+    "fedpg-table1-others": "fedpg-table1 --tune-by global-acc --only method=FedRep,FedFomo --tune lr=0.1,0.2,0.4,... "
+    "--reference none --control none",
+    "fedpg-lemma": "fedpg-table3 --only attack=none --method FedPG --sweep method.least_descent=0,0.1,0.5,1 "
+    "--reference none --control none",
+    "fedpg-lemma-iid": "fedpg-table3 --only attack=none --method FedPG,FedAvg "
+    "--sweep method.least_descent=0,0.1,0.5,1 --sweep rounds=5,40 --partition iid --clients 4 --participation 1 "
+    "--reference none --control none",
     "fedpg-figure1": "fedpg-figure1 --reference none --control none",
     "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05,0.1",
+    "confree-decisive": "confree-decisive --scale paper",
 }
 """Studies that are an example with other options, and these."""
-BY_CLIENT = ("fedora-imbalanced", "fedora-four")
+BY_CLIENT = ("fedora-imbalanced", "fedora-four", "fedcalm-table6")
 """Studies of which each client's accuracy is kept."""
 BY_WEIGHT = ("fedcalm-figure6",)
 """Studies of which it is kept how many clients the rule's weights are worth."""
@@ -62,7 +70,8 @@ def short(label: str) -> str:
         "length=own",
         "personal_model=post_local",
         "head_epochs=5",
-        "least_descent=0.0",
+        "share_head=True",
+        "common=True",
         "by=size" if name == MEAN else "by=uniform",
     }
     kept = [each for each in re.findall(r"[\w.]+=[^,)]+", label) if each not in usual]
@@ -86,11 +95,15 @@ class Stored(Line):
 
     block: str = ""
     runs: tuple[Row, ...] = ()
+    local: "Stored | None" = None
+    """Local of the same block."""
 
     def by_seed(self, what: str = LAST) -> Spread:
-        """A column of the runs; ``last`` and ``first`` are the rounds of these evaluations."""
-        rounds = [name for name in self.runs[0] if name.startswith("round ")]
-        name = {LAST: rounds[-1], "first": rounds[0], "late": rounds[-2]}.get(what, what)
+        """A column of the runs; ``last`` and ``first`` are these evaluations, ``peak`` the best of them."""
+        rounds = [name for name, value in self.runs[0].items() if name.startswith("round ") and value]
+        if what == PEAK:
+            return Spread({int(run["seed"]): max(float(run[name]) for name in rounds) for run in self.runs})
+        name = {LAST: rounds[-1], "first": rounds[0], "late": rounds[-2:][0]}.get(what, what)
         return Spread({int(run["seed"]): float(run[name]) for run in self.runs if run[name]})
 
     def over(self, other: "Stored", what: str = LAST) -> Difference:
@@ -112,7 +125,9 @@ class Stored(Line):
         return any(max(each) - each[-1] > FALLEN for each in rounds if each)
 
     def noted(self, column: str) -> Difference | None:
-        """A difference that the table has with its interval."""
+        """A difference that the table has with its interval; the gain over Local by seed, where its runs are kept."""
+        if column == "gain" and self.runs and self.local is not None and self.local.runs:
+            return None if self.method == LOCAL else self.over(self.local)
         entry = self.entries[column]
         if entry.value is None or entry.parts[0] is None:
             return None
@@ -165,7 +180,9 @@ def lines(study: str) -> list[Stored]:
     if not found:
         raise NotRun(study)
     several = any(each.rule not in ("", MEAN) for each in found)
-    return found if several else [replace(each, rule="") for each in found]
+    locals_of = {each.block: each for each in found if each.method == LOCAL}
+    kept = found if several else [replace(each, rule="") for each in found]
+    return [replace(each, local=locals_of.get(each.block)) for each in kept]
 
 
 def line(study: str, label: str, block: str = "") -> Stored:
@@ -202,11 +219,33 @@ def about(study: str) -> str:
     )
 
 
-def ends(*studies: str) -> str:
-    """How many of the learning rates of these studies are at an end of those tried."""
+def ends_by_paper() -> str:
+    """How many of the learning rates of each paper's studies are at an end of those tried, by whether they are old."""
     told = json.loads((FOLDER / "studies.json").read_text())
-    chosen = [at_an_end for study in studies for _, at_an_end in told[study].get("lr", ())]
-    return f"{sum(chosen)} of {len(chosen)}"
+    papers = {
+        "confree": "ConFREE",
+        "fedcalm": "FedCALM",
+        "fedora": "FEDORA",
+        "fedpg": "FedPG",
+        "natural": "natural clients",
+    }
+
+    def count(prefix: str, old: bool) -> str:
+        dated = [each for study, each in told.items() if study.startswith(prefix) and (each["date"] < NEW) == old]
+        chosen = [at_an_end for each in dated for _, at_an_end in each.get("lr", ())]
+        return f"{sum(chosen)} of {len(chosen)}" if chosen else "none"
+
+    return "; ".join(
+        f"{name} {count(key, False)} in new studies, {count(key, True)} in older ones" for key, name in papers.items()
+    )
+
+
+def tuned_values(study: str) -> str:
+    """The options beside the learning rate that validation chose, for each configuration."""
+    found: dict[str, list[str]] = {}
+    for cell, option, value in json.loads((FOLDER / "studies.json").read_text())[study]["chosen"]:
+        found.setdefault(cell, []).append(f"{option.rpartition('.')[2]} {value:g}")
+    return "; ".join(f"{cell}: {', '.join(values)}" for cell, values in found.items())
 
 
 def machine() -> str:
@@ -306,7 +345,7 @@ def by_angle(study: str, big: int, clients: int, groups: dict[str, range]) -> st
 def gained_at(study: str, method: str, big: int, clients: int, at: range) -> Difference:
     """The mean gain over Local of the clients that are so many places from the big one."""
     near = [k for k in range(clients) if min((k - big) % clients, (big - k) % clients) in at]
-    found = Difference.between(*(_of_clients(study, name, near) for name in (method, LOCAL)))
+    found = Difference.between(*(of_clients(study, name, fmean, near) for name in (method, LOCAL)))
     assert found is not None
     return found
 
@@ -315,11 +354,15 @@ def _methods(study: str) -> list[str]:
     return [name for name in dict.fromkeys(row["method"] for row in read(f"{study}-clients.csv")) if name != LOCAL]
 
 
-def _of_clients(study: str, method: str, clients: Sequence[int]) -> Spread:
-    """Their mean accuracy, by seed."""
-    rows = [row for row in read(f"{study}-clients.csv") if row["method"] == method and int(row["client"]) in clients]
-    seeds = sorted({int(row["seed"]) for row in rows})
-    return Spread({s: fmean(float(row["accuracy"]) for row in rows if int(row["seed"]) == s) for s in seeds})
+def of_clients(study: str, method: str, how: Callable[[list[float]], float], clients: Sequence[int] = ()) -> Spread:
+    """One number of the accuracies of some clients, by default all, by seed."""
+    found: dict[int, list[float]] = {}
+    for row in read(f"{study}-clients.csv"):
+        if short(row["method"]) == short(method) and (not clients or int(row["client"]) in clients):
+            found.setdefault(int(row["seed"]), []).append(float(row["accuracy"]))
+    if not found:
+        raise NotRun(study)
+    return Spread({seed: how(found[seed]) for seed in sorted(found)})
 
 
 def weighed(study: str) -> str:

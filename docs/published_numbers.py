@@ -124,3 +124,10 @@ def under_attack(attack: str, method: str) -> float:
     """By how much Table 3 has a method's common model under attack above that without."""
     (gap,) = gaps("fedpg-table3", {"attack": attack}, {"attack": "none"}, "global", method=method)
     return gap
+
+
+def published_common(method: str) -> str:
+    """The common model's accuracy in Table 1 on Fashion-MNIST."""
+    setting = {"method": method, "data": "fashion-mnist"}
+    (row,) = [row for row in published("fedpg-table1") if setting.items() <= row.options.items()]
+    return number(row.results["global"])
