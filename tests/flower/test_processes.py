@@ -45,6 +45,11 @@ def the_only(folder: Path) -> Path:
     return found
 
 
+def unwrapped(log: str) -> str:
+    """Flower's log as one line of text: without the level and colour of each line, and with single spaces."""
+    return " ".join(re.sub(r"(?m)^(\x1b\[\d+m)?INFO *(\x1b\[0m)?:", "", log).split())
+
+
 def rounds(out: Path) -> list[RoundRecord]:
     """What the run has recorded so far."""
     return [record for folder in out.glob("*") for record in RunFolder(folder).rounds()]
@@ -271,13 +276,13 @@ def test_from_four_tables_to_four_models_and_a_page(tmp_path: Path, monkeypatch:
         for place, name in enumerate(reversed(NAMES)):
             table = f"data='{tmp_path / name / 'patients.csv'}'"
             here.start(f"node-{place}", [*node(here, place, 4)[:-1], table])
-        answer = here.call(["flwr", "run", "question", "here", "--stream", "-c", "flower.ask=1"])
+        answer = unwrapped(here.call(["flwr", "run", "question", "here", "--stream", "-c", "flower.ask=1"]))
         said = here.call(["flwr", "run", "hearts", "here", "--stream"])
     rehearsed = ask("pooled/patients.csv", seeds=1, metric="accuracy", **{"data.schema": "age.yaml"})
     assert rehearsed.title in answer
     assert rehearsed.evidence in answer
     for row in rehearsed.rows:
-        assert rehearsed.table.texts(row)[3] in answer  # the gain with its interval
+        assert unwrapped(rehearsed.table.texts(row)[3]) in answer  # the gain with its interval
     (folder,) = (tmp_path / "runs" / "hearts").iterdir()
     assert f"Run folder: {folder}" in said
     assert command("report", [str(folder), "-o", "page.html", "--quiet"]) == 0
@@ -333,11 +338,11 @@ def test_a_masked_question_to_four_supernodes(tmp_path: Path, monkeypatch: pytes
         for cid, name in enumerate(NAMES):
             mine = f"data='{tmp_path / name / 'patients.csv'}' secrets='{tmp_path}/secrets/client-{cid}.json'"
             here.start(f"node-{cid}", ["comity", "supernode", *node(here, cid, 4)[1:-1], mine])
-        answer = here.call(["flwr", "run", "question", "here", "--stream", "-c", "flower.ask=1"])
+        answer = unwrapped(here.call(["flwr", "run", "question", "here", "--stream", "-c", "flower.ask=1"]))
     rehearsed = ask("pooled/patients.csv", seeds=1, metric="accuracy", **{"data.schema": "age.yaml"})
     assert rehearsed.title in answer
     for row in rehearsed.rows:
-        assert rehearsed.table.texts(row)[3] in answer  # the gain with its interval
+        assert unwrapped(rehearsed.table.texts(row)[3]) in answer  # the gain with its interval
     assert "Columns and classes are not compared between sites" in answer
 
 
