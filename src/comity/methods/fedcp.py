@@ -60,17 +60,16 @@ class FedCP(ByParts):
     and gate are averaged. There is no global model.
 
     Departures:
-        - Gumbel-softmax noise over two classes is logistic and is drawn as such.
-        - Noise is drawn in training only; evaluation uses r without noise. Public code draws noise in tests too.
-        - The step length of the pull grows with lam times the learning rate. Far above the paper's 5 · 0.005 it
-          overshoots and leaves most ReLUs inactive, so by default lam shrinks to keep that product at larger learning
-          rates.
-        - The gradients of a softmax layer's rows sum to 0, so under SGD v keeps its initial value, equal for all
-          clients, here as in the paper.
+        - The Gumbel-softmax has two classes, so its noise is drawn from the logistic distribution, which is equivalent.
+        - Noise is drawn in training only.
+        - The steps of the pull are proportional to lam · lr. Far above the paper's 5 · 0.005 they overshoot, and most
+          ReLUs become inactive. So by default lam is smaller at larger learning rates.
+        - Under SGD, v never changes and is equal for all clients, because the gradients of a softmax layer's rows sum
+          to 0. This is also true of the paper's method.
 
     Options:
-        lam: weight of the pull towards the received body's features (none = the paper's 5, times 0.005 / lr at larger
-            learning rates)
+        lam: weight of the pull towards the features of the received body (none = 5 as in the paper, or 5 · 0.005 / lr
+            if lr is above 0.005)
     """
 
     lam: NonNegative | None = None
