@@ -32,9 +32,10 @@ _MANY = 16  # pieces from which on several threads save more time than it takes 
 class Updates(ClientUpdates):
     """N updates of one layout as rows, with their Gram matrices and their senders.
 
-    - ``rows``: an (N, P) tensor or array (if memory-mapped, it is read in pieces and never copied as a whole), a list of
-      vectors, or a list of state dicts. A row that is not finite, or whose shape is not the most common one, is dropped
-      and named in ``dropped``. Rules that remember updates refer to the rows, so do not change them after ``apply``.
+    - ``rows``: an (N, P) tensor or array (if memory-mapped, it is read in pieces and never copied as a whole), a list
+      of vectors, or a list of state dicts. A row that is not finite, or whose shape is not the most common one, is
+      dropped and named in ``dropped``. Rules that remember updates refer to the rows, so do not change them after
+      ``apply``.
     - ``base``: the model that the clients started from, if the rows are models; updates are the differences from it.
     - ``ages``: number of rounds since each update was sent. Absent clients have an age above 0 and come last; their
       rows are updates even if there is a ``base``.
