@@ -19,12 +19,12 @@ class FedPG(Method[FedPGMessage, Reply]):
 
     Paper: "Preserving Global Performance in Personalized Federated Learning", ICCV submission, supplement A.1.
 
-    Equation: The global model ω moves by the rule FairDescent. Its direction is the min-norm point of three kinds of
-    gradients: those of the online clients, those of recently absent clients, and that of the fairness objective F =
-    −cos(losses, 1). Its length is that of the mean. A personal model is ω_i = ω + lr·d_i. With gamma 0, d_i is the
-    direction nearest to the client's own −g_i that conflicts with no available gradient. With a larger gamma, g_j·d_i ≤
-    gamma · max(0, −g_j·g_i). If the step lr·d_i is longer than the global step, it is shortened to that length.
-    Training never starts from a personal model. A client that has never taken part uses the global model.
+    Equation: The global model ω moves by the rule FairDescent. Its direction is the min-norm point of the gradients of
+    the online clients, of recently absent clients, and of the fairness objective F = −cos(losses, 1). Its length is
+    that of the mean. A personal model is ω_i = ω + lr·d_i. With gamma 0, d_i is the direction nearest to the client's
+    own −g_i that conflicts with no available gradient. With a larger gamma, g_j·d_i ≤ gamma · max(0, −g_j·g_i). If the
+    step lr·d_i is longer than the global step, it is shortened to that length. Training never starts from a personal
+    model. A client that has never taken part uses the global model.
 
     Departures:
         - This is a reconstruction: the main paper is not public, and neither is the code of the method. The supplement
