@@ -13,8 +13,8 @@ class FedCALM(FedRep):
 
     Paper: Zheng et al., CVPR 2025.
 
-    Equation: The client trains the head and then the body, as in FedRep (our choice, see the differences). The server
-    combines the body's updates by the rule CALM, layer by layer.
+    Equation: The client trains the head and then the body, as in FedRep (our choice; the supplement does not say). The
+    server combines the body's updates by the rule CALM, layer by layer.
 
     Departures:
         - We had only the supplement, and found no code. We do not know whether the authors scale updates first. As

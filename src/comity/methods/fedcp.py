@@ -53,11 +53,11 @@ class FedCP(ByParts):
 
     Paper: Zhang et al., KDD 2023.
 
-    Equation: With z = b(x), logits = h_i(r·z) + h_g((1 − r)·z), where r is the Gumbel-softmax (temperature 1) of
-    gate(z·v), and v the normalised sum of h_i's rows at the start of the round. Body, personal head and gate minimise
-    CE + lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; the global head h_g and the
-    received body b_g are fixed. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body; head
-    and gate are averaged. There is no global model.
+    Equation: With z = b(x), logits = h_i(r·z) + h_g((1 − r)·z). Here r is the Gumbel-softmax (temperature 1) of
+    gate(z·v). v is the normalised sum of h_i's rows at the start of the round. Body, personal head and gate minimise CE
+    + lam · MMD² between z and b_g(x), with kernels of bandwidth 10, 15, 20 and 50; the global head h_g and the received
+    body b_g are fixed. The client sends body, gate and the head (h_i + h_g)/2. The rule acts on the body; head and gate
+    are averaged. There is no global model.
 
     Departures:
         - The Gumbel-softmax has two classes, so its noise is drawn from the logistic distribution, which is equivalent.

@@ -37,11 +37,11 @@ class FedDBE(Method[FedDBEMessage, Reply]):
     Paper: Zhang et al., NeurIPS 2023 ("Eliminating domain bias"), with FedAvg.
 
     Equation: With z = b(x), a client uses h(z + p_i), where p_i starts at 0, is trained with body and head, and stays
-    with the client. The loss is CE(h(z + p_i), y) + kappa · mean over features of ½ (m − z̄)², where m starts at 0 in
-    each round and follows the mean of z per batch: m ← (1 − mu) m + mu · mean(z), with a gradient through the new batch
-    only. Before the first round, each client does one round of local training from the initial model, with p_i = 0 and
-    kappa = 0, and sends the mean of z over its samples. z̄ is the average of these means, weighted by size, and stays
-    fixed. The global model has p = 0.
+    with the client. The loss is CE(h(z + p_i), y) + kappa · mean over features of ½ (m − z̄)², where z̄ is the common
+    mean. m is a running mean of z, which starts at 0 in each round: m ← (1 − mu) m + mu · mean(z) per batch, with a
+    gradient through the new batch only. Before the first round, each client does one round of local training from the
+    initial model, with p_i = 0 and kappa = 0, and sends the mean of z over its samples. The average of these means,
+    weighted by size, is z̄, which stays fixed. The global model has p = 0.
 
     Departures:
         - The mean that a client sends before the first round is over all its samples, as in the paper's equation.

@@ -30,11 +30,11 @@ class FEDORA(Method[Message, PulledReply]):
     Equation: Once, before the first round, client k sends p left singular vectors of its samples (a basis). From the
     bases the server computes the similarities w_kk' = exp(10 Σ_i cos ζ_i), where ζ_i are the principal angles between
     the bases of k and k'. For each k it keeps the two largest and sets the others to 0. In each round the server
-    computes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha), the fixed point of θ̂_k = β Σ w_kk' θ̂_k' / D_kk +
-    (1 − β) θ_k. A client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k and after each optimiser
-    step subtracts lr·λ_k (θ_k − θ̂_k), where δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) and λ_k = exp(δ/2), or 0 if δ < 0. It uses
-    θ_k. With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel in total. Models are
-    propagated, not averaged, so no rule applies.
+    computes Θ̂ = (1 − β)(I − β D⁻¹W)⁻¹ Θ with β = alpha/(1 + alpha) and D the row sums of W, the fixed point of θ̂_k =
+    β Σ w_kk' θ̂_k' / D_kk + (1 − β) θ_k. A client without neighbours has θ̂_k = θ_k. The client trains from its own θ_k
+    and after each optimiser step subtracts lr·λ_k (θ_k − θ̂_k), where δ = ℓ_val(θ_k) − ℓ_val(θ̂_k) and λ_k = exp(δ/2),
+    or 0 if δ < 0. It uses θ_k. With K clients, R rounds, d parameters and d_in pixels, 2KR·d + K·p·d_in numbers travel
+    in total. Models are propagated, not averaged, so no rule applies.
 
     Departures:
         - The default is the form of the authors' code, which produced the published numbers.

@@ -56,8 +56,8 @@ class FedPAC(Method[FedPACMessage, FedPACReply]):
     Options:
         lam: weight of the pull towards the prototypes
         head_epochs: epochs of the head before the body is trained
-        head_lr: learning rate of the head (none = the run's --lr, as in PFLlib); the authors take 0.1, ten times that
-            of the body
+        head_lr: learning rate of the head (none = the run's --lr, as in PFLlib); the authors take 0.1, and 0.01 for the
+            body
     """
 
     lam: NonNegative = 1.0

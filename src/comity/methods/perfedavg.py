@@ -20,10 +20,10 @@ class PerFedAvg(Method):
 
     Paper: Fallah et al., NeurIPS 2020, Algorithm 1.
 
-    Equation: Each step uses three batches: w̃ = w − alpha ∇f(w; B), then w ← w − beta (I − alpha ∇²f(w; B'')) ∇f(w̃;
-    B'). "first-order" drops the Hessian. "hessian-free" approximates its product with g = ∇f(w̃; B') by (∇f(w + delta
-    g; B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w), with the gradient over all of
-    the client's training data.
+    Equation: Each step uses three batches B, B' and B'': w̃ = w − alpha ∇f(w; B), then w ← w − beta (I − alpha ∇²f(w;
+    B'')) ∇f(w̃; B'). "first-order" drops the Hessian. "hessian-free" approximates its product with g = ∇f(w̃; B') by
+    (∇f(w + delta g; B'') − ∇f(w − delta g; B'')) / (2 delta). The personal model is w − alpha ∇f(w), with the gradient
+    over all of the client's training data.
 
     Departures:
         - Batches are reused: the second batch of a step is the first batch of the next one. So a round has as many

@@ -30,9 +30,9 @@ class SFedPG(FedPG):
     Equation: The first step tried is 2^s times the learning rate, or the learning rate itself if a client of the
     previous round is absent now. Steps are halved down to (2^−s)/σ times the learning rate, where σ is FairDescent's
     length ratio. The first step to a model ω' that meets Armijo's conditions is taken: L_i(ω) − L_i(ω') ≥ −beta η'
-    g_i·d for every online client, and the same for F. If no step meets them, the largest step that lowers the mean loss
-    is taken; if no step lowers it, the step with the lowest mean loss. The server sends the direction once, then only
-    step lengths; clients answer with losses.
+    g_i·d for every online client, with η' the step length, and the same for F. If no step meets them, the largest step
+    that lowers the mean loss is taken; if no step lowers it, the step with the lowest mean loss. The server sends the
+    direction once, then only step lengths; clients answer with losses.
 
     Departures:
         - g_i is the pseudo-gradient as client i sends it, not rescaled.
