@@ -60,7 +60,6 @@ class FedCP(ByParts):
     are averaged. There is no global model.
 
     Departures:
-        - The Gumbel-softmax has two classes, so its noise is drawn from the logistic distribution, which is equivalent.
         - Noise is drawn in training only.
         - The steps of the pull are proportional to lam · lr. Far above the paper's 5 · 0.005 they overshoot, and most
           ReLUs become inactive. So by default lam is smaller at larger learning rates.
