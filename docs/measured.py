@@ -54,6 +54,7 @@ VARIANTS = {
     "confree-table1-cifar10": "confree-table1 --scale night --data cifar10 --method FedRep --rounds 40 --eval-every 8 "
     "--tune lr=0.02,0.05,0.1",
     "confree-decisive": "confree-decisive --scale paper",
+    "fedcalm-decisive": "fedcalm-decisive --scale night",
 }
 """Studies that are an example with other options, and these."""
 BY_CLIENT = ("fedora-imbalanced", "fedora-four", "fedcalm-table6")
