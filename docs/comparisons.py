@@ -94,10 +94,14 @@ def gains_more(study: str, rule: str, block: str, than: str, *methods: str) -> C
 
 
 def alone() -> Comparisons:
-    """FEDORA over training alone."""
-    return {
+    """FEDORA over training alone, with label shift also where two clients each have the same favourite class."""
+    found = {
         name: line(study, FEDORA if study in TURNED else "FEDORA").over(line(study, "Local"))
         for study, name in FEDORAS.items()
+    }
+    pairs = {"pairs": "FEDORA (labels=False)", "pairs, with labels": "FEDORA (labels=True)"}
+    return found | {
+        name: line("fedora-pairs", label).over(line("fedora-pairs", "Local")) for name, label in pairs.items()
     }
 
 

@@ -44,6 +44,7 @@ FUNCTIONS = (
         published_numbers.in_brief,
         measured.ends_by_paper,
         measured.tuned_values,
+        measured.line,
         published_numbers.gaps,
         differences.interval,
         measured.machine,
