@@ -165,6 +165,17 @@ def test_the_calibration_counts_the_clients_that_the_results_list() -> None:
     assert str(similar(30)) == f"{known['gained'][-1]} of {known['clients'][-1]}"
 
 
+def test_similar_clients_are_found_by_the_metric_that_decides_if_the_calibration_has_it() -> None:
+    made = dataset(opposed=True)
+    made.y[:200] = 1  # classes of unequal frequency, so that the two gains differ
+    by = {metric: comity.ask(made, seeds=3, metric=metric) for metric in ("accuracy", "balanced", "log-loss")}
+    for metric in ("accuracy", "balanced"):
+        assert by[metric].similar == {row.client: similar(100 * row.gain) for row in by[metric].rows}
+    assert by["log-loss"].similar == by["accuracy"].similar
+    gains = [sorted(row.gain for row in by[metric].rows) for metric in ("accuracy", "balanced")]
+    assert gains[0] != pytest.approx(gains[1])
+
+
 def test_the_command_prints_a_first_line_soon_and_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()
     assert main(["ask", "--data", "heart", "--metric", "accuracy", "--seeds", "3"]) == 0
