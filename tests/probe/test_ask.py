@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 
 import comity
@@ -184,6 +185,15 @@ def test_the_command_prints_a_first_line_soon_and_the_answer(capsys: pytest.Capt
     assert said.startswith("Reading heart …")
     for words in ("would gain", "One logistic regression for all clients", "similar gained", "Switzerland"):
         assert words in said
+
+
+def test_no_name_or_number_is_broken_at_80_columns() -> None:
+    console = Console(width=80, record=True)
+    console.print(comity.ask("heart", metric="log-loss", seeds=3))
+    shown = console.export_text()
+    assert all(f"\n{name} " in shown for name in ("Switzerland", "Hungary", "Cleveland", "Long Beach"))
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(str(each) in shown for each in comity.ask("heart", metric="log-loss", seeds=3).similar.values())
 
 
 @pytest.mark.parametrize(
