@@ -131,6 +131,8 @@ class ClientTable:
         texts = list(map(self.texts, shown))
         columns = {heading: [row[i] for row in texts] for i, heading in enumerate(self.headings)}
         if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
+            columns = {name.replace(" ", "\n") if name in self.added else name: each for name, each in columns.items()}
+        if sum(_narrowest(*column) for column in columns.items()) > options.max_width:
             del columns["samples"]  # rather than cut off a number
         for heading in columns:
             side: Literal["left", "right"] = "left" if heading in WRAPPED else "right"
@@ -146,7 +148,7 @@ class ClientTable:
 
 def _narrowest(heading: str, cells: Sequence[str]) -> int:
     """Characters that a column needs in a terminal, including the gap after it."""
-    texts = [heading, *cells]
+    texts = [*heading.splitlines(), *cells]
     return 2 + max(map(len, " ".join(texts).split() if heading in WRAPPED else texts))
 
 
